@@ -24,7 +24,7 @@ use crate::timings::Timings;
 ///
 /// # Errors
 /// There are differences, which the error lists. prevResult is missing or lacks the addresses of the interface. The
-/// state of the network cannot be read.
+/// kernel or the datastore cannot be read.
 pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     let previous = cx.call.prev_result.clone().ok_or_else(|| {
         CniError::new(Code::INVALID_CONFIG, "CHECK needs prevResult, the result of the ADD")

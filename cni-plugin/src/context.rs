@@ -1,7 +1,7 @@
 //! [`Context`]: the configuration and the connections of one call, opened once and not changed later.
 //!
-//! Only the verbs, [`reads`](crate::reads) and [`deferred_del`](crate::deferred_del) take the whole context; every
-//! other function takes the parts that it uses.
+//! Only the modules of the verbs, [`reads`](crate::reads) and [`deferred_del`](crate::deferred_del) take the whole
+//! context; every other module takes the parts that it uses.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use crate::interface::InterfaceConfig;
 use crate::pod_lookup;
 
-/// The time in which the datastore, and a separate API server, must answer any request of a DEL. Otherwise all requests
-/// to that server fail.
+/// The time in which the datastore, and a separate API server, must answer at least one request of a DEL. Without an
+/// answer by then, all requests to that server fail.
 const FIRST_RESPONSE_LIMIT_OF_DEL: Duration = Duration::from_secs(3);
 
 /// A CNI call and the connections that serve it.
@@ -129,11 +129,15 @@ fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
 /// empty name if no source gives a name.
 pub fn node_name_or_empty(conf: &NetConf) -> String {
     if let Err(error) = ensure_nodename_file(conf) {
-        tracing::warn!(%error, "cannot use the nodename file; using only nodename of the configuration");
+        tracing::warn!(
+            %error,
+            "cannot use the nodename file; the node's name is nodename of the configuration, and unknown if nodename \
+             is empty"
+        );
         return conf.node.nodename.clone();
     }
     node_name::from_conf(conf).unwrap_or_else(|error| {
-        tracing::warn!(%error, "cannot determine the name of this node; continuing without a name");
+        tracing::warn!(%error, "cannot determine the name of this node; the name counts as unknown");
         String::new()
     })
 }

@@ -22,8 +22,9 @@ use crate::endpoint::{ContainerEndpoints, ExistingEndpoint};
 use crate::ipam::release::{leaked, release_leaked};
 use crate::{deferred_del, reads};
 
-/// Removes interfaces, endpoints and addresses of containers that the runtime does not name. A container with a running
-/// process stays, unless the configuration permits its removal.
+/// Removes interfaces, endpoints and addresses of containers that the runtime does not name. Unless the configuration
+/// sets `gc_running_containers`, keeps those of [`dataplane::running_containers`], and with a gRPC dataplane those of
+/// all containers.
 pub async fn gc(cx: &Context) -> Result<(), CniError> {
     reads::ensure_cluster_is_ready(cx).await?;
     deferred_del::replay_some(cx).await;
@@ -38,8 +39,9 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     if conf.dataplane_options.grpc_socket().is_some() && !conf.feature_control.gc_running_containers {
         tracing::warn!(
             containers = leaked.containers(),
-            "GC keeps the addresses of containers that cni.dev/valid-attachments does not name: with a gRPC dataplane \
-             the running containers are unknown; set feature_control.gc_running_containers to release the addresses"
+            "GC keeps the endpoints and addresses of all containers that cni.dev/valid-attachments does not name: with \
+             a gRPC dataplane the running containers are unknown; set feature_control.gc_running_containers to remove \
+             them"
         );
         return Ok(());
     }

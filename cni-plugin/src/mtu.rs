@@ -55,7 +55,9 @@ fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, MtuErr
         Ok(Some(mtu)) => Ok(mtu),
         Ok(None) => Ok(configured),
         Err(error) if configured != 0 => {
-            tracing::warn!(%error, "cannot read the MTU file; using the configured MTU");
+            tracing::warn!(
+                %error, "the MTU file is unreadable or invalid; no effect on this pod, because an MTU is configured"
+            );
             Ok(configured)
         }
         Err(error) => Err(error),

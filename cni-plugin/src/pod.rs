@@ -17,7 +17,8 @@ pub struct PodWithNamespace {
 }
 
 impl PodWithNamespace {
-    /// Fails unless the pod is the one that the runtime requests, is assigned to a node, and has an existing namespace.
+    /// Fails unless the pod is assigned to a node, has an existing namespace, and has the uid that CNI_ARGS contains.
+    /// The uid does not matter for a mirror pod, or if CNI_ARGS contains none.
     pub fn ensure_is_pod_of(&self, call: &Call) -> Result<(), CniError> {
         let meta = &self.pod.metadata;
         if self.namespace.metadata.name.is_empty() {

@@ -50,7 +50,7 @@ impl Timings {
             let file = File::options().create(true).append(true).open(&path);
             let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
             if let Err(error) = written {
-                tracing::warn!(path = %path.to_string_lossy(), %error, "cannot write the timings of the call");
+                tracing::warn!(path = %path.to_string_lossy(), %error, "cannot append the timings of the call");
             }
         }
     }

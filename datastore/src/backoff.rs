@@ -1,11 +1,11 @@
-//! [`Backoff`]: the pauses between retries. Each pause is twice as long as the pause before, and half of it is random,
-//! so that clients that failed together do not retry at the same time.
+//! [`Backoff`]: the pauses between retries. They grow with each failure, and each has a random part, so that clients
+//! that failed together do not retry at the same time.
 
 use std::time::Duration;
 
 use libcalico::backoff::{self, Jitter};
 
-/// Pauses that double with each failure, up to a limit, and the number of failures so far.
+/// Pauses that double with each failure, up to a limit, and the number of failures since the last success.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Backoff {
     pauses: backoff::Backoff,
@@ -13,7 +13,8 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Creates pauses that begin with `first` and are never longer than `longest`.
+    /// Creates pauses of at most `first` after the first failure, which double up to at most `longest`. Only a server
+    /// that asks for a longer pause gets one.
     pub(crate) const fn new(first: Duration, longest: Duration) -> Self {
         Backoff { pauses: backoff::Backoff { first, longest, jitter: Jitter::None }, failures: 0 }
     }
@@ -53,8 +54,8 @@ impl RetryPause {
         RetryPause { minimum: retry_after.max(pause / 2), spread: (retry_after / 8).max(pause / 2) }
     }
 
-    /// Returns a random pause. Its random part takes at most half of the time by which `remaining` exceeds `minimum`,
-    /// so that the rest is left for the request.
+    /// Returns a pause of `minimum` and a random part. The random part takes at most half of the time by which
+    /// `remaining` exceeds `minimum`, so that time is left for the request.
     pub(crate) fn within(&self, remaining: Duration) -> Duration {
         let spread = self.spread.min(remaining.saturating_sub(self.minimum) / 2);
         self.minimum + spread.mul_f64(fastrand::f64())

@@ -20,10 +20,11 @@ const TIERS: [(&str, &str, u32); 3] =
 /// attempts fail, since each attempt finds more objects.
 const ATTEMPTS: usize = 10;
 
-/// Creates the ClusterInformation and the built-in tiers, as far as they are missing. Adds missing fields to an
-/// existing ClusterInformation, and the missing items of `cluster_type`, a comma-separated list that may be empty.
-/// Leaves existing tiers alone. An attempt is one read, and one write if anything is missing. An attempt that fails
-/// because another process has changed the objects is repeated.
+/// Creates the ClusterInformation and the built-in tiers, as far as they are missing. Adds to an existing
+/// ClusterInformation a missing `clusterGUID` or `datastoreReady`, and the missing items of `cluster_type`, a
+/// comma-separated list that may be empty. Leaves existing tiers alone. An attempt reads all these objects, and then
+/// writes those that lack something. An attempt that fails because another process has changed the objects is repeated,
+/// up to ten attempts in all.
 ///
 /// A ClusterInformation without `datastoreReady` becomes ready (DS-52). With `datastoreReady: false`, it keeps that
 /// value, and missing tiers are not created, because the operator who locked the datastore expects no new objects.
@@ -76,7 +77,7 @@ async fn create_if_missing<S: Spec>(store: &impl Store, object: Object<S>) -> Re
 }
 
 /// Creates `pool` if there is no pool of its address family. The permissions `list` and `create` are sufficient.
-/// Returns true if the pool was created, and false if there is a pool already.
+/// Returns true if the pool was created, and false if a pool of its address family or with its name exists.
 pub async fn ensure_first_pool(store: &impl Store, pool: IpPool) -> Result<bool, FirstPoolError> {
     let invalid = |cause| FirstPoolError::Invalid { name: pool.metadata.name.clone(), cause };
     let admitted = admit_ip_pool(pool.clone(), &PoolContext::default()).map_err(invalid)?;
@@ -101,8 +102,7 @@ pub async fn ensure_ipam_config(store: &impl Store, config: &IpamConfig) -> Resu
     Ok((!is_created).then(|| config.clone()))
 }
 
-/// Returns true if the write created the object, and false if the object exists, because another process created it
-/// meanwhile. Passes on any other error.
+/// Returns true if the write created the object, and false if an object with its key exists. Passes on any other error.
 fn is_created<T>(created: Result<T, StoreError>) -> Result<bool, StoreError> {
     match created {
         Ok(_) => Ok(true),
@@ -150,8 +150,8 @@ pub(crate) fn is_initial(path: &str) -> bool {
         || Tier::parse_path(path).is_some_and(|key| TIERS.iter().any(|(name, _, _)| *name == key.name))
 }
 
-/// Returns the update that adds missing fields and missing items of `cluster_type` to a ClusterInformation, or `None`
-/// if there is nothing to add.
+/// Returns the update that adds a missing `datastoreReady` and `clusterGUID` and the missing items of `cluster_type` to
+/// a ClusterInformation, or `None` if there is nothing to add.
 fn add_missing_fields(stored: Entry<ClusterInformation>, cluster_type: &str) -> Result<Option<Write>, StoreError> {
     let mut value = stored.value.clone();
     value.spec.datastore_ready.get_or_insert(true);

@@ -67,7 +67,7 @@ impl Datastore {
     }
 
     /// Returns the number of requests sent so far: remote procedure calls to etcd, transactions on the file, or HTTP
-    /// requests.
+    /// requests. Requests of watches are not counted.
     pub fn requests(&self) -> u64 {
         match self {
             Datastore::Etcd(etcd) => etcd.requests(),

@@ -1,4 +1,5 @@
-//! [`Deadline`]: the time limit of requests, which may be shorter until the server's first response.
+//! [`Deadline`]: the time limit of each request to a server. As long as the server has responded to no request, all
+//! requests may in addition end at one common instant.
 
 use std::pin::pin;
 use std::sync::OnceLock;
@@ -41,7 +42,8 @@ impl Deadline {
         self.first_response_limit().map_or(until, |(first_response_limit, _)| until.min(first_response_limit))
     }
 
-    /// Returns the present time limit of a request, as a duration.
+    /// Returns the configured time limit of a request. If the server has not responded yet, returns the `patience` of
+    /// [`expect_first_answer_within`](Self::expect_first_answer_within) if that is shorter.
     pub(crate) fn limit(&self) -> Duration {
         self.first_response_limit().map_or(self.per_request, |(_, patience)| self.per_request.min(patience))
     }

@@ -38,7 +38,8 @@ pub(crate) fn port(server: &Uri) -> u16 {
 }
 
 /// Interleaves the two address families, from the family of the first address on, and otherwise keeps the resolver's
-/// order. A host with connectivity in only one family then reaches an address of that family at the second attempt.
+/// order. A host with connectivity in only one family then reaches an address of that family at the first or second
+/// attempt.
 fn interleave_families(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let mut addresses = addresses.peekable();
     let is_first_family = addresses.peek().map(SocketAddr::is_ipv6);
@@ -51,7 +52,8 @@ fn interleave_families(addresses: impl Iterator<Item = SocketAddr>) -> Vec<Socke
     all
 }
 
-/// Returns the first connection that succeeds. A failed attempt starts the next one at once.
+/// Returns the first connection that succeeds. The next attempt starts after [`HEAD_START`], or at once if an attempt
+/// fails.
 ///
 /// # Errors
 /// The error of the only address, or an error with the errors of all addresses. Also fails if there is no address.

@@ -8,7 +8,7 @@ use crate::watch::{NextPage, ObjectChange, WatchFailure, WatchSource};
 use crate::{Datastore, Local};
 
 /// Maximum number of requests for one page if servers do not respond. If etcd has several servers, each request goes to
-/// another server.
+/// the next server.
 const ATTEMPTS: u32 = 3;
 
 /// A list of all objects of a kind in pages, so that neither a message nor memory has to hold all objects. All pages
@@ -46,7 +46,8 @@ struct Pager<S: WatchSource> {
 }
 
 impl<K: Kind> PagedList<'_, K> {
-    /// Returns the next page, or `None` after the last. After an error, the next call requests the same page again.
+    /// Returns the next page, or `None` after the last. After an error, the next call requests the same page again, or
+    /// returns `None` if the datastore is a file.
     pub async fn next(&mut self) -> Result<Option<ListedPage<K>>, WatchFailure> {
         match &mut self.0 {
             PageSource::Etcd(pager) => pager.next().await,

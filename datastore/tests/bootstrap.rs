@@ -23,7 +23,7 @@ fn bootstrap_on_local_adds_only_missing_objects() {
 /// is.
 async fn adds_only_missing_objects(store: Datastore) {
     let key = ObjectKey::global("default");
-    // A new file contains the initial objects, so they are deleted first.
+    // A new file contains the ClusterInformation, so it is deleted first.
     let _ = store.delete::<ClusterInformation>(&key, None).await;
     assert!(store.ensure_cluster_information().await.unwrap());
     let cluster = store.get::<ClusterInformation>(&key).await.unwrap();

@@ -4,6 +4,7 @@
 //! - On Kubernetes the pod's account creates them, because the plugins' account may not.
 //! - On etcd only the plugins' credentials are available. The Node is created as well, because IPAM needs it; on
 //!   Kubernetes kubelet creates it.
+//! - In the embedded datastore nothing is created.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +35,8 @@ pub enum ClusterError {
     /// The client for etcd cannot be set up.
     #[error("etcd: {0}")]
     Etcd(NodeConfError),
-    /// The etcd does not respond. In a pod this error ends the run, because only this run creates the Node there.
+    /// etcd does not respond. In a pod the run retries and finally ends with this error, because only the installer
+    /// creates the Node there.
     #[error(
         "{0}; this run cannot create the Node in etcd, without which no pod gets an address; correct ETCD_ENDPOINTS, \
          or find the cause with `etcdctl endpoint health`"
@@ -112,14 +114,16 @@ impl ClusterError {
     }
 }
 
-/// Creates the missing objects in the datastore of `conf`, the configuration of Calico's plugin. `pod` is the account
-/// of this pod, `None` outside of a pod.
+/// Creates the missing ones of these objects in the datastore of `conf`, the configuration of Calico's plugin: the
+/// ClusterInformation, the requested pools, and on etcd the Node. `pod` is the account of this pod, `None` outside of a
+/// pod.
 ///
 /// Creates nothing, and logs a warning about each requested pool, if `conf` is `None`, if the datastore is a file, or
 /// if it is an API server and `pod` is `None`. etcd needs no account.
 ///
 /// # Errors
-/// Returns an error if the account is unusable, or if the datastore is unreachable or rejects a request.
+/// Returns an error if the account is unusable, if etcd's client cannot be set up, or if an object cannot be read or
+/// created.
 pub fn ensure(conf: Option<&NetConf>, pod: Option<&ServiceAccount>, settings: &Settings) -> Result<(), ClusterError> {
     let Some(conf) = conf else {
         warn_skipped_pools(settings, "Calico's plugin is not in the configuration, so its datastore is unknown");
@@ -204,9 +208,9 @@ pub(crate) fn configured_group(conf: &NetConf) -> Option<ApiGroup> {
 }
 
 /// Returns the Node to create in etcd, under the name that the plugins use. The Node refers to the Kubernetes node, so
-/// that kube-controllers deletes the Node after the Kubernetes node. Returns `None` for another datastore, if the
-/// plugins' name is unknown, or if the Kubernetes node's name is not set, because kube-controllers would never delete
-/// such a Node.
+/// that kube-controllers deletes the Node once the Kubernetes node is deleted. Returns `None` for another datastore, if
+/// the plugins' name for the node is unknown, or if the settings do not name the Kubernetes node, because
+/// kube-controllers would never delete a Node without the reference.
 fn node(conf: &NetConf, settings: &Settings) -> Option<Node> {
     let kubernetes = settings.node_name.as_ref().filter(|_| conf.datastore.kind() == DatastoreType::Etcdv3)?;
     let name = node_name::from_conf(conf).ok()?;

@@ -1,7 +1,7 @@
-//! Tries out a configuration before runtimes see it. The plugin that was just installed tests with `-t` whether the
-//! datastore is reachable, accepts the credentials and is ready.
+//! Tries out a configuration before runtimes see it. The installed plugin tests with `-t` whether the datastore is
+//! reachable, accepts the credentials and is ready.
 //!
-//! The result is only logged. In a new cluster calico-node or kube-controllers make the datastore ready after this
+//! The result is only logged. In a new cluster calico-node or kube-controllers may make the datastore ready after this
 //! container ends.
 
 use std::path::{Path, PathBuf};

@@ -59,7 +59,7 @@ pub fn dispatch(name: &str, words: &[&str], cni_command: Option<&str>) -> Progra
     match first {
         _ if is_called => Program::Plugin,
         "--version" => Program::Command(Command::Version, 1),
-        // An inline configuration, `-v`, `-t` and no argument at all have always selected the plugin.
+        // An inline configuration, an option such as `-v` or `-t`, and no argument at all select the plugin.
         word if word.is_empty() || word.starts_with('{') || word.starts_with('-') => Program::Plugin,
         _ => Program::Command(Command::Unknown, 0),
     }

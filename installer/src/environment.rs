@@ -41,14 +41,14 @@ impl Environment<'_> {
         (self.lookup)(name).filter(|value| !value.is_empty())
     }
 
-    /// Returns a value for an unquoted place in JSON. An empty value would break the JSON, so it is replaced by the
-    /// default (INST-10).
+    /// Returns a value for an unquoted place in JSON. The default applies if the variable is not set, or blank, which
+    /// would break the JSON (INST-10).
     pub(crate) fn unquoted(&self, name: &str, default: &str) -> String {
         match (self.lookup)(name) {
             Some(value) if !value.trim().is_empty() => value,
             None => default.to_owned(),
             Some(_) => {
-                tracing::warn!("{name} is empty; using {default}");
+                tracing::warn!("{name} is empty; using its default {default}");
                 default.to_owned()
             }
         }

@@ -35,8 +35,8 @@ pub trait HostNetwork: std::fmt::Debug + Sync {
     fn routes(&self) -> Result<Vec<Route>, NetworkError>;
 
     /// Deletes the host's end of a pod's interface, and with it the pod's end and all routes through it. Returns true
-    /// if the interface was deleted, and false if it is missing or kept, because its kind and MAC address are not
-    /// Calico's.
+    /// if the interface was deleted, and false if it is missing, or is kept because its kind and MAC address are not
+    /// those of a pod's interface.
     fn remove_pod_interface(&self, name: &str) -> Result<bool, NetworkError>;
 }
 
@@ -50,13 +50,14 @@ pub fn pod_interface_prefix() -> String {
     interface_prefix(std::env::var("FELIX_INTERFACEPREFIX").ok().as_deref()).to_owned()
 }
 
-/// Returns the single addresses with a route through an interface. They are the addresses of the interface's pod.
+/// Returns the single addresses with a route through an interface. For a pod's interface they are the pod's addresses.
 pub fn addresses_behind(interface: &str, routes: &[Route]) -> Vec<IpAddr> {
     let through = routes.iter().filter(|route| route.interfaces.iter().any(|name| name == interface));
     through.filter(|route| route.destination.size() == 1).map(|route| route.destination.network()).collect()
 }
 
-/// Returns the interfaces with an IPv4 or IPv6 default route, through which packets of pods leave the node.
+/// Returns the interfaces other than `lo` with an IPv4 or IPv6 default route, through which packets of pods leave the
+/// node.
 ///
 /// # Errors
 /// Returns an error if the kernel cannot be queried.

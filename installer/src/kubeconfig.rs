@@ -119,7 +119,7 @@ pub fn accepts_any_certificate(file: &str) -> bool {
 /// token in the second half of its lifetime is replaced.
 ///
 /// # Errors
-/// Returns an error if no valid token exists and none can be requested or written.
+/// Returns an error if no valid token exists and none can be requested, or if the file cannot be written.
 pub fn ensure(pod: &ServiceAccount, request: &TokenRequest, net_dir: &Path) -> Result<Change, KubeconfigError> {
     let file = net_dir.join(NAME);
     process::block_on(async {

@@ -131,7 +131,7 @@ impl Layout {
         Some(self.path(mount_point)).filter(|directory| directory.is_dir())
     }
 
-    /// Returns the directory of the plugins that this container brings; `None` on a node, which brings none.
+    /// Returns the directory of the plugins that this container brings; `None` outside of a container.
     #[must_use]
     pub fn own_plugins(&self) -> Option<PathBuf> {
         self.is_container.then(|| self.path(BIN_DIR))
@@ -168,15 +168,15 @@ impl Layout {
         self.is_container
     }
 
-    /// Returns true if the files are those of the machine on which this process runs.
+    /// Returns true if this process runs directly on the node: the root is `/`, without node directories below `host`.
     #[must_use]
     pub fn is_this_machine(&self) -> bool {
         !self.is_container && self.root == Path::new("/")
     }
 
     /// Returns true if files in [`state_dir`](Layout::state_dir) are on the node. In a container whose root is `/` this
-    /// requires a mount, without which the files end with the container. On a node, and below another root, the result
-    /// is always true.
+    /// requires a mount, without which the files end with the container. On a node, below another root, and if the
+    /// mounts cannot be read, the result is true.
     #[must_use]
     pub fn has_persistent_state(&self) -> bool {
         if !self.is_container || self.root != Path::new("/") {

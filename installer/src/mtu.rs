@@ -1,5 +1,5 @@
 //! Writes `/var/lib/calico/mtu` on a node without Felix, which otherwise writes it (INST-59). The plugins read the file
-//! if their configuration sets no MTU.
+//! if their configuration sets no MTU or requires the file.
 
 use std::error::Error;
 use std::io::ErrorKind;

@@ -50,8 +50,8 @@ const PATHS: [(Option<&str>, &[&str]); 3] = [
     (Some("policy"), &["k8s_client_certificate", "k8s_client_key", "k8s_certificate_authority"]),
 ];
 
-/// Returns the configuration of Calico's plugin as a runtime passes it, with the plugin's default paths where it names
-/// none. `path_of` translates all paths.
+/// Returns the configuration of Calico's plugin, the first that is `calico` or uses `calico-ipam`, as a runtime passes
+/// it, with the plugin's default paths where it names none. `path_of` translates all paths.
 ///
 /// # Errors
 /// Returns an error if Calico's plugin is not in the configuration.

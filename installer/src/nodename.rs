@@ -51,7 +51,7 @@ pub enum NodeNameSource<'a> {
     Host(&'a str),
     /// The root is an image of a node, and the placeholder gets the name of the machine that builds it.
     Builder(&'a str),
-    /// The name is unknown: a container has a host name of its own.
+    /// The name is unknown: a container has a host name of its own, or the host name is empty.
     Unknown,
 }
 
@@ -91,7 +91,9 @@ impl NodeNameSource<'_> {
                 "/var/lib/calico/{NAME} has the node name {present}, but {source} has {name}; keeping the file; if the \
                  node was renamed, release the addresses of {present} and remove the file"
             ),
-            Err(error) => tracing::warn!("{error}"),
+            Err(error) => {
+                tracing::warn!("cannot read or write the nodename file; the installation continues: {error}")
+            }
         }
     }
 }

@@ -110,8 +110,8 @@ fn read(path: &Path) -> Result<String, AtomicFileError> {
     fs::read_to_string(path).map_err(|source| AtomicFileError { action: "read", path: path.to_owned(), source })
 }
 
-/// Returns the path in `KUBECONFIG`, or `None` if it is not set or names the plugins' own file: the token in that file
-/// would be used to renew itself, until it expires (INST-48).
+/// Returns the path in `KUBECONFIG`, or `None` if it is empty or not set, or names a file `calico-kubeconfig`, which is
+/// the plugins' own: the token in that file would be used to renew itself, until it expires (INST-48).
 fn kubeconfig(layout: &Layout, lookup: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let named = PathBuf::from(lookup("KUBECONFIG").filter(|value| !value.is_empty())?);
     if named.ends_with("calico-kubeconfig") {

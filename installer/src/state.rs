@@ -1,9 +1,9 @@
 //! [`State`]: the records of installed files. They show the next run which files are ours, and `calico uninstall` which
 //! files to remove. Upstream keeps no records (INST-40).
 //!
-//! A file is recorded before it is written, so an interrupted run may leave a record without its file, but never a file
-//! without its record. Therefore the digest is compared before a file is removed. While a file of ours is replaced by a
-//! new one, both digests are recorded (`State::record_replacement`).
+//! A file is recorded before it is written, so an interrupted run may leave a record without its file, but no file
+//! without its record, if the records can be saved. Therefore the digest is compared before a file is removed. While a
+//! file of ours is replaced by a new one, both digests are recorded (`State::record_replacement`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -67,12 +67,13 @@ pub struct InstalledFile {
     /// True if the file replaced one that was not ours.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub replaced: bool,
-    /// SHA-256 of the template's text without the token. Set if the file contains the pod's token, which changes
+    /// SHA-256 of the filled template without the token. Set if the file contains the pod's token, which changes
     /// `digest` with each rotation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// Our plugins in a network configuration to which other programs add theirs; `digest` covers our text alone. There
-    /// are two while a new configuration replaces ours, and none if an older version of the installer wrote the record.
+    /// The plugins of a network configuration to which other programs add theirs; `digest` covers our text alone. There
+    /// may be two while a new configuration replaces ours. Empty for other files, and if an older version of the
+    /// installer wrote the record.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub renderings: Vec<Rendering>,
 }
@@ -142,7 +143,8 @@ impl State {
         self.get(place, name).is_some_and(|recorded| recorded.has_digest(digest))
     }
 
-    /// Records a file. `replaces` is true if the present file is not ours; this stays recorded.
+    /// Records a file. `replaces` is true if the file replaces one that is not ours; later records of the file keep
+    /// this.
     pub fn record(&mut self, place: DirectoryRole, name: &str, digest: Option<String>, replaces: bool) {
         let files = self.files.entry(place).or_default();
         let replaced = replaces || files.get(name).is_some_and(|recorded| recorded.replaced);
@@ -151,7 +153,8 @@ impl State {
 
     /// Records a file that will replace the present one, whose digest is `present`. If the present file is ours,
     /// both digests count as ours until [`record`](State::record) records that the new file is in place, because a
-    /// killed run may leave either. Otherwise the record says that a file was replaced.
+    /// killed run may leave either. If the present file is another one and not ours, the record says that a file was
+    /// replaced.
     pub fn record_replacement(&mut self, place: DirectoryRole, name: &str, digest: String, present: Option<&str>) {
         let other = present.filter(|present| *present != digest);
         let former = other.filter(|present| self.is_ours(place, name, present)).map(str::to_owned);

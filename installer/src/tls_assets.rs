@@ -45,7 +45,8 @@ impl TlsAssets {
         Ok(TlsAssets { directory: directory.to_owned(), modes })
     }
 
-    /// Returns the paths of the copies on the node, below its configuration directory.
+    /// Returns the paths of the copies on the node, below its configuration directory `net_dir`. The path of a file
+    /// that is not mounted is empty.
     #[must_use]
     pub fn on_node(&self, net_dir: &str) -> TlsPaths {
         let exists = |name: &str| self.modes.contains_key(name);
@@ -54,7 +55,8 @@ impl TlsAssets {
         TlsPaths { ca, cert, key }
     }
 
-    /// Copies the files to the configuration directory.
+    /// Copies the files to `calico-tls` in the configuration directory. Logs a warning about each missing file, unless
+    /// all are missing.
     ///
     /// # Errors
     /// Returns an error if a file cannot be copied.
@@ -78,7 +80,7 @@ impl TlsAssets {
         Ok(())
     }
 
-    /// Returns the copies that are missing or differ from their source.
+    /// Returns the paths of the copies that are missing, or differ from their source in content or mode.
     ///
     /// # Errors
     /// Returns an error if a source cannot be read.
@@ -113,7 +115,10 @@ pub fn remove_stale(net_dir: &Path, tls: &TlsPaths) {
         }
         let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         if let Err(error) = removed {
-            tracing::warn!(path = %path.display(), %error, "cannot remove a stale TLS file");
+            tracing::warn!(
+                path = %path.display(), %error,
+                "cannot remove a TLS file that the configuration does not name; the file stays"
+            );
         }
     }
     // The call fails if a file remains in the directory.

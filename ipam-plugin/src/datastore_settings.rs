@@ -19,8 +19,7 @@ pub fn from_conf(conf: &NetConf, deadline: Option<Duration>) -> Result<Datastore
 /// Returns the API server that `conf` and an environment describe, for Kubernetes objects where the datastore is
 /// another one (CNI-69).
 ///
-/// # Errors
-/// Returns code 7 if the settings contradict each other.
+/// # Errors Returns code 7 if a setting is invalid.
 pub fn separate_kubernetes(
     conf: &NetConf,
     deadline: Option<Duration>,

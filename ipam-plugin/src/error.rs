@@ -12,8 +12,8 @@ use libcalico::net::{Cidr, CidrParseError, IpVersion};
 use libcalico::store::StoreError;
 use netconf::{CniError, Code};
 
-/// The reason why an operation failed. The changes of a failed allocation were undone, if the datastore was reachable.
-/// A failed release may have released some of the addresses.
+/// The reason why an operation failed. The changes of a failed allocation were undone as far as possible. A failed
+/// release may have released some of the addresses.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum IpamError {
     /// An error of the datastore.
@@ -27,7 +27,7 @@ pub enum IpamError {
     PoolName {
         /// The requested pool.
         pool: String,
-        /// The error from parsing it as a CIDR.
+        /// The error from parsing it, or from parsing the CIDR of the pool with this name.
         cause: CidrParseError,
     },
     /// A requested pool is in the list of the other family.

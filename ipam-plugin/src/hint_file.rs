@@ -1,8 +1,8 @@
 //! Files with hints for the next calls of the node: [`crate::busy`], [`crate::exhausted`],
 //! [`crate::alloc::block_hints`]. A reboot deletes them.
 //!
-//! No result depends on a hint. A missing or invalid file therefore counts as a file without hints, and a write does
-//! not wait for the disk. If two processes write at the same time, one of the hints may be lost.
+//! Calls are correct without the hints. A missing or invalid file therefore counts as a file without hints, and a write
+//! does not wait for the disk. If two processes write at the same time, one of the hints may be lost.
 
 use std::path::Path;
 use std::{fs, io};

@@ -32,8 +32,7 @@ impl KubernetesApi {
     /// Returns the access that the configuration describes for a process with this environment. Opens no file or
     /// connection.
     ///
-    /// # Errors
-    /// Returns code 7 if the settings contradict each other.
+    /// # Errors Returns code 7 if a setting is invalid.
     pub fn with_environment(
         conf: &NetConf,
         datastore: &DatastoreConfig,

@@ -2,8 +2,8 @@
 //! object reads the current state first.
 //!
 //! An object is read by a list with its name as the field selector: upstream's role allows listing every watched kind,
-//! but not getting every kind. The response never comes from the API server's cache. Only an empty list of the
-//! requested kind proves that an object is missing; a 404 means that the server does not serve the kind.
+//! but not getting every kind. The response is never older than the request. Only an empty list of the requested kind
+//! proves that an object is missing; a 404 means that the server does not serve the kind.
 
 use std::fmt::Display;
 
@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use crate::runtime::ReconcileError;
 use crate::watched::object_key;
 
-/// A page of a list. A proxy between us and the API server may return something else with a success status; such a
+/// A page of a list. A proxy in front of the API server may return something else with a success status; such a
 /// response must never count as an empty list.
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
@@ -38,7 +38,8 @@ struct ListMetadata {
 impl<T> List<T> {
     /// Returns the items, and the token of the next page; `None` instead of the token after the last page.
     ///
-    /// # Errors If `is_expected` returns false for the response's `kind`.
+    /// # Errors
+    /// Returns an error if `is_expected` returns false for the response's `kind`.
     pub(crate) fn page(self, is_expected: impl Fn(&str) -> bool) -> Result<(Vec<T>, Option<String>), UnexpectedKind> {
         if !is_expected(&self.kind) {
             return Err(UnexpectedKind(self.kind));

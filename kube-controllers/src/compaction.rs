@@ -31,7 +31,8 @@ pub(crate) async fn run(
             // A period of zero means that no round follows.
             () = sleep(period), if !period.is_zero() => {}
         }
-        // A round is two requests. A replica that loses leadership after the first request does not send the second.
+        // A round sends at most two requests. A replica that loses leadership after the first request does not send
+        // the second.
         match leadership.while_held(compaction.round(etcd)).await {
             Some(Ok(Round::Compacted(revision))) => tracing::info!("etcd compacted to revision {revision}"),
             Some(Ok(Round::First | Round::ByAnotherProcess)) | None => {}

@@ -45,7 +45,7 @@ pub(crate) async fn initialize_or_check(calico: &Datastore, elected: &Leadership
 }
 
 /// Waits until this replica is the leader, then creates the objects that the datastore lacks. Starts over if leadership
-/// is lost meanwhile.
+/// is lost before the end.
 async fn initialize(calico: &Datastore, elected: &Leadership) -> Result<(), StoreError> {
     loop {
         elected.clone().gained().await;
@@ -104,8 +104,8 @@ async fn unlock<E: Display>(
             Some(false) => {
                 unlocked.send_replace(false);
                 tracing::warn!(
-                    "ClusterInformation({NAME}) is missing or its spec.datastoreReady is false: no controller writes \
-                     until it is true"
+                    "ClusterInformation({NAME}) is missing or unreadable, or its spec.datastoreReady is false: no \
+                     controller writes until the field is true"
                 );
             }
             Some(true) => tokio::select! {
@@ -126,8 +126,8 @@ async fn unlock<E: Display>(
 /// The state of ClusterInformation according to the watch.
 #[derive(Debug, Default)]
 struct ReadyState {
-    /// The last value of `datastoreReady`, or false if the object is missing. `None` until the watch delivers the
-    /// object with this field, or completes a list without the object.
+    /// The last value of `datastoreReady`, or false if the object is missing or unreadable. `None` until the watch
+    /// delivers the object with this field, or completes a list without the object.
     ready: Option<bool>,
     /// True if the object came in a [`WatchEvent::Upsert`] since the start of the latest list.
     is_named: bool,

@@ -39,10 +39,7 @@ pub(crate) enum StartError {
     Access(#[from] AccessError),
     /// Calico's objects moved from the API group that this process uses to another one. The process has to be restarted
     /// for the new group.
-    #[error(
-        "Calico's objects are in the API group {now} and no longer in {was}: this process ends, to be started again \
-         for {now}"
-    )]
+    #[error("Calico's objects are in the API group {now} and no longer in {was}; a restarted process uses {now}")]
     Moved { was: &'static str, now: &'static str },
     /// A port cannot be opened.
     #[error(transparent)]

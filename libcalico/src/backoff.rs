@@ -1,4 +1,4 @@
-//! [`Backoff`]: pauses between retries that double with each failure.
+//! [`Backoff`]: pauses between retries that double with each failure, up to a longest pause.
 //!
 //! The caller counts the failures and draws the random numbers, so that the same count and number always give the same
 //! pause.
@@ -28,8 +28,8 @@ pub enum Jitter {
 }
 
 impl Backoff {
-    /// Returns the pause after a number of consecutive failures. `random` is between 0 and 1; without jitter it does
-    /// not matter.
+    /// Returns the pause after a number of consecutive failures. `random` is between 0 and 1; without jitter it is not
+    /// used.
     pub fn pause(&self, failures: u32, random: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(16);
         let pause = self.first.saturating_mul(1 << doublings).min(self.longest);

@@ -1,6 +1,6 @@
 //! Calico's data model and rules as pure functions.
 //!
-//! This crate does no I/O: it uses no sockets, files, clock or randomness. Time and seeds are arguments, so unit and
+//! This library does no I/O: it uses no sockets, files, clock or randomness. Time and seeds are arguments, so unit and
 //! property tests can cover every rule. The only trait for access to the outside is [`store::Store`]; the `datastore`
 //! crate implements it.
 

@@ -63,8 +63,8 @@ impl Cidr {
         }
     }
 
-    /// Parses a network, or an address without a prefix length as the network of that address alone. Returns `None` for
-    /// any other text.
+    /// Parses a network, or an address without a prefix length as the network of that address alone. White space around
+    /// the text is ignored. Returns `None` for any other text.
     pub fn parse_or_host(text: &str) -> Option<Self> {
         let text = text.trim();
         text.parse().map(Cidr::host).ok().or_else(|| text.parse().ok())
@@ -126,7 +126,7 @@ impl Cidr {
         1u128.checked_shl(u32::from(self.version().bits() - self.prefix())).unwrap_or(u128::MAX)
     }
 
-    /// Returns the address `offset` above the network address; `None` if it is outside the network.
+    /// Returns the address `offset` above the network address; `None` if that address is outside the network.
     pub fn nth(&self, offset: u128) -> Option<IpAddr> {
         if offset >= self.size() {
             return None;

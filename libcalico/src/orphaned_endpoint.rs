@@ -72,7 +72,8 @@ pub fn orphaned(endpoint: &ExaminedEndpoint<'_>, pod: Option<ExaminedPod<'_>>) -
         return Some(OrphanReason::AnotherPod);
     }
     if pod.node == node.name {
-        // Kubernetes deletes the pods of a deleted node. Until then, kubelet may still run and register the node again.
+        // Kubernetes deletes the pods of a deleted node. Until then, kubelet may still run and register the node again,
+        // so a pod that has an address of the endpoint keeps the endpoint.
         return (!node.exists && !is_held).then_some(OrphanReason::NodeGone);
     }
     (!is_held && !pod.node.is_empty()).then_some(OrphanReason::PodElsewhere)

@@ -69,8 +69,8 @@ impl ContainerIdentity {
         ContainerIdentity { namespace: "default".into(), labels: BTreeMap::new(), network: network.into() }
     }
 
-    /// Adds Mesos labels, sanitized. The label that names the namespace sets the namespace and is not kept as a label
-    /// (CNI-153).
+    /// Adds Mesos labels, sanitized. The value of the label [`NAMESPACE_LABEL`] becomes the namespace, and this label
+    /// is not added (CNI-153).
     pub fn add_mesos_labels<'l>(&mut self, labels: impl IntoIterator<Item = (&'l str, &'l str)>) {
         for (key, value) in labels {
             let value = sanitize_mesos_label(value);

@@ -22,7 +22,7 @@ impl Code {
     pub const INVALID_ENVIRONMENT: Code = Code(4);
     /// Reading or writing a file or standard input failed.
     pub const IO: Code = Code(5);
-    /// The configuration cannot be decoded: not JSON, or a key of the wrong JSON type.
+    /// The configuration cannot be decoded: not JSON, a duplicate key, or a value of the wrong JSON type.
     pub const DECODE: Code = Code(6);
     /// A key of the configuration is missing or has a value that is not allowed.
     pub const INVALID_CONFIG: Code = Code(7);

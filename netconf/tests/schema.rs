@@ -1,5 +1,5 @@
-//! Checks that the published schema matches the types, and that the description of every key names the commands that
-//! read the key.
+//! Checks that the published schema matches the types, and that the description of every key states its readers, or
+//! that there are none.
 
 use netconf::schema;
 use serde_json::Value;

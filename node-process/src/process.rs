@@ -27,7 +27,7 @@ pub fn build_version() -> &'static str {
 /// Decides the work of this process from its arguments, its environment and stdin.
 pub fn invocation(plugin: Plugin) -> Result<Invocation, CallError> {
     let arguments: Vec<String> = std::env::args_os().skip(1).map(|text| text.to_string_lossy().into_owned()).collect();
-    // A value that is not UTF-8 is malformed, not missing: its replacement characters fail every validation.
+    // A value that is not UTF-8 is passed on with replacement characters, so that it does not count as missing.
     decode_invocation(plugin, build_version(), &arguments, &env_value, read_stdin)
 }
 

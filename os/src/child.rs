@@ -12,8 +12,8 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new
 /// Maximum interval between two checks whether a process that closed its streams has exited.
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
-/// Repeated starts of a program while the kernel refuses to run its file, because some process has the file open for
-/// writing: an installer that writes the file, or a child of this process that inherited the descriptor and did not
+/// The limits of repeated starts of a program. The kernel refuses to run a file while some process has the file open
+/// for writing: an installer that writes the file, or a child of this process that inherited the descriptor and did not
 /// exec yet.
 #[derive(Debug, Clone, Copy)]
 pub struct BusyRetry {
@@ -26,8 +26,8 @@ pub struct BusyRetry {
 /// The receiver of all bytes of one output stream of the process. They are sent when the stream is closed.
 type Content = Receiver<io::Result<Vec<u8>>>;
 
-/// Starts `command` once. While another process has the program's file open for writing, the kernel refuses the start,
-/// and the start is attempted again as `busy` says.
+/// Starts `command`. While some process has the program's file open for writing, the kernel refuses the start, and the
+/// start is attempted again as `busy` says.
 ///
 /// # Errors
 /// Returns an error if the program cannot be started, also if its file is still open for writing at the last attempt.

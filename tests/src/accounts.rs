@@ -18,7 +18,7 @@ const AFFINITY_OBJECTS: &str = "blockaffinities/";
 const PODS: &str = "pods/";
 const POD_IPS: &str = "cni.projectcalico.org/podIPs";
 
-/// End of the problem text for an address that an endpoint lists although the address is free.
+/// End of the problem text for an address that an endpoint lists although no block assigns the address to a handle.
 pub const HELD_BY_NO_ONE: &str = "held by no one";
 
 /// Allocations, handles, endpoints and affinities of one datastore.
@@ -36,7 +36,7 @@ pub struct Accounts {
     pub affinities: BTreeSet<(String, String)>,
     /// Number of released addresses that are not free until their cooldown ends.
     pub cooling: usize,
-    /// Contradictions between blocks, handles, endpoints and affinities.
+    /// Contradictions within and between blocks, handles, endpoints and affinities, and values that cannot be parsed.
     pub problems: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ impl Accounts {
         accounts
     }
 
-    /// Returns true if no address is allocated, counted by a handle or listed by an endpoint.
+    /// Returns true if no address is assigned to a handle in a block, counted by a handle or listed by an endpoint.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty() && self.counted.is_empty() && self.used.is_empty()
     }
@@ -119,7 +119,8 @@ impl Accounts {
         }
     }
 
-    /// Reads the key of an affinity, such as `node1/ipv4/block/10.65.0.0-26`.
+    /// Reads an affinity from its key without the prefix, such as `node1/ipv4/block/10.65.0.0-26`. A key of another
+    /// form is a problem.
     fn affinity(&mut self, key: &str) {
         let parts: Vec<&str> = key.split('/').collect();
         match parts[..] {

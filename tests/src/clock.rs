@@ -48,8 +48,8 @@ pub(crate) fn set(pid: u32, ahead: Ahead) -> Result<()> {
     memory.write_all_at(&code(ahead), begin + at).context("the vDSO cannot be written")
 }
 
-/// Returns the instructions of `clock_gettime(clock in edi, result in rsi)`, which add the offsets to the kernel's
-/// times.
+/// Returns the instructions of `clock_gettime(clock in edi, result in rsi)`, which add the offsets to CLOCK_REALTIME
+/// and CLOCK_BOOTTIME. Other clocks remain those of the machine.
 fn code(ahead: Ahead) -> Vec<u8> {
     let mut code = vec![0xb8, 0xe4, 0, 0, 0]; // mov eax, 228
     code.extend([0x0f, 0x05]); // syscall

@@ -130,7 +130,8 @@ impl<'h> Cluster<'h> {
         Pod { name, netns, container_id: container_id(number), object }
     }
 
-    /// Creates another sandbox of a pod: the n-th sandbox of all.
+    /// Creates another sandbox of a pod. `number` gives the network namespace its name and the sandbox its container
+    /// ID.
     ///
     /// # Panics
     /// Panics if the network namespace cannot be created.
@@ -140,7 +141,7 @@ impl<'h> Cluster<'h> {
         Pod { name, netns, container_id: container_id(number), object: pod.object.clone() }
     }
 
-    /// Deletes the network namespace of a pod and, on an API server, the Pod object.
+    /// Deletes the network namespace of a pod and, on an API server, the Pod object if it still exists.
     ///
     /// # Panics
     /// Panics if either cannot be deleted.
@@ -197,8 +198,8 @@ impl<'h> Cluster<'h> {
         content.into_iter().filter_map(named).collect()
     }
 
-    /// Reads everything that a CNI call may change: links, routes and sysctls of the host and the pods, and the
-    /// datastore.
+    /// Reads the `cali*` links of the host and all links of the pods, with routes and sysctls, the permanent neighbors
+    /// of the pods, and the datastore.
     ///
     /// # Panics
     /// Panics if the kernel or the datastore cannot be read.
@@ -207,7 +208,7 @@ impl<'h> Cluster<'h> {
         serde_json::json!({ "host": host, "pods": pods, "store": self.store.dump().unwrap() })
     }
 
-    /// Asserts that nothing changed since `before`, the value of an earlier [`Cluster::state`].
+    /// Asserts that [`Cluster::state`] returns the same as before. `before` is its earlier value.
     ///
     /// # Panics
     /// Panics if anything changed; the message names each difference.
@@ -257,10 +258,10 @@ impl<'h> Cluster<'h> {
         self.checked_accounts();
     }
 
-    /// Asserts that no endpoint lists a free address.
+    /// Asserts that each address that an endpoint lists is assigned to a handle in a block.
     ///
     /// # Panics
-    /// Panics if an endpoint lists one.
+    /// Panics if an endpoint lists another address.
     #[track_caller]
     pub fn assert_listed_is_held(&self) {
         let mut problems = self.accounts().problems;

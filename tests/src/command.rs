@@ -48,7 +48,7 @@ pub fn present(program: &str) -> bool {
 /// build.
 ///
 /// # Errors
-/// Fails if the environment names no home directory.
+/// Returns an error if neither XDG_CACHE_HOME nor HOME is set.
 pub fn built_programs() -> Result<PathBuf> {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);

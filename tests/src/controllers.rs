@@ -175,7 +175,8 @@ fn leave_lease(api: &ApiServer) -> Result<()> {
     let spec =
         json!({ "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 0, "renewTime": given_back });
     let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec });
-    // The namespace exists only a moment after the server is ready. An unreachable server needs no Lease.
+    // The server creates the namespace only some time after it is ready; until then this request is repeated. An error
+    // of the connection is ignored, because no replica can read a Lease from an unreachable server.
     await_that(PATIENCE, || {
         Ok(api.admin().create(LEASES, &lease).map_or(true, |answer| matches!(answer.code, 201 | 409)))
     })

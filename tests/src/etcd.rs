@@ -70,7 +70,7 @@ impl Etcd {
         self.server.pid()
     }
 
-    /// Freezes the server: it accepts connections and never responds.
+    /// Freezes the server until [`Etcd::thaw`]: it accepts connections and does not respond.
     pub fn freeze(&self) -> Result<()> {
         self.server.freeze()
     }

@@ -1,7 +1,7 @@
 //! A private host for each test: a separate network and mount namespace with empty state directories.
 //!
-//! The namespaces belong to the thread that unshared them and to its child processes. When the closure returns, nothing
-//! refers to them any more, and the kernel removes links, mounts, named namespaces and files.
+//! The namespaces belong to the thread that unshared them and to its child processes. When the closure has returned and
+//! these processes have exited, the kernel removes links, mounts, named namespaces and files.
 
 use std::fs::{self, File};
 use std::panic::resume_unwind;
@@ -19,13 +19,14 @@ use crate::command::ip;
 /// Directory of named network namespaces.
 pub const NETNS_DIR: &str = "/var/run/netns";
 
-/// Directories that are private to each host and initially empty. All state of a node is below them.
+/// Directories that are private to each host, and empty at first, where the machine has them.
 const PRIVATE_DIRS: [&str; 4] = ["/run", "/var/lib", "/var/log", "/etc/cni"];
 
 /// Variable of the copy of a test that runs inside a user namespace.
 const INSIDE_USER_NAMESPACE: &str = "INTEGRATION_TESTS_IN_USER_NAMESPACE";
 
-/// A private host: `lo` is up, IPv4 and IPv6 forwarding are on, and there are no other interfaces and no routes.
+/// A private host. At first `lo` is up, IPv4 and IPv6 forwarding are on, and there are no other interfaces and no
+/// routes.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Host {}
@@ -87,8 +88,9 @@ impl Host {
         Ok(fs::create_dir_all(NETNS_DIR)?)
     }
 
-    /// Runs `f` on a reinstalled host: the network is the same, so that servers stay reachable, but files and pods are
-    /// gone. Files and pods that `f` creates are removed afterwards.
+    /// Runs `f` as on a reinstalled host: in the same network, so that servers stay reachable, but with empty private
+    /// directories and without pods. Files and pods that `f` creates are removed afterwards; the calling thread keeps
+    /// its own.
     pub fn reinstalled<T: Send>(&self, f: impl FnOnce(&Host) -> Result<T> + Send) -> Result<T> {
         let joined = thread::scope(|scope| {
             scope
@@ -208,7 +210,8 @@ fn run_self_in_user_namespace() -> Result<()> {
         .stderr(Stdio::inherit())
         .output()
         .context("cannot run unshare")?;
-    // Printed otherwise, these lines would be counted as another test's.
+    // The output of the run inside is part of the error only. If it were printed always, its test lines would be
+    // counted as those of further tests.
     ensure!(inside.status.success(), "{test}: {}", String::from_utf8_lossy(&inside.stdout));
     Ok(())
 }

@@ -105,7 +105,7 @@ impl Node {
         wait(self.spawn(call)?, started, DEADLINE)
     }
 
-    /// Reads the host's links and routes.
+    /// Reads the node's `cali*` links, their routes and their sysctls.
     pub fn kernel(&self) -> Result<Value> {
         self.on(|_| kernel::host())
     }

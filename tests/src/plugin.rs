@@ -22,8 +22,8 @@ use serde_json::Value;
 use self::freshness::require_fresh;
 pub use self::measured::Usage;
 
-/// Time limit of a call in the suites: longer than a DEL with an unreachable datastore takes. Only a server that
-/// repeatedly responds 429 can delay a call for longer.
+/// Time limit of a call in the suites: longer than a DEL with an unreachable datastore takes. A server that repeatedly
+/// responds 429 can delay a call for longer.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 /// Time limit of runtimes for a call. An ADD spends up to 110 s of it on a server that repeatedly responds 429.
 pub const RUNTIMES_LIMIT: Duration = Duration::from_secs(120);
@@ -123,7 +123,7 @@ impl Plugins {
 }
 
 /// Starts a program. A program that the test has just written may be busy for a moment: a process that another test
-/// forked meanwhile has the file open for writing until it executes its own program.
+/// forked during the write has the file open until it executes its own program.
 fn start(command: &mut Command) -> io::Result<Child> {
     for _ in 0..BUSY_TRIES {
         match command.spawn() {
@@ -188,7 +188,7 @@ impl Call {
         self
     }
 
-    /// Starts the plugin and writes all of its stdin, for tests that kill the plugin while it runs.
+    /// Starts the plugin and passes it all of its stdin, without waiting for its end.
     pub fn spawn(&self) -> Result<Child> {
         let mut child = self.begin()?;
         feed(&mut child, &self.stdin)?;
@@ -262,7 +262,7 @@ impl Outcome {
         serde_json::from_str(&self.stdout).unwrap_or_else(|_| Value::String(self.stdout.clone()))
     }
 
-    /// Returns the JSON result of a successful call.
+    /// Returns the stdout of a successful call as [`Outcome::answer`] does.
     ///
     /// # Panics
     /// Panics if the call failed.
@@ -275,12 +275,16 @@ impl Outcome {
     /// Returns the error object of a failed call.
     ///
     /// # Panics
-    /// Panics if the call succeeded, or failed other than with an error of the CNI specification.
+    /// Panics if the call succeeded, if it failed other than with an error of the CNI specification, or if the plugin
+    /// panicked.
     #[track_caller]
     pub fn error(&self) -> CniError {
         assert_eq!(self.exit, Some(1), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
-        serde_json::from_str(&self.stdout)
-            .unwrap_or_else(|e| panic!("no CNI error ({e}) on stdout: {}\nstderr: {}", self.stdout, self.stderr))
+        let error = serde_json::from_str::<CniError>(&self.stdout)
+            .unwrap_or_else(|e| panic!("no CNI error ({e}) on stdout: {}\nstderr: {}", self.stdout, self.stderr));
+        // The plugin reports its panic as a CNI error.
+        assert!(!error.msg.contains("the plugin panicked"), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
+        error
     }
 }
 

@@ -1,10 +1,9 @@
-//! A proxy between the plugins and a real server, etcd or kube-apiserver, that injects a fault at one request or
-//! response.
+//! A proxy between the plugins and a real server, etcd or kube-apiserver, that injects faults at requests or responses.
 //!
-//! The proxy terminates HTTP/2 and HTTP/1.1 towards the plugin and speaks HTTP/2 to the server, in plain text or inside
-//! TLS on both sides. Thus it can read and count requests, and respond in place of the server. When a response begins,
-//! the server has executed the request: after a fault at a request the server has not executed it, and after a fault at
-//! a response it has, but the client does not receive the result.
+//! The proxy terminates HTTP/2, and inside TLS also HTTP/1.1, towards the plugin, and speaks HTTP/2 to the server, in
+//! plain text or inside TLS on both sides. It reads and counts requests, and can respond in place of the server. A
+//! fault at a request happens before the server executes the request. A fault at a response happens after the
+//! execution, and before the client receives the result.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,6 +63,17 @@ pub enum Fault {
     Refuse(Refusal),
     /// These faults, in rotation.
     InTurn(&'static [Fault]),
+}
+
+impl Fault {
+    /// Returns true if the fault can kill the plugin.
+    pub(crate) fn includes_kill(self) -> bool {
+        match self {
+            Fault::Kill => true,
+            Fault::InTurn(faults) => faults.iter().any(|fault| fault.includes_kill()),
+            _ => false,
+        }
+    }
 }
 
 /// A listening proxy. It stops on drop.
@@ -172,12 +182,13 @@ impl Proxy {
         format!("{}://127.0.0.1:{}", self.scheme, self.port)
     }
 
-    /// Resets the counters and plans one fault, or none. New connections are accepted again.
+    /// Resets the counters, and plans one fault, or none. New connections are accepted again, later holds wait for
+    /// another [`Proxy::resume`], and the process ID of [`Proxy::plugin`] is removed.
     pub fn arm(&self, fault: Option<(Point, Fault)>) {
         self.arm_all(fault.as_slice());
     }
 
-    /// Resets the counters and plans several faults. If several apply at a point, the first one is used.
+    /// Does the same as [`Proxy::arm`] with several faults. If several apply at a point, the first one is used.
     pub fn arm_all(&self, faults: &[(Point, Fault)]) {
         *self.state.plan() = Plan { faults: faults.to_vec(), ..Plan::default() };
         self.state.gone.send_replace(false);

@@ -16,7 +16,8 @@ pub struct Rounds {
 }
 
 /// Runs worlds one after the other, each with a different seed, for `<name>_SECONDS`; without that variable, one short
-/// world. `<name>_SEED` is the seed of the first world.
+/// world. `<name>_SEED` is the seed of the first world; without it, the seed is 1 for the short world and random for a
+/// long run.
 ///
 /// # Panics
 /// Panics if a world panics, after printing its seed.

@@ -18,7 +18,7 @@ impl ServerProcess {
     pub(crate) fn start(&mut self, program: &Path, args: &[String], log: &Path) -> Result<()> {
         self.stop();
         let log = File::options().create(true).append(true).open(log)?;
-        // setpriv kills the server when the thread that owns the host ends, even if the test process is killed.
+        // The kernel kills the server when the thread that starts it here ends, even if the test process is killed.
         let server = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(program)
@@ -40,8 +40,8 @@ impl ServerProcess {
         }
     }
 
-    /// Freezes the server: it accepts connections and never responds. Waits until the process is stopped, which may
-    /// take a while on a busy machine.
+    /// Freezes the server: it accepts connections and does not respond until [`ServerProcess::thaw`]. Waits until the
+    /// process is stopped, which may take a while on a busy machine.
     pub(crate) fn freeze(&self) -> Result<()> {
         let pid = self.signal(Signal::SIGSTOP)?;
         waitid(Id::Pid(pid), WaitPidFlag::WSTOPPED).context("cannot wait for a frozen server")?;

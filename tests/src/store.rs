@@ -73,7 +73,8 @@ impl Store {
         keys.as_object().cloned().unwrap_or_default()
     }
 
-    /// Returns a recorded configuration with this datastore. Other values are returned unchanged.
+    /// Returns a configuration with the keys of this datastore in place of the recorded ones. A value without
+    /// `datastore_type` is returned unchanged.
     pub fn reconfigured(&self, conf: &Value) -> Value {
         let mut conf = conf.clone();
         if let Some(keys) = conf.as_object_mut().filter(|keys| keys.contains_key("datastore_type")) {
@@ -124,7 +125,7 @@ impl Store {
         }
     }
 
-    /// Deletes every pair.
+    /// Deletes everything that [`Store::dump`] reads.
     pub fn clear(&self) -> Result<()> {
         match self {
             Store::Kubernetes(objects) => objects.clear(),
@@ -136,7 +137,7 @@ impl Store {
     pub fn keep_only(&self, content: &BTreeMap<String, Value>) -> Result<()> {
         self.dump()?.keys().filter(|key| !content.contains_key(*key)).try_for_each(|key| {
             match key.strip_prefix("pods/") {
-                // Pods are not part of this store.
+                // Pods remain: they are not Calico's objects.
                 Some(_) => Ok(()),
                 None => self.delete(key),
             }

@@ -1,5 +1,5 @@
-//! Obstacles to an ADD: leftovers of other programs are replaced, a resource in use is an error that names it, and a
-//! failed ADD leaves everything unchanged.
+//! Obstacles to an ADD: leftovers that it replaces, resources in use that its error names, and the state after a failed
+//! ADD.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -209,7 +209,7 @@ fn add_on_an_exhausted_pool_fails_and_names_the_pool(cluster: &Cluster<'_>) {
     cluster.add(&pods[4], &conf);
 }
 
-/// Covers a pod and a plain container, successful and failing calls, and the log lines of each step.
+/// Covers a pod and a plain container, and successful and failing calls.
 fn each_log_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_>) {
     const LOG: &str = "/var/log/calico/cni/cni.log";
     let (pod, mut conf) = prepared(cluster);
@@ -233,7 +233,11 @@ fn each_log_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_
                 "DEL",
                 &conf,
                 0,
-                &["deleted the interface", "deleted the endpoint", "released addresses addresses=\"10.65."],
+                &[
+                    "deleted the interface",
+                    "deleted the endpoint",
+                    "ended the release of the container's addresses addresses=\"10.65.",
+                ],
             ),
             ("ADD", &unreadable, 1, &["the call is refused error="]),
         ];

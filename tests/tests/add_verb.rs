@@ -153,7 +153,8 @@ fn lose_namespace(cluster: &Cluster<'_>, pod: &Pod) {
     cluster.host.add_pod(&pod.name).unwrap();
 }
 
-/// Covers a DEL that was killed after it released the address, which another container has now.
+/// The state after a DEL that was killed when it had released the address: the endpoint still exists, and another
+/// container has the address.
 fn add_does_not_restore_a_lost_interface_with_reassigned_addresses(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let (pod, other) = (cluster.pod(1), cluster.pod(2));
@@ -332,7 +333,7 @@ fn both_ends_have_the_configured_number_of_queues(cluster: &Cluster<'_>) {
     }
 }
 
-/// The pair is a netkit pair if the kernel supports netkit, otherwise a veth pair. Everything else is the same.
+/// The pair is a netkit pair if the kernel supports netkit, otherwise a veth pair.
 fn netkit_device_type_creates_a_working_netkit_or_veth_pair(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster, json!({ "device_type": "netkit", "mtu": 1440 }));
     let pod = cluster.pod(1);

@@ -66,8 +66,8 @@ fn every_command_of_cnitool_works_on_a_configuration_list(cluster: &Cluster<'_>)
     assert!(refused.contains(address.trim_end_matches("/32")), "{refused}");
 
     if knows_more {
-        // cnitool deletes the attachments in its cache and then calls GC without a list of valid attachments. The
-        // plugin rejects such a call, because it cannot guess the list.
+        // For `gc`, cnitool first calls DEL for each attachment in its cache, and then GC without a list of valid
+        // attachments. The plugin rejects this GC.
         let refused = call("gc", netns).unwrap_err().to_string();
         assert!(refused.contains("cni.dev/valid-attachments"), "{refused}");
         assert_eq!(cluster.accounts().held.len(), 0);

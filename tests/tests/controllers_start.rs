@@ -340,8 +340,8 @@ struct Sample {
     locations: Vec<u64>,
 }
 
-/// A signal handler can walk a stack only if the C library and the linking of the program allow it. This test checks
-/// the released program.
+/// A signal handler can walk a stack only if the C library and the linking of the program allow it. Therefore this test
+/// runs the built program.
 #[test]
 fn cpu_profile_contains_whole_stacks() {
     on(None, |lab| {
@@ -370,7 +370,8 @@ fn cpu_profile_contains_whole_stacks() {
     });
 }
 
-/// Compares the first objects, byte for byte, with those that upstream was recorded to write.
+/// Compares the first objects with those that upstream was recorded to write, except UIDs, times and the cluster's
+/// GUID.
 #[test]
 fn first_objects_equal_the_recorded_start_of_upstream() {
     on(None, |lab| {

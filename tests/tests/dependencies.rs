@@ -1,5 +1,5 @@
-//! Checks that the dependency tree follows the rules of `deny.toml`, and that each crate and each program contains only
-//! the crates that it may contain.
+//! Checks that the dependency tree follows the rules of `deny.toml`, and that some crates and programs lack
+//! dependencies that they must not have.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -186,7 +186,7 @@ fn add_and_del_on_a_datastore_that_is_not_ready_change_nothing() {
     });
 }
 
-/// Limits the requests of one pod with one address.
+/// Limits the requests for a pod with one address, on a node that has a block.
 #[test]
 fn add_and_del_make_at_most_four_etcd_requests() {
     on_etcd(|faulty| {

@@ -1,4 +1,5 @@
-//! The plugin on the embedded datastore, with SIGKILL at each of its system calls in turn, and on failing file systems.
+//! The plugin on the embedded datastore, with SIGKILL at its system calls that write, one at a time, and on failing
+//! file systems.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -81,7 +81,7 @@ impl Fake {
         fake
     }
 
-    /// Returns a configuration with this dataplane.
+    /// Loads content into the datastore, and returns a configuration with this dataplane.
     fn conf(&self, cluster: &Cluster<'_>) -> Value {
         cluster.load(&Content::dual_stack());
         let socket = format!("unix://{}", self.socket.display());
@@ -161,7 +161,7 @@ impl NamedService for Fake {
     const NAME: &'static str = "cni.CniDataplane";
 }
 
-/// Asserts that the Linux dataplane changed nothing.
+/// Asserts that the Linux dataplane created no interface.
 fn assert_kernel_untouched(cluster: &Cluster<'_>, pod: &Pod) {
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
     assert_eq!(kernel::pod(cluster.host, &pod.name).unwrap()["links"], json!({}));

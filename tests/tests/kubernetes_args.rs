@@ -121,7 +121,7 @@ fn late_del_without_netns_keeps_the_new_sandboxs_interface(cluster: &Cluster<'_>
         verb(cluster, "DEL", &old, &conf, ARGS).env("CNI_NETNS", "").run().unwrap().success();
         assert_eq!(kernel::host().unwrap(), before);
         assert_eq!(holders(cluster), [handle(&new)]);
-        // The new sandbox's own DEL finds the interface by the route to its address.
+        // The new sandbox's own DEL removes its interface, also without CNI_NETNS.
         verb(cluster, "DEL", &new, &conf, ARGS).env("CNI_NETNS", "").run().unwrap().success();
         cluster.assert_nothing_left();
     }
@@ -164,7 +164,7 @@ fn add_waits_for_policy_no_longer_than_the_timeout(cluster: &Cluster<'_>) {
     conf["policy_setup_timeout_seconds"] = json!(1);
     conf["endpoint_status_dir"] = json!(directory);
     let pod = cluster.pod(1);
-    for (level, words) in [("error", None), ("info", Some("has not set up the policy of the pod"))] {
+    for (level, words) in [("error", None), ("info", Some("by which Felix reports the policy of the pod"))] {
         conf["log_level"] = json!(level);
         let outcome = verb(cluster, "ADD", &pod, &conf, ARGS).run().unwrap();
         outcome.success();

@@ -107,8 +107,8 @@ fn said(admin: &Client, version: &str, plural: &str, name: &str, spec: &Value) -
     }
 }
 
-/// Returns specs of pools, and the reason for the rejection of each; empty if it is valid. Upstream's definitions have
-/// the same rules (DS-95).
+/// Returns specs of pools, and the reason for the rejection of each; empty if the pool is valid. Upstream's definitions
+/// have the same rules (DS-95).
 fn pools() -> Vec<(Value, &'static str)> {
     let v4 = |more: Value| with(json!({ "cidr": "10.0.0.0/16" }), more);
     let v6 = |more: Value| with(json!({ "cidr": "fd00::/112" }), more);

@@ -234,7 +234,7 @@ fn failed_add_removes_the_pod_as_owner_and_keeps_the_vmi_addresses() {
     });
 }
 
-/// The previous virt-launcher pod still runs, and the VM may be deleted meanwhile.
+/// The previous virt-launcher pod still runs, so it must remain the owner.
 #[test]
 fn failed_add_of_the_next_launcher_keeps_the_previous_owner() {
     on_cluster(|cluster, control_plane| {

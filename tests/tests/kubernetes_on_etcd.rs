@@ -123,7 +123,7 @@ fn endpoint_of_a_pod_is_built_from_the_api_and_stored_in_the_datastore(lab: &mut
     let port = json!({ "name": "http", "protocol": "TCP", "port": 80, "hostPort": 0, "hostIP": "" });
     assert_eq!((&spec["ports"], &spec["serviceAccountName"]), (&json!([port]), &json!("robot")));
     assert_eq!((&spec["ipNetworks"], &spec["mac"]), (&json!([address]), &result["interfaces"][1]["mac"]));
-    // The plugin writes nothing to the API server.
+    // The plugin adds no annotation to the pod.
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{POD}");
     let kept = lab.api.admin().get(&path).unwrap().success().unwrap();
     assert_eq!(kept["metadata"]["annotations"], Value::Null);

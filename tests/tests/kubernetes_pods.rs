@@ -51,7 +51,7 @@ impl Cluster<'_> {
         self.get(&format!("/apis/{}/{plural}", self.group))["items"].as_array().unwrap().clone()
     }
 
-    /// Creates the pod again, with these annotations.
+    /// Creates the pod with these annotations.
     fn create_pod(&self, annotations: &Value) {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",

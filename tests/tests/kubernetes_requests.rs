@@ -74,8 +74,7 @@ fn warm_add_and_its_del_stay_within_their_request_limits() {
     });
 }
 
-/// The pod is read and patched again, and the block is read meanwhile. Each conflict thus costs two requests and two
-/// round trips.
+/// After each conflict, DEL reads the pod again and repeats the patch: two more requests.
 #[test]
 fn endpoint_conflict_costs_a_del_two_requests() {
     on_api_server(ApiGroup::V3, |cluster, control_plane| {
@@ -92,7 +91,7 @@ fn endpoint_conflict_costs_a_del_two_requests() {
             let audit = control_plane.servers.api.audit().unwrap();
             cluster.verb("DEL", pod, &conf).run().unwrap().success();
             assert_eq!(control_plane.proxy.requests().len(), 8 + 2 * conflicts, "{:?}", control_plane.proxy.requests());
-            // The audit log lacks the responses of the proxy itself, which also take no time.
+            // The audit log lacks the requests that the proxy itself rejects. These also take no time.
             assert_within("DEL", &audit.of(&control_plane.account.user).unwrap(), 8 + conflicts, 4 + conflicts);
         }
         cluster.delete(first, &conf);

@@ -1,4 +1,4 @@
-//! `calico-ipam -upgrade`: converts pods with addresses of host-local into pods with addresses of Calico.
+//! `calico-ipam -upgrade`: transfers the addresses of pods from host-local to Calico's IPAM.
 
 use std::fs;
 use std::path::Path;
@@ -31,7 +31,7 @@ fn with_host_local(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut Control
     });
 }
 
-/// Returns the user of the init container, which is bound to its role alone.
+/// Creates the user of the init container and binds it to its role alone.
 fn user(control_plane: &ControlPlane<'_>) -> ServiceAccount {
     let api = &control_plane.servers.api;
     let user = api.service_account("kube-system", "upgrade-ipam").unwrap();
@@ -94,7 +94,7 @@ fn moves_pods(group: ApiGroup) {
         let content = cluster.store.dump().unwrap();
         assert_eq!(content["clusterinformations/default"]["spec"]["datastoreReady"], true);
 
-        // From here on calico-ipam manages the node's addresses, those of the old pods included.
+        // After the upgrade, calico-ipam manages the node's addresses, those of the old pods included.
         let after = cluster.conf("node1", json!({ "policy": { "type": "k8s" } }));
         let next = cluster.pod(3);
         let given = cluster.add(&next, &after)["ips"][0]["address"].clone();

@@ -1,5 +1,5 @@
-//! The machine is unchanged after any test on a private host. `make test` compares the machine before and after the
-//! whole run in the same way (src/bin/machine-state.rs).
+//! The machine is unchanged after a test on a private host. `make test` compares the machine before and after the whole
+//! run in the same way (src/bin/machine-state.rs).
 
 use integration_tests::cluster::{Cluster, on_etcd, on_local};
 use integration_tests::content::Content;

@@ -1,6 +1,6 @@
 //! A cluster in which upstream's plugins are replaced by ours. From every state of every recording on Kubernetes, our
-//! next step has the same result as upstream's, every pod can be deleted, with and without its network namespace, and a
-//! new pod can be added.
+//! next step has the same result as upstream's, except the intended differences; every pod can be deleted, with and
+//! without its network namespace; and a new pod can be added.
 
 use std::net::IpAddr;
 use std::thread;

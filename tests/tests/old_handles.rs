@@ -66,7 +66,7 @@ fn conf(cluster: &Cluster<'_>) -> Value {
     cluster.conf("node1", json!({ "cniVersion": "1.1.0" }))
 }
 
-/// Creates an IPv4 address of the handle `holder`, with these attributes; null for none.
+/// Allocates an IPv4 address to the handle `holder`, with these attributes; null for no attributes.
 fn held_by(cluster: &Cluster<'_>, number: usize, holder: &str, attributes: &Value) {
     let pod = cluster.pod(number);
     cluster.add(&pod, &conf(cluster));

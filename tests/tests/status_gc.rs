@@ -105,7 +105,7 @@ fn status_names_each_cause_of_a_failing_add(cluster: &Cluster<'_>) {
 #[test]
 fn status_with_etcd_unreachable_fails_with_code_50() {
     on_etcd(|cluster| {
-        // A closed port, a listener that accepts no connection, and an address that does not exist.
+        // A closed port, a listener that never responds, and an address that does not exist.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let silent = format!("http://{}", silent.local_addr().unwrap());
         for (endpoints, says) in [
@@ -225,7 +225,7 @@ fn gc_releases_unlisted_containers_of_its_node_and_network(cluster: &Cluster<'_>
     verb(cluster, "GC", &valid(&here, &[kept])).run().unwrap().success();
     assert_eq!(cluster.state(), before);
 
-    // The list names no container of this node.
+    // The list of valid attachments is empty.
     verb(cluster, "GC", &valid(&here, &[])).run().unwrap().success();
     assert_eq!(holders(cluster).len(), 4);
     assert_eq!(cluster.endpoints().len(), 3);

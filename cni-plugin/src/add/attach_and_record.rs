@@ -1,6 +1,6 @@
 //! Creates the interface and writes the endpoint, one after the other or, on an API server, concurrently. After a
-//! failure, undoes the completed steps in the reverse order. Exceptions are an unknown outcome of a step, and a busy
-//! address that another address may replace.
+//! failure, undoes the completed steps in the reverse order. Exceptions are an unknown outcome of a step, an interface
+//! that cannot be removed, and a busy address that another address may replace.
 
 use futures::future::join;
 use libcalico::api::WorkloadEndpoint;
@@ -155,8 +155,8 @@ pub(super) fn with_removal_outcome(error: CniError, removed: &Result<(), CniErro
 }
 
 impl Attachment<'_> {
-    /// Deletes the endpoint, if it was written, then releases the addresses. Returns the error of the ADD, extended by
-    /// the outcome of the release.
+    /// Removes the addresses from the endpoint and releases them, as [`AssignedAddresses::unassign`] describes. Returns
+    /// the error of the ADD, extended by the outcome.
     pub(super) async fn roll_back(&self, assigned: &AssignedAddresses, step: &str, error: CniError) -> CniError {
         let detail = match assigned.unassign(&self.cx.store, &self.cx.call, &self.request.workload).await {
             Ok(()) => format!("failed while {step}; the addresses were released"),

@@ -18,8 +18,7 @@ pub(super) struct Attachment<'c> {
     pub(super) cx: &'c Context,
     /// The pod or container, with the labels and settings that an API server stores for a pod.
     pub(super) request: &'c WorkloadRequest,
-    /// The network namespace of the container. `None` if CNI_NETNS cannot be opened: the step that needs the namespace
-    /// then fails.
+    /// The result of `interface::open_netns`. A step that needs the namespace fails if this is `None`.
     pub(super) netns: Option<NetnsFd>,
     /// The interface that had the name of the host interface before this ADD.
     pub(super) prior: PriorInterface,

@@ -67,8 +67,8 @@ pub(super) async fn attach(
     }
 }
 
-/// Replaces a busy address. If IPAM assigns no other address, or the ADD has tried the maximum number, releases all
-/// addresses. The error then names the busy addresses and their routes.
+/// Replaces a busy address. If IPAM assigns no other address, or the ADD has tried the maximum number, undoes the ADD
+/// and returns an error that names the busy addresses and their routes.
 async fn replace(
     attachment: &Attachment<'_>,
     assigned: &mut AssignedAddresses,
@@ -84,7 +84,7 @@ async fn replace(
     let cause = if tried < MAX_ADDRESSES {
         tracing::warn!(
             address = %route.address, route = route.route,
-            "the host has a route to the address that IPAM chose; assigning another address"
+            "the host has a route to the address that IPAM chose; requesting another address from IPAM"
         );
         match assign_replacement(&attachment.cx.store, assigned, route.address).await {
             Ok(()) => return Ok(()),
@@ -143,7 +143,10 @@ async fn release_unused(store: &Datastore, assigned: &AssignedAddresses) {
     let requests: Vec<_> = assigned.busy.iter().map(release).collect();
     let _releasing = request.begin_release();
     if let Err(error) = release_addresses(store, &SystemClock::start(), &requests).await {
-        tracing::warn!(%handle, %error, "cannot release busy addresses; the DEL of the container releases them");
+        tracing::warn!(
+            %handle, %error,
+            "cannot release all busy addresses of this ADD; the DEL of the container releases the remaining ones"
+        );
     }
 }
 

@@ -46,8 +46,7 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
 
     let profile = if has_profile { None } else { profile_to_create(cx) };
     let is_rejoining = existing.is_some() && matches!(request.workload.orchestrator, Orchestrator::Cni(_));
-    // The conflicting interface may be the rejoining container's own, which stays. Another ADD of the container may
-    // also create the interface meanwhile, so this ADD does not record which interface existed before.
+    // The conflicting interface may be the rejoining container's own, which stays, so the conflict is no error here.
     let prior = if is_rejoining && may_be_refused {
         PriorInterface::Unknown
     } else {
@@ -61,7 +60,7 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
             drop(addresses);
             Box::pin(rejoin::rejoin(&attachment, timings, existing, profile)).await?
         }
-        // A container without an endpoint, or a pod whose new sandbox replaces an earlier one.
+        // Any other ADD: of a pod or container without an endpoint, or of a pod whose endpoint this ADD replaces.
         existing => {
             let replaced = existing.as_ref().map(|entry| &entry.value);
             let assigned = ipam::assign(&cx.store, &cx.call, &request.workload, addresses, replaced).await?;

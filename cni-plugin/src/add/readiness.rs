@@ -37,8 +37,9 @@ struct GateTimeouts {
 const GATE_TIMEOUTS: GateTimeouts =
     GateTimeouts { interval: Duration::from_secs(5), total: Duration::from_secs(30), probe: Duration::from_secs(5) };
 
-/// Waits for the readiness gates. If there are any, first fails if the datastore is not ready. The ADD reads its
-/// objects afterwards: the wait may take minutes, in which a pool may be disabled (CNI-77, IPAM-100).
+/// Waits for the readiness gates, if some are configured, after a check that the datastore is ready. Fails if the
+/// datastore or a gate is not ready. The ADD reads its objects afterwards: the wait may take minutes, in which a pool
+/// may be disabled (CNI-77, IPAM-100).
 pub(super) async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
     let gates = &cx.call.conf.readiness.readiness_gates;
     if gates.is_empty() {
@@ -48,8 +49,8 @@ pub(super) async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
     wait_for_all(gates, GATE_TIMEOUTS)
 }
 
-/// Polls each gate in order until it answers with a status from 200 to 399. Sends the first probe at once; upstream
-/// waits for one interval first (CNI-257).
+/// Polls each gate in order until it answers with a status from 200 to 399. Fails if a gate is not ready within
+/// `timeouts.total`. Sends the first probe at once; upstream waits for one interval first (CNI-257).
 fn wait_for_all(gates: &[String], timeouts: GateTimeouts) -> Result<(), CniError> {
     gates.iter().try_for_each(|gate| wait_for_gate(gate, timeouts))
 }
@@ -68,7 +69,10 @@ fn wait_for_gate(gate: &str, timeouts: GateTimeouts) -> Result<(), CniError> {
             }
             Err(error) => error.to_string(),
         };
-        tracing::warn!(gate, %refusal, "readiness gate is not ready; probing again until the timeout");
+        tracing::warn!(
+            gate, %refusal,
+            "readiness gate is not ready; the ADD fails if the gate is not ready before the timeout"
+        );
         if Instant::now() + timeouts.interval > deadline {
             return Err(CniError::new(Code::TRY_AGAIN, format!("readiness gate {gate} is not ready: {refusal}"))
                 .with_details(format!("gave up after {} s", timeouts.total.as_secs())));
@@ -91,7 +95,8 @@ pub(super) fn wait_for_policy(cx: &Context, workload: &WorkloadIdentity, endpoin
     if !wait_for_file(Path::new(&conf.endpoint_status_dir), &file, timeout) {
         tracing::warn!(
             file, directory = %conf.endpoint_status_dir,
-            "Felix has not set up the policy of the pod in time; the pod starts, and the policy takes effect later"
+            "the file by which Felix reports the policy of the pod has not appeared within \
+             policy_setup_timeout_seconds; the pod may start before its policy takes effect"
         );
     }
 }
@@ -104,7 +109,10 @@ fn wait_for_file(directory: &Path, file: &str, timeout: Duration) -> bool {
         match watch(directory, file, deadline) {
             Ok(exists) => return exists,
             Err(error) => {
-                tracing::debug!(directory = %directory.display(), %error, "cannot watch the directory; polling instead")
+                tracing::debug!(
+                    directory = %directory.display(), %error,
+                    "cannot watch the directory of the endpoint's file; trying again in intervals until the timeout"
+                )
             }
         }
         if directory.join(file).exists() {

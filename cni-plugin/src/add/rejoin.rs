@@ -27,7 +27,7 @@ pub(super) async fn rejoin(
     let Attachment { cx, request, .. } = attachment;
     validate::ensure_same_interface(&cx.call, &existing.value)?;
     let key = &existing.key;
-    tracing::info!(endpoint = %key, "the container already has an endpoint; keeping its addresses");
+    tracing::info!(endpoint = %key, "the container already has an endpoint; assigning no new addresses");
     let config = attachment.interface();
     let updated = request.workload.update(existing.value.clone(), &[]);
     let restored = match &attachment.netns {

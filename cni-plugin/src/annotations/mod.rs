@@ -119,8 +119,9 @@ impl Annotations {
     }
 }
 
-/// Converts the pod to a WorkloadEndpoint and returns the endpoint's allowed source prefixes. Fails for annotations
-/// that upstream's conversion rejects, and logs a warning for annotations that upstream ignores (CNI-104).
+/// Converts the pod to a WorkloadEndpoint and returns the endpoint's allowed source prefixes; none for a pod that has
+/// no endpoint, such as one on the host's network. Fails for annotations that upstream's conversion rejects, and logs a
+/// warning for annotations that upstream ignores (CNI-104).
 fn read_source_prefixes(pod: &Pod) -> Result<Vec<String>, CniError> {
     let Some(converted) = endpoint_of_pod(pod, DEFAULT_INTERFACE_PREFIX) else { return Ok(Vec::new()) };
     for problem in converted.problems {
@@ -129,7 +130,7 @@ fn read_source_prefixes(pod: &Pod) -> Result<Vec<String>, CniError> {
         }
         tracing::warn!(
             annotation = problem.annotation(), %problem,
-            "invalid bandwidth or QoS annotation of the pod; the pod starts with another value or without one"
+            "invalid bandwidth or QoS annotation of the pod; another value takes effect, or none"
         );
     }
     Ok(converted.endpoint.spec.allow_spoofed_source_prefixes)

@@ -28,7 +28,8 @@ pub fn existing_interface(desired: DesiredInterface<'_>, netns: &NetnsFd) -> Res
     }
     let prior = match replaceable(&mut NetlinkSocket::open()?, &desired, netns) {
         Ok(Some(found)) => PriorInterface::Present { index: found.index, is_proven: false },
-        // This error concerns the pod's end, not the host's. The ADD reports it when it creates the pair.
+        // `ContainerInterfaceExists` concerns the pod's end, not the host's. The ADD reports it when it creates the
+        // pair.
         Ok(None) | Err(DataplaneError::ContainerInterfaceExists { .. }) => PriorInterface::Missing,
         Err(DataplaneError::HostInterfaceConflict(found)) => return Ok(ExistingInterface::Conflicting(*found)),
         Err(error) => return Err(error),
@@ -36,7 +37,8 @@ pub fn existing_interface(desired: DesiredInterface<'_>, netns: &NetnsFd) -> Res
     Ok(ExistingInterface::Replaceable(prior))
 }
 
-/// Returns true if there is no interface `host_ifname` here and no interface `container_ifname` in the pod.
+/// Returns true if the namespace of this thread has no interface `host_ifname` and the pod has no interface
+/// `container_ifname`.
 pub fn is_absent(host_ifname: &str, container_ifname: &str, netns: &NetnsFd) -> Result<bool, DataplaneError> {
     if link::find(&mut NetlinkSocket::open()?, host_ifname)?.is_some() {
         return Ok(false);
@@ -47,7 +49,8 @@ pub fn is_absent(host_ifname: &str, container_ifname: &str, netns: &NetnsFd) -> 
 /// Returns the host interface that an ADD may replace; `None` if there is no interface of that name.
 ///
 /// Fails if that interface may not be replaced. Also fails if the pod's namespace has an interface named CNI_IFNAME
-/// that is not its other end. The ADD cannot succeed then, and nothing may be deleted for it (CNI-258).
+/// that is not the other end of the host interface. The ADD cannot succeed then, and nothing may be deleted for it
+/// (CNI-258).
 pub(super) fn replaceable(
     host: &mut NetlinkSocket,
     desired: &DesiredInterface<'_>,

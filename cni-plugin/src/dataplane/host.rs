@@ -25,8 +25,8 @@ impl HostNetwork for KernelNetwork {
     }
 
     fn remove_pod_interface(&self, name: &str) -> Result<bool, NetworkError> {
-        // Deletes the host end of a pair with an alias of this plugin, or with the MAC address of all host ends of
-        // Calico. The kernel deletes the other end and the routes with it.
+        // Deletes the host end of a pair with an alias of this plugin, or with the MAC address of Calico's host ends.
+        // The kernel deletes the other end and the routes with it.
         let target = TeardownTarget::of_host_interface(name.to_owned(), None, HostLinkProof::Name);
         let removed = Teardown::start(target).and_then(Teardown::finish).map_err(network_error)?;
         Ok(removed.interface.is_some())

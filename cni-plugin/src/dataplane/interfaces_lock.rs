@@ -1,4 +1,4 @@
-//! The lock that separates ADDs that create an interface from calls that remove one.
+//! The lock that separates ADDs that create an interface from calls that remove an interface without an alias.
 //!
 //! Between the creation of a pair and the alias of its host end, the owner of the pair is unknown. ADDs share the lock
 //! during that time, so that any number of them can run at once. A call that is about to remove an interface without an
@@ -39,7 +39,7 @@ pub(super) fn acquire(ifname: &str) -> Result<Option<HostLock>, DataplaneError> 
         Err(error) => {
             tracing::warn!(
                 %error, interface = ifname,
-                "cannot lock the interfaces of this node; deleting the interface without the lock"
+                "cannot lock the interfaces of this node; examining without the lock if the interface is to be deleted"
             );
             Ok(None)
         }

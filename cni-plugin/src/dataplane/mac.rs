@@ -14,7 +14,7 @@ pub struct MacAddr([u8; 6]);
 pub struct MacParseError(String);
 
 impl MacAddr {
-    /// The address of the host end of every Calico interface pair.
+    /// The address of the host ends of Calico's interface pairs.
     pub const HOST_SIDE: MacAddr = MacAddr([0xee; 6]);
 
     /// Returns the address that consists of these bytes; `None` unless they are six.

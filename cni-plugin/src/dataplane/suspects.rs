@@ -42,8 +42,8 @@ pub struct SuspectInterface {
     /// Name of the interface.
     pub ifname: String,
     proof: HostLinkProof,
-    /// The ID of the other end's namespace in the host's namespace. `None` without carrier, or if the runtime names the
-    /// container.
+    /// The ID of the other end's namespace in the host's namespace. `None` if the interface has no carrier, if both
+    /// ends are in the host's namespace, or if the runtime names the container.
     peer_netns_id: Option<i32>,
 }
 
@@ -111,8 +111,8 @@ impl SuspectInterface {
     /// Removes the interface if it still belongs to the container.
     ///
     /// # Errors
-    /// Returns an error if the kernel rejects the deletion or exceeds the time limit, or if the interface has carrier
-    /// and nothing proves that it belongs to the container.
+    /// Returns an error if the deletion fails or exceeds the time limit, or if the interface has carrier and nothing
+    /// proves that it belongs to the container.
     pub fn remove(self) -> Result<(), DataplaneError> {
         let target = TeardownTarget::of_host_interface(self.ifname, Some(self.container_id), self.proof);
         let teardown = Teardown::start(target)?;
@@ -151,8 +151,8 @@ fn interface_of(link: &Link, suspect: &SuspectContainer, routes: &[KernelRoute])
 /// namespace. Each namespace is open only during its call, because a host may have more namespaces than a process may
 /// have open files.
 ///
-/// A process that exits meanwhile is skipped. A process that this process may not inspect is skipped, too: it has more
-/// rights than the plugin, so it is not in a container of the runtime that runs the plugin.
+/// A process that exits during the search is skipped. A process that this process may not inspect is skipped, too: it
+/// has more rights than the plugin, so it is not in a container of the runtime that runs the plugin.
 ///
 /// # Errors
 /// Returns an error if the processes cannot be listed, a namespace cannot be opened, or `visit` fails.
@@ -171,7 +171,7 @@ fn each_netns(
         }
         match NetnsFd::open(&path) {
             Ok(netns) => visit(process, &netns)?,
-            // The process exited meanwhile, or has more rights. Another process may be in the same namespace.
+            // The process exited after the lookup, or has more rights. Another process may be in the same namespace.
             Err(NetnsError::NotFound { .. }) => _ = visited_namespaces.remove(&(metadata.dev(), metadata.ino())),
             Err(NetnsError::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
                 visited_namespaces.remove(&(metadata.dev(), metadata.ino()));

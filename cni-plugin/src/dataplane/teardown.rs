@@ -26,15 +26,15 @@ pub struct TeardownTarget {
     pub container_ifname: String,
     /// The name of the endpoint's host interface, in case the namespace or the interface in it no longer exists.
     pub host_ifname: String,
-    /// CNI_CONTAINERID. An interface with an alias of another container stays; an alias of this container is proof.
-    /// With `None`, any alias is proof.
+    /// CNI_CONTAINERID. A host interface with an alias of another container stays. An alias of this container is proof,
+    /// with the exceptions that [`HostLinkProof`] names. With `None`, any alias is proof.
     pub container_id: Option<String>,
     /// The proof that is required for a host interface of that name without an alias.
     pub proof: HostLinkProof,
 }
 
 /// The proof that a host interface without an alias, found by name, belongs to the endpoint to be deleted, and not to
-/// its successor or to another pod.
+/// its successor or to another pod. In each case the interface must have [`MacAddr::HOST_SIDE`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostLinkProof {
     /// The name is sufficient, because it is derived from the container ID.
@@ -103,7 +103,7 @@ impl TeardownTarget {
         TeardownTarget { netns: None, container_ifname: String::new(), host_ifname, container_id, proof }
     }
 
-    /// Returns the pod's end, or if it is missing the host end, provided that the pair belongs to this endpoint.
+    /// Returns the pod's end, or else the host end, if the pair belongs to this endpoint.
     fn find(&self) -> Result<SearchResult, DataplaneError> {
         // The container has an interface of Calico with another name, so the one named CNI_IFNAME belongs to another
         // plugin.
@@ -119,12 +119,17 @@ impl TeardownTarget {
         match link::find(&mut socket, &self.container_ifname)? {
             // KubeVirt renames the pod's end of the pair and creates another interface with the original name.
             Some(link) if !link.is_paired => {
-                tracing::warn!(interface = link.name, "keeping the interface: the interface is not one end of a pair");
+                tracing::warn!(
+                    interface = link.name,
+                    "keeping the interface in the pod, which is not one end of a pair; looking for the host interface \
+                     by its name"
+                );
             }
             Some(link) if self.is_of_another(&mut host, &link, pod)? => {
                 tracing::warn!(
                     interface = link.name,
-                    "keeping the interface: CNI_NETNS belongs to another container now"
+                    "keeping the interface in CNI_NETNS: the alias of its other end names another container; looking \
+                     for the host interface by its name"
                 );
             }
             Some(link) => return Ok(SearchResult::Own(InterfaceToDelete { socket, link, _lock: None })),

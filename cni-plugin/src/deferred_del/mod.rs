@@ -29,7 +29,8 @@ use crate::{ipam, reads, vmi};
 /// The node in the recorded endpoint name if the name of the node was unknown to the DEL.
 const UNKNOWN_NODE: &str = "unknown";
 
-/// The limit of a call other than ADD and of a pass of the agent. Other calls wait for the journal's lock meanwhile.
+/// The limit of a call other than ADD and of a pass of the agent. During the replays other calls wait for the journal's
+/// lock.
 const DEFAULT_LIMIT: ReplayLimit = ReplayLimit { entries: 16, time: Duration::from_secs(20) };
 /// The limit of an ADD, which delays the start of its pod.
 const ADD_LIMIT: ReplayLimit = ReplayLimit { entries: 2, time: Duration::from_secs(1) };
@@ -113,8 +114,8 @@ impl<'a> Replayer<'a> {
         self.replay_by_urgency(locked, DEFAULT_LIMIT, |_| Urgency::NotRequired).await
     }
 
-    /// Replays all deferred DELs with [`Urgency::Required`], and then the others until `limit`, which counts all of
-    /// them. Stops earlier if the datastore is unreachable for one of the others.
+    /// Replays all deferred DELs with [`Urgency::Required`], and then the others until `limit`. The limit counts the
+    /// required ones, too. Stops earlier after a failure of one of the others that shows an unreachable datastore.
     async fn replay_by_urgency(
         &self,
         locked: &LockedJournal<'_>,
@@ -137,15 +138,18 @@ impl<'a> Replayer<'a> {
                 continue;
             };
             let _entered = span.entered();
-            tracing::warn!(entry = %entry.display(), %error, "cannot replay a deferred DEL; the journal entry stays");
+            tracing::warn!(
+                entry = %entry.display(), %error,
+                "cannot complete the replay of a deferred DEL; the journal entry stays for a later replay"
+            );
             // An entry whose replay always fails must not block the others.
             if let Err(error) = locked.postpone(&entry) {
                 tracing::warn!(
                     entry = %entry.display(), %error,
-                    "cannot postpone the journal entry; the next replay starts with this entry"
+                    "cannot postpone the journal entry; later replays may try this entry before others"
                 );
             }
-            // With this code the datastore is probably unreachable, for the others, too.
+            // With this code the datastore is probably unreachable for all further deferred DELs.
             if error.code == Code::TRY_AGAIN && !is_required {
                 break;
             }
@@ -153,13 +157,14 @@ impl<'a> Replayer<'a> {
         ReplayOutcome { replayed, remaining: total - replayed }
     }
 
-    /// Records the identity of this datastore, and returns its deferred DELs. An entry without a node is left to a
-    /// process that knows the name of the node.
+    /// Records the identity of this datastore, and returns its deferred DELs. Omits entries without a node if this
+    /// process does not know the name of the node either.
     fn pending_entries(&self, locked: &LockedJournal<'_>) -> Vec<(PathBuf, PendingDel)> {
         if let Err(error) = locked.record_identity(&self.target) {
             tracing::warn!(
                 datastore = %self.target.name, %error,
-                "cannot record the identity of the datastore; the recorded identity stays unchanged"
+                "cannot completely record the identity of the datastore; the stored identity, or some journal entries \
+                 without an identity, stay as they are"
             );
         }
         let mut entries = locked.pending(&self.target);
@@ -178,7 +183,9 @@ impl<'a> Replayer<'a> {
         // On Kubernetes a pod has one endpoint, independent of the name of its interface.
         let is_shared = !matches!(store, Datastore::Kubernetes(_)) && has_other_endpoint(store, &workload).await?;
         if is_shared {
-            tracing::info!("the container of a deferred DEL has another interface; keeping its addresses");
+            tracing::info!(
+                "keeping the addresses of a deferred DEL: the container has an endpoint with another interface name"
+            );
         } else {
             ipam::release::release_deferred(store, pending_del, &endpoints).await?;
             Box::pin(self.release_vmi(pending_del, &endpoints)).await?;
@@ -269,7 +276,7 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
         Ok(None) => return Ok(()),
         Err(error) if is_own_pending => return Err(journal_error(error)),
         Err(error) => {
-            tracing::warn!(%error, "cannot lock the journal; leaving its deferred DELs to a later call");
+            tracing::warn!(%error, "cannot lock the journal; leaving its deferred DELs to a later call or the agent");
             return Ok(());
         }
     };
@@ -333,7 +340,9 @@ async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
         Ok(Some(locked)) => locked,
         Ok(None) => return,
         Err(error) => {
-            return tracing::warn!(%error, "cannot lock the journal; leaving its deferred DELs to a later call");
+            return tracing::warn!(
+                %error, "cannot lock the journal; leaving its deferred DELs to a later call or the agent"
+            );
         }
     };
     locked.remove_abandoned();
@@ -349,7 +358,7 @@ async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
             if let Err(error) = locked.remove(entry) {
                 tracing::warn!(
                     entry = %entry.display(), %error,
-                    "cannot remove the journal entry of this DEL; a later call replays the entry"
+                    "this DEL is complete, but its journal entry cannot be removed; a replay of the entry tries again"
                 );
             }
         }
@@ -365,13 +374,14 @@ pub async fn record_identity(cx: &Context) {
     if let Err(error) = locked.and_then(|locked| locked.map_or(Ok(()), |locked| locked.record_identity(&target))) {
         tracing::warn!(
             datastore = %target.name, %error,
-            "cannot record the identity of the datastore; the recorded identity stays unchanged"
+            "cannot completely record the identity of the datastore; the stored identity, or some journal entries \
+             without an identity, stay as they are"
         );
     }
 }
 
-/// Runs `work` without waiting for a busy API server, because other processes wait for the journal's lock meanwhile.
-/// Later requests wait until `busy_until` again.
+/// Runs `work` without waiting for a busy API server, because other processes wait for the journal's lock until `work`
+/// ends. Later requests wait until `busy_until` again.
 async fn without_waiting_for_busy_server<T>(cx: &Context, busy_until: Instant, work: impl Future<Output = T>) -> T {
     busy_server::wait_until(Instant::now(), &cx.store, &cx.api);
     let outcome = work.await;

@@ -1,12 +1,13 @@
 //! DEL: removes the objects that ADD created, as far as they still exist.
 //!
-//! A DEL cuts the traffic, then removes the addresses from the endpoint, then releases them. With this order no two
-//! containers ever use the same address, and no two endpoints ever list it. The kernel deletes the interface meanwhile,
-//! which takes 12 to 50 ms.
+//! A DEL cuts the traffic, then removes the addresses from the endpoint, then releases them. With this order, another
+//! container cannot get an address that this container still uses or its endpoint lists. The kernel deletes the
+//! interface at the same time, which takes 12 to 50 ms.
 //!
-//! The DEL succeeds and records its remaining work in the journal if the datastore is unreachable, rejects this process
-//! or the write of the endpoint, or lacks Calico's kinds or the ClusterInformation, and if the node's name is unknown.
-//! A datastore that is not ready fails the DEL, as in upstream.
+//! The DEL succeeds and records its remaining work in the journal if the datastore is unreachable or too slow, rejects
+//! this process or the write of the endpoint, or lacks Calico's kinds or the ClusterInformation, and if the node's name
+//! is unknown. An exception is an interface of a pod that only the datastore can show to be the one to delete: then the
+//! DEL fails. A datastore that is not ready fails the DEL, as in upstream.
 
 use std::time::Duration;
 
@@ -31,8 +32,8 @@ use crate::reads::{self, NotReady, ReadObjects};
 use crate::timings::Timings;
 use crate::{deferred_del, endpoint, ipam};
 
-/// The time limit of the first pass of a DEL. Only a busy API server makes a second pass necessary. Runtimes kill a DEL
-/// after a minute.
+/// The time limit of the first pass of a DEL. Only a busy API server makes a second pass necessary. A runtime may kill
+/// a DEL after a minute.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// A function that records a deferred DEL.
@@ -55,7 +56,11 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     match timeout_at(deadline, remove(cx, timings, deadline, deadline)).await {
         // The journal contains the remaining work, so the runtime does not have to repeat the DEL.
         Ok(Err(error)) if first.is_ok() => {
-            tracing::warn!(%error, "cannot complete this DEL; the journal contains the remaining cleanup");
+            tracing::warn!(
+                %error,
+                "the second pass of this DEL failed; the first pass succeeded, or recorded the remaining cleanup in \
+                 the journal"
+            );
             first
         }
         second => second.unwrap_or(first),
@@ -141,7 +146,11 @@ fn belongs_to_container(cx: &Context, entry: &ExistingEndpoint) -> bool {
     let is_own = endpoint::is_of_container(&entry.value, &cx.call.container_id, Some(cx.pod_uid()));
     if !is_own {
         let holder = &entry.value.spec.container_id;
-        tracing::warn!(endpoint = %entry.key, %holder, "keeping the endpoint, which belongs to another container");
+        tracing::warn!(
+            endpoint = %entry.key, %holder,
+            "keeping the endpoint, which belongs to another container, or to a later pod if holder is empty; the \
+             endpoint may lose addresses that this DEL releases"
+        );
     }
     is_own
 }
@@ -168,8 +177,12 @@ fn has_other_interface(
         Orchestrator::Kubernetes(_) => cx.interface().is_of_another_interface()?,
     };
     if is_shared {
-        let endpoint = others.first().map(|entry| entry.key.to_string());
-        tracing::warn!(endpoint, "keeping the container's interface and addresses: another attachment uses them");
+        let other_endpoint = others.first().map(|entry| entry.key.to_string());
+        tracing::warn!(
+            other_endpoint,
+            "the container has another attachment; keeping the addresses of calico-ipam, and the interface unless this \
+             attachment has an endpoint"
+        );
     }
     Ok(is_shared)
 }
@@ -209,8 +222,8 @@ async fn release(
 }
 
 /// Removes the interface, and records the remaining work with `record`. Keeps a pod's interface that has another name
-/// than CNI_IFNAME, unless prevResult shows that the ADD created it. When keeping it, fails without prevResult, and
-/// otherwise only releases addresses of another IPAM plugin.
+/// than CNI_IFNAME, unless prevResult shows that the ADD created it. If the interface stays, records nothing: fails
+/// without prevResult, and otherwise only runs DEL of another IPAM plugin.
 async fn remove_interface_and_defer(cx: &Context, cause: &CniError, record: RecordFn) -> Result<(), CniError> {
     // Each branch below reports if the interface was removed.
     tracing::warn!(error = %cause, "cannot release the endpoint and the addresses in the datastore");
@@ -220,7 +233,11 @@ async fn remove_interface_and_defer(cx: &Context, cause: &CniError, record: Reco
         if was_created.is_none() {
             return Err(ambiguous_interface_error(cx, cause));
         }
-        tracing::warn!(ifname = cx.call.ifname, "keeping the pod's interface, which has another name than CNI_IFNAME");
+        tracing::warn!(
+            ifname = cx.call.ifname,
+            "keeping the pod's interface, endpoint and addresses of calico-ipam: the interface has another name than \
+             CNI_IFNAME"
+        );
         return ipam::release_by_plugin(&cx.call);
     }
     let removal = cx.interface().remove(&cx.store, RecordedEndpoint::Unknown).await?;
@@ -261,7 +278,7 @@ fn defer(cx: &Context, cause: &CniError, record: RecordFn) -> Result<(), CniErro
     record(&cx.journal, &deferred_del::pending_del(cx, cause)).map_err(failed)?;
     tracing::warn!(
         error = %cause,
-        "removed the interface and deferred the DEL; a later call or the agent releases the endpoint and the addresses"
+        "deferred the DEL; a later call or the agent removes the endpoint and releases the addresses, if any remain"
     );
     Ok(())
 }

@@ -29,7 +29,7 @@ pub struct Listing {
     pub(super) is_elsewhere: bool,
     /// True if an earlier DEL removed all addresses of the pod.
     pub(super) is_detached: bool,
-    /// True if kubelet reports that all containers of the pod have terminated.
+    /// True if the phase of the pod is `Failed` or `Succeeded`.
     pub(super) is_finished: bool,
 }
 

@@ -134,8 +134,8 @@ pub fn is_of_container(endpoint: &WorkloadEndpoint, container_id: &str, pod_uid:
     if owner.is_empty() { may_be_of_pod() } else { owner == container_id }
 }
 
-/// Rejects an endpoint that upstream's validator rejects (CNI-85). The error blames the environment of the call,
-/// because every field is derived from it.
+/// Rejects an endpoint that upstream's validator rejects (CNI-85). The error has the code for an invalid environment of
+/// the call.
 pub fn validate(endpoint: &WorkloadEndpoint) -> Result<(), CniError> {
     validation::validate_workload_endpoint(endpoint).map_err(|error| {
         CniError::new(Code::INVALID_ENVIRONMENT, error.to_string())

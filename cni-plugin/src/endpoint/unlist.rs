@@ -34,8 +34,8 @@ pub struct ContainerEndpoints<'a, S> {
     unnamed_of_pod: Option<String>,
     /// The own endpoints that the caller has read; `None` to read them.
     listings: Option<Vec<Listing>>,
-    /// The endpoints that were read as own ones, but no longer belong to the container. Set when the own endpoint has
-    /// lost its addresses.
+    /// The endpoints that were read as own ones and from which nothing was removed, because they belong to another
+    /// container or have no address left. Set when the own endpoint has lost its addresses.
     others: OnceCell<Result<Vec<Listing>, IpamError>>,
 }
 
@@ -91,7 +91,8 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
     }
 
     /// Removes addresses from an endpoint, or all of its addresses if it is the own one. Returns the endpoint if there
-    /// was nothing to remove, and `None` if addresses were removed or the endpoint no longer exists.
+    /// was nothing to remove. Returns `None` if addresses were removed, if the endpoint no longer exists, or if a write
+    /// failed for a pod that has terminated.
     async fn shrink(&self, mut listing: Listing, leaving: &[AddressToRelease]) -> Result<Option<Listing>, IpamError> {
         for _ in 0..MAX_ATTEMPTS {
             let addresses = &self.removable(&listing, leaving).await?;
@@ -103,9 +104,12 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
             let Err(error) = written else {
                 let endpoint = &listing.key;
                 if self.is_own(&listing) {
-                    tracing::info!(%endpoint, "deleted the endpoint");
+                    tracing::info!(%endpoint, "deleted the endpoint, or on an API server its addresses");
                 } else {
-                    tracing::warn!(%endpoint, ?addresses, "removed addresses from the endpoint of another container");
+                    tracing::warn!(
+                        %endpoint, ?addresses,
+                        "removed addresses that are being released from the endpoint of another container or attachment"
+                    );
                 }
                 return Ok(None);
             };

@@ -1,6 +1,6 @@
 //! Handles an existing interface that has the name of the host's end. If the kernel does not show that the ADD may
-//! replace the interface, IPAM may prove that it belongs to the same pod. Otherwise the error names the owner, if
-//! known.
+//! replace the interface, IPAM may prove that it belongs to the same pod or container. Otherwise the error names the
+//! owner, if known.
 
 use datastore::Datastore;
 use ipam_plugin::reads::attributes_of;
@@ -20,7 +20,7 @@ const ADVICE: &str = "delete the pod of the interface; if no pod uses the interf
 impl InterfaceConfig<'_> {
     /// Returns the interface that has the name of the host's end; unknown for a gRPC dataplane or without a namespace.
     /// Call this before the first write, and again before the write of the endpoint, because another ADD of this pod
-    /// may have created an interface meanwhile. `prior` is the interface found the first time.
+    /// may create an interface in between. `prior` is the interface found the first time.
     pub fn find_existing(&self, prior: PriorInterface, netns: Option<&NetnsFd>) -> Result<ExistingInterface, CniError> {
         let Some(netns) = netns.filter(|_| self.grpc_socket().is_none()) else {
             return Ok(ExistingInterface::Replaceable(PriorInterface::Unknown));
@@ -31,11 +31,12 @@ impl InterfaceConfig<'_> {
     }
 
     /// Returns the interface that the ADD may replace. It may replace an interface with [`ConflictReason::Unproven`] if
-    /// one of the addresses that the host routes through the interface is allocated to this pod.
+    /// one of the addresses that the host routes through the interface is allocated to the pod or container of this
+    /// call.
     ///
     /// # Errors
-    /// The interface conflicts for another reason than `Unproven`, or IPAM has no proof that it is this pod's. The
-    /// error names the owner if it is known.
+    /// The interface conflicts for another reason than `Unproven`, or IPAM has no such proof. The error names the owner
+    /// if it is known.
     pub async fn replaceable(&self, store: &Datastore, found: ExistingInterface) -> Result<PriorInterface, CniError> {
         let conflicting = match found {
             ExistingInterface::Replaceable(prior) => return Ok(prior),
@@ -59,27 +60,31 @@ impl InterfaceConfig<'_> {
         Err(CniError::new(code, format!("{msg}{owner}")).with_details(details))
     }
 
-    /// Fails if another ADD of this pod has created an interface since this ADD began: the endpoint then belongs to
-    /// that ADD.
+    /// Fails if the ADD may not replace the interface that has the name of the host's end now. The usual reason is
+    /// another ADD of this pod that created the interface since this ADD began: the endpoint then belongs to that ADD.
     pub fn ensure_not_overtaken(&self, prior: PriorInterface, netns: Option<&NetnsFd>) -> Result<(), CniError> {
         let ExistingInterface::Conflicting(found) = self.find_existing(prior, netns)? else { return Ok(()) };
         Err(dataplane_error(DataplaneError::HostInterfaceConflict(Box::new(found))))
     }
 
-    /// Returns true if an address that the host routes through the interface is allocated to this pod.
+    /// Returns true if an address that the host routes through the interface is allocated to the pod or container of
+    /// this call. Returns false for another IPAM plugin, and if the allocations cannot be read.
     pub async fn is_allocated_to_pod(&self, store: &Datastore, found: &ConflictingInterface) -> bool {
         if !self.call.conf.ipam.is_calico() {
             return false;
         }
         let attributes = attributes_of(store, &found.addresses).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, interface = found.ifname, "cannot read the owner of the host interface from IPAM");
+            tracing::warn!(
+                %error, interface = found.ifname,
+                "cannot read the owner of the host interface from IPAM; the interface stays"
+            );
             Vec::new()
         });
         let is_own = attributes.iter().any(|attribute| self.is_of_same_pod(attribute));
         if !is_own {
             tracing::warn!(
                 interface = found.ifname,
-                "keeping the host interface: IPAM has no proof that the interface is this pod's"
+                "keeping the host interface: IPAM has not proved that the interface is this pod's"
             );
         }
         is_own

@@ -19,7 +19,7 @@ use crate::dataplane::{
 pub enum RecordedEndpoint<'a> {
     /// The endpoint of the interface.
     Found(&'a WorkloadEndpoint),
-    /// The datastore contains no endpoint.
+    /// The datastore contains no endpoint of the interface.
     Missing,
     /// The endpoint could not be read.
     Unknown,
@@ -57,14 +57,17 @@ impl InterfaceConfig<'_> {
     }
 
     /// Creates the interface of an endpoint again after [`is_missing`](Self::is_missing), with the addresses and the
-    /// MAC address of the endpoint. `prior` is the interface that has the name of the host's end.
+    /// MAC address of the endpoint. `prior` tells if an interface had the name of the host's end when the ADD started.
     pub fn restore(&self, netns: &NetnsFd, endpoint: &WorkloadEndpoint, prior: PriorInterface) -> CreateResult {
         let (host_ifname, addresses) = endpoint.spec.host_link();
         let container_mac = endpoint.spec.mac.parse().ok().filter(MacAddr::is_assignable);
         let plan = EndpointPlan { host_ifname, container_mac, ..self.plan(&addresses, prior)? };
         let created = run_setup(&plan, netns)?;
         let CreatedInterface { host_ifname, mac, .. } = &created;
-        tracing::info!(interface = %host_ifname, %mac, "created the missing interface of an endpoint again");
+        tracing::info!(
+            host_interface = %host_ifname, container_mac = %mac,
+            "created both ends of an endpoint's interface again, because neither existed"
+        );
         Ok(created)
     }
 

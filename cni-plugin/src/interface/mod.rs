@@ -43,7 +43,7 @@ impl InterfaceConfig<'_> {
             Some(socket) => grpc::create(self, socket, new).await?,
             None => kernel::create(self, netns, new)?,
         };
-        tracing::info!(interface = %created.host_ifname, mac = %created.mac, "interface is up");
+        tracing::info!(host_interface = %created.host_ifname, container_mac = %created.mac, "interface is up");
         Ok(created)
     }
 
@@ -62,7 +62,9 @@ impl PendingRemoval {
     pub fn finish(self) -> Result<(), CniError> {
         match self.0.map(Teardown::finish).transpose().map_err(dataplane_error)? {
             Some(Removed { interface: Some(interface) }) => tracing::info!(interface, "deleted the interface"),
-            Some(Removed { interface: None }) => tracing::info!("found no interface to delete"),
+            Some(Removed { interface: None }) => {
+                tracing::info!("deleted no interface: none is left, or none is proved to be this attachment's")
+            }
             None => tracing::info!("the gRPC dataplane removed the interface"),
         }
         Ok(())

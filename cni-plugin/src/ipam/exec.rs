@@ -14,8 +14,8 @@ use os::child::{self, BusyRetry};
 use super::ensure_has_addresses;
 use super::pod_cidr::PodCidrSubnets;
 
-/// The default time limit of a plugin; [`IpamExec::with_limit`] sets another one. Kubelet's limit for the creation of a
-/// sandbox is two minutes, which have to suffice for a failed ADD and the DEL after it.
+/// The default time limit of a plugin; [`IpamExec::with_limit`] sets another one. Short enough that a failed ADD and
+/// the DEL after it end within kubelet's limit for the creation of a sandbox.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// An installer may be writing the binary at the same time ("text file busy").
@@ -39,7 +39,7 @@ pub(super) fn add(call: &Call, subnets: Option<&PodCidrSubnets>, is_new: bool) -
     {
         tracing::warn!(
             plugin = call.conf.ipam.ipam_type, %error,
-            "cannot release the addresses that the IPAM plugin may have allocated; DEL releases them"
+            "cannot release the addresses that the IPAM plugin may have allocated; the DEL of the container does so"
         );
     }
     outcome
@@ -51,7 +51,7 @@ pub fn release_by_plugin(call: &Call) -> Result<(), CniError> {
         return Ok(());
     }
     call_plugin(call, "DEL")?;
-    tracing::info!(plugin = call.conf.ipam.ipam_type, "the IPAM plugin released the addresses");
+    tracing::info!(plugin = call.conf.ipam.ipam_type, "the IPAM plugin released the addresses, if there were any");
     Ok(())
 }
 

@@ -84,8 +84,9 @@ pub fn request(call: &Call, node: &str, vmi: Option<VmiPod>) -> Option<IpamReque
     call.conf.ipam.is_calico().then(|| IpamRequest { vmi, ..IpamRequest::from_call(call, node) })
 }
 
-/// Assigns addresses. After a failure, releases the addresses assigned so far; addresses that cannot be released stay
-/// allocated until DEL. `existing` is the endpoint of the container or pod, if one was found.
+/// Assigns addresses. After a failure, releases the addresses assigned so far, those of another IPAM plugin only if
+/// `existing` is `None`; other addresses stay allocated until DEL. `existing` is the endpoint of the container or pod,
+/// if one was found.
 pub async fn assign(
     store: &Datastore,
     call: &Call,
@@ -133,7 +134,8 @@ impl AssignedAddresses {
     }
 
     /// Releases the addresses of a failed ADD, after removing them from the endpoint. With `calico-ipam` the container
-    /// keeps the addresses that it had before. Another IPAM plugin releases all addresses of the container.
+    /// keeps the addresses that it had before, and a VMI keeps its addresses. Another IPAM plugin releases all
+    /// addresses of the container.
     pub async fn unassign(&self, store: &Datastore, call: &Call, workload: &WorkloadIdentity) -> Result<(), CniError> {
         let endpoints = ContainerEndpoints::new(store, workload.clone());
         let request = self.request.as_deref();

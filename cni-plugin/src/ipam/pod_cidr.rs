@@ -38,7 +38,7 @@ pub fn is_required(ipam: &Ipam) -> bool {
 }
 
 impl PodCidrSubnets {
-    /// Returns the pod CIDRs of the node. Fails if the node has no CIDR of a family that the configuration uses.
+    /// Returns the pod CIDRs of the node. Fails if the node has no CIDR of a family for which `ipam` has a placeholder.
     pub fn of_node(ipam: &Ipam, cidrs: &PodCidrs) -> Result<Self, PodCidrError> {
         families(ipam).try_for_each(|version| cidrs.of_family(version).map(drop))?;
         let text = |version| cidrs.of_family(version).map(|cidr| cidr.to_string()).unwrap_or_default();

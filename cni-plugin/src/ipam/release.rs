@@ -25,7 +25,7 @@ pub enum ReleaseError {
     /// The datastore is unreachable or rejects this process, or an endpoint still lists the addresses: the journal can
     /// record the remaining work.
     Deferrable(CniError),
-    /// The datastore or another IPAM plugin rejected the release.
+    /// Any other failure of the datastore or of another IPAM plugin.
     Permanent(CniError),
 }
 
@@ -140,7 +140,11 @@ pub async fn release_leaked(
     excluded.extend(kept.iter().cloned());
     let collected = leaked.release(store, &SystemClock::start(), &excluded, endpoints_of_container).await;
     for handle in &collected.released {
-        tracing::info!(%handle, "released the addresses of a container that cni.dev/valid-attachments does not name");
+        tracing::info!(
+            %handle,
+            "released the addresses, except those in unreadable blocks, of a container that cni.dev/valid-attachments \
+             does not name"
+        );
     }
     collected.failed.iter().map(|(handle, error)| format!("cannot release handle {handle}: {error}")).collect()
 }

@@ -64,7 +64,11 @@ pub(super) async fn assign(
             Err(error) => {
                 let assigned = assigned_so_far(&addresses, request, replaced_owner);
                 if let Err(error) = assigned.unassign(store, call, workload).await {
-                    tracing::warn!(%error, "cannot release the addresses of the failed ADD; DEL will release them");
+                    tracing::warn!(
+                        %error,
+                        "cannot release the addresses of the failed ADD, or restore the owner of a VMI's addresses; \
+                         the DEL of the container releases them"
+                    );
                 }
                 let msg = format!("error getting IP from IPAM: {}", error.msg);
                 return Err(CniError { msg, ..error });
@@ -113,14 +117,15 @@ impl EarlierAddresses {
                 for ip in addresses.iter().filter(|ip| !released.contains(ip)) {
                     tracing::warn!(
                         %ip, handle = %sandbox.handle,
-                        "keeping the annotated address, which is not allocated to this pod's earlier sandbox"
+                        "not releasing an address that the pod's endpoint listed: the earlier sandbox does not have it"
                     );
                 }
             }
             Err(error) => {
                 tracing::warn!(
                     handle = %sandbox.handle, %error,
-                    "cannot release addresses of the pod's earlier sandbox; the DEL of that sandbox releases them"
+                    "cannot release all addresses of the earlier sandbox that the pod no longer requests; the DEL of \
+                     that sandbox releases the remaining ones"
                 );
             }
         }

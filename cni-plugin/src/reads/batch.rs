@@ -57,8 +57,8 @@ pub struct ReadObjects {
     pub(super) inputs: Option<AllocationInputs>,
     /// The allocations of the container's handles; `None` without handles.
     pub release: Option<ReleaseInputs>,
-    /// An error if an object that an ADD needs is missing, or if a Kubernetes API that is not the datastore did not
-    /// respond.
+    /// An error if an object that an ADD needs is missing, or, for example, if a Kubernetes API that is not the
+    /// datastore did not respond.
     pub pod_lookup: Result<PodLookup, PodLookupError>,
     /// True if the objects moved to `projectcalico.org/v3` while the configuration names the other group.
     has_moved: bool,
@@ -164,7 +164,7 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, S
         let endpoints: Vec<_> = endpoints.into_iter().flatten().collect();
         let listing = |pod| Listing::of_pod(pod, node).ok();
         let listings = match &pod {
-            // None if the pod has no valid name, and empty for a missing pod.
+            // None if the pod is unreadable or has no valid name, and empty for a missing pod.
             Some(ticket) => answers.get(ticket).ok().and_then(|pod| pod.map(listing).into_iter().collect()),
             None => unreadable.is_empty().then(|| endpoints.iter().cloned().map(Listing::from).collect()),
         };

@@ -1,7 +1,6 @@
-//! The reads of each verb: one batch with all objects that the verb needs before its first write, checked for
-//! readiness.
+//! The reads of the verbs: one batch of objects, and for a pod that may run a virtual machine also its VMI.
 //!
-//! If the Kubernetes API is not the datastore, the plugin reads from both at the same time.
+//! A call that needs objects of a Kubernetes API that is not the datastore reads from both at the same time.
 
 mod batch;
 
@@ -54,7 +53,7 @@ pub struct WorkloadRequest {
     pub annotations: Annotations,
     /// All annotations of the pod, for a gRPC dataplane; empty for the kernel's dataplane.
     pub pod_annotations: BTreeMap<String, String>,
-    /// The VMI in the pod, if it keeps its addresses.
+    /// The VMI in the pod, if the VMI keeps its addresses.
     pub vmi: Option<VmiPod>,
 }
 
@@ -65,7 +64,7 @@ pub struct CheckReads {
     pub endpoints: Vec<ExistingEndpoint>,
     /// The pod and its namespace, if the pod may have addresses that IPAM does not record.
     pub pod: Option<PodWithNamespace>,
-    /// The VMI in the pod, if it keeps its addresses.
+    /// The VMI in the pod, if the VMI keeps its addresses.
     pub vmi: Option<VmiPod>,
 }
 
@@ -90,8 +89,8 @@ pub async fn pod_with_namespace(cx: &Context) -> Result<Option<PodWithNamespace>
 }
 
 /// Reads the objects that an ADD needs. `request` is the request to `calico-ipam`; `None` for another IPAM plugin.
-/// `prefetch` is the part of the allocation that runs at the same time as the reads, and that is undone after a
-/// failure.
+/// `prefetch` is the part of the allocation that runs at the same time as the reads. It is undone after a failure, and
+/// if the pod chooses its addresses.
 ///
 /// # Errors
 /// The datastore is unreachable or not ready, the pod or its namespace or node does not exist, or an annotation is

@@ -93,8 +93,7 @@ fn parse_endpoint(item: &str, scheme: &str) -> Result<String, ConfigError> {
     if has_host && !authority.contains('@') { Ok(url) } else { Err(ConfigError::InvalidEndpoint { found: redacted }) }
 }
 
-/// Rejects TLS settings that this client cannot satisfy. A `TLS_MIN_VERSION` of 1.2 is allowed, because 1.2 is this
-/// client's minimum too.
+/// Rejects any `TLS_CIPHER_SUITES`, and any `TLS_MIN_VERSION` except 1.2, which is this client's fixed minimum.
 fn reject_unsupported_tls(lookup: &SettingLookup<'_>) -> Result<(), ConfigError> {
     for (variable, default_value) in [("TLS_MIN_VERSION", "1.2"), ("TLS_CIPHER_SUITES", "")] {
         let value = lookup.get("", variable);

@@ -99,7 +99,7 @@ impl SettingLookup<'_> {
     }
 }
 
-/// A datastore and the settings for reaching it. Creating the value neither opens nor reads anything.
+/// A datastore and the settings for reaching it. Creating the value opens no file and no connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DatastoreConfig {
     /// An etcd cluster.

@@ -27,15 +27,16 @@ pub struct Compaction {
 pub enum Round {
     /// The first round on this etcd. There is no earlier revision to compact to, so nothing was compacted.
     First,
-    /// Another process did this round, so this process compacted nothing.
+    /// The number of rounds is not the one that this process knows, so this process compacted nothing. Another process
+    /// did the round, or this was the first call of this process.
     ByAnotherProcess,
     /// This process removed the revisions older than this revision.
     Compacted(i64),
 }
 
 impl Compaction {
-    /// Compacts to the store's revision at the last call, unless another process has done so since that call. Call this
-    /// once per period.
+    /// Compacts to the store's revision at the last call, unless another process has done so since that call. The first
+    /// call of a process compacts nothing. Call this once per period.
     pub async fn round(&mut self, etcd: &Etcd) -> Result<Round, StoreError> {
         let version = Compare::version(KEY, CompareOp::Equal, self.round);
         let election = Txn::new()
@@ -63,7 +64,7 @@ impl Compaction {
 }
 
 impl Etcd {
-    /// Compacts to `revision`. Also succeeds if another process has already compacted further.
+    /// Compacts to `revision`. Also succeeds if `revision` has already been compacted.
     async fn compact(&self, revision: i64) -> Result<(), StoreError> {
         let deadline = self.deadline.expiry(Instant::now());
         let client = self.connection.get(deadline).await?;

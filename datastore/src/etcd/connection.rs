@@ -26,7 +26,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// The error message of a server without users, which needs no password.
 const AUTH_DISABLED_MESSAGE: &str = "etcdserver: authentication is not enabled";
 
-/// The endpoints of the cluster, and the connection to the one that responded.
+/// The endpoints of the cluster, and the connection to one of them.
 pub(super) struct Connection {
     config: EtcdConfig,
     /// The endpoints, with the certificates and keys as they were read when the value was created.
@@ -49,7 +49,8 @@ struct State {
     client: Option<Client>,
     /// True if the server has responded on this connection.
     has_answered: bool,
-    /// Index of the endpoint to try first: the connected one, or the one after an endpoint that failed.
+    /// Index of the endpoint to try first: at the start the first one, then the connected one, or the one after an
+    /// endpoint that failed.
     next_endpoint: usize,
 }
 
@@ -94,7 +95,7 @@ impl Connection {
                 Err(error) => {
                     tracing::warn!(
                         %error,
-                        "cannot read the certificates for a new connection to etcd; the previous ones stay in use"
+                        "cannot load certificates or key for a new connection to etcd; the previous ones stay in use"
                     );
                 }
             }

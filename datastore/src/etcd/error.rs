@@ -106,8 +106,8 @@ impl EtcdFailure {
     }
 }
 
-/// Returns the error for a cluster none of whose endpoints accepted a connection: the first rejection, or else an error
-/// with the failure of each endpoint.
+/// Returns the error for a cluster none of whose endpoints accepted a connection: the first failure that is not an
+/// unreachable endpoint, or else an error with the failure of each endpoint.
 pub(super) fn connect_failures_to_store_error(failures: &[(String, EtcdFailure)], peer: &EtcdPeer<'_>) -> StoreError {
     let mut reasons = Vec::new();
     for (endpoint, failure) in failures {

@@ -2,7 +2,7 @@
 //!
 //! A read batch is one transaction for every 128 ranges, and a list of writes is one transaction that compares
 //! revisions. Each transaction takes one round trip. The first request opens the connection, to the first endpoint that
-//! responds, and later requests use the same connection.
+//! responds, and later requests use the same connection until it breaks.
 //!
 //! Read `store` first, then `txn` and `connection`, then `watch`.
 

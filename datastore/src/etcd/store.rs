@@ -34,7 +34,8 @@ impl Etcd {
         Ok(Etcd { connection, deadline, requests: AtomicU64::new(0) })
     }
 
-    /// Returns the number of remote procedure calls sent so far, including authentication.
+    /// Returns the number of transactions and authentications sent so far, without compactions and without the
+    /// connections of watches.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed) + self.connection.authentications.load(Ordering::Relaxed)
     }

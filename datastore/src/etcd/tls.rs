@@ -5,8 +5,8 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use crate::config::{ConfigError, Pem, TlsConfig};
 
-/// Loads the configured certificates and keys. Fails if a text has no PEM block of the right kind. Any other invalid
-/// certificate is detected only when a connection is made.
+/// Loads the configured certificates and keys. Fails if a file cannot be read, or if a text has no PEM block of the
+/// right kind. The content of the blocks is not checked here.
 pub(super) fn load(config: &TlsConfig) -> Result<ClientTlsConfig, ConfigError> {
     let tls = match &config.ca_certificates {
         Some(pem) => ClientTlsConfig::new().ca_certificates([Certificate::from_pem(read(pem, "CERTIFICATE")?)]),

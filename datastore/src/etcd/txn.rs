@@ -7,7 +7,7 @@ use libcalico::store::{Range, RawEntry, Revision, StoreError, Write, WriteError,
 
 use crate::pairs::end_of_prefix;
 
-/// The default limit of comparisons or operations in one transaction (`--max-txn-ops`).
+/// etcd's default limit of comparisons or operations in one transaction (`--max-txn-ops`).
 pub(super) const MAX_OPS: usize = 128;
 
 // === reads ===
@@ -83,7 +83,8 @@ pub(super) fn raw_entry(pair: KeyValue) -> Option<RawEntry> {
     Some(RawEntry { path: String::from_utf8(key).ok()?, value, revision })
 }
 
-/// Returns the store's revision at the time of a response. For a write, this is the revision that the write created.
+/// Returns the store's revision at the time of a response. For writes that were applied, this is the revision that they
+/// created.
 pub(super) fn revision(response: &TxnResponse) -> Result<i64, StoreError> {
     response.header().map(|header| header.revision()).ok_or_else(|| unexpected_response("the header is missing"))
 }

@@ -35,7 +35,7 @@ struct Line<'a> {
 /// An export or import that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
-    /// The datastore failed. Completed writes of an import stay, and another import continues after them.
+    /// The datastore failed. Completed writes of an import stay; another import counts their pairs as unchanged.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Reading or writing the text failed.

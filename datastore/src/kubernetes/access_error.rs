@@ -6,10 +6,10 @@ use kube::config::InClusterError;
 /// and no key.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// A kubeconfig that cannot be read or parsed.
+    /// A kubeconfig that cannot be read, parsed, merged or used.
     #[error("kubeconfig {place}: {reason}")]
     Kubeconfig {
-        /// The path of the file, or of all files if they cannot be merged.
+        /// The path of the file, or the paths of all files if the problem concerns the merged kubeconfig.
         place: String,
         /// The position of a syntax error, or the cause of another error.
         reason: String,

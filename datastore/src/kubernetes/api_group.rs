@@ -28,7 +28,7 @@ pub(super) struct ApiGroupResolver {
 #[derive(Debug, Clone)]
 pub(super) struct ResolvedGroup {
     pub(super) codec: Codec,
-    /// True if an earlier process discovered the group, which may have changed since.
+    /// True if the group comes from the cache file, which an earlier process wrote. Another group may be right by now.
     pub(super) from_cache: bool,
     /// The result of the check that a cached v3 is still the right group, once a read has needed it.
     is_v3: Arc<OnceCell<bool>>,
@@ -61,8 +61,8 @@ impl ApiGroupResolver {
         }
     }
 
-    /// Returns true if the group is still the right one. Sends a request only for a cached v3, because the responses of
-    /// other requests do not reveal that v3 is wrong.
+    /// Returns false if the group is a cached v3 that is no longer right, and true in all other cases. Sends requests
+    /// only for a cached v3: the responses of other requests reveal a wrong v1, but not a wrong v3.
     pub(super) async fn verify(&self, resolved: &ResolvedGroup) -> Result<bool, StoreError> {
         if !resolved.from_cache || resolved.codec.group() != ApiGroup::V3 {
             return Ok(true);

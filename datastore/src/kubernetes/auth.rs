@@ -48,7 +48,7 @@ impl AuthHeader {
     /// `overrides` has a token, errors about the token name that setting instead.
     ///
     /// As in client-go, a token file takes precedence over a token: if both are configured, the file is the one that is
-    /// renewed. The token is used if the file cannot be read.
+    /// renewed. The token is used if the file is unreadable or has no valid token.
     pub(super) fn new(info: &AuthInfo, place: &str, overrides: &Overrides) -> Result<AuthHeader, AccessError> {
         let token = info.token.as_ref().map(|token| token.expose_secret().trim()).filter(|token| !token.is_empty());
         let token_place = if overrides.token.is_some() { "policy.k8s_auth_token" } else { place };
@@ -86,7 +86,7 @@ impl AuthHeader {
         request
     }
 
-    /// Describes the credentials that the server rejected.
+    /// Describes the credentials that the server rejected, or says that there are none.
     pub(super) fn describe_rejected(&self) -> String {
         match self.credentials.as_slice() {
             [] => format!("{} has neither token nor client certificate, and none was sent", self.place),

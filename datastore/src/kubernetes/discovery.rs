@@ -1,5 +1,5 @@
-//! Determines the API group of Calico's custom resources (DS-22): configured, cached in a file, or discovered with one
-//! request.
+//! Determines the API group of Calico's custom resources (DS-22): configured, cached in a file, or discovered by
+//! requests.
 //!
 //! Upstream discovers the group in each process, and uses `crd.projectcalico.org/v1` if the discovery fails. Two
 //! plugins of one node could then write to different groups. Here a failed discovery is an error.
@@ -9,7 +9,7 @@
 //! server serves v1, v1 is right, and afterwards the responses show that the group is missing. A cached v3 needs a
 //! check: the API server still serves v3 after v1 was added, and another cluster behind the same URL may serve v3 from
 //! objects in v1, by Calico's API server. Thus a process with a cached v3 looks up v1 in parallel with its first reads.
-//! That costs one more request, but no additional round trip.
+//! If v1 does not exist, that costs one more request, but no additional round trip.
 //!
 //! The rule has one exception: v3 is used if upstream's migration has opened v3 while v1 still exists, see
 //! [`migration`].
@@ -30,7 +30,7 @@ use super::request::ApiRequest;
 const V1_GROUP: &str = "crd.projectcalico.org";
 const V3_GROUP: &str = "projectcalico.org";
 
-/// The API group that an earlier process discovered.
+/// The API group that an earlier process stored.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct CachedGroup {
     /// The URL of the API server.
@@ -62,8 +62,8 @@ impl GroupCache {
         groups.find(|group| group.api_version() == cached.group)
     }
 
-    /// Caches the group. Does nothing without a file. If the file cannot be written, the next process sends one more
-    /// request.
+    /// Caches the group. Does nothing without a file. If the file cannot be written, later processes determine the
+    /// group themselves.
     pub(super) fn store(&self, server: &str, group: ApiGroup) {
         let Some(file) = &self.file else { return };
         let cached = CachedGroup { server: server.into(), group: group.api_version().into() };
@@ -71,7 +71,8 @@ impl GroupCache {
             Ok(()) => self.invalid.store(false, Ordering::Relaxed),
             Err(error) => {
                 tracing::debug!(
-                    file = %file.display(), %error, "cannot cache the API group; the next process discovers the group"
+                    file = %file.display(), %error,
+                    "cannot cache the API group; a later process may have to discover the group again"
                 );
             }
         }

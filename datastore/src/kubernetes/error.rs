@@ -22,8 +22,7 @@ pub(super) enum RequestError {
     /// A response with an error status, from the API server or from a proxy.
     #[error("{0}")]
     Refused(Box<ApiStatusError>),
-    /// The settings name no usable API server or no usable credentials. No request was sent, and a retry cannot
-    /// succeed.
+    /// The settings name no usable API server or no usable credentials. No request was sent.
     #[error("{0}")]
     NoAccess(String),
     /// The request was not sent, for example because there was no connection.
@@ -113,7 +112,7 @@ impl From<kube::Error> for RequestError {
 impl RequestError {
     /// Returns true if a read that the server's cache may serve must be repeated at the server's own storage: the cache
     /// does not have that revision (400, 410), failed (5xx), or broke off, possibly in the middle of a response. Other
-    /// errors are final.
+    /// errors are not caused by the cache.
     pub(super) fn is_cache_failure(&self) -> bool {
         match self {
             RequestError::Refused(refusal) => matches!(refusal.status.code, 400 | 410 | 500..),

@@ -42,7 +42,8 @@ impl Kubernetes {
         Self::with_cache(config, ApiClient::new(config), GroupCache::new(Some(cache.into())))
     }
 
-    /// Creates a client for a long-running process, which discovers the API group once and does not cache it in a file.
+    /// Creates a client for a long-running process. Unless the settings name the API group, the client discovers the
+    /// group once, and does not cache it in a file.
     pub fn long_running(config: &KubernetesConfig) -> Self {
         Self::with_cache(config, ApiClient::long_running(config), GroupCache::new(None))
     }
@@ -69,7 +70,7 @@ impl Kubernetes {
         self.client.turns.was_busy()
     }
 
-    /// Returns the number of requests sent so far.
+    /// Returns the number of requests sent so far. Requests of watches are not counted.
     pub fn requests(&self) -> u64 {
         self.client.requests()
     }
@@ -110,7 +111,7 @@ impl Kubernetes {
         let codec = &resolved.codec;
         let queries: Vec<Query> = ranges.iter().map(|range| codec.query(range)).collect::<Result<_, _>>()?;
         let distinct = DistinctQuery::collect(ranges, &queries);
-        // Decodes each response as it arrives, while others are still under way.
+        // Decodes each response when it has arrived, while others may still be under way.
         let reads = distinct.iter().map(async |query| {
             Ok::<_, StoreError>(match query.send(&self.client).await? {
                 Some(objects) => (false, query.decode(codec, ranges, objects)),

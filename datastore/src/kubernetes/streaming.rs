@@ -1,7 +1,7 @@
 //! [`ListReader`]: splits a list into its items while the response arrives.
 //!
 //! A list from the API server's cache is not paged, and the list of all blocks of a large cluster has hundreds of
-//! megabytes. The reader has only one item in memory at a time.
+//! megabytes. The reader stores an item only until the item's end arrives.
 
 use http_body_util::BodyExt;
 use kube::client::Body;
@@ -98,7 +98,8 @@ impl<'t> ListReader<'t> {
 }
 
 impl ListSplitter {
-    /// Consumes text of the frame, up to the first item if there is one. Returns the number of consumed bytes.
+    /// Consumes text of the frame, up to the bracket that opens the list of items if `text` contains it. Returns the
+    /// number of consumed bytes.
     fn consume_frame(&mut self, text: &[u8]) -> serde_json::Result<usize> {
         for (index, byte) in text.iter().enumerate() {
             self.frame.push(*byte);

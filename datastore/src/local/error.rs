@@ -130,7 +130,7 @@ pub(super) fn version_error(path: &Path, found: i64) -> StoreError {
     })
 }
 
-/// Returns the error for `object_path`, a missing file or directory that cannot be created. `object` describes it in
+/// Returns the error for `object_path`, a file or directory that cannot be created or synced. `object` describes it in
 /// the error, and `path` is the database file.
 pub(super) fn creation_error(path: &Path, object: &str, object_path: &Path, error: &io::Error) -> StoreError {
     let place = object_path.display();

@@ -30,7 +30,7 @@ enum Op<'a> {
 
 // === reads ===
 
-/// Returns the pairs of one range, in path order. The values are empty if the range is for keys only.
+/// Returns the pairs of one range, in path order. The values are empty if the range is a prefix and for keys only.
 pub(super) fn read(connection: &Connection, range: &Range) -> rusqlite::Result<Vec<RawEntry>> {
     if !range.is_prefix {
         let mut statement = connection.prepare_cached(SELECT_ONE)?;

@@ -38,7 +38,7 @@ pub(super) enum SchemaError {
     InitialObjects(#[from] StoreError),
 }
 
-/// Returns the schema version of the file, or 0 for a file without tables.
+/// Returns the schema version of the file, or 0 for a file in which no program has set a version.
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }

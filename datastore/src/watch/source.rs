@@ -16,7 +16,7 @@ pub trait WatchSource: Send + 'static {
     type Key: Send + 'static;
     /// The position of a page in a list.
     type Token: Clone + Send + 'static;
-    /// A revision of the server: the revision of a list, or of the last delivered change.
+    /// A revision of the server: the revision of a list, or of the last message of a watch.
     type Position: Clone + PartialEq + Send + 'static;
 
     /// Maximum time without a message on an open watch. After that time, the watch counts as broken.
@@ -62,7 +62,7 @@ pub enum NextPage<S: WatchSource + ?Sized> {
     Watch(S::Position),
 }
 
-/// Changes that happened together. Without changes, the step only reports a later position.
+/// Changes that arrived together. Without changes, the step only reports a later position.
 pub struct WatchStep<S: WatchSource + ?Sized> {
     /// The changes.
     pub changes: Vec<ObjectChange<S::Value, S::Key>>,
@@ -77,7 +77,7 @@ pub enum ObjectChange<V, K> {
     Upsert(V),
     /// The object does not exist.
     Delete(K),
-    /// The object exists but cannot be read. It counts as deleted.
+    /// The object exists but cannot be read. If its key is known, the object counts as deleted.
     Unreadable {
         /// The object's name on the server.
         name: String,
@@ -112,7 +112,7 @@ pub enum WatchFailure {
     /// The server rejected the request. A retry cannot succeed before the cause is removed.
     #[error("{0}")]
     Refused(String),
-    /// The server is unreachable or busy, or the connection broke.
+    /// The server is unreachable or busy, the connection broke, or the response is invalid.
     #[error("{reason}")]
     Lost {
         /// The problem.

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 /// The state and the statistics of a watch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WatchStats {
-    /// True after the first complete list, which has delivered every existing object.
+    /// True after the first complete list, which has delivered every object that the watch could read.
     pub is_synced: bool,
     /// True if the server does not have the kind. The watch then delivers an empty list.
     pub is_missing: bool,
@@ -17,7 +17,8 @@ pub struct WatchStats {
     pub lists: u64,
     /// Number of watches opened, including resumed ones.
     pub watches: u64,
-    /// Number of objects delivered as listed, changed or deleted. Counts an object each time.
+    /// Number of objects delivered as listed, changed or deleted. Counts an object each time. Does not count unreadable
+    /// objects.
     pub changes: u64,
     /// Number of failed requests and broken watches.
     pub failures: u64,

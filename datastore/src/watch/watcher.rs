@@ -9,7 +9,7 @@ use super::source::{NextPage, ObjectChange, PAGE_DEADLINE, Page, WatchFailure, W
 use super::stats::StatsHandle;
 use crate::backoff::Backoff;
 
-/// First and longest pause before a retry. The longest pause is also the maximum delay of events after an outage.
+/// First and longest pause before a retry. A server that asks for a longer pause gets one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Minimum lifetime of a watch. A watch that ends earlier counts as a failure, even if the server ended it without an
@@ -24,9 +24,9 @@ const MISSING_KIND_PAUSE: Duration = Duration::from_secs(10);
 /// serve all kinds yet.
 const MISSING_CONFIRMATION_TIME: Duration = Duration::from_secs(30);
 
-/// An event of a watch. After [`WatchEvent::ListStart`], the watch delivers every existing object and then
-/// [`WatchEvent::ListEnd`]. An object that was not delivered in between no longer exists. A list may restart before it
-/// is complete.
+/// An event of a watch. After [`WatchEvent::ListStart`], the watch delivers every object that it can read, and then
+/// [`WatchEvent::ListEnd`]. An object that was not delivered in between no longer exists or cannot be read. A list may
+/// restart before it is complete.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WatchEvent<V, K> {
     /// A full list begins.
@@ -225,7 +225,7 @@ impl<S: WatchSource> Watcher<S> {
                 self.stats.update(|report| report.unreadable += 1);
                 if self.unreadable.insert(name.clone()) {
                     let kind = self.source.kind();
-                    tracing::error!(kind, name, reason, "cannot read an object; the object counts as deleted");
+                    tracing::error!(kind, name, reason, "cannot read an object; the watch does not deliver it");
                 }
                 self.pending.extend(key.map(WatchEvent::Delete));
                 return;
@@ -239,7 +239,7 @@ impl<S: WatchSource> Watcher<S> {
         self.backoff.reset();
         self.stats.update(|report| report.last_response = Some(Instant::now()));
         if std::mem::take(&mut self.has_warned) {
-            tracing::info!(kind = self.source.kind(), "the server responds again; the watch continues");
+            tracing::info!(kind = self.source.kind(), "the server responds again; the list or watch continues");
         }
     }
 
@@ -249,11 +249,14 @@ impl<S: WatchSource> Watcher<S> {
         if let WatchFailure::Lost { retry_after: Some(retry_after), .. } = failure {
             wait = wait.max(*retry_after);
         }
-        // Warns only at the first failure since the server's last response.
+        // Warns only at the first failure since the last success.
         if std::mem::replace(&mut self.has_warned, true) {
-            tracing::debug!(kind = self.source.kind(), %failure, ?wait, "the watch is still interrupted; retrying");
+            tracing::debug!(
+                kind = self.source.kind(), %failure, ?wait,
+                "still cannot list or watch the objects; retrying"
+            );
         } else {
-            tracing::warn!(kind = self.source.kind(), %failure, "the watch is interrupted; retrying");
+            tracing::warn!(kind = self.source.kind(), %failure, "cannot list or watch the objects now; retrying");
         }
         sleep(wait).await;
     }

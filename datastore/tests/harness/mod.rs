@@ -1,5 +1,4 @@
-//! Real datastores for the tests of this crate: one etcd server per test process, and SQLite files in temporary
-//! directories.
+//! Real datastores for the tests of this crate: etcd servers, and SQLite files in temporary directories.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
 pub mod certificates;
@@ -60,10 +59,11 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// Returns a pool with the unknown field `marker`, whose value is `cidr`, as an object to read and write.
-pub fn pool(name: &str, cidr: &str) -> (ObjectKey, IpPool) {
+/// Returns a pool with the unknown field `marker`, whose value is the parameter `marker`, as an object to read and
+/// write.
+pub fn pool(name: &str, marker: &str) -> (ObjectKey, IpPool) {
     let mut spec = IpPoolSpec::default();
-    spec.unknown.insert("marker".into(), cidr.into());
+    spec.unknown.insert("marker".into(), marker.into());
     (ObjectKey::global(name), IpPool::new(name, spec))
 }
 

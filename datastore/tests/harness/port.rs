@@ -13,7 +13,7 @@ const RANGE: Range<u16> = 10_000..32_000;
 /// A TCP port of 127.0.0.1 that no other [`Port`] of this machine has.
 pub(crate) struct Port {
     pub(crate) number: u16,
-    /// The UDP port of the same number, which reserves the number until the process ends.
+    /// The UDP port of the same number, which reserves the number until this value is dropped.
     _reservation: UdpSocket,
 }
 

@@ -1,6 +1,6 @@
 //! [`ApiGroupWatch`]: waits until Calico's objects are in another API group, as after upstream's migration to
-//! `projectcalico.org/v3`. The agent then ends. Its container starts again and installs a configuration for the group
-//! that its environment then names.
+//! `projectcalico.org/v3`. The agent then ends. Its container starts again and installs the configuration with the
+//! group that its environment then names, if any.
 
 use std::error::Error;
 use std::time::Duration;

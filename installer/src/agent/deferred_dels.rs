@@ -86,7 +86,8 @@ impl NodePlugins {
 
 /// Replays deferred DELs through `replay` with the plugins' credentials. The pause between passes is one minute; it
 /// grows while none of the remaining entries can be replayed. `replay` is not called while the configuration `file` is
-/// missing or unusable, or if the journal's directory is not mounted in this container. Never returns.
+/// missing or unusable, or if the state directory, which contains the journal, is not mounted in this container. Never
+/// returns.
 pub(crate) async fn replay_repeatedly(
     file: &Path,
     layout: &Layout,
@@ -113,12 +114,19 @@ pub(crate) async fn replay_repeatedly(
                 }
                 (remaining, reported) = (pass.remaining, None);
                 if pass.replayed > 0 {
-                    tracing::info!("replayed {} deferred DELs; {} remain", pass.replayed, pass.remaining);
+                    tracing::info!(
+                        "replayed {} deferred DELs; {} remain for this datastore",
+                        pass.replayed,
+                        pass.remaining
+                    );
                 }
             }
             Err(reason) => {
                 if reported.as_ref() != Some(&reason) {
-                    tracing::info!("cannot replay deferred DELs now, trying again each minute: {reason}");
+                    tracing::info!(
+                        "cannot read the identity of the datastore or replay deferred DELs now, trying again each \
+                         minute: {reason}"
+                    );
                 }
                 reported = Some(reason);
             }
@@ -147,15 +155,16 @@ pub(crate) async fn replay_once(
     let outcome = timeout(time_limit, replaying).await.unwrap_or(Err(ReplayError::Timeout(time_limit)));
     if let Err(reason) = outcome {
         tracing::info!(
-            "cannot record the identity of the datastore and replay deferred DELs now; later calls of the plugin do \
-             both: {reason}"
+            "the installation may not have recorded the identity of the datastore or replayed deferred DELs; a GC or \
+             a later replay of the plugin completes this: {reason}"
         );
     }
 }
 
-/// Returns the pause before the next pass. If entries remain, none of them was replayed and none was added since the
-/// pass before, the pause is twice `pause`, at most [`MAX_PAUSE`], because each attempt sends several requests.
-/// Otherwise the pause is one minute, also after an error: a pass with an unreachable datastore sends only one request.
+/// Returns the pause before the next pass. If the pass replayed none of the entries, and not more remain than
+/// `remaining_before` (or than 1, if that is 0), the pause is twice `pause`, at most [`MAX_PAUSE`], because each
+/// attempt sends several requests. Otherwise the pause is one minute, also if no entry remains, and after an error: a
+/// pass with an unreachable datastore sends only one request.
 fn pause_after(outcome: &Result<ReplayPass, ReplayError>, pause: Duration, remaining_before: usize) -> Duration {
     let is_stuck = |pass: &ReplayPass| pass.replayed == 0 && (1..=remaining_before.max(1)).contains(&pass.remaining);
     if outcome.as_ref().is_ok_and(is_stuck) { (pause * 2).min(MAX_PAUSE) } else { PAUSE }
@@ -171,8 +180,9 @@ mod tests {
     const LIST: &str = r#"{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"calico","datastore_type":"kubernetes",
         "kubernetes":{"kubeconfig":"/etc/cni/net.d/calico-kubeconfig"}}]}"#;
 
-    /// Runs the passes of one hour, with these outcomes first. Returns for each pass its start in seconds, and whether
-    /// the pass was to read the identity of the datastore.
+    /// Runs the passes of one hour. `outcomes` are the outcomes of the first passes; later passes find an empty
+    /// journal. Returns for each pass its start in seconds, and whether the pass was to read the identity of the
+    /// datastore.
     async fn passes(outcomes: Vec<Result<ReplayPass, ReplayError>>) -> Vec<(u64, bool)> {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("host/etc/cni/net.d")).unwrap();
@@ -199,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn unreachable_datastore_is_retried_each_minute_until_its_identity_is_learned() {
+    async fn identity_of_the_datastore_is_requested_each_minute_until_it_is_read() {
         let away = || Err(ReplayError::Plugin("away".to_owned()));
         let calls =
             passes(vec![away(), away(), Ok(ReplayPass { has_read_identity: true, ..ReplayPass::default() })]).await;

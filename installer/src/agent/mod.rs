@@ -1,5 +1,6 @@
 //! `calico refresh-token`: the node agent. It renews the plugins' token, repairs installed files and replays deferred
-//! DELs until the pod ends, or until Calico's objects move to another API group.
+//! DELs until SIGTERM or SIGINT, until Calico's objects move to another API group, or until a mounted directory is
+//! removed on the node.
 //!
 //! ```text
 //! clocks ────────────────┐
@@ -89,7 +90,7 @@ pub struct Watched {
 
 /// The agent of one node.
 struct Agent<F> {
-    /// The source and target of the plugins' token; `None` if another process refreshes the token, or outside of a pod.
+    /// The source and target of the plugins' token; `None` if `CALICO_MANAGE_CNI` is false, or outside of a pod.
     token: Option<Refresher>,
     schedule: RefreshSchedule,
     reconcile: F,
@@ -165,7 +166,8 @@ pub async fn run(
 }
 
 impl<F: FnMut() -> FileCheck> Agent<F> {
-    /// Checks the files and renews the plugins' token when due. Never returns.
+    /// Checks the files, tests the plugins' token and renews it, each when due. Renews the token also when the pod's
+    /// own token changes. Never returns.
     async fn run_tasks(&mut self) {
         loop {
             let now = Moment::now();
@@ -175,7 +177,7 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
             if self.schedule.is_repair_due(now) {
                 self.check_files();
             }
-            let idle = self.schedule.time_to_next(Moment::now());
+            let idle = self.schedule.time_to_next(Moment::now(), self.token.is_some());
             let Some(token) = &mut self.token else {
                 sleep(idle).await;
                 continue;
@@ -227,7 +229,8 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
         }
     }
 
-    /// Writes a new token to the kubeconfig, and records the success or failure of this attempt.
+    /// Writes a new token to the kubeconfig, and records the success or failure of this attempt. Does nothing if this
+    /// agent does not manage the token.
     async fn renew(&mut self, reason: RefreshReason) {
         let Some(token) = &mut self.token else { return };
         // The pause before the next attempt is counted from the beginning of this one, which may wait long for the
@@ -292,7 +295,7 @@ impl Refresher {
         }
     }
 
-    /// Tests the token in the plugins' kubeconfig. A missing token counts as rejected.
+    /// Tests the token in the plugins' kubeconfig. A missing token or an unreadable kubeconfig counts as rejected.
     async fn check(&self) -> TokenCheck {
         let text = regular_file::text(&self.file).unwrap_or_default();
         let Some(token) = kubeconfig::token(&text) else { return TokenCheck::Rejected };

@@ -74,8 +74,9 @@ impl ProjectedToken {
     }
 
     /// Waits for a change of the directory, and then until no event occurs for [`QUIET_TIME`], at most for
-    /// [`MAX_BURST`]. While the directory cannot be watched, this function waits and tries to watch it; the agent then
-    /// relies on its timers. A watch that opens later counts as a change, as events may have been missed.
+    /// [`MAX_BURST`]. The end of the watch counts as a change, for example if the directory is deleted. While the
+    /// directory cannot be watched, this function tries again after each [`RETRY`]; the first success counts as a
+    /// change, as events may have been missed.
     pub(super) async fn changed(&mut self) {
         while !self.has_unreported_change {
             if self.watch.is_none() {
@@ -90,8 +91,8 @@ impl ProjectedToken {
         self.has_unreported_change = false;
     }
 
-    /// Waits for events and records a change of the directory. Drops the watch if it ended, for example with the
-    /// directory.
+    /// Waits for events, and records them as a change. If the watch ended, for example with the directory, drops the
+    /// watch and records a change, too. Does nothing without a watch.
     async fn next_events(&mut self) {
         let Some(watch) = &self.watch else { return };
         let is_active = match watch.readable().await {
@@ -111,8 +112,8 @@ impl ProjectedToken {
         let opened = DirectoryWatch::open(&self.directory);
         if let Some(error) = opened.as_ref().err().filter(|_| !self.has_warned) {
             let directory = self.directory.display();
-            tracing::warn!(%directory, %error, "cannot watch this pod's own token, trying again; until then its \
-                replacement does not renew the plugins' token");
+            tracing::warn!(%directory, %error, "cannot watch the directory of this pod's own token, trying again; \
+                until the watch succeeds, a change of this pod's token does not renew the plugins' token");
         }
         self.has_warned = opened.is_err();
         self.watch = opened.ok();
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn token_directory_created_later_is_watched() {
+    async fn token_directory_created_later_counts_as_a_change() {
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("serviceaccount");
         let mut projected = ProjectedToken::new(&directory);

@@ -1,21 +1,21 @@
 //! [`RefreshSchedule`]: decides the agent's next action: request a token (INST-44), test the current token, or check
 //! the installed files.
 //!
-//! The functions except [`Moment::now`] are pure: clock readings and random numbers are arguments. All due times are
-//! those of the boot clock, which counts time asleep and never jumps. A token's expiry is counted from its arrival by
-//! the lifetime that the API server granted, so a node with a wrong wall clock still renews in time.
+//! Only [`Moment::now`] reads clocks; the other functions get clock readings and random numbers as arguments. Due times
+//! are those of the boot clock, which counts time asleep and never jumps. A token's expiry is counted from its arrival
+//! by the lifetime that the API server granted, so a node with a wrong wall clock still renews in time.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Longest sleep of the agent. No event reports that the wall clock was set, so the agent compares the clocks at least
-/// this often.
+/// Longest sleep of the agent. No event reports that the wall clock was set, so an agent that manages the token
+/// compares the clocks after each sleep.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 /// Tolerated difference between the times that passed on the boot clock and on the wall clock since the last reading.
-/// Time servers adjust a clock more slowly than this.
+/// A gradual correction by a time client stays below it.
 const TOLERANCE: Duration = Duration::from_secs(5);
 
 /// Shortest interval between two checks of the installed files.
@@ -24,8 +24,8 @@ const REPAIR_INTERVAL: Duration = Duration::from_secs(60);
 /// The intervals that an operator can set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefreshPace {
-    /// Interval between two tokens, which a random number extends by up to its length; `None` to derive the interval
-    /// from the token's lifetime (INST-44).
+    /// Interval between two token requests, which a random number extends by up to its length ([`pause_after`]); `None`
+    /// to derive the interval from the token's remaining lifetime (INST-44).
     pub refresh_interval: Option<Duration>,
     /// Interval between two tests of the plugins' token.
     pub check_interval: Duration,
@@ -40,10 +40,10 @@ pub enum RefreshReason {
     Due,
     /// The boot clock and the wall clock diverged.
     ClockJump,
-    /// The pod's own token was replaced. The signing key may have changed, which invalidates the plugins' token, too
-    /// (INST-45).
+    /// The directory of the pod's own token changed, or is watched again. With a new token, the signing key may have
+    /// changed, which invalidates the plugins' token, too (INST-45).
     Rotation,
-    /// The API server rejects the plugins' token.
+    /// The API server rejects the plugins' token, or the kubeconfig contains no token.
     Rejected,
 }
 
@@ -64,8 +64,8 @@ impl fmt::Display for RefreshReason {
             RefreshReason::Start => "the agent started",
             RefreshReason::Due => "a refresh was due",
             RefreshReason::ClockJump => "the node's clock was set",
-            RefreshReason::Rotation => "this pod's own token was replaced",
-            RefreshReason::Rejected => "the API server rejected the previous token",
+            RefreshReason::Rotation => "this pod's own token or its directory changed",
+            RefreshReason::Rejected => "the API server rejected the previous token, or the kubeconfig had none",
         })
     }
 }
@@ -134,9 +134,11 @@ impl RefreshSchedule {
         due
     }
 
-    /// Returns the time until the next action, at most `LONGEST_SLEEP`; zero if an action is due.
-    pub fn time_to_next(&self, now: Moment) -> Duration {
-        let next = self.refresh_at.min(self.check_at).min(self.repair_at);
+    /// Returns the time until the next action, at most `LONGEST_SLEEP`; zero if an action is due. An agent that does not
+    /// manage the token never requests or tests a token, so it waits only for the check of the files.
+    pub fn time_to_next(&self, now: Moment, manages_token: bool) -> Duration {
+        let token_at = self.refresh_at.min(self.check_at);
+        let next = if manages_token { token_at.min(self.repair_at) } else { self.repair_at };
         next.saturating_sub(now.boot).min(LONGEST_SLEEP)
     }
 }
@@ -216,7 +218,7 @@ fn stretch(base: Duration, random: f64) -> Duration {
 
 /// Returns true if `boot` and `calendar`, the times that passed on the boot clock and the wall clock since the last
 /// reading, differ by more than `tolerance`: someone set the wall clock, or the machine was suspended and resumed
-/// elsewhere. The expiry computed for the token is then unreliable.
+/// elsewhere. The expiry computed for the token may then be wrong.
 pub fn have_diverged(boot: Duration, calendar: Duration, tolerance: Duration) -> bool {
     boot.abs_diff(calendar) > tolerance
 }
@@ -311,11 +313,22 @@ mod tests {
     #[test]
     fn agent_sleeps_until_the_next_task_and_at_most_a_tick() {
         let mut schedule = schedule_with_token();
-        assert_eq!(schedule.time_to_next(at(100)), Duration::ZERO, "to look for what was installed");
+        assert_eq!(schedule.time_to_next(at(100), true), Duration::ZERO, "to look for what was installed");
         schedule.is_repair_due(at(100));
-        assert_eq!(schedule.time_to_next(at(101)), LONGEST_SLEEP);
-        assert_eq!(schedule.time_to_next(at(127)), Duration::from_secs(3));
-        assert_eq!(schedule.time_to_next(at(131)), Duration::ZERO);
+        assert_eq!(schedule.time_to_next(at(101), true), LONGEST_SLEEP);
+        assert_eq!(schedule.time_to_next(at(127), true), Duration::from_secs(3));
+        assert_eq!(schedule.time_to_next(at(131), true), Duration::ZERO);
+    }
+
+    #[test]
+    fn agent_without_a_token_to_manage_sleeps_until_the_next_check_of_the_files() {
+        let mut schedule = RefreshSchedule::new(PACE, at(100));
+        assert!(schedule.is_repair_due(at(100)));
+        for seconds in [100, 131, 150] {
+            assert_eq!(schedule.time_to_next(at(seconds), false), LONGEST_SLEEP, "{seconds}");
+        }
+        assert_eq!(schedule.time_to_next(at(157), false), Duration::from_secs(3));
+        assert_eq!(schedule.time_to_next(at(160), false), Duration::ZERO);
     }
 
     const DAY: Duration = Duration::from_secs(86_400);
@@ -375,9 +388,10 @@ mod tests {
         assert_eq!(token.remaining(secs(99_999)), Duration::ZERO);
     }
 
-    /// Simulates an agent on clocks that the test sets. Every renewal must be in time for any random number.
+    /// Simulates 100 renewals for several random numbers. At each renewal, a quarter of the old token's lifetime
+    /// remains.
     #[test]
-    fn no_token_expires_while_refreshes_succeed() {
+    fn each_successful_refresh_is_before_the_last_quarter_of_the_token() {
         for random in [0.0, 0.3, 1.0] {
             let (mut now, mut token) = (secs(50), HeldToken { received_at: secs(50), lifetime: secs(600) });
             for _ in 0..100 {
@@ -393,7 +407,7 @@ mod tests {
         assert!(!have_diverged(secs(10), secs(10), secs(5)));
         assert!(!have_diverged(secs(10), secs(15), secs(5)));
         assert!(have_diverged(secs(10), secs(3610), secs(5)));
-        // The wall clock was set back. The caller passes a negative difference as zero.
+        // The wall clock was set back. `refresh_reason` passes a negative difference as zero.
         assert!(have_diverged(secs(10), Duration::ZERO, secs(5)));
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use super::refresh_schedule::Moment;
 use super::status::{ProbeFailure, SharedStatus, Status};
 
-/// Time limit for a client to send its request and to read the response. The clients are kubelet and Prometheus.
+/// Time limit for a connection: for the client to send its request and to read the response.
 const CLIENT_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Number of bytes after which no more of a request's head is read. Only its first line is used.
@@ -81,7 +81,7 @@ pub(super) async fn serve(address: Option<SocketAddr>, listener: Option<TcpListe
                 Ok((stream, _)) => {
                     connections.spawn(timeout(CLIENT_TIME_LIMIT, serve_connection(stream, status.clone())));
                 }
-                // The process is out of file descriptors, or the client disconnected early.
+                // For example, the process is out of file descriptors, or the client disconnected early.
                 Err(_) => sleep(Duration::from_millis(100)).await,
             },
         }
@@ -117,7 +117,7 @@ fn respond(head: &str, status: &Status, now: Duration) -> String {
     )
 }
 
-/// Returns status and body for a path. The paths are the same as in kube-controllers.
+/// Returns status and body for a path. The paths of the probes are the same as in kube-controllers.
 fn route(path: &str, status: &Status, now: Duration) -> (&'static str, String) {
     match path {
         "/readiness" | "/readyz" => probe("ready", status.readiness(now)),

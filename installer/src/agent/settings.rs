@@ -14,8 +14,8 @@ use crate::token::{DEFAULT_ACCOUNT, DEFAULT_LIFETIME, MIN_LIFETIME};
 /// Default address of the probes and metrics. It is reachable only from this node.
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9097);
 
-/// Default interval between two tests of the token. After a service account is recreated, its tokens are replaced
-/// within a minute.
+/// Default interval between two tests of the plugins' token. A token that becomes invalid early, for example because
+/// the service account was recreated, is replaced within a minute.
 const DEFAULT_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The agent's settings.
@@ -73,10 +73,10 @@ pub const VARIABLES: [Variable; 7] = [
 ];
 
 impl AgentSettings {
-    /// Reads the settings from the environment. An empty variable counts as unset.
+    /// Reads the settings from the environment. An empty or blank variable counts as unset.
     ///
     /// # Errors
-    /// Returns an error about the first invalid variable. An invalid `CNI_TOKEN_REFRESH_INTERVAL` is only logged.
+    /// Returns an error about one invalid variable. An invalid `CNI_TOKEN_REFRESH_INTERVAL` is only logged.
     pub fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, AgentSettingsError> {
         let value_of = |name| lookup(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
         let duration = |name| match value_of(name) {
@@ -100,7 +100,7 @@ impl AgentSettings {
         };
         // With an invalid value the interval is derived from the token's lifetime, as in upstream (INST-44).
         let refresh_interval = duration("CNI_TOKEN_REFRESH_INTERVAL").unwrap_or_else(|error| {
-            tracing::warn!("{error}; using a quarter of the token's remaining lifetime");
+            tracing::warn!("{error}; renewing the token after a quarter of its remaining lifetime");
             None
         });
         let check_interval = duration("CNI_TOKEN_TRIAL_INTERVAL")?.unwrap_or(DEFAULT_CHECK_INTERVAL);

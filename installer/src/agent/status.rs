@@ -29,11 +29,12 @@ pub struct Status {
     pub last_attempt: Option<RefreshAttempt>,
     /// The planned pause after that attempt; zero before the first attempt.
     pub planned_pause: Duration,
-    /// The reason for the last failure to renew or test the token; `None` after a success that cleared it.
+    /// The reason for the last failure to renew or test the token; `None` at first, and after a success that cleared
+    /// it.
     pub last_failure: Option<String>,
     /// Number of consecutive requests that the API server did not answer.
     pub unanswered: u32,
-    /// The reason for an installed file to be missing or wrong; `None` if the last check found no problem.
+    /// The problem that remained after the last check of the installed files; `None` if there was none.
     pub file_problem: Option<String>,
     /// The reason why this agent does not restore the files, from the last check; `None` if it restores them, or if no
     /// installation is recorded.
@@ -85,9 +86,10 @@ pub struct Counts {
 }
 
 impl Status {
-    /// Returns `Ok` if no problem is known: all files are in place, no other pod replaced them, runtimes use Calico's
-    /// plugin, kubelet reports no missing network and, if this agent manages the token, a quarter of the token's
-    /// lifetime remains and the API server answers. Returns the reason otherwise (INST-51).
+    /// Returns `Ok` if the last check of the files left no problem and no [`suspension`](Self::suspension), if runtimes
+    /// are not known to use a configuration without Calico's plugin, if kubelet's reports do not make the agent not
+    /// ready and, if this agent manages the token, a quarter of the token's lifetime remains and fewer than
+    /// `UNANSWERED_LIMIT` requests in a row got no response. Returns the reason otherwise (INST-51).
     pub fn readiness(&self, now: Duration) -> Result<(), ProbeFailure> {
         if self.manages_token {
             self.check_token(now)?;
@@ -137,7 +139,7 @@ impl Status {
     }
 
     /// Returns `Ok` if this agent does not manage the token, or if the token has not expired and attempts are made in
-    /// time. Returns the reason otherwise (INST-51). Failed attempts alone do not end the pod.
+    /// time. Returns the reason otherwise (INST-51). A failed attempt counts as an attempt.
     pub fn liveness(&self, now: Duration) -> Result<(), ProbeFailure> {
         if !self.manages_token {
             return Ok(());
@@ -246,7 +248,6 @@ mod tests {
         assert_eq!(suspended.readiness(secs(101)).unwrap_err().to_string(), "another installed");
     }
 
-    /// After a cleared failure, the next failure is logged as a warning, even with the same text.
     #[test]
     fn response_clears_only_a_no_response_failure() {
         let failing = |unanswered| Status { unanswered, last_failure: Some("why".into()), ..good() };

@@ -31,8 +31,9 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Reads this container's programs and the node's directories, and plans the installation. Directories that are
-    /// missing or not writable are skipped.
+    /// Reads this container's programs and the node's directories, and plans the installation. Skips a directory that
+    /// is missing, or that is not writable although a file in it is to be written. With [`Update::Never`], an
+    /// unwritable directory with both of Calico's programs is not skipped; its files stay.
     ///
     /// # Errors
     /// Returns an error if no directory is usable, if a program of this container cannot be read, or if a program's
@@ -68,7 +69,8 @@ impl Binaries {
         Ok(Binaries { plans, skipped })
     }
 
-    /// Records in the state the files that will be installed, together with the files that they replace.
+    /// Records in the state the programs that are Calico's after this run, those in place included, and the files that
+    /// they replace ([`State::record_replacement`]).
     pub fn record(&self, state: &mut State) {
         for (place, task) in self.owned_tasks() {
             state.record_replacement(place, &task.name, task.source.digest.clone(), task.present_digest.as_deref());
@@ -86,7 +88,10 @@ impl Binaries {
             match execute(plan) {
                 Ok(()) => ready.push((plan.place, plan.directory.clone())),
                 Err(BinariesError::Run(RunError::NoExec(path))) => {
-                    tracing::error!("{} is on a file system that is mounted noexec, skipping", path.display());
+                    tracing::error!(
+                        "{} is on a file system that is mounted noexec, skipping its directory",
+                        path.display()
+                    );
                     self.skipped.push((plan.directory.clone(), SkipReason::NoExec));
                     state.restore(plan.place, old);
                 }
@@ -100,7 +105,7 @@ impl Binaries {
         if directories.is_empty() { Err(BinariesError::NoDirectory(self.skipped)) } else { Ok(directories) }
     }
 
-    /// Returns the tasks whose files are, or will be, installed by Calico, each with the role of its directory.
+    /// Returns the tasks after which the file is one that Calico installed, each with the role of its directory.
     fn owned_tasks(&self) -> impl Iterator<Item = (DirectoryRole, &ProgramTask)> {
         self.plans.iter().flat_map(|plan| plan.tasks.iter().filter(|task| task.is_ours()).map(|own| (plan.place, own)))
     }
@@ -118,7 +123,8 @@ pub fn remove_missing_records(layout: &Layout, state: &mut State) {
     }
 }
 
-/// Returns the names of all programs that this container installs: Calico's two and the other plugins of its image.
+/// Returns the names of the programs that this container installs: Calico's two and the wanted other plugins of its
+/// image.
 #[must_use]
 pub fn program_names(settings: &Settings, layout: &Layout) -> Vec<String> {
     let extra = plan::extra_paths(layout, &settings.extra_plugins).into_iter().map(|(_, name)| name);

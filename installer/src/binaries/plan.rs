@@ -33,7 +33,7 @@ pub(super) struct ProgramTask {
     pub action: ProgramAction,
     /// SHA-256 of the present file, empty if the file cannot be read; `None` if the file is missing.
     pub present_digest: Option<String>,
-    /// True if Calico installed the file or is going to. Always true for `calico` and `calico-ipam`.
+    /// True for `calico` and `calico-ipam`, for a file that this run copies, and for one that an earlier run installed.
     is_owned: bool,
 }
 
@@ -158,7 +158,7 @@ impl ProgramTask {
     }
 }
 
-/// The program of this process. The link works even if the file was replaced meanwhile.
+/// The program of this process. The link works even if the file was replaced after the process started.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The name of the installer in the directory of the plugins. It is not a plugin and is not installed (INST-15).
@@ -196,8 +196,8 @@ pub(super) fn extra_plugins(layout: &Layout, wanted: &ExtraPlugins) -> Result<Ve
     extra_paths(layout, wanted).into_iter().map(|(path, name)| SourceProgram::read(path, name)).collect()
 }
 
-/// Returns paths and names of the wanted plugins other than Calico's. Returns none for an installer that runs directly
-/// on a node.
+/// Returns paths and names of the wanted plugins other than Calico's, sorted by name. Returns none if the settings want
+/// none, or for an installer that runs directly on a node.
 pub(super) fn extra_paths(layout: &Layout, wanted: &ExtraPlugins) -> Vec<(PathBuf, String)> {
     let (Some(directory), ExtraPlugins::AllBut(skipped)) = (layout.own_plugins(), wanted) else { return Vec::new() };
     let is_wanted = |path: &Path, name: &str| {

@@ -1,4 +1,4 @@
-//! `calico doctor`: exit status 1 if a check fails, 2 for invalid arguments.
+//! `calico doctor`. The exit status is 1 if a check fails, 2 for invalid arguments, and otherwise 0.
 
 use std::env;
 use std::process::ExitCode;

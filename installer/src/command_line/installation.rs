@@ -1,6 +1,6 @@
 //! `calico install`, also spelled `calico component cni install`, and `calico refresh-token`, also spelled `calico
-//! component cni agent`. `calico refresh-token` runs the agent that `calico install` with SLEEP=true runs after the
-//! installation.
+//! component cni agent`. `calico refresh-token` runs the agent that `calico install` with SLEEP=true runs in a pod
+//! after the installation.
 //!
 //! The exit status is 0, or 1 for every failure as in upstream (INST-34), or 2 for invalid arguments.
 
@@ -40,7 +40,7 @@ pub fn install(
     replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) -> ExitCode {
     run_with("install", &install_help(), SPEC.parse(arguments), |given| {
-        // Without `--root`, files are installed only below `/host`, even if no directory is mounted there.
+        // Without `--root`, the layout is that of a container, even if `/host` does not exist.
         let layout = given.value("root").map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
         run("cni-installer", || run_command(true, &layout, network, replay))
     })
@@ -63,7 +63,7 @@ fn run(program: &'static str, command: impl FnOnce() -> Result<(), Box<dyn Error
     match command() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error}");
+            tracing::error!("the command failed: {error}");
             ExitCode::FAILURE
         }
     }
@@ -99,8 +99,8 @@ fn run_command(
     Ok(())
 }
 
-/// Runs the agent until SIGTERM or SIGINT (INST-37). `is_installer` is the argument of [`InstallReconciler::new`].
-/// `replay` replays deferred DELs; the plugin provides it.
+/// Runs the agent until SIGTERM or SIGINT (INST-37), or until an error ends it. `is_installer` is the argument of
+/// [`InstallReconciler::new`]. `replay` replays deferred DELs; the plugin provides it.
 fn run_agent(
     installation: &Installation<'_>,
     is_installer: bool,

@@ -46,8 +46,8 @@ pub struct Conflist {
     pub text: String,
     /// The parsed text.
     pub conf: Map<String, Value>,
-    /// The configuration of `calico` or `calico-ipam` in it, with paths translated to paths of this container; `None`
-    /// if it contains neither.
+    /// The configuration of the first plugin in it that is `calico` or uses `calico-ipam`, with paths translated to
+    /// paths of this container; `None` without such a plugin.
     pub plugin_conf: Option<NetConf>,
     /// SHA-256 of the text without the pod's token; `None` if the text does not contain the token.
     pub origin: Option<String>,
@@ -84,7 +84,7 @@ impl Conflist {
         let text = values.fill(&template);
         let conf = template::parse(&text)?;
         let path_of = |path: &Path| layout.translate(path, Path::new(&settings.net_dir));
-        // Calico's plugins may be missing: a template may contain other plugins only.
+        // A template may contain other plugins only.
         let plugin = node_conf::plugin(Value::Object(conf.clone()), path_of).ok();
         let refused = |reason| ConflistError::Refused { name: settings.conf_name.clone(), reason };
         let without_token = values.clone().with_token(String::new()).fill(&template);
@@ -128,7 +128,7 @@ impl Conflist {
         }
     }
 
-    /// Returns true if the record is that of this configuration, with whatever token.
+    /// Returns true if the record is that of this configuration, with any token of the pod.
     #[must_use]
     pub fn is_recorded(&self, recorded: &InstalledFile) -> bool {
         recorded.has_digest(&self.digest()) || self.origin.is_some() && self.origin == recorded.origin

@@ -25,7 +25,8 @@ pub struct Target {
     pub name: String,
     /// The mode that the file has at least.
     pub mode: u32,
-    /// The state's record of the file. It is empty on the first run, and if no state is kept.
+    /// The state's record of the file, or of the `.conf` file of which it is the list ([`Target::new`]). Empty if the
+    /// state has no such record.
     pub recorded: InstalledFile,
     /// The way in which a new version of the file replaces the present one.
     pub(super) replacement: Replacement,
@@ -74,8 +75,9 @@ impl Target {
         renamed.ok().flatten().filter(|renamed| read_chain(&renamed.contents).is_some())
     }
 
-    /// Returns true if `present`, the content of the file, is a configuration, or if the file is missing and either
-    /// none is recorded or Cilium renamed it. Otherwise another program may be writing the file at this moment.
+    /// Returns true if `present`, the content of the file, is a JSON object, or if the file is missing (`None`) and
+    /// either `recorded` has no digest or Cilium renamed the file. Otherwise another program may be writing the file at
+    /// this moment.
     pub(super) fn is_complete(&self, present: Option<&[u8]>) -> bool {
         match present {
             Some(text) => read_chain(text).is_some(),
@@ -102,9 +104,9 @@ pub struct FormerConfig {
 }
 
 impl FormerConfig {
-    /// Returns the configurations to remove: the file that `CNI_OLD_CONF_NAME` names if it is one of Calico's
-    /// (INST-31), and files that earlier runs wrote under other names unless the installer's entries were changed
-    /// since. Logs a warning about a file that is kept. Removes the records of missing files.
+    /// Returns the configurations of other names to remove: the file that `CNI_OLD_CONF_NAME` names if it has Calico's
+    /// plugin (INST-31), and files that the state records, unless the installer's entries in them were changed. Logs a
+    /// warning about each of these files that is kept. Removes the records of missing files.
     pub fn find(target: &Target, settings: &Settings, state: &mut State) -> Vec<FormerConfig> {
         let former = |name: &String, state: &State| FormerConfig {
             name: name.clone(),
@@ -132,7 +134,9 @@ impl FormerConfig {
             match regular_file::contents(&former.path) {
                 _ if all.iter().any(|listed| listed.name == name) => {}
                 Ok(text) if is_installed_in(&text, &former.recorded) => all.push(former),
-                Ok(_) => tracing::warn!("keeping {path}: the file was changed after the installation"),
+                Ok(_) => {
+                    tracing::warn!("keeping {path}, which an earlier installation wrote: the file was changed since")
+                }
                 Err(error) if error.kind() == ErrorKind::NotFound => state.remove_record(DirectoryRole::Net, &name),
                 Err(error) => warn_unreadable(&former.path, &error),
             }

@@ -1,8 +1,9 @@
 //! The network configuration in the runtime's directory: recognizes configurations of Calico's and the entries that
-//! this installer wrote into them, and selects a configuration as container runtimes do.
+//! this installer wrote into them, and lists configurations in the order of container runtimes.
 //!
-//! The installer writes its file last, because runtimes report the node's network as ready as soon as the file exists
-//! (INST-7). Earlier configurations of other names are removed after that. Read `configuration`, then `write`.
+//! The installer writes its configuration after the other files, because runtimes report the node's network as ready as
+//! soon as the configuration exists (INST-7). Then it removes earlier configurations of other names. Read
+//! `configuration`, then `write`.
 
 mod configuration;
 mod files;
@@ -52,7 +53,8 @@ fn has_only_our_entries(text: &[u8], recorded: &InstalledFile) -> bool {
     recorded.has_digest(&digest::of_bytes(text)) && recorded.renderings.iter().all(|known| known.foreign.is_empty())
 }
 
-/// Returns the entries that other programs added to the installed configuration.
+/// Returns the entries that other programs added to the installed configuration. Returns none for a text that is not a
+/// JSON object.
 #[must_use]
 pub fn foreign_entries(text: &[u8], recorded: &InstalledFile) -> Vec<Entry> {
     if has_only_our_entries(text, recorded) {
@@ -62,7 +64,7 @@ pub fn foreign_entries(text: &[u8], recorded: &InstalledFile) -> Vec<Entry> {
 }
 
 /// Returns true if a configuration contains Calico's plugin, or a plugin that delegates to it, as Canal's does. Returns
-/// false for a text that is no configuration.
+/// false for a text that is not a JSON object.
 #[must_use]
 pub fn has_calico(text: impl AsRef<[u8]>) -> bool {
     let Some(chain) = read_chain(text.as_ref()) else { return false };

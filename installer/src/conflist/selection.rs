@@ -82,11 +82,13 @@ pub fn warn_if_not_selected(target: &Target, on_node: &str, network: &str) {
             Selection::Other(reason) => tracing::warn!("{reason}"),
         }
     } else {
-        tracing::warn!("{name}: container runtimes read only files that end in .conf, .conflist or .json");
+        tracing::warn!(
+            "container runtimes do not read {name}: they read only files that end in .conf, .conflist or .json"
+        );
     }
     let added = target.directory.join(network);
     if !network.is_empty() && !candidates(&added).unwrap_or_default().is_empty() {
-        tracing::warn!("container runtimes may add the plugins of {}/*.conf to {name}", added.display());
+        tracing::warn!("container runtimes may add the plugins in files of {} to {name}", added.display());
     }
 }
 

@@ -1,5 +1,5 @@
-//! Writes a configuration and keeps the entries that other programs added. A file that is not a JSON object is copied
-//! before the configuration replaces it.
+//! Writes a configuration and keeps the entries that other programs added to the present one. A file that is neither
+//! blank nor a JSON object is copied before the configuration replaces it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -35,9 +35,9 @@ impl Conflist {
         })
     }
 
-    /// Writes the configuration. Foreign entries stay in place, and foreign entries of the `former` configurations are
-    /// added. A file that is not a JSON object is copied first. A file that Cilium renamed is written again only if its
-    /// entries are to change.
+    /// Writes the configuration. Foreign entries stay in place, unless the present file is another network's, and
+    /// foreign entries of the `former` configurations are added. A file that is neither blank nor a JSON object is
+    /// copied first. A file that Cilium renamed is written again only if its entries are to change.
     ///
     /// # Errors
     /// Returns an error if the file or its copy cannot be written, or if another program rewrites the file again and
@@ -63,8 +63,8 @@ impl Conflist {
                 copied = back_up(&path, present).map(|copy| copy.map(|copy| (copy, reason)));
                 copied.as_ref().ok()?;
             }
-            // If another program writes the file meanwhile, the next call of this closure reads this text, or this text
-            // with that program's change.
+            // If another program writes the file at the same time, the next call of this closure may read this text,
+            // unchanged or with that program's change.
             target.recorded.renderings.push(merged_config.rendering.clone());
             proposed = Some(text.clone());
             Some(text)
@@ -82,8 +82,8 @@ impl Conflist {
         if !merged_config.dropped.is_empty() {
             let dropped = merged_config.dropped.join(", ");
             tracing::warn!(
-                "{file}: removed the plugins {dropped} as Calico's own, because templates contain them and the file is \
-                 not recorded; add them again if they were yours"
+                "{file}: removed the plugins {dropped}, which count as Calico's own although they are not recorded; \
+                 add them again if they were yours"
             );
         }
         if !merged_config.foreign.is_empty() {
@@ -101,8 +101,9 @@ impl Conflist {
         }
     }
 
-    /// Removes a configuration that this one replaces. Entries that other programs added meanwhile move to this one. On
-    /// failure the old file stays, and a warning is logged.
+    /// Removes `former`, a configuration that this one replaces. Entries of other programs in `former` are added to the
+    /// file of this one, also those added since [`write`](Self::write). On failure the old file is put back, and a
+    /// warning is logged.
     pub fn remove_former(&self, former: &FormerConfig, target: &Target, state: &mut State) {
         // After the rename no other program adds entries to the file.
         let retired_path = draft_name(&former.path);
@@ -141,8 +142,8 @@ impl Conflist {
 
     pub(super) fn merged(&self, present: Option<&[u8]>, target: &Target, former: &[FormerConfig]) -> Merged {
         let Some(present) = present.and_then(|text| self.foreign_chain(text, &target.recorded)) else {
-            // Without a usable file, our entries go into the first readable former configuration, around its foreign
-            // entries.
+            // The present file is missing, not a JSON object, or has only our entries. Our entries then take the places
+            // around the foreign entries of the first former configuration that may have some.
             let mut former = former.iter();
             let first = former.by_ref().find_map(|old| Some((self.foreign_chain(&old.text()?, &old.recorded)?, old)));
             let merged = first.map_or_else(
@@ -163,8 +164,8 @@ impl Conflist {
         merged
     }
 
-    /// Returns the plugins of a text that may contain foreign entries. Returns `None` if the text is wholly ours or is
-    /// no configuration.
+    /// Returns the plugins of a text that may contain foreign entries. Returns `None` if the text has only our entries,
+    /// or is not a JSON object.
     fn foreign_chain(&self, text: &[u8], recorded: &InstalledFile) -> Option<Chain> {
         read_chain(text).filter(|_| !has_only_our_entries(text, recorded))
     }

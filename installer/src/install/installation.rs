@@ -46,17 +46,18 @@ pub struct Installation<'a> {
 }
 
 impl Installation<'_> {
-    /// Runs the installation. The configuration comes last, because the runtime then reports the network as ready
-    /// (INST-7).
+    /// Runs the installation. The configuration comes after all files that it needs, because the runtime then reports
+    /// the network as ready (INST-7).
     ///
     /// # Errors
-    /// Returns an error if something is missing or invalid. The previous installation still works.
+    /// Returns the error of the first step that fails, unless the error is only logged. The previous configuration then
+    /// stays in place.
     pub fn run(&self) -> Result<(), InstallError> {
         self.install(true)
     }
 
-    /// Installs the files. With `contacts_servers`, also ensures a valid token, creates missing cluster objects, writes
-    /// the MTU file, and tries out the new configuration.
+    /// Installs the files. With `contacts_servers`, also ensures a valid token in a pod, creates missing cluster
+    /// objects, writes the MTU file, and tries out the new configuration.
     pub(super) fn install(&self, contacts_servers: bool) -> Result<(), InstallError> {
         let Installation { settings, layout, account, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
@@ -81,7 +82,7 @@ impl Installation<'_> {
         self.save(&state);
 
         assets.copy(&net_dir).map_err(InstallError::Tls)?;
-        // On failure the records of unusable directories have been restored, so they are saved again.
+        // Before a failure, `install` may have restored the records of an unusable directory, so the state is saved.
         let directories = binaries.install(&before, &mut state).inspect_err(|_| self.save(&state))?;
         binaries::remove_missing_records(layout, &mut state);
         nodename::find_source(settings, layout).ensure_or_warn(layout);
@@ -150,9 +151,9 @@ impl Installation<'_> {
 
     /// Creates missing cluster objects. Errors are logged as warnings, except an unreachable etcd in a pod.
     ///
-    /// In a pod an unreachable etcd is retried and finally fails the run, as an unreachable API server does: kubelet
-    /// then runs the installer again, and no later program would create the objects. Outside of a pod a warning is
-    /// enough: a person reads it, and images of nodes are built without access to etcd.
+    /// In a pod an unreachable etcd is retried for `trial_time` and then fails the run, as an unreachable API server
+    /// does: kubelet then runs the installer again, and no later program would create the objects. Outside of a pod a
+    /// warning is enough: a person reads it, and images of nodes are built without access to etcd.
     fn create_cluster_objects(&self, conflist: &Conflist) -> Result<(), ClusterError> {
         let Installation { settings, account, .. } = *self;
         let begun = Instant::now();
@@ -160,7 +161,7 @@ impl Installation<'_> {
             match cluster::ensure(conflist.plugin_conf.as_ref(), account, settings) {
                 Ok(()) => return Ok(()),
                 Err(error) if account.is_none() || !error.is_unreachable() => {
-                    tracing::warn!("{error}");
+                    tracing::warn!("cannot ensure that the cluster objects exist; the installation continues: {error}");
                     return Ok(());
                 }
                 Err(error) if begun.elapsed() + PAUSE >= settings.trial_time => return Err(error),
@@ -196,13 +197,14 @@ impl Installation<'_> {
         }
     }
 
-    /// Loads the records of earlier installations. Without them, present plugins other than Calico's and a present MTU
-    /// file count as foreign and stay.
+    /// Loads the records of earlier installations. If they cannot be loaded, present plugins other than Calico's and a
+    /// present MTU file count as not installed by Calico.
     pub(super) fn load_state(&self) -> State {
         let state = State::load(self.layout).unwrap_or_else(|error| {
             tracing::warn!(
                 %error,
-                "cannot load the records of earlier installations; keeping other plugins and an MTU file that exist"
+                "cannot load the records of earlier installations; existing plugins other than Calico's and an \
+                 existing MTU file count as not installed by Calico"
             );
             State::default()
         });

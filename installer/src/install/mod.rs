@@ -40,10 +40,10 @@ pub enum InstallError {
     /// The programs cannot be installed.
     #[error(transparent)]
     Binaries(#[from] BinariesError),
-    /// The plugins' kubeconfig contains no valid token and cannot be renewed.
+    /// No valid token can be requested for the plugins' kubeconfig, or the kubeconfig cannot be written.
     #[error(transparent)]
     Credentials(#[from] KubeconfigError),
-    /// A cluster object is missing, and only this run creates it.
+    /// etcd, in which this run is to create cluster objects, is unreachable.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     /// A file cannot be read or written.

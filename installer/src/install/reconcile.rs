@@ -15,7 +15,7 @@ use crate::layout::DirectoryRole;
 use crate::state::{InstalledFile, State, StateError};
 use crate::{binaries, mtu};
 
-/// Time limit for reading the pools. The agent answers no probe meanwhile, and probes time out later than this.
+/// Time limit for reading the pools. The agent answers no probe during this request, and probes time out later.
 const POOLS_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The pod that restores the installed files: the one that installed them last.
@@ -76,8 +76,8 @@ impl<'a> InstallReconciler<'a> {
         InstallReconciler { installation, is_installer, owned, reported_unrecorded, reported_mtu, conflict }
     }
 
-    /// Restores files that are missing or changed. As this runs often, programs are only checked for existence, and no
-    /// server is contacted except to compute a missing MTU file.
+    /// Restores files that are missing or changed, unless they were installed from another environment. As this runs
+    /// often, programs are only checked for existence, and no server is contacted except to compute a missing MTU file.
     pub fn reconcile(&mut self) -> FileCheck {
         let restored = self.restore();
         let check =
@@ -156,7 +156,7 @@ impl<'a> InstallReconciler<'a> {
                 if !std::mem::replace(&mut self.reported_unrecorded, true) {
                     let name = &self.installation.settings.conf_name;
                     tracing::info!(
-                        "renewing only the token and keeping files as they are: no installation of {name} is recorded"
+                        "keeping files as they are and restoring none: no installation of {name} is recorded"
                     );
                 }
                 return Ok(Owner::Unrecorded);
@@ -172,8 +172,8 @@ impl<'a> InstallReconciler<'a> {
         Ok(Owner::ThisPod)
     }
 
-    /// Writes the MTU file if it is missing. The documented order creates pools after the DaemonSet, so their
-    /// encapsulation may be unknown during the installation.
+    /// Writes the MTU file if it is missing and the plugins read it. The documented order creates pools after the
+    /// DaemonSet, so their encapsulation may be unknown during the installation.
     fn write_late_mtu(&mut self) {
         let layout = self.installation.layout;
         if !layout.has_persistent_state() || layout.state_dir().join(mtu::NAME).exists() {
@@ -218,7 +218,8 @@ impl Installation<'_> {
         Ok(is_same && record.has_own_name && record.version == build_version())
     }
 
-    /// Returns the installed paths that are missing or changed. Writes nothing.
+    /// Finds the network configuration if it is missing or changed, recorded programs that are missing, and TLS files
+    /// that are missing or changed. Writes nothing.
     fn find_missing(&self) -> Result<MissingFiles, InstallError> {
         let Installation { settings, layout, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
@@ -264,8 +265,9 @@ impl ConflictBackoff {
         true
     }
 
-    /// Records the result of a repair. A successful write counts as a repair, and so does a write that another program
-    /// undid. Any other failure does not count, so the write is retried at each check.
+    /// Records the result of a repair. A successful write counts as a repair, and so does one that failed because
+    /// another program rewrote the file again and again. Any other failure does not count, so the write is retried at
+    /// each check.
     fn record_outcome(&mut self, installed: &Result<(), InstallError>) {
         if installed.as_ref().err().is_none_or(InstallError::is_contested) {
             self.record_repair();

@@ -19,7 +19,7 @@ const REPEATABLE_TYPES: [&str; 2] = ["tuning", "bandwidth"];
 /// A configuration as a list of plugins.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Chain {
-    /// The keys beside `plugins`.
+    /// The keys beside `plugins`; of a single plugin, those in [`LIST_KEYS`].
     pub(super) keys: BTreeMap<String, Verbatim<Value>>,
     pub(super) entries: Vec<Entry>,
     /// True for a list, to which entries can be added; false for a configuration that consists of a single plugin.
@@ -81,7 +81,7 @@ impl Chain {
         keys.chain([(PLUGINS.to_owned(), plugins)]).collect()
     }
 
-    /// Serializes the list. Foreign entries keep their exact text.
+    /// Serializes the list. Entries and keys that were read from a text keep this text.
     pub fn to_text(&self) -> Vec<u8> {
         #[derive(Serialize)]
         #[serde(untagged)]
@@ -132,7 +132,7 @@ impl Chain {
     }
 }
 
-/// Returns the plugins in a text, or `None` if the text is no configuration.
+/// Returns the plugins in a text, or `None` if the text is not a JSON object.
 #[must_use]
 pub fn read_chain(text: &[u8]) -> Option<Chain> {
     Chain::read(text).ok()

@@ -20,7 +20,7 @@ use crate::template::TOKEN_PLACEHOLDER;
 /// Length of an escape sequence such as `\ud800`, in bytes.
 const ESCAPE: usize = 6;
 
-/// Reasons why a text is no configuration. The text may contain a token, so the errors do not quote it.
+/// Reasons why a text is not a JSON object. The text may contain a token, so the errors do not quote it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
     /// The text is not JSON.
@@ -143,7 +143,7 @@ pub type Entry = Verbatim<Map<String, Value>>;
 pub enum EntryRelation {
     /// The configuration contains the same entry.
     Same,
-    /// The configuration contains another entry of this type, added by its owner.
+    /// The configuration contains another entry of this type, which may occur only once.
     Other,
     /// The entry can be added.
     More,
@@ -168,7 +168,7 @@ pub(super) fn form(entry: &Entry) -> Value {
     canonical(&Value::Object((**entry).clone()))
 }
 
-/// Returns true if upstream's templates or ours generate this entry.
+/// Returns true if this entry is the `portmap` or `bandwidth` entry that upstream's templates or ours generate.
 pub(super) fn is_template_entry(entry: &Entry) -> bool {
     let is = |text: &str| serde_json::from_str::<Value>(text).is_ok_and(|ours| ours.as_object() == Some(&**entry));
     is(r#"{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}"#)

@@ -69,8 +69,8 @@ impl Rendered {
         Merged { chain, foreign, dropped, rendering, foreign_keys }
     }
 
-    /// Returns the types of entries that were identified as ours only because known templates generate them, and that
-    /// this rendering does not contain.
+    /// Returns the types of entries that count as ours although `recorded` does not contain them, and of whose type
+    /// this rendering has no entry. Calico's plugin is left out.
     fn find_dropped(&self, present: &Chain, ours: &[bool], recorded: Option<&Rendering>) -> Vec<String> {
         let is_recorded = |entry: &Entry| recorded.is_some_and(|recorded| recorded.ownership(entry).is_some());
         let is_rendered = |entry: &Entry| self.chain.entries.iter().any(|rendered| kind(rendered) == kind(entry));
@@ -92,7 +92,7 @@ impl Merged {
     }
 
     /// Adds the foreign entries of a configuration that this one replaces. An entry that equals one of ours is not
-    /// added, but counts as foreign from then on. An entry of a type that may occur only once is ignored if this
+    /// added a second time, but recorded as foreign. An entry of a type that may occur only once is ignored if this
     /// configuration has another entry of that type.
     pub(crate) fn add_entries(&mut self, entries: Vec<Entry>) {
         for entry in entries {
@@ -117,8 +117,8 @@ fn has_lost_our_entries(present: &Chain, recorded: &Rendering) -> bool {
 }
 
 /// Puts our rendered entries into the places of our present entries, in order, and the remaining rendered entries after
-/// the last of these places. If `present` lacks Calico's plugin, the rendered one goes first: all others extend its
-/// work.
+/// the last of these places, or first if `present` has none of ours. If `present` lacks Calico's plugin, the rendered
+/// one goes first: all others extend its work.
 fn arrange(rendered: &[Entry], present: &[Entry], ours: &[bool]) -> Vec<Entry> {
     let last = ours.iter().rposition(|is_ours| *is_ours);
     let mut pending = rendered.iter().cloned();

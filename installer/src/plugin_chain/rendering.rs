@@ -10,7 +10,8 @@ use super::chain::Chain;
 use super::entry::{Entry, entry_matches, form, is_calico, is_template_entry, kind};
 use crate::digest;
 
-/// The digests of our entries. They identify the entries without storing their text, which may contain a token.
+/// The digests of a configuration's entries, ours and foreign. They identify the entries without storing their text,
+/// which may contain a token.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rendering {
@@ -42,8 +43,9 @@ impl Rendering {
         Rendering { keys: chain.keys.keys().cloned().collect(), plugins, foreign: BTreeSet::new() }
     }
 
-    /// Returns the recorded rendering that is in place: the one with the most entries in `present`, and the first of
-    /// equals. Returns `None` without a recorded rendering. After a killed run any of several ones may be in place.
+    /// Returns the recorded rendering that is in place: the one with the most of its plugins in `present`. Among
+    /// equals, fewer missing plugins win, then more of its keys, fewer missing keys, and the first in `recorded`.
+    /// Returns `None` without a recorded rendering. After a killed run any of several ones may be in place.
     pub fn in_place<'a>(recorded: &'a [Rendering], present: &Chain) -> Option<&'a Rendering> {
         let degree = |recorded: &&Rendering| {
             let plugins = present.entries.iter().filter(|entry| recorded.contains_entry(entry)).count();

@@ -1,8 +1,8 @@
 //! [`Settings`]: the environment variables of an installation, and [`PoolRequest`]: the pools that they request.
 //!
-//! Empty variables follow upstream's rules, because manifests and scripts rely on them (INST-8): an empty text stays
-//! empty, and an empty Boolean is an error. An empty number counts as unset; in upstream it breaks the configuration
-//! (INST-10).
+//! Empty variables follow upstream's rules, because manifests and scripts rely on them (INST-8): an empty text for a
+//! placeholder is filled in as it is, and an empty Boolean of the installer is an error. An empty number or Boolean for
+//! a placeholder counts as unset; in upstream it breaks the configuration (INST-10).
 
 pub mod variables;
 
@@ -59,7 +59,7 @@ pub struct Settings {
     pub token_node: Option<String>,
     /// The name of this node; `None` if `KUBERNETES_NODE_NAME` is empty or not set.
     pub node_name: Option<String>,
-    /// The host name of this machine. The template uses it if the name of the node is not given.
+    /// The host name of this machine in lower case. The template uses it if `KUBERNETES_NODE_NAME` is not set.
     pub host_name: String,
     /// True to create the settings of IPAM with `strictAffinity` if there are none; false to create none.
     pub strict_affinity: bool,

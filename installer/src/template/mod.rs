@@ -14,7 +14,7 @@ pub use self::values::{BUILT_IN, TOKEN_PLACEHOLDER, TlsPaths, Values};
 #[cfg(test)]
 mod tests;
 
-/// Reasons why a text is no network configuration. The text may contain a token, so the errors do not quote it.
+/// Reasons why a text is not a JSON object. The text may contain a token, so the errors do not quote it.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
     /// The text is not JSON.
@@ -32,7 +32,7 @@ pub enum TemplateError {
     NoObject,
 }
 
-/// Parses a network configuration.
+/// Parses the text of a network configuration.
 ///
 /// # Errors
 /// Returns an error if the text is not a JSON object.
@@ -69,7 +69,7 @@ const NEWEST: (u32, u32, u32) = (1, 1, 0);
 pub enum ConfigProblem {
     /// The text contains a word that looks like a placeholder, which the installer does not know.
     Placeholder(String),
-    /// The configuration is neither a list of plugins nor a plugin.
+    /// The configuration contains no plugin.
     NoPlugin,
     /// The program of a plugin is in none of the directories.
     MissingProgram {

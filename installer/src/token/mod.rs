@@ -1,14 +1,14 @@
 //! Requests tokens for the plugins' service account from the API server (INST-42), and checks if a token is valid, by
 //! its claims and by a request with it.
 //!
-//! Requests are authenticated with the pod's own token, read from disk each time, and never with the token that is
-//! renewed (INST-48). The requested tokens are not bound to the pod, so they outlive it. With `CNI_TOKEN_BOUND_TO_NODE`
-//! they are bound to the Node: the API server then knows the node of each request, and rejects the token as soon as the
-//! Node is deleted.
+//! Requests for a token are authenticated with the pod's own token, read from disk each time, or by `KUBECONFIG`, and
+//! never with the token that is renewed (INST-48). The requested tokens are not bound to the pod, so they outlive it.
+//! With `CNI_TOKEN_BOUND_TO_NODE` they are bound to the Node: the API server then knows the node of each request, and
+//! rejects the token as soon as the Node is deleted.
 //!
 //! New signing keys, or a service account that was deleted and recreated, invalidate tokens before they expire, and
-//! only the API server can detect that. The signature of a token is not verified: each token comes from the API server,
-//! or is read to tell a person why the API server rejects it.
+//! only the API server can detect that. The signature of a token is not verified here: the API server issues or tests
+//! each token that the plugins get.
 
 mod request;
 

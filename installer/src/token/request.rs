@@ -189,7 +189,7 @@ pub enum TokenError {
         /// The cause.
         reason: String,
     },
-    /// The response lacks the token or its expiry.
+    /// The response is not a token with a valid expiry and lifetime.
     #[error("the API server {server} sent an invalid answer to a token request: {reason}")]
     Unreadable {
         /// The URL of the API server.

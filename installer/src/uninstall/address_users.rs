@@ -201,7 +201,8 @@ pub(super) fn check_endpoints(endpoints: &Endpoints, gone: DeletedInterfaces<'_>
 /// Deletes the endpoints at the revisions that were read.
 ///
 /// # Errors
-/// Returns an error if an endpoint was changed meanwhile, or if the datastore rejects the request.
+/// Returns an error if an endpoint was changed since it was read, or if the datastore rejects the request. A missing
+/// endpoint counts as deleted.
 pub(super) async fn delete_endpoints<S: Store>(endpoints: &Endpoints, store: &S) -> Result<(), ReleaseError> {
     for (Entry { key, revision, .. }, _) in endpoints {
         match store.write_one(Write::delete::<WorkloadEndpoint>(key, Some(revision))).await {

@@ -94,9 +94,9 @@ pub(super) async fn release(
     }
 }
 
-/// Releases the addresses unless a pod uses one. A dry run releases nothing and does not query the kernel. Returns a
-/// description of the addresses that are, or would be, released, and the other allocated addresses on this node, by
-/// handle.
+/// Releases the addresses, or fails if a pod uses one. A dry run releases nothing and does not query the kernel.
+/// Returns a description of the addresses that are, or would be, released, and the other allocated addresses on this
+/// node, by handle.
 async fn release_unused(
     conf: &NetConf,
     options: Options,
@@ -132,7 +132,7 @@ async fn release_unused(
         DatastoreType::Kubernetes => Endpoints::new(),
         DatastoreType::Etcdv3 | DatastoreType::Local => read_endpoints(&store, &node, &leaked).await?,
     };
-    // The local datastore serves this machine only, and the interfaces of its kernel were checked above.
+    // The local datastore serves this machine only, whose interfaces are checked above before anything is released.
     let sees_all_pods = conf.datastore.kind() == DatastoreType::Local && conf.dataplane_options.grpc_socket().is_none();
     if !sees_all_pods {
         check_endpoints(&endpoints, DeletedInterfaces { node: &node, addresses: torn_down })?;

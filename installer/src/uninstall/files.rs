@@ -27,14 +27,14 @@ pub(super) fn inspect(state: &State, layout: &Layout, net_dir: &str) -> Vec<Foun
         for (name, installed) in files {
             let path = directory.join(name);
             let retired = (*place == DirectoryRole::Net && conflist::is_read_by_runtimes(name)).then(|| retired(&path));
-            // The renamed file exists if an earlier run was killed after it renamed the file.
+            // The renamed file exists if an earlier run renamed the file and ended before its removal.
             let retired = retired.filter(|retired| retired.exists());
             let (path, second) = match (path.exists(), retired) {
                 (false, Some(retired)) => (retired, None),
                 (_, retired) => (path, retired),
             };
             let state = inspect_file(&path, installed);
-            // After such a killed run, another program may have written a new file under the original name.
+            // After such a run, another program may have written a new file under the original name.
             if let Some(path) = second.filter(|_| state != FoundState::Same) {
                 let (name, state) = (format!("{name}.{RETIRED}"), inspect_file(&path, installed));
                 found.push(FoundFile { place: *place, name, path, state, replaced: false });
@@ -93,8 +93,9 @@ fn programs(conf: &Map<String, Value>) -> Vec<&str> {
     named
 }
 
-/// Renames a configuration, unless this is a dry run. containerd reloads its configuration on a rename (INST-161). The
-/// renamed file is removed last. Returns false only if the rename fails, and a runtime still reads the file.
+/// Renames a configuration that is to be removed, unless this is a dry run or an earlier run renamed it. containerd
+/// reloads its configuration on a rename (INST-161). The renamed file is removed last. Returns false only if the rename
+/// fails, so that a runtime still reads the file.
 pub(super) fn retire(task: &RemovalTask, acts: bool, report: &mut UninstallReport) -> bool {
     if task.verdict != Verdict::Remove || !acts || is_retired(&task.file.path) {
         return true;
@@ -120,7 +121,7 @@ pub(super) fn report_retired(task: &RemovalTask, report: &mut UninstallReport) {
 }
 
 /// Removes a file, or reports the plan or the reason for keeping it. Returns true if the file was removed or was
-/// missing already, and false in a dry run that would remove it.
+/// missing already. Returns false if the file stays, also in a dry run that would remove it.
 pub(super) fn remove(task: &RemovalTask, acts: bool, report: &mut UninstallReport) -> bool {
     match &task.verdict {
         Verdict::Missing => {

@@ -9,10 +9,11 @@
 //!                            report ◀─────┘
 //! ```
 //!
-//! Each step needs files that later steps remove, so a failed step ends the run.
+//! Steps 1 and 2 need files that later steps remove, so a failure of these steps ends the run.
 //!
-//! An installed file is removed only if it still has the digest recorded in the state, or if the installer renews its
-//! content, as that of the kubeconfig and of TLS files. Other files stay and are reported. Without `--yes` nothing is
+//! An installed file is removed only if it still has the digest recorded in the state, if it is a configuration with
+//! all our recorded entries, or if the installer renews its content, as that of the kubeconfig and of TLS files. Other
+//! files stay and are reported, and so do programs that a remaining configuration names. Without `--yes` nothing is
 //! changed.
 
 mod address_users;

@@ -38,7 +38,7 @@ pub(super) fn remove(tasks: &[RemovalTask], state: &State, layout: &Layout, acts
     }
 }
 
-/// Returns true if a program of the plugin was removed, or would be, and none remains.
+/// Returns true if a recorded program `calico` was removed, or in a dry run would be, and no other recorded one stays.
 fn is_plugin_removed(tasks: &[RemovalTask], state: &State, acts: bool) -> bool {
     let is_plugin = |task: &&RemovalTask| {
         matches!(task.file.place, DirectoryRole::Bin | DirectoryRole::SecondaryBin) && task.file.name == "calico"
@@ -52,8 +52,8 @@ fn is_plugin_removed(tasks: &[RemovalTask], state: &State, acts: bool) -> bool {
     !removed.is_empty() && others.iter().all(|task| task.verdict == Verdict::Missing)
 }
 
-/// Removes the journal. The journal stays and is reported if it contains deferred DELs, or if another process holds its
-/// lock, for example to replay deferred DELs.
+/// Removes the journal. The journal stays and is reported if it contains deferred DELs or other files, if another
+/// process holds its lock, for example to replay deferred DELs, or if it cannot be locked, read or removed.
 fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
     let (directory, lock) = (layout.journal_dir(), layout.journal_lock());
     // A dry run does not even create the lock file.
@@ -105,8 +105,8 @@ pub(super) fn ignore_missing(removal: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Reports all files in `/var/lib/calico` and `/var/run/calico` that the report does not name yet. The state file is
-/// reported only if `is_recorded` is true.
+/// Reports the files in `/var/lib/calico` that the report does not name yet, and all files in `/var/run/calico`. The
+/// state file is reported only if `is_recorded` is true.
 pub(super) fn report_unowned(layout: &Layout, is_recorded: bool, report: &mut UninstallReport) {
     for path in entries(&layout.state_dir()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -119,8 +119,8 @@ pub(super) fn report_unowned(layout: &Layout, is_recorded: bool, report: &mut Un
     }
 }
 
-/// Reports the copies that the installer made of unreadable configurations in `directory`, and configurations with
-/// Calico's plugin there that Cilium renamed.
+/// Reports the copies in `directory` that the installer made of configurations that were not JSON objects, and the
+/// configurations with Calico's plugin there that Cilium renamed.
 pub(super) fn report_backups(directory: &Path, report: &mut UninstallReport) {
     let is_renamed = |path: &Path| {
         path.extension().is_some_and(|extension| extension == CILIUM_BACKUP)

@@ -113,7 +113,8 @@ fn missing_directories(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> 
     blockers
 }
 
-/// Returns a blocker if connected pods would keep addresses that are then assigned to other pods.
+/// Returns a blocker if connected pods would keep addresses that are then assigned to other pods, or if the kernel
+/// cannot be queried.
 fn connected_pods(options: Options, network: &dyn HostNetwork) -> Option<Blocker> {
     let reason = match address_users::connected_pods(network, options.tear_down_pods) {
         Ok(used) if used.is_empty() => return None,

@@ -88,9 +88,9 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     Ok(report)
 }
 
-/// Runs the steps that need the installed files: moves foreign plugins, renames the configurations, deletes the
-/// interfaces of pods, and releases the addresses once no interface uses them. An error is the reason why the remaining
-/// files stay.
+/// Runs the steps that need the installed files: moves foreign plugins and renames the configurations, and if requested
+/// deletes the interfaces of pods and releases the addresses, unless a pod uses one. An error is the reason why the
+/// remaining files stay.
 async fn run_first_steps(
     configurations: &[&RemovalTask],
     chained: &ChainedPlugins<'_>,

@@ -1,5 +1,5 @@
-//! Adds labels to affinities that old releases wrote in Kubernetes, once per boot of the node. Without labels a node
-//! does not find its own blocks in a list (IPAM-152).
+//! Adds labels to affinities that old releases wrote in Kubernetes. Without labels a node does not find its own blocks
+//! in a list (IPAM-152).
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub async fn ensure_labels(store: &impl Store, owner: &AffinityOwner, marker: Op
     if let Err(error) = written {
         tracing::warn!(
             file = %marker.display(), %error,
-            "cannot create the marker for labeled affinities; the next ADD of a requested address lists them again"
+            "cannot create the marker for labeled affinities; the next ADD of a requested address lists affinities"
         );
     }
     Ok(())
@@ -42,7 +42,7 @@ pub async fn add_labels(store: &impl Store, owner: &AffinityOwner, gate: &impl W
         }
         tracing::info!(affinity = %entry.key, "adding labels to the block affinity");
         match store.update::<BlockAffinity>(&entry.key, &entry.value, &entry.revision).await {
-            // A concurrent writer added the labels too.
+            // A concurrent write adds the labels too, and a deleted affinity needs none.
             Err(error) if error.is_race() => {}
             outcome => _ = outcome?,
         }

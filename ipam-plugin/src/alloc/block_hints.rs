@@ -13,11 +13,11 @@ use crate::hint_file;
 use crate::lock::HostLock;
 
 /// Maximum number of pairs of network and namespace in the file: more than a node's pods usually use at a time. If a
-/// further pair is stored, the file is emptied first.
+/// further pair is stored, all other content is removed first, also the revisions of all networks.
 const MAX_NAMESPACES: usize = 128;
 
 /// The node's blocks as the last ADD found them, for each network and namespace, because namespaces may select pools.
-/// The file is a hint that no result depends on. It is read and written only under the node's lock.
+/// Allocations are correct without the file. It is read and written only under the node's lock.
 #[derive(Debug)]
 pub(crate) struct BlockHints {
     file: PathBuf,
@@ -70,10 +70,11 @@ impl BlockHints {
     pub(crate) fn store(&mut self, network: &str, namespace: &str, blocks: HintedBlocks, written: Option<&Revision>) {
         let is_stored = self.blocks_of(network, namespace) == blocks;
         if !is_stored {
-            if self.hints.blocks.len() >= MAX_NAMESPACES {
+            let key = hint_key(network, namespace);
+            if self.hints.blocks.len() >= MAX_NAMESPACES && !self.hints.blocks.contains_key(&key) {
                 self.hints = NodeHints::default();
             }
-            self.hints.blocks.insert(hint_key(network, namespace), blocks);
+            self.hints.blocks.insert(key, blocks);
         }
         if self.set_last_write(network, written) || !is_stored {
             self.write();
@@ -99,7 +100,7 @@ impl BlockHints {
         if let Err(error) = hint_file::write_in_place(&self.file, &self.hints) {
             tracing::debug!(
                 file = %self.file.display(), %error,
-                "cannot write the file with the blocks of recent addresses; the next ADD takes more round trips"
+                "cannot write the file with the blocks of recent addresses; the next ADD may take more round trips"
             );
         }
     }
@@ -151,7 +152,7 @@ mod tests {
         assert_eq!(BlockHints::read(&file).blocks_of("net", "a"), HintedBlocks::default());
     }
 
-    /// The next reader must see the last write, whatever else the file contains.
+    /// The revision of the last write must be stored, even if the blocks of the namespace do not change.
     #[test]
     fn last_write_revision_is_stored_for_all_namespaces_of_a_network() {
         let directory = tempfile::tempdir().unwrap();
@@ -191,5 +192,19 @@ mod tests {
         (0..1000).for_each(|number| recent.store("net", &format!("ns{number}"), with_room(&["10.0.0.0/26"]), None));
         assert!(recent.hints.blocks.len() <= MAX_NAMESPACES);
         assert_eq!(recent.blocks_of("net", "ns999"), with_room(&["10.0.0.0/26"]));
+    }
+
+    #[test]
+    fn full_block_hints_are_emptied_only_for_a_further_pair() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut recent = BlockHints::read(&directory.path().join("recent"));
+        let revision = Revision("7".into());
+        for number in 0..MAX_NAMESPACES {
+            recent.store("net", &format!("ns{number}"), with_room(&["10.0.0.0/26"]), Some(&revision));
+        }
+        recent.store("net", "ns0", with_room(&["10.0.0.64/26"]), None);
+        assert_eq!((recent.hints.blocks.len(), recent.last_write("net")), (MAX_NAMESPACES, Some(revision)));
+        recent.store("net", "further", with_room(&["10.0.0.0/26"]), None);
+        assert_eq!((recent.hints.blocks.len(), recent.last_write("net")), (1, None));
     }
 }

@@ -1,6 +1,6 @@
-//! [`Commit`]: writes assigned addresses as one list of writes, the handle first (IPAM-128). If the list fails,
-//! [`crate::alloc::unknown_outcome`] determines which of the writes took effect. [`undo`]: releases the addresses that
-//! a failed allocation had already assigned. Upstream leaves them allocated until the DEL.
+//! [`Commit`]: writes assigned addresses as one list of writes, the handle first (IPAM-128). If the outcome of the list
+//! is unknown, [`crate::alloc::unknown_outcome`] determines which of the writes took effect. [`undo`]: releases the
+//! addresses that a failed allocation had already assigned. Upstream leaves them allocated until the DEL.
 
 use std::collections::BTreeSet;
 
@@ -18,12 +18,12 @@ use crate::handle_refs::decrement;
 use crate::release::{ReleasedBatch, release_from_blocks};
 use os::clock::Clock;
 
-/// The error of a list of writes that was not applied in full.
+/// The error of a list of writes that was not applied in full, or whose response is incomplete.
 #[derive(Debug)]
 pub(crate) struct CommitError {
     /// The assignments that took effect nevertheless.
     pub(crate) committed: Vec<BlockAssignment>,
-    /// The error that prevented the others.
+    /// The error of the list.
     pub(crate) cause: StoreError,
 }
 
@@ -56,7 +56,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         let list = list.map_err(|cause| CommitError { committed: Vec::new(), cause })?;
         for BlockAssignment { addresses, block, prior_affinity, .. } in &assignments {
             let (addresses, block, claims) = (comma_separated(addresses), block.cidr, prior_affinity.is_some());
-            tracing::debug!(addresses, %block, claims, "writing the block, and first the handle if its counts change");
+            tracing::debug!(addresses, %block, claims, "writing the block, and the handle if its counts change");
         }
         match self.store.write(&list.writes).await {
             Ok(revisions) => self.finish(list, assignments, revisions).await,
@@ -106,8 +106,9 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         Ok(assignments)
     }
 
-    /// Returns the assignments whose blocks are among the first `applied` writes, and decrements the handle for the
-    /// others. Counts that were stored before this write stay, because the next attempt uses them.
+    /// Returns the assignments whose blocks are among the first `applied` writes. If the list's write of the handle is
+    /// among these too, decrements the handle for the other assignments. Counts that were stored before this write
+    /// stay, because the next attempt uses them.
     async fn split_applied(
         &mut self,
         list: &WriteList,
@@ -148,7 +149,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
 fn warn_unconfirmed(block: Cidr, error: &StoreError) {
     tracing::warn!(
         %block, %error,
-        "cannot confirm the block affinity; the block is not advertised until the next allocation from it"
+        "cannot confirm the block affinity; the block is not advertised until the node's next allocation from it or a \
+         garbage collection confirms the affinity"
     );
 }
 
@@ -167,7 +169,10 @@ pub(crate) async fn undo(store: &impl Store, clock: &impl Clock, request: &Assig
     let handle = &request.handle;
     let released = release_from_blocks(store, clock, blocks, requests).await;
     if let Err(error) = released.and_then(ReleasedBatch::into_addresses) {
-        tracing::error!(%handle, %error, "cannot release the addresses of a failed allocation; the DEL releases them");
+        tracing::error!(
+            %handle, %error,
+            "cannot release all addresses of a failed allocation; the DEL releases the remaining ones"
+        );
     }
 }
 
@@ -182,7 +187,8 @@ mod tests {
     use crate::alloc::request::workload_attributes;
     use crate::testing::{Cluster, MemoryStore, held};
 
-    /// Another launcher of the VMI uses the VMI's handle and has become the owner.
+    /// The launcher of the failed allocation is still the owner of the address, or another launcher, under the same
+    /// handle of the VMI, has become the owner.
     #[tokio::test]
     async fn undo_leaves_an_address_that_moved_to_another_launcher() {
         let ip: IpAddr = "10.65.0.9".parse().unwrap();

@@ -65,9 +65,10 @@ struct AllocationRun<'a, S, C> {
 }
 
 /// Assigns the requested addresses, or as many of them as are available. On error, and if `all_or_nothing` is set and
-/// too few are available, none of them stays assigned.
+/// too few are available, all of them are released again; if that fails, the DEL releases them.
 ///
-/// If a block of the node has room, this takes one read and one write beyond the inputs.
+/// If a block of the node has room and no write loses a race, this takes one batch of reads and one list of writes
+/// beyond the inputs.
 pub async fn assign<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -198,8 +199,8 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
             return Err(error.into());
         }
         if !error.is_race() {
-            // The request does not depend on this block: another one is used instead.
-            tracing::warn!(block = %cidr, %error, "cannot repair the block affinity; using another block");
+            // The request does not depend on this block, so the block is excluded.
+            tracing::warn!(block = %cidr, %error, "cannot repair the block affinity; this request excludes the block");
             if let Some(family) = self.families.iter_mut().find(|family| family.planner.version == version) {
                 family.planner.excluded.insert(cidr);
                 family.planner.may_reclaim &= !(is_reclaim && matches!(error, StoreError::Unauthorized { .. }));
@@ -234,7 +235,8 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         }
     }
 
-    /// Logs the reason for which each block of the node gives no address, if another block gives some.
+    /// If an address comes from a block that was not the node's, logs for each other block of the node the reason for
+    /// which it gives no address.
     fn log_unused_own_blocks(&self, assignments: &[BlockAssignment]) {
         let owner = self.request.owner();
         for assignment in assignments.iter().filter(|assignment| assignment.source(&owner, false) != BlockSource::Own) {
@@ -258,8 +260,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         }
     }
 
-    /// Pauses after a lost race and reads again all objects that may have changed, including the pools and the node's
-    /// other blocks.
+    /// Pauses and reads again all objects that may have changed, including the pools and the node's other blocks.
     async fn read_again(&mut self, blocks_to_read: Vec<Cidr>) -> Result<()> {
         self.retry.pause_after_race().await?;
         let own = self.families.iter().flat_map(|family| self.snapshot.own_affinities(family.planner.version));

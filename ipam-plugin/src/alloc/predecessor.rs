@@ -15,8 +15,8 @@ use os::clock::Clock;
 /// The earlier sandbox of a pod. The pod's annotations name it, and a tenant can change these. An address is therefore
 /// treated as the sandbox's only if its allocation has the sandbox's handle and its attributes name this pod.
 ///
-/// The handle object may be missing and is not needed here. A killed call may have lost it, and otherwise the pod that
-/// requests the address would never start.
+/// The handle object may be missing and is not needed here. A killed call may have lost it. If the object were needed,
+/// the pod that requests the address would then never start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Predecessor {
     /// The sandbox's handle.

@@ -25,7 +25,8 @@ pub struct AssignRequest {
     pub num4: usize,
     /// Number of IPv6 addresses.
     pub num6: usize,
-    /// Names or CIDRs of the IPv4 pools to assign from, in order of preference. Empty: all pools that select the node.
+    /// Names or CIDRs of the IPv4 pools to assign from, in order of preference. Empty: all pools that permit the node,
+    /// the namespace and the use.
     pub pools4: Vec<String>,
     /// Names or CIDRs of the IPv6 pools, as for `pools4`.
     pub pools6: Vec<String>,

@@ -25,9 +25,10 @@ struct ObservedWrite {
 }
 
 impl<S: Store, C: Clock> Commit<'_, S, C> {
-    /// Returns the assignments that took effect. All others never will, and the handle does not count them. There are
-    /// two exceptions: the handle's own write is still in progress, or the datastore stayed unreachable for too long.
-    /// The handle may then count too many addresses, and a DEL corrects that.
+    /// Returns the assignments that took effect. All others never will, and the handle does not count them, unless its
+    /// own write is still in progress or it cannot be corrected. Returns none if the datastore stays unreachable for
+    /// too long; any of the writes may then have taken effect. In all these cases, a DEL corrects the handle and
+    /// releases the addresses.
     pub(super) async fn resolve_unknown_outcome(&mut self, unknown: &UnknownWrite<'_>) -> Vec<BlockAssignment> {
         let mut retry = Retry::new(self.clock, UNDO_TIME);
         loop {
@@ -41,12 +42,12 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
             if !self.store.has_given_up() && retry.pause().await {
                 tracing::debug!(
                     handle = %self.request.handle, %error,
-                    "cannot read the outcome of a write yet; retrying"
+                    "cannot determine the outcome of a write yet; retrying"
                 );
             } else {
                 tracing::error!(
                     handle = %self.request.handle, %error,
-                    "cannot read the outcome of a write; the DEL releases the addresses if the write took effect"
+                    "cannot determine the outcome of a write; the DEL releases the addresses if the write took effect"
                 );
                 self.snapshot.take_reserved();
                 return Vec::new();

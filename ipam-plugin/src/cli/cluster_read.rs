@@ -78,8 +78,8 @@ impl ClusterRead {
         Ok(cluster)
     }
 
-    /// Reads all objects from an API server, which rejects objects that do not fit their definition, so that none is
-    /// reported as unreadable.
+    /// Reads all objects from an API server. Does not report unreadable ones, because the API server rejects objects
+    /// that do not fit their definition.
     async fn read_objects(store: &Datastore) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
         let pools = batch.list(&ObjectSelect::default());

@@ -54,7 +54,7 @@ enum StoreType {
 }
 
 impl ConnectionArgs {
-    /// Adds the network configuration at `path`, if it exists and neither an option nor the environment selects a
+    /// Adds the network configuration at `path`, if it exists, no option is given and the environment sets no type of
     /// datastore.
     pub(super) fn or_configuration(mut self, path: &Path, env: impl Fn(&str) -> Option<String>) -> Self {
         let chosen = ["CALICO_DATASTORE_TYPE", "DATASTORE_TYPE"];
@@ -70,8 +70,9 @@ impl ConnectionArgs {
         self.config.as_deref().map(read_conf).transpose()
     }
 
-    /// Determines the datastore. An option has precedence over everything; the rest is as for the plugin. If no source
-    /// selects a datastore, the default file is used if it exists.
+    /// Determines the datastore. An option has precedence over everything. The rest is as for the plugin, except that
+    /// without a network configuration an API server in the environment counts only together with a type of datastore.
+    /// If no source selects a datastore, the default file is used if it exists.
     pub(super) fn resolve(&self, env: impl Fn(&str) -> Option<String>) -> Result<DatastoreConfig, CliError> {
         let conf = self.conf()?;
         let given = self.given_options();

@@ -1,4 +1,5 @@
-//! `init`: prepares an empty datastore. Existing objects stay unchanged.
+//! `init`: prepares an empty datastore. Existing objects stay unchanged, except that an incomplete ClusterInformation
+//! is completed.
 
 use clap::Args;
 use datastore::Datastore;

@@ -35,11 +35,11 @@ pub struct AddResult {
     pub replaced: BTreeMap<String, String>,
 }
 
-/// Assigns the addresses that the call requests. On error, none of them stays assigned. `lock` is the node's lock if
-/// the caller already has it.
+/// Assigns the addresses that the call requests. On error, all of them are released again; if that fails, the DEL
+/// releases them. `lock` is the node's lock if the caller already has it.
 ///
-/// With a block of the node that has a free address, this takes one read and one write beyond the inputs, for one
-/// family or two.
+/// With a block of the node that has a free address, and without a lost race, this takes one batch of reads and one
+/// list of writes beyond the inputs, for one family or two.
 pub async fn add<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -78,7 +78,7 @@ async fn adopt_vmi_addresses<S: Store, C: Clock>(
     let (handle, attributes) = (call.handle(), call.attributes(clock.now()));
     let AdoptedAddresses { addresses: held, handle: read, replaced } =
         vmi::adopt_addresses(store, clock, &handle, vmi, &attributes).await?;
-    // A handle read before this point is the container's, not the VMI's.
+    // A handle read before this point may be the container's instead of the VMI's.
     inputs.handle = read;
     if held.is_empty() && vmi.is_migration_target() {
         return Err(VmiError::NothingHeld(handle).into());

@@ -83,7 +83,7 @@ pub struct Pod {
 
 impl IpamRequest {
     /// Creates the call that the runtime requests on `node`. Outside Kubernetes the call is complete. For a pod,
-    /// `calico` replaces pools and families by the values of the annotations, and adds the labels of the namespace.
+    /// `calico` replaces the pools and families that annotations set, and adds the labels of the namespace.
     pub fn from_call(call: &Call, node: impl Into<String>) -> Self {
         let ipam = &call.conf.ipam;
         IpamRequest {

@@ -125,8 +125,8 @@ impl LeakedAddresses {
         self.leaks.values().flat_map(|leak| leak.leaving.iter().map(|address| (leak.container.as_str(), address)))
     }
 
-    /// Releases the addresses of all containers that are not in `keep`. First removes each container's addresses from
-    /// its endpoints, through the listings that `listings_of` returns for its ID.
+    /// Releases the leaked addresses, except those of the containers in `keep`. First removes each container's
+    /// addresses from its endpoints, through the listings that `listings_of` returns for its ID.
     pub async fn release<S: Store, C: Clock, L: Listings>(
         self,
         store: &S,

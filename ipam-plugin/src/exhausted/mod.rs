@@ -171,7 +171,7 @@ impl SearchNotes {
         if let Err(error) = write(file, &notes) {
             tracing::debug!(
                 file = %file.display(), %error,
-                "cannot store the results of searches; the next ADD searches again"
+                "cannot store the results of searches; the next ADD may search again"
             );
         }
     }

@@ -32,7 +32,7 @@ pub(crate) async fn decrement_unless_applied<S: Store, C: Clock>(
         if !again || !retry.pause().await {
             tracing::warn!(
                 handle = %id, %error,
-                "cannot decrement the handle; the handle counts too many addresses until it is released"
+                "cannot decrement the handle; the handle may count too many addresses until the handle is deleted"
             );
             return;
         }
@@ -51,7 +51,11 @@ async fn try_decrement<S: Store>(
     let is_same = |sent: &&Entry<Handle>| has_same_version(Some(&sent.revision), Some(&entry.revision));
     if let Some(lost_write) = lost_write.as_ref().filter(|sent| !is_same(sent)) {
         if entry.value != lost_write.value {
-            tracing::warn!(handle = %id, "another process changed the handle; the handle may count too many addresses");
+            tracing::warn!(
+                handle = %id,
+                "the response to a write of the handle was lost, and another process changed the handle; not \
+                 decrementing again, so the handle may count too many addresses"
+            );
         }
         return Ok(());
     }
@@ -74,7 +78,7 @@ pub(crate) fn subtract(handle: &mut Handle, id: &HandleId, counts: impl IntoIter
             Ok(()) => has_changed = true,
             Err(error) => tracing::warn!(
                 handle = %id, %error,
-                "cannot decrement the handle in a block; the handle's count in the block stays"
+                "cannot decrement the handle's count of addresses in a block; this count stays"
             ),
         }
     }

@@ -104,7 +104,8 @@ pub(super) fn record_identity(directory: &Path, target: &DatastoreIdentity) -> R
     write(&identity_file(directory, &name), &RecordedIdentity { datastore: name, identity })
 }
 
-/// Removes all stored identities, for a journal that is to be removed.
+/// Removes all stored identities: the journal is to be removed, or the identities are to be read from the datastores
+/// again.
 ///
 /// # Errors
 /// Returns an error if a file cannot be removed.

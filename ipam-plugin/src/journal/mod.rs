@@ -148,7 +148,8 @@ impl Journal {
         Ok(entries)
     }
 
-    /// Removes the stored identities of datastores, for a journal that is to be removed.
+    /// Removes the stored identities of datastores: the journal is to be removed, or the identities are to be read from
+    /// the datastores again.
     ///
     /// # Errors
     /// Returns an error if a file cannot be removed.
@@ -156,7 +157,7 @@ impl Journal {
         files::remove_identities(&self.directory)
     }
 
-    /// Takes the lock if no other process has it. Returns `None` if another process replays deferred DELs now.
+    /// Takes the lock if no other process has it. Returns `None` if another process has the lock.
     ///
     /// # Errors
     /// Returns an error if the lock file cannot be opened or locked.
@@ -261,16 +262,16 @@ impl LockedJournal<'_> {
         Ok(())
     }
 
-    /// Returns the entries for `target`, the one whose last attempt is the oldest first. Entries that are unreadable or
-    /// for another datastore are logged and stay.
+    /// Returns the entries for `target`, the one whose last attempt is the oldest first. All other entries stay, and
+    /// their number or path is logged: unreadable ones, and those that are not known to belong to `target`.
     pub fn pending(&self, target: &DatastoreIdentity) -> Vec<(PathBuf, PendingDel)> {
         let (pending, others): (Vec<_>, Vec<_>) =
             self.readable().into_iter().partition(|(_, pending_del)| pending_del.belongs_to(target));
         if !others.is_empty() {
             tracing::warn!(
                 entries = others.len(), reached = %target.name,
-                "keeping the journal entries of another datastore than the one reached; calico-ipam journal lists the \
-                entries"
+                "keeping journal entries that are not known to belong to the datastore reached; calico-ipam journal \
+                lists the entries"
             );
         }
         pending

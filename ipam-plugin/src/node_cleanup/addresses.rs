@@ -117,7 +117,7 @@ pub(super) async fn release_tunnels<S: Store, C: Clock>(store: &S, clock: &C, no
     let handles = Tunnel::ALL.map(|tunnel| tunnel.handle_of(node));
     let inputs = ReleaseInputs::read(store, &handles).await?;
     tracing::info!(handles = ?handles.each_ref().map(HandleId::as_str), node, reason = "the node is being deleted",
-        "releasing addresses of tunnels");
+        "releasing addresses of tunnels, if there are any");
     Ok(release(store, clock, inputs).await?.addresses)
 }
 

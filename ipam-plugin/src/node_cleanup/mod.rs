@@ -126,7 +126,7 @@ pub async fn read_endpoints<S: Store>(
     let tickets: Vec<_> = keys.iter().map(|key| batch.get::<WorkloadEndpoint>(key)).collect();
     let answers = store.read(&batch).await?;
     let mut endpoints = answers.readable(&tickets, |key, reason| {
-        tracing::warn!(endpoint = %key, %reason, "skipping an endpoint that cannot be read");
+        tracing::warn!(endpoint = %key, %reason, "ignoring an endpoint that cannot be read; the endpoint stays");
     })?;
     endpoints.retain(|endpoint| endpoint.value.spec.node == node);
     Ok(endpoints)
@@ -180,7 +180,7 @@ async fn delete_owned_objects<S: Store>(store: &S, node: &str) -> Result<usize, 
     Ok(deleted)
 }
 
-/// Returns deletions of the objects that name the node. An unreadable object is skipped.
+/// Returns deletions of the objects that name the node. An unreadable object is skipped and stays.
 fn of_node<K: Kind>(pairs: &[RawEntry], node: &str) -> impl Iterator<Item = Write> {
     let is_of_node = move |pair: &&RawEntry| {
         serde_json::from_slice::<Value>(&pair.value).is_ok_and(|object| object["spec"]["node"] == node)

@@ -37,7 +37,7 @@ impl Leases {
         }
     }
 
-    /// Takes host-local's lock. As long as the lock exists, host-local assigns no more addresses.
+    /// Takes host-local's lock. As long as this process has the lock, host-local assigns no addresses.
     pub(super) fn lock(&self) -> Result<HostLock, UpgradeError> {
         Ok(HostLock::acquire_within(&self.directory.join(LOCK), LONGEST_WAIT)?)
     }
@@ -60,8 +60,8 @@ impl Leases {
             // host-local ends lines with CR and LF.
             let container_id = text.lines().next().unwrap_or_default().trim().to_owned();
             if container_id.is_empty() {
-                // A power loss truncated the file. Without a container ID there is no handle, and the migration would
-                // never end.
+                // A power loss may have truncated the file. Without a container ID there is no handle, and an error
+                // here would stop every migration of this node.
                 tracing::warn!(
                     file = %file.display(),
                     "not migrating an address whose file names no container; the file will be deleted"

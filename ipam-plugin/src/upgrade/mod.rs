@@ -1,8 +1,8 @@
 //! `calico-ipam -upgrade`: migrates the addresses that host-local assigned on this node to Calico (IPAM-57).
 //!
-//! The init container `upgrade-ipam` runs this before the plugins are installed. All plugins of the cluster are stopped
-//! meanwhile, because no other pod may get an address that is not migrated yet. A failed pass starts over, and accepts
-//! the addresses that earlier passes have migrated.
+//! The init container `upgrade-ipam` runs this before the plugins are installed. Until all addresses are migrated, the
+//! datastore is not ready, so that Calico's plugins assign no address that is not migrated yet. A failed pass starts
+//! over, and accepts the addresses that earlier passes have migrated.
 
 mod assign;
 mod leases;
@@ -94,10 +94,10 @@ async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node
             assign_unless_assigned(store, clock, &request, lease.ip).await?;
             tracing::info!(
                 ip = %lease.ip, pod = %format!("{namespace}/{name}"),
-                "migrated the address from host-local"
+                "the address from host-local is assigned in Calico"
             );
         } else {
-            tracing::info!(ip = %lease.ip, "not migrating the address: no pod of this node has it");
+            tracing::info!(ip = %lease.ip, "not migrating the address: no pod of this node uses it");
         }
         leases::remove_file(&lease.file)?;
     }

@@ -92,7 +92,8 @@ fn addresses(result: &CniResult) -> Vec<String> {
     result.ips.iter().map(|ip| ip.address.to_string()).collect()
 }
 
-/// Returns the pods that are the owners of the VMI's addresses, which must be the same for each address.
+/// Returns the active and the alternate owner of the VMI's addresses, as the last parts of the pods' names; empty
+/// without an owner. All addresses must have the same owners.
 fn owners(cluster: &Cluster) -> [String; 2] {
     let blocks = cluster.store.pairs().list::<libcalico::ipam::Block>(&None);
     let mut noted: Vec<[String; 2]> = Vec::new();

@@ -49,9 +49,9 @@ pub(crate) struct Configuration {
 type ConfigurationEvents = mpsc::UnboundedReceiver<WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>>;
 
 impl Configuration {
-    /// Creates the configuration. A replica that is not the leader follows the object and does not write it. The leader
-    /// of a locked datastore (`elected` without `leadership`) writes the status of the object, but does not create the
-    /// object.
+    /// Creates the follower of the object; sends no request. A replica that is not the leader does not write the
+    /// object. The leader of a locked datastore (`elected` without `leadership`) writes the status of the object, but
+    /// does not create the object.
     pub(crate) fn new(clients: Clients, environment: Environment, elected: Leadership, leadership: Leadership) -> Self {
         let Clients { kubernetes, calico, mode } = clients;
         let reporter = ProblemReporter::new(kubernetes, mode);
@@ -99,7 +99,8 @@ impl Configuration {
         Ok(merged.settings)
     }
 
-    /// Follows the object until `stop`, and publishes the effective settings in `settings` whenever they change.
+    /// Follows the object until `stop`, publishes the effective settings in `settings` whenever they change, creates
+    /// the object and writes its status. Returns at once on the embedded datastore, which cannot be watched.
     pub(crate) async fn follow(self, settings: watch::Sender<Arc<Settings>>, stop: CancellationToken) {
         let Some((mut events, _watching)) = self.watch() else { return };
         let (mut state, mut backoff) = (ConfigurationState::default(), StatusBackoff::default());
@@ -167,7 +168,9 @@ impl Configuration {
             Ok(()) => {}
             Err(StoreError::AlreadyExists { .. }) => self.report_if_unreadable().await,
             Err(error) if error.is_race() => {}
-            Err(error) => tracing::warn!("cannot write KubeControllersConfiguration({NAME}): {error}"),
+            Err(error) => tracing::warn!(
+                "cannot create KubeControllersConfiguration({NAME}) or write its status, trying again later: {error}"
+            ),
         }
     }
 

@@ -19,15 +19,15 @@ const RECREATE_DELAY: Duration = Duration::from_secs(60);
 /// The latest state of the object.
 #[derive(Debug, Default)]
 pub(super) struct ConfigurationState {
-    /// The object, if it exists.
+    /// The object, if it exists and is readable.
     pub(super) entry: Option<Entry<KubeControllersConfiguration>>,
     /// The last settings of the object, which stay in force after its deletion.
     pub(super) last_spec: Option<KubeControllersConfigurationSpec>,
-    /// The time since which the object has been missing, if it existed before.
+    /// The time since which the object has been missing or unreadable, if it was readable before.
     missing_since: Option<Instant>,
     /// True if the object came in a [`WatchEvent::Upsert`] since the start of the latest list.
     is_named: bool,
-    /// True after the first complete list, from which on a missing object is known not to exist.
+    /// True after the first complete list. An object that is not known then is missing or unreadable.
     is_listed: bool,
 }
 
@@ -118,7 +118,7 @@ impl StatusBackoff {
         self.is_pending = false;
     }
 
-    /// Returns true if a write may happen now, and starts the delay before the next write. If the result is false,
+    /// Returns true if a write may happen now, and then starts the delay before the next write. If the result is false,
     /// [`StatusBackoff::due`] waits for the time.
     pub(super) fn may_write(&mut self) -> bool {
         let now = Instant::now();

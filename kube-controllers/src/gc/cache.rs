@@ -43,7 +43,7 @@ const REQUIRED: [(WatchedKind, &str); 5] = [
 ];
 
 impl ClusterCache {
-    /// Subscribes the index to all watches.
+    /// Subscribes the index to the watches of its kinds.
     pub(super) fn new(mode: Mode, index: Index, watches: &mut Watches) -> Self {
         let shared = Shared { index: Mutex::new(index), changed: Notify::new(), listed: Mutex::default() };
         let cache = ClusterCache { shared: Arc::new(shared) };
@@ -147,7 +147,7 @@ impl ClusterCache {
     }
 
     /// Locks the index. A panic during a change may leave the index inconsistent. The next full list repairs most of
-    /// that, and every release first checks the current state in the API.
+    /// that, and every release of a leaked address first checks the current state in the API.
     pub(super) fn index(&self) -> MutexGuard<'_, Index> {
         self.shared.index.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -73,7 +73,7 @@ impl HandleAudit {
         self.last_list_at = Some(now);
         while let Some(ended) = self.list.try_join_next() {
             if ended.is_err() {
-                tracing::error!("listing handles panicked; listing the handles again");
+                tracing::error!("listing handles and affinities panicked; listing them again");
             }
         }
         if self.list.is_empty() {
@@ -111,7 +111,10 @@ impl HandleAudit {
         if mode == GcMode::Report {
             self.reported.retain(|id| self.wrong_handles.get().is_suspect(id));
             for suspect in due.iter().filter(|suspect| self.reported.insert(suspect.id.clone())) {
-                tracing::info!(handle = %suspect.id, "would repair a handle with a wrong count");
+                tracing::info!(
+                    handle = %suspect.id,
+                    "would repair a handle with a wrong count; GC_MODE=report repairs nothing"
+                );
             }
             return repaired;
         }
@@ -121,7 +124,10 @@ impl HandleAudit {
             }
             for suspect in part {
                 let reason = "its blocks hold another count";
-                tracing::info!(handle = %suspect.id, reason, "releasing or correcting a handle");
+                tracing::info!(
+                    handle = %suspect.id, reason,
+                    "releasing a handle that no block names, or correcting its count"
+                );
             }
             let outcome = match repair_handles(calico, gate, part).await {
                 Ok(outcome) => outcome,

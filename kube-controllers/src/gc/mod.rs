@@ -83,7 +83,9 @@ impl Controller for GarbageCollection {
         };
         // The gate closes when the controllers are stopping, so a pass ends after its current writes.
         tokio::select! {
-            () = write_deadline => tracing::warn!("canceled a pass of garbage collection: the controllers stop"),
+            () = write_deadline => {
+                tracing::warn!("canceled a pass of garbage collection, which did not end in time: the controllers stop")
+            }
             () = run_passes(GcPass::new(context.clone(), self.cache, self.clock, metrics)) => {}
         }
     }
@@ -155,7 +157,7 @@ async fn wait_until_due(gc_pass: &GcPass, full_at: Instant) {
         if quiet_until >= longest {
             return;
         }
-        // Sleeps without being woken by each event: events that come meanwhile are assessed together.
+        // Sleeps without being woken by each event: events that come during the sleep are assessed together.
         sleep_until(quiet_until).await;
         if gc_pass.cache.changed().now_or_never().is_none() {
             return;

@@ -142,6 +142,6 @@ async fn serve_connection(stream: TcpStream, routes: Routes) {
     match timeout(MAX_CONNECTION_TIME, connection).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!("a connection failed: {error}"),
-        Err(_) => tracing::debug!("a connection was not ended by its client within {MAX_CONNECTION_TIME:?}"),
+        Err(_) => tracing::debug!("closed a connection that did not end within {MAX_CONNECTION_TIME:?}"),
     }
 }

@@ -17,9 +17,9 @@ pub struct LeaderElectionConfig {
     pub name: String,
     /// Unique name of this process; see [`identity`].
     pub identity: String,
-    /// Whether to wait for permission if the role does not allow writing the Lease. Otherwise, the process acts as the
-    /// only replica once the refusals have lasted for the sum of [`Timing::lease`] and [`Timing::write`], until the
-    /// role allows the Lease.
+    /// Whether to wait for permission if the role does not allow writing the Lease. Otherwise, unless this process has
+    /// seen a holder of the Lease, it acts as the only replica once the refusals have lasted for the sum of
+    /// [`Timing::lease`] and [`Timing::write`], until the role allows the Lease.
     pub required: bool,
     /// Periods of the election.
     pub timing: Timing,

@@ -33,7 +33,7 @@ pub enum LeadershipTerm {
 }
 
 /// A deadline by two clocks, which passes when either clock reaches it. The monotonic clock stops while the machine is
-/// suspended, and there are no timers for the boot-time clock.
+/// suspended, and tokio has no timers for the boot-time clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
     monotonic: Instant,
@@ -83,8 +83,8 @@ impl Leadership {
         }
     }
 
-    /// Returns the output of `work`, or `None` and drops `work` if this replica may not write or loses the right
-    /// meanwhile.
+    /// Returns the output of `work`. If this replica may not write, or loses the right before `work` ends, drops `work`
+    /// and returns `None`.
     ///
     /// The clocks are read each time before `work` is polled. So every request that `work` sends between two awaits is
     /// sent while this replica may write, also after the machine was suspended.

@@ -28,8 +28,8 @@ use crate::telemetry::Metrics;
 use elector::Elector;
 use leases::ApiLeases;
 
-/// Takes part in the election until `stop`, then releases the Lease. The task ends when the Lease has been released.
-/// Cancel `stop` only after all tasks that write have ended.
+/// Takes part in the election until `stop`, then releases the Lease. The task ends after the attempt to release the
+/// Lease. Cancel `stop` only after all tasks that write have ended.
 pub fn start(
     kubernetes: kube::Client,
     config: LeaderElectionConfig,

@@ -29,7 +29,7 @@ pub struct Severity {
 }
 
 impl Severity {
-    /// Logs at this severity and above from now on.
+    /// Sets the severity: later lines below this severity are not logged.
     pub fn set(&self, severity: LogSeverity) {
         // Fails only if the subscriber, and so the log, no longer exists.
         let _ = self.handle.reload(targets(severity));

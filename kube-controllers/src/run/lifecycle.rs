@@ -84,7 +84,7 @@ pub(super) async fn run_until_changed(context: &Context, status: &Status) -> Lif
         running.stopped().await;
     };
     if timeout(STOP_DEADLINE, drained).await.is_err() {
-        tracing::warn!("some controllers did not end within {STOP_DEADLINE:?} and are canceled");
+        tracing::warn!("some controllers or watches did not end within {STOP_DEADLINE:?} and are canceled");
     }
     context.metrics.remove_controllers();
     end

@@ -57,7 +57,7 @@ pub fn main(options: &Options, lookup: impl Fn(&str) -> Option<String>) -> ExitC
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error}");
+            tracing::error!("the process ends with a failure: {error}");
             ExitCode::FAILURE
         }
     }
@@ -113,8 +113,8 @@ impl Process {
         ended
     }
 
-    /// Joins the leader election. Returns the right to write, and a future that ends when the Lease has been released.
-    /// Without an election, the right never ends, and the future ends at once.
+    /// Joins the leader election. Returns the right to write, and a future that ends after the attempt to release the
+    /// Lease. Without an election, the right never ends, and the future ends at once.
     fn join_election(
         &self,
         clients: &Clients,

@@ -30,7 +30,7 @@ pub(super) fn stop_on_signal() -> std::io::Result<CancellationToken> {
                 tracing::warn!("received {name} again; ending at once");
                 std::process::exit(1);
             }
-            tracing::info!("received {name}; finishing the current work");
+            tracing::info!("received {name}; the process ends after its current work");
             stopped.cancel();
         }
     });

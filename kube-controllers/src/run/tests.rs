@@ -88,7 +88,7 @@ async fn process_ends_with_an_error_when_objects_move_to_another_api_group() {
         _ = tokio::spawn(hour()) => panic!("the process goes on"),
     };
     let expected = "Calico's objects are in the API group projectcalico.org/v3 and no longer in \
-                    crd.projectcalico.org/v1: this process ends, to be started again for projectcalico.org/v3";
+                    crd.projectcalico.org/v1; a restarted process uses projectcalico.org/v3";
     assert_eq!(error.to_string(), expected);
     assert_eq!(asked.load(Ordering::Relaxed), BEFORE + 2, "two looks in a row found the other group");
 }

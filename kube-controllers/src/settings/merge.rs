@@ -27,8 +27,7 @@ pub struct Merged {
     pub status: KubeControllersConfigurationStatus,
     /// Parts of the configuration that cannot be followed, for the log.
     pub notes: Vec<String>,
-    /// Invalid values that would remove objects in use if they counted as "off". The existing objects stay until the
-    /// value is corrected.
+    /// Invalid values, each with its effect. No object is removed because of them.
     pub problems: Vec<String>,
 }
 
@@ -221,8 +220,8 @@ impl Merger<'_> {
     }
 
     /// Returns the meaning of the value of a field, `default` if the field is empty, and `None` if the value is not
-    /// among `words`. The reported problem then contains `consequence`, which describes the objects that are kept until
-    /// the value is corrected.
+    /// among `words`. The reported problem then contains `consequence`, the effect of the invalid value until it is
+    /// corrected.
     fn keyword<T: Copy>(
         &mut self,
         field: &str,

@@ -43,8 +43,8 @@ pub struct Settings {
     pub log_severity: LogSeverity,
     /// Controllers that run.
     pub enabled: BTreeSet<ControllerName>,
-    /// Interval at which each etcd controller compares all objects. The comparison at the start happens even if it is
-    /// zero.
+    /// Interval at which each etcd controller compares all objects. With an interval of zero, only the comparison at
+    /// the start happens.
     pub reconcile_period: BTreeMap<ControllerName, Duration>,
     /// Number of workers of each controller, at least 1.
     pub workers: BTreeMap<ControllerName, usize>,

@@ -82,7 +82,7 @@ impl Status {
         Status { shared: Arc::new(Shared { path: path.into(), state: Mutex::default() }) }
     }
 
-    /// Requires these components from now on. Each counts as not ready until [`Status::ready`].
+    /// Adds these components to those required. Each counts as not ready until [`Status::ready`].
     pub fn require<const N: usize>(&self, components: [Component; N]) {
         let unready = || Condition { ready: false, reason: "initialized to false".into() };
         self.change(|file| {
@@ -137,7 +137,7 @@ impl Status {
         let mut state = self.state();
         let is_new = change(&mut state);
         if is_new && let Err(error) = state.write(&self.shared.path) {
-            tracing::warn!("the probes read an outdated status: {error}");
+            tracing::warn!("the probes may read an outdated status: {error}");
         }
         is_new
     }

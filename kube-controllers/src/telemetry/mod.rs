@@ -69,8 +69,8 @@ impl Metrics {
         self.controller_registry().register(Box::new(collector))
     }
 
-    /// Removes everything that [`Metrics::register`] added, and the state behind it: these controllers have ended, and
-    /// new ones start.
+    /// Removes everything that [`Metrics::register`] added, and the state behind it. Called when these controllers have
+    /// ended.
     pub fn remove_controllers(&self) {
         *self.controller_registry() = Registry::new();
     }
@@ -107,7 +107,8 @@ impl Metrics {
     /// Returns all metrics, sorted by name.
     fn gather(&self) -> Vec<MetricFamily> {
         let mut families = self.shared.registry.gather();
-        // Clones the registry to release the lock: a collector may take a while, and others may register meanwhile.
+        // Clones the registry to release the lock: a collector may take a while, and a controller may register metrics
+        // then.
         let controller_registry = self.controller_registry().clone();
         families.extend(controller_registry.gather());
         families.sort_by(|one, other| one.name().cmp(other.name()));

@@ -1,4 +1,5 @@
-//! Projections: the fields of each watched object that a controller reads, selected while the object is decoded.
+//! Projections: the fields of each watched Kubernetes object that a controller reads, selected while the object is
+//! decoded.
 
 mod metadata;
 mod pod;

@@ -58,7 +58,8 @@ impl<K: Clone + Ord, V: PartialEq> Cache<K, V> {
 }
 
 impl<K: Ord, V> Cache<K, V> {
-    /// Returns true if a list has been complete, so that an object that is not cached does not exist or was not kept.
+    /// Returns true if a list has been complete, so that an object that is not cached does not exist, is unreadable or
+    /// was not kept.
     pub fn is_synced(&self) -> bool {
         self.is_synced
     }

@@ -13,16 +13,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::logging::panic_message;
 use crate::watched::Watched;
 
-/// An event of a watch. After [`Event::ListStart`], every existing object is delivered once, followed by
-/// [`Event::ListEnd`]; objects that were not delivered in between do not exist. A list may restart before it is
-/// complete.
+/// An event of a watch. After [`Event::ListStart`], every readable object is delivered once, followed by
+/// [`Event::ListEnd`]; objects that were not delivered in between do not exist or are unreadable. A list may restart
+/// before it is complete.
 #[derive(Debug)]
 pub enum Event<'a, T: Watched> {
     /// A full list begins.
     ListStart,
     /// An object exists. It is new or changed, or unchanged and part of a list.
     Upsert(&'a T),
-    /// An object does not exist. It may never have been delivered.
+    /// An object does not exist or is unreadable. It may never have been delivered.
     Delete(&'a T::Key),
     /// The current list is complete.
     ListEnd,
@@ -62,7 +62,11 @@ impl<T: Watched> Subscribers<T> {
             // Unwind-safe: the handler's own state may be incomplete after a panic, and the next full list repairs it.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| handler(event))) {
                 let reason = panic_message(&*panic).unwrap_or("of unknown kind");
-                tracing::error!(kind = T::KIND, reason, "an event handler panicked and missed an event");
+                tracing::error!(
+                    kind = T::KIND,
+                    reason,
+                    "an event handler panicked and missed an event; the next full list of the kind repairs its state"
+                );
             }
         }
     }

@@ -46,7 +46,8 @@ impl RunningWatches {
     }
 
     /// Removes [`Component::Lists`] from `status` when each kind has been listed, except kinds whose list the role
-    /// forbids, which the watch logs. Until then, the probes name the kinds that have not been listed. Never returns.
+    /// forbids or that the API server does not serve. Until then, the probes name the kinds that have not been listed.
+    /// Never returns.
     pub(crate) async fn await_lists(&self, status: &Status) -> Infallible {
         loop {
             let awaited = self.health.iter().filter(|health| health.stats().is_awaited()).map(|health| health.kind);

@@ -18,8 +18,8 @@ const NANOSECONDS: [(&str, i64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Pattern of the texts that [`GoDuration`] and Go's `time.ParseDuration` accept. It does not exclude numbers beyond
-/// 292 years.
+/// Pattern of the texts that [`GoDuration`] and Go's `time.ParseDuration` accept. It also matches durations longer than
+/// 292 years, which both reject.
 #[cfg(any(test, feature = "schema"))]
 const PATTERN: &str = r"^[-+]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$";
 
@@ -113,8 +113,7 @@ fn of_units(number: &str, scale: i64) -> Option<i128> {
     Some(digits(whole)? * i128::from(scale) + part)
 }
 
-/// Formats `15m0s`, `1h30m0s`, `1.5s`, `20ms` or `0s`: from one second up, the seconds always appear, after minutes and
-/// hours if there are any.
+/// Formats a duration as Go does, such as `1h0m0s`, `15m0s`, `1.5s`, `20ms` or `0s`.
 impl fmt::Display for GoDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nanoseconds = self.nanoseconds.unsigned_abs();

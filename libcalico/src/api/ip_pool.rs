@@ -8,8 +8,8 @@ use crate::net::{Cidr, CidrParseError, IpVersion};
 /// A range from which addresses are assigned.
 pub type IpPool = Object<IpPoolSpec>;
 
-/// `spec` of an IPPool. The fields are as stored; the methods below return upstream's defaults for missing values
-/// (IPAM-93).
+/// `spec` of an IPPool. The fields are as stored; `block_prefix`, `allows` and `is_automatic` use upstream's defaults
+/// for missing values (IPAM-93).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
@@ -91,7 +91,7 @@ impl IpPoolSpec {
         self.cidr.parse()
     }
 
-    /// Returns the prefix length of a block: 26 or 122 if the pool does not set it.
+    /// Returns the prefix length of a block. If the pool sets none or 0, this is 26 for IPv4 and 122 for IPv6.
     pub fn block_prefix(&self, version: IpVersion) -> u8 {
         match (self.block_size, version) {
             (Some(size), _) if size != 0 => size,
@@ -100,15 +100,15 @@ impl IpPoolSpec {
         }
     }
 
-    /// Returns true if addresses may be used for `purpose`. A use that is unknown to this build permits no known
-    /// purpose.
+    /// Returns true if the pool's addresses may be used for `purpose`: if `allowed_uses` contains it, or if
+    /// `allowed_uses` is empty and the purpose is workloads or tunnels.
     pub fn allows(&self, purpose: AllowedUse) -> bool {
         let is_default = matches!(purpose, AllowedUse::Workload | AllowedUse::Tunnel);
         if self.allowed_uses.is_empty() { is_default } else { self.allowed_uses.iter().any(|u| u.is(&purpose)) }
     }
 
-    /// Returns true if requests that name no pool may use this pool. Returns false for a mode that is unknown to this
-    /// build.
+    /// Returns true if requests that name no pool may use this pool: if the mode is `Automatic` or missing. Returns
+    /// false for `Manual` and for a mode that is unknown to this build.
     pub fn is_automatic(&self) -> bool {
         self.assignment_mode.as_ref().is_none_or(|mode| mode.is(&AssignmentMode::Automatic))
     }

@@ -12,7 +12,7 @@ pub type IpReservation = Object<IpReservationSpec>;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct IpReservationSpec {
-    /// CIDRs or single addresses; invalid entries are skipped with a warning (IPAM-101).
+    /// CIDRs or single addresses; invalid entries reserve nothing (IPAM-101).
     #[serde(rename = "reservedCIDRs", skip_serializing_if = "Vec::is_empty")]
     pub reserved_cidrs: Vec<String>,
     /// All other fields.

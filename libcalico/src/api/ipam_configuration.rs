@@ -1,11 +1,13 @@
-//! IPAMConfiguration: the IPAM settings of the v3 API. With etcd, allocation uses [`crate::ipam::IpamConfig`] instead
-//! (DS-26).
+//! IPAMConfiguration: the IPAM settings of the v3 API. From this object, allocation reads only the persistence of
+//! KubeVirt addresses. It reads all other settings as [`crate::ipam::IpamConfig`]. On an API server both are the same
+//! object; in etcd they are stored under different keys (DS-26).
 
 use serde::{Deserialize, Serialize};
 
 use super::{Object, Spec, Unknown};
 
-/// The IPAM settings of the v3 API. With etcd, allocation uses [`crate::ipam::IpamConfig`] instead (DS-26).
+/// The IPAM settings of the v3 API. Allocation reads only the persistence of KubeVirt addresses in this form, and all
+/// other settings as [`crate::ipam::IpamConfig`] (DS-26).
 pub type IpamConfiguration = Object<IpamConfigurationSpec>;
 
 /// `spec` of IPAMConfiguration.

@@ -34,7 +34,7 @@ pub struct KubeControllersConfigurationSpec {
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 65535)))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prometheus_metrics_port: Option<i64>,
-    /// Settings of the controllers. A controller without a section does not run.
+    /// Settings of the controllers. The sections select the controllers that run, unless `ENABLED_CONTROLLERS` is set.
     pub controllers: ControllersConfig,
     /// TCP port on localhost for profiles of the process; 0 disables it.
     #[serde(skip_serializing_if = "Option::is_none")]

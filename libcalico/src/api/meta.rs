@@ -27,7 +27,7 @@ pub struct ObjectMeta {
     /// A random UUIDv4, assigned at creation.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// The revision of the object as read. The stored bytes never contain it.
+    /// The revision of the object as read. The encoded object does not contain it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
     /// The creation time in RFC 3339, in whole seconds and UTC. `None` is written as `null`, as Go writes it.
@@ -80,7 +80,8 @@ pub(crate) fn parse_time(text: &str) -> Option<OffsetDateTime> {
 /// The tier of policies that do not name a tier.
 pub const DEFAULT_TIER: &str = "default";
 
-/// The annotation of a stored policy that contains the policy's name. Readers of the v3 API never see it.
+/// The annotation of a stored policy that contains the policy's name. A decoded policy does not have it. In the API
+/// group v1, the annotation of this key contains the v3 metadata of any kind of object.
 pub(crate) const NAME_ANNOTATION: &str = "projectcalico.org/metadata";
 
 #[derive(Deserialize)]
@@ -99,8 +100,8 @@ pub(super) fn note_policy_name(metadata: &mut ObjectMeta) {
 }
 
 /// Removes the annotation from the metadata of a stored policy and sets the policy's name to the name in the
-/// annotation. If the annotation or the name in it is missing, only removes the prefix `default.` from the name of a
-/// policy of the default tier. Returns an error if the annotation is not a JSON object of that form.
+/// annotation. If the annotation or the name in it is missing, the name in the metadata remains, for a policy of the
+/// default tier without the prefix `default.`. Returns an error if the annotation is not a JSON object of that form.
 pub(super) fn restore_policy_name(metadata: &mut ObjectMeta, tier: &str) -> Result<(), serde_json::Error> {
     let noted = match metadata.annotations.remove(NAME_ANNOTATION) {
         Some(text) => serde_json::from_str::<Named>(&text)?.name,
@@ -114,7 +115,8 @@ pub(super) fn restore_policy_name(metadata: &mut ObjectMeta, tier: &str) -> Resu
     Ok(())
 }
 
-/// Returns the name of a policy of the default tier, without the tier prefix of Calico before 3.32.
+/// Returns the name of a policy of the default tier without the prefix `default.` of Calico before 3.32. A name without
+/// the prefix is returned unchanged.
 pub(crate) fn without_tier(name: &str) -> &str {
     name.strip_prefix("default.").unwrap_or(name)
 }

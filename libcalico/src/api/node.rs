@@ -8,8 +8,7 @@ use super::{Object, Spec, Unknown};
 /// A host. Its labels decide which pools it uses.
 pub type Node = Object<NodeSpec>;
 
-/// `spec` of Node. The plugins use only the labels of a Node, and kube-controllers also the orchestrator references and
-/// the addresses. The other fields exist so that Nodes written by people can be validated.
+/// `spec` of Node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSpec {
@@ -46,7 +45,8 @@ pub struct NodeSpec {
 }
 
 impl NodeSpec {
-    /// Returns the node's name in Kubernetes; `None` for a node that no reference assigns to Kubernetes (KC-402).
+    /// Returns the node's name in the first reference to Kubernetes; `None` if there is no such reference or its name
+    /// is empty (KC-402).
     pub fn kubernetes_name(&self) -> Option<&str> {
         let reference = self.orch_refs.iter().find(|reference| reference.orchestrator == "k8s")?;
         Some(reference.node_name.as_str()).filter(|name| !name.is_empty())

@@ -8,7 +8,7 @@ use super::{Object, Spec, Unknown};
 pub type BgpPeer = Object<BgpPeerSpec>;
 /// BGP settings. The settings of one node are named `node.NAME`.
 pub type BgpConfiguration = Object<BgpConfigurationSpec>;
-/// Settings of calico-node. The settings of one node are named `node.NAME`.
+/// Settings of Felix, a part of calico-node. The settings of one node are named `node.NAME`.
 pub type FelixConfiguration = Object<FelixConfigurationSpec>;
 
 /// `spec` of a BGPPeer.

@@ -94,7 +94,8 @@ impl ObjectKey {
         ObjectKey { namespace: Some(namespace.into()), name: name.into() }
     }
 
-    /// Parses `<namespace>/<name>`. Returns `None` if the `/`, the namespace or the name is missing.
+    /// Parses `<namespace>/<name>`; the namespace ends at the first `/`. Returns `None` if the `/`, the namespace or
+    /// the name is missing.
     pub(crate) fn parse_namespaced(text: &str) -> Option<Self> {
         let (namespace, name) = text.split_once('/')?;
         (!namespace.is_empty() && !name.is_empty()).then(|| Self::namespaced(namespace, name))

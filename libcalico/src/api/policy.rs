@@ -13,9 +13,9 @@ use super::{Object, Rule, Spec, Unknown};
 pub type NetworkPolicy = Object<PolicySpec<InNamespace>>;
 /// A policy for all endpoints.
 pub type GlobalNetworkPolicy = Object<PolicySpec<Global>>;
-/// A policy for the endpoints of one namespace that is previewed and not enforced.
+/// A policy for the endpoints of one namespace. It is only previewed, not enforced.
 pub type StagedNetworkPolicy = Object<PolicySpec<StagedInNamespace>>;
-/// A policy for all endpoints that is previewed and not enforced.
+/// A policy for all endpoints. It is only previewed, not enforced.
 pub type StagedGlobalNetworkPolicy = Object<PolicySpec<StagedGlobal>>;
 
 /// `spec` of a policy of the kind `K`.

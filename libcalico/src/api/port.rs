@@ -47,7 +47,8 @@ pub enum PortParseError {
 }
 
 impl Protocol {
-    /// Parses a number or a name. A known name is converted to Calico's spelling; any other name is kept unchanged.
+    /// Parses a number from 0 to 255, or a name. A known name is converted to Calico's spelling; any other text becomes
+    /// a name unchanged.
     pub fn parse(text: &str) -> Self {
         if let Ok(number) = text.parse() {
             return Protocol::Number(number);
@@ -122,7 +123,7 @@ impl<'de> Deserialize<'de> for Port {
     }
 }
 
-/// Decodes a number, a number as text, or a name, which is kept unchanged.
+/// Decodes a number from 0 to 255, the same as text, or a name, which is kept unchanged.
 impl<'de> Deserialize<'de> for Protocol {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match NumberOrText::deserialize(deserializer)? {

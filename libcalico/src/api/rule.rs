@@ -35,8 +35,8 @@ pub struct RuleEntity {
     /// The selector of the endpoints that match; empty for all.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub selector: String,
-    /// The selector of the endpoints' namespaces. In a namespaced policy, an empty selector means the policy's
-    /// namespace.
+    /// The selector of the endpoints' namespaces. If it is empty and `selector` is not, only endpoints of the policy's
+    /// namespace match, or endpoints of all namespaces in a global policy.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace_selector: String,
     /// The ports; an empty list means all.

@@ -1,4 +1,4 @@
-//! Compares our conversion with recordings of upstream's controllers: every policy and profile must be equal.
+//! Compares our conversion with recordings of upstream's controllers on etcd: every policy and profile must be equal.
 
 use std::collections::BTreeMap;
 use std::fs;

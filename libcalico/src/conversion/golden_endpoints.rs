@@ -34,7 +34,7 @@ fn recordings() -> Vec<(String, Value)> {
     recordings
 }
 
-/// Returns the objects under `prefix` that exist after any step, each with the step that wrote it first.
+/// Returns each key under `prefix` once, with the first step after which it exists and its value after that step.
 fn written_objects<'r>(recording: &'r Value, prefix: &str) -> Vec<(&'r Value, &'r str, &'r Value)> {
     let mut found: Vec<(&Value, &str, &Value)> = Vec::new();
     for step in recording["steps"].as_array().unwrap() {

@@ -13,7 +13,8 @@ pub const SERVICE_ACCOUNT_PROFILE_PREFIX: &str = "ksa.";
 /// The label with the name of the namespace or service account. It replaces a label of the same key on the object.
 const NAME_LABEL: &str = "projectcalico.org/name";
 
-/// Returns the profile of a namespace. It passes the labels on and allows all traffic that no policy selects (KC-241).
+/// Returns the profile of a namespace. It passes the labels on, and allows all traffic of endpoints that no policy
+/// selects (KC-241).
 pub fn namespace_profile(name: &str, labels: &BTreeMap<String, String>) -> ProfileSpec {
     let (ingress, egress) = (vec![Rule::allow()], vec![Rule::allow()]);
     ProfileSpec { ingress, egress, labels_to_apply: inherited_labels("pcns.", name, labels), ..ProfileSpec::default() }
@@ -39,8 +40,8 @@ pub enum ProfileReach {
     Anyone,
 }
 
-/// Returns the profile named after `network`: it allows all egress, ingress from `reach`, and adds the label of the
-/// network's members.
+/// Returns the profile named after `network`. It allows all egress, allows ingress from `reach`, and gives its
+/// endpoints an empty label with the key `network`.
 pub fn default_profile(network: &str, reach: ProfileReach) -> Profile {
     let selector = match reach {
         ProfileReach::SameNetwork => format!("has({network})"),

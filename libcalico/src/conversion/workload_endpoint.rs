@@ -32,11 +32,11 @@ impl WorkloadIdentity {
         Ok(endpoint)
     }
 
-    /// Updates the existing endpoint of a workload. The endpoint keeps its name, the name of its interface and all
+    /// Updates the existing endpoint of a workload. The endpoint keeps its name, the names of its interfaces and all
     /// fields that we do not model.
     ///
-    /// A pod's endpoint gets the new addresses and the current data of the pod (CNI-125). A container's endpoint only
-    /// joins the network and keeps its addresses (CNI-149).
+    /// A pod's endpoint gets the new addresses and the current data of the pod (CNI-125). A plain container's endpoint
+    /// gets the network's profile and Calico's two labels, and keeps its addresses (CNI-149).
     pub fn update(&self, existing: WorkloadEndpoint, addresses: &[IpAddr]) -> WorkloadEndpoint {
         let mut endpoint = existing;
         match &self.orchestrator {
@@ -76,7 +76,8 @@ fn describe_pod(endpoint: &mut WorkloadEndpoint, pod: &PodIdentity) {
     }
 }
 
-/// Returns the labels of a pod's endpoint: the labels of the pod and those that Calico adds.
+/// Returns the labels of a pod's endpoint: the labels of the pod, and Calico's own, which replace labels of the same
+/// key.
 pub fn pod_labels(namespace: &str, labels: &BTreeMap<String, String>, account: &str) -> BTreeMap<String, String> {
     let mut labels = labels.clone();
     labels.insert(NAMESPACE_LABEL.into(), namespace.into());

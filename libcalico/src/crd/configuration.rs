@@ -27,8 +27,8 @@ pub(super) fn kube_controllers(group: ApiGroup) -> Value {
         .definition
 }
 
-/// Adds the constraints of the settings that the types cannot express, for the requested settings and for those in
-/// effect.
+/// Adds the constraints and defaults that the type of the settings cannot express. `spec` is the schema of the `spec`
+/// or of `runningConfig`.
 fn fields(spec: &mut Field<'_>) {
     spec.required(&["controllers"]);
     spec.at("healthChecks").default("Enabled");

@@ -1,5 +1,5 @@
 //! [`CustomResource`]: a kind in an API group, and its CustomResourceDefinition. [`Field`]: constraints of a field
-//! beyond its type. [`Conditions`]: the status of the kinds whose objects controllers check.
+//! beyond its type. [`Conditions`]: a status that consists of conditions.
 
 use schemars::JsonSchema;
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ impl CustomResource {
             "spec": {
                 "group": group_name,
                 "names": { "kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": singular },
-                // An installed definition that is older than structural schemas may have `true`.
+                // Replaces the `true` that an installed definition from before structural schemas may have.
                 "preserveUnknownFields": false,
                 "scope": "Cluster",
                 "versions": [{ "name": version, "served": true, "storage": true, "schema": schema }],
@@ -127,7 +127,7 @@ impl CustomResource {
     }
 }
 
-/// `status` with conditions, of the kinds whose objects controllers check.
+/// `status` that consists of conditions.
 #[derive(JsonSchema)]
 pub struct Conditions {
     /// Findings of controllers, at most one of each type.

@@ -28,7 +28,7 @@ pub struct IpamBlockSpec {
     pub attributes: Vec<AllocationAttribute>,
     /// Counter that increases with each write of the block.
     pub sequence_number: Option<i64>,
-    /// Sequence number of the write that assigned an address, by the position of the address in the block.
+    /// Sequence number of the block before the write that assigned an address, by the position of the address.
     pub sequence_number_for_allocation: Option<BTreeMap<String, i64>>,
     /// Set just before the block is deleted. Do not set it by hand.
     pub deleted: Option<bool>,

@@ -1,9 +1,10 @@
-//! The CustomResourceDefinitions of Calico's kinds in both API groups. `make generate` writes them to `deploy/crds/v1`
-//! and `deploy/crds/v3`.
+//! The CustomResourceDefinitions of the kinds that [`definitions`] lists, in both API groups. FelixConfiguration,
+//! BGPConfiguration and BGPPeer have no definition here. `make generate` writes the definitions to `deploy/crds/v1` and
+//! `deploy/crds/v3`.
 //!
-//! The schema of most kinds is generated from the types of [`crate::api`]. Blocks, affinities and handles are stored in
-//! another form than in etcd ([`crate::kubernetes`]); this folder has types for that form, of which only the schema is
-//! used.
+//! Each schema is generated from a Rust type, in most cases from a type of [`crate::api`]. Blocks, affinities and
+//! handles are stored in another form than in etcd ([`crate::kubernetes`]), and policies have more fields than our
+//! programs use. `ipam` and `policy` contain types for these, of which only the schema is used.
 //!
 //! The files `ipam`, `network`, `configuration` and `policy` add the constraints that a type cannot express: required
 //! fields, defaults of the API server, rules across fields, the columns of `kubectl get`. All of these are upstream's

@@ -1,11 +1,11 @@
 //! The schema of a Rust type as a *structural schema*, the only form that the API server accepts.
 //!
-//! The schema that schemars generates is changed in these ways, and in no other:
+//! The schema that schemars generates is changed in these ways:
 //!
 //! | schemars | here | why |
 //! |---|---|---|
-//! | `"type": ["string", "null"]` of a field | `"type": "string"` | the API server drops a null |
-//! | the same of an item or a map's value | and `"nullable": true` | a null has a meaning: a free address |
+//! | `"type": ["string", "null"]`, or `anyOf` with null, of a field | without null | the API server drops a null |
+//! | the same of an item or a map's value | without null, and `"nullable": true` | a null stands for a free address |
 //! | `oneOf` of the variants of an enum | `enum` | no type may be inside `oneOf` |
 //! | `additionalProperties` beside `properties` | none | our types keep unknown fields; the API server drops them |
 //! | `default` | none | it is the value that we read for a missing field, not one that the API server should store |
@@ -57,8 +57,8 @@ fn convert(schema: &mut Value) -> bool {
     is_nullable
 }
 
-/// Replaces an `anyOf` of a schema and null by that schema, with the description of the field. Returns true if there
-/// was a null.
+/// Replaces an `anyOf` of one schema and null by that schema, and keeps the description of the field. Returns true if
+/// there was a null. Does nothing and returns false for any other schema.
 fn remove_null_branch(schema: &mut Map<String, Value>) -> bool {
     let Some(branches) = schema.get("anyOf").and_then(Value::as_array) else { return false };
     let is_null = |branch: &&Value| branch["type"] == "null";
@@ -72,7 +72,8 @@ fn remove_null_branch(schema: &mut Map<String, Value>) -> bool {
     is_nullable
 }
 
-/// Removes null from the types, and from the values of an enum. Returns true if null was one of the types.
+/// Replaces a list of one type and null by that type, and removes null from the values of an enum. Returns true if null
+/// was in the list. Does nothing and returns false for any other schema.
 fn remove_null_type(schema: &mut Map<String, Value>) -> bool {
     let Some(Value::Array(types)) = schema.get("type") else { return false };
     let is_nullable = types.iter().any(|one| one == "null");
@@ -84,8 +85,8 @@ fn remove_null_type(schema: &mut Map<String, Value>) -> bool {
     is_nullable
 }
 
-/// Converts the variants of an enum, each a `const` with a description, to the values of a single field, with all
-/// descriptions in the field's. Does nothing if a variant is not a `const`.
+/// Converts the `oneOf` of an enum's variants, each a `const` with a description, to one `enum` whose description
+/// contains the descriptions of the variants. Does nothing if a variant is not a `const`.
 fn variants_as_enum(schema: &mut Map<String, Value>) {
     let Some(Value::Array(variants)) = schema.get("oneOf") else { return };
     let values: Vec<_> = variants.iter().filter_map(|variant| variant.get("const").cloned()).collect();

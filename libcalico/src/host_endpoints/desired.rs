@@ -17,8 +17,8 @@ const ALL_INTERFACES: &str = "*";
 pub struct DesiredEndpoints {
     /// The endpoints.
     pub endpoints: Vec<HostEndpoint>,
-    /// True if part of the configuration could not be applied. No endpoint of the node may be deleted then, because the
-    /// part that could not be applied may require the endpoint.
+    /// True if part of the configuration could not be read or applied. No endpoint of the node may be deleted then,
+    /// because that part may require the endpoint.
     pub keep: bool,
     /// The templates that cannot be applied.
     pub problems: Vec<TemplateProblem>,

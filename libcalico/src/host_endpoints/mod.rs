@@ -21,10 +21,10 @@ pub use desired::{DesiredEndpoints, TemplateProblem, desired, differs};
 /// The label of endpoints that kube-controllers creates.
 pub const CREATED_BY: (&str, &str) = ("projectcalico.org/created-by", "calico-kube-controllers");
 
-/// The profile of endpoints that kube-controllers creates. It allows all traffic that no policy selects.
+/// The profile of endpoints that kube-controllers creates. It allows all traffic of endpoints that no policy selects.
 pub const PROFILE: &str = "projectcalico-default-allow";
 
-/// Returns true if kube-controllers created the endpoint. All other endpoints remain unchanged.
+/// Returns true if the endpoint has the label of endpoints that kube-controllers creates.
 pub fn is_ours(endpoint: &HostEndpoint) -> bool {
     endpoint.metadata.labels.get(CREATED_BY.0).is_some_and(|creator| creator == CREATED_BY.1)
 }
@@ -34,7 +34,8 @@ pub fn is_ours(endpoint: &HostEndpoint) -> bool {
 pub struct AutoHostEndpoints {
     /// True if nodes get any endpoints (`autoCreate`).
     pub enabled: bool,
-    /// True if each node gets an endpoint for all its interfaces (`createDefaultHostEndpoint`).
+    /// True if each node gets an endpoint for all its interfaces, provided that `enabled` is true
+    /// (`createDefaultHostEndpoint`).
     pub default_endpoint: bool,
     /// The templates of further endpoints.
     pub templates: Vec<HostEndpointTemplate>,
@@ -47,8 +48,8 @@ const MAX_NAME: usize = 253;
 const SUFFIX: &str = "auto-hep";
 
 /// Returns `NODE-auto-hep`, with the names of the template and the interface, if any, before the suffix. A name that is
-/// too long, or that Kubernetes rejects because an interface may be named `Eth_0`, becomes `HASH-auto-hep` with a hash
-/// of the name (KC-485, KC-489).
+/// longer than 253 bytes, or that Kubernetes rejects, such as one with the interface `Eth_0`, becomes `HASH-auto-hep`
+/// with a hash of the name (KC-485, KC-489).
 pub fn auto_host_endpoint_name(node: &str, template: Option<&str>, interface: Option<&str>) -> String {
     let parts = [Some(node), template, interface, Some(SUFFIX)];
     let name = parts.into_iter().flatten().collect::<Vec<_>>().join("-");
@@ -69,7 +70,8 @@ pub struct HostNode {
     pub name: String,
     /// The node's labels.
     pub labels: BTreeMap<String, String>,
-    /// All addresses of the node, without duplicates, in upstream's order (KC-486).
+    /// The addresses of the node, its tunnels and its interfaces, except external ones: without duplicates, in
+    /// upstream's order (KC-486).
     pub addresses: Vec<IpAddr>,
     /// The node's interfaces.
     pub interfaces: Vec<NodeInterface>,
@@ -85,7 +87,7 @@ pub struct NodeInterface {
 }
 
 impl HostNode {
-    /// Extracts the data from a node. Entries that are not addresses are skipped, because the others remain valid.
+    /// Extracts the data from a node. Texts that are not addresses, and interfaces without a name, are skipped.
     pub fn of(node: &Node) -> Self {
         let interfaces: Vec<NodeInterface> = node.spec.interfaces.iter().filter_map(interface).collect();
         let mut addresses = Vec::new();
@@ -100,7 +102,7 @@ impl HostNode {
     }
 }
 
-/// Returns the texts that may be addresses of the node, except those of interfaces.
+/// Returns the texts of the node's BGP, tunnel and internal addresses. A text may be empty or not an address.
 fn address_texts(node: &Node) -> impl Iterator<Item = &str> {
     let spec = &node.spec;
     let bgp = spec.bgp.iter().flat_map(|bgp| [&bgp.ipv4_address, &bgp.ipv6_address, &bgp.ipv4_ipip_tunnel_addr]);

@@ -33,7 +33,8 @@ fn templates(templates: Value) -> AutoHostEndpoints {
     AutoHostEndpoints { enabled: true, templates, ..AutoHostEndpoints::default() }
 }
 
-/// Matches `a|b` and plain parts of names, in place of regular expressions.
+/// Stands for a regular expression: returns true if the name contains one of the texts between `|`, and an error for
+/// the pattern `(`.
 fn is_match(pattern: &str, interface: &str) -> Result<bool, String> {
     match pattern {
         "(" => Err("unclosed group".into()),

@@ -18,11 +18,13 @@ pub enum AffinityOwner {
     Virtual(String),
 }
 
-/// The owner of the affinities of blocks for Services, and the node name in requests for such addresses (KC-500).
+/// The name of the virtual owner of the blocks for Services. Requests for addresses of Services also name it as the
+/// node (KC-500).
 pub const LOAD_BALANCER_HOST: &str = "load-balancer";
 
 impl AffinityOwner {
-    /// Parses a block's `affinity` field. Text without a known prefix gives no owner, as in upstream.
+    /// Parses a block's `affinity` field. Returns `None` for a text that does not begin with `host:` or `virtual:`, as
+    /// in upstream.
     pub fn parse(affinity: &str) -> Option<Self> {
         let (kind, name) = affinity.split_once(':')?;
         Self::of_kind(kind, name)
@@ -71,7 +73,8 @@ pub enum AffinityState {
     /// The owner is about to give the block up.
     #[serde(rename = "pendingDeletion")]
     PendingDeletion,
-    /// The state in data of old Calico versions. The allocator treats it as confirmed (IPAM-68).
+    /// The state of an affinity that is stored without a state, as old Calico versions did. The allocator treats it as
+    /// confirmed (IPAM-68).
     #[default]
     #[serde(rename = "")]
     Unset,
@@ -107,16 +110,17 @@ impl fmt::Display for AffinityKey {
     }
 }
 
-/// The affinities to list. Without an owner, a list contains only the affinities of hosts, as in upstream (IPAM-80).
+/// The affinities to list. With neither an owner nor `without_labels`, these are the affinities of all hosts, but none
+/// of virtual owners, as in upstream (IPAM-80).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AffinitySelect {
     /// The owner whose affinities are listed.
     pub owner: Option<AffinityOwner>,
-    /// The address family to list; `None` for both. Ignored without an owner.
+    /// The address family to list; `None` for both. Used only with an owner and without `without_labels`.
     pub version: Option<IpVersion>,
-    /// Whether to list only the affinities without labels, whatever the owner. Old Calico versions wrote affinities
-    /// without labels to Kubernetes. A list by owner selects by label and misses them (DS-70). Other datastores have no
-    /// such objects.
+    /// Whether to list the affinities without labels, of all owners, instead of those of `owner`. Old Calico versions
+    /// wrote affinities without labels to Kubernetes. A list by owner selects by label and misses them (DS-70). Other
+    /// datastores have no such objects.
     pub without_labels: bool,
 }
 

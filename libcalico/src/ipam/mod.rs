@@ -25,7 +25,7 @@
 //!   follow the order of [`BlockWalk`].
 //!
 //! [`utilization()`] counts the addresses in use, [`assess()`] decides whether an address is in use, and [`audit()`]
-//! reports contradictions. `gc` selects the addresses, handles and blocks to release.
+//! reports contradictions. `gc` selects the addresses, handles, blocks and affinities to release.
 
 mod affinity;
 mod audit;

@@ -111,7 +111,7 @@ struct InterfaceStatus {
 }
 
 /// Returns the addresses in Multus's annotation, with `None` for each unreadable one, or a single `None` for an
-/// unreadable annotation.
+/// unreadable annotation. Without an annotation, returns no address.
 fn of_other_interfaces(status: Option<&str>) -> Vec<Option<IpAddr>> {
     let Some(status) = status.filter(|status| !status.is_empty()) else { return Vec::new() };
     let Ok(interfaces) = serde_json::from_str::<Vec<InterfaceStatus>>(status) else { return vec![None] };
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn address_of_a_pod_with_an_invalid_status_is_undecided() {
+    fn address_of_a_pod_with_an_invalid_status_or_node_is_undecided() {
         for ips in [&[][..], &["10.0.0.0/24"], &["ten"], &["10.0.0.1", "ten"]] {
             assert_eq!(Fixture::running(ips).lookup("10.0.0.9").0, None, "{ips:?}");
         }

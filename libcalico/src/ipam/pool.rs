@@ -44,8 +44,9 @@ impl Pool {
     }
 }
 
-/// Returns the pool of an object if the pool is in service and of the family (IPAM-93), otherwise the reason why not. A
-/// request for a particular address uses the pool of that address only under the same conditions (IPAM-132).
+/// Returns the pool of an object if the pool is of the family and in service: not disabled, not being deleted, and not
+/// marked as not allocatable (IPAM-93). Otherwise returns the reason why not. A request for a particular address uses
+/// the pool of that address only under the same conditions (IPAM-132).
 pub fn enabled_pool(object: &IpPool, version: IpVersion) -> Result<Pool, PoolRejection> {
     let spec = &object.spec;
     let cidr = spec.range().map_err(|_| PoolRejection::InvalidCidr { cidr: spec.cidr.clone() })?;
@@ -162,7 +163,8 @@ pub enum PoolRejection {
     /// No address is free in any block that the node may use.
     #[error("full: {in_use} of {capacity} in use")]
     Full {
-        /// The number of addresses that are not free, including those that are cooling down or reserved.
+        /// The number of addresses in blocks that are not free, including those that are cooling down, plus the number
+        /// of reserved addresses; `capacity` at most.
         in_use: u64,
         /// The number of addresses in the pool.
         capacity: u64,

@@ -36,7 +36,7 @@ impl Reservations {
         Reservations { ranges }
     }
 
-    /// Returns the ranges that the stored objects reserve, and their malformed entries.
+    /// Returns the ranges that the stored objects reserve, and the malformed entries, which reserve nothing.
     pub fn of<'a>(objects: impl IntoIterator<Item = &'a IpReservation>) -> (Self, Vec<MalformedReservation>) {
         let (mut ranges, mut malformed) = (Vec::new(), Vec::new());
         for object in objects {

@@ -1,8 +1,7 @@
 //! [`BlockSummary`]: the fields of a block that a search for room reads. [`Room`]: the result that the search keeps.
 //!
-//! A search that finds no address has read every block of the cluster. Most of a block describes the pods that use its
-//! addresses. The search skips that part and keeps a few bytes per block. A block to be changed is read again
-//! completely.
+//! A search may read every block of the cluster. Most of a block describes the pods that use its addresses. The search
+//! skips that part and keeps a few bytes per block. A block to be changed is read again completely.
 
 use serde::Deserialize;
 use time::{Duration, OffsetDateTime};
@@ -35,8 +34,8 @@ impl ListedBlock {
     }
 }
 
-/// A block without the attributes of its allocations' owners. It decodes from a stored value and from a custom
-/// resource.
+/// A block without the attributes of its allocations' owners. It decodes from a stored value, and from the `spec` of a
+/// custom resource.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "Fields")]
 pub struct BlockSummary(Block);
@@ -106,7 +105,7 @@ pub(super) fn may_be_reclaimed(block: &Block, now: OffsetDateTime) -> bool {
     parse_time(claimed).is_some_and(|claimed| (now - claimed).abs() >= RECLAIM_AFTER)
 }
 
-/// The fields under both names: those of the stored value, and those of the custom resource's `spec`.
+/// The fields, with the names of the stored value or of the custom resource's `spec`.
 #[derive(Deserialize)]
 struct Fields {
     cidr: Cidr,
@@ -124,8 +123,8 @@ struct Fields {
     deleted: bool,
 }
 
-/// The fields of an attribute that decide whether a block is empty: the handle identifies addresses that Windows
-/// reserves.
+/// The fields of an attribute that a search for room reads. The handle identifies addresses that Windows reserves, and
+/// the release time those that are cooling down.
 #[derive(Deserialize)]
 struct AttributeFields {
     #[serde(default)]
@@ -169,7 +168,7 @@ mod tests {
         AffinityOwner::Host(name.into())
     }
 
-    /// Returns a block with four addresses of `node2`, claimed long ago, with `fields` changed.
+    /// Returns a block of `node2` with four free addresses, claimed long ago, with `fields` changed.
     fn stored(fields: Value) -> Value {
         let mut block = json!({
             "cidr": "10.0.0.0/30", "affinity": "host:node2", "affinity_claim_time": "2026-08-22T00:00:00Z",
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn survey_of_a_block_matches_its_full_decode() {
+    fn room_is_the_same_in_a_stored_value_and_in_a_custom_resource() {
         let held = json!({"handle_id": "net.a", "secondary": {"pod": "a", "releasedAt": "no time"}, "future": [1]});
         let released = json!({"releasedAt": "2026-08-22T01:02:00Z"});
         let reserved = &["10.0.0.0/30"][..];

@@ -51,7 +51,8 @@ impl Tunnel {
     }
 }
 
-/// Returns the addresses of a node's tunnel devices, each with the owner that its allocation records.
+/// Returns the addresses of a node's tunnel devices, each with the owner that its allocation has to record. Skips
+/// unreadable addresses.
 pub fn tunnels_of(node: &Node) -> impl Iterator<Item = (IpAddr, RecordedOwner)> {
     let (name, spec) = (node.metadata.name.as_str(), &node.spec);
     let ipip = spec.bgp.as_ref().map(|bgp| bgp.ipv4_ipip_tunnel_addr.as_str()).unwrap_or_default();

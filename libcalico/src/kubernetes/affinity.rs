@@ -21,12 +21,13 @@ pub(super) const LABELS: [&str; 3] = [HOSTNAME_HASH_LABEL, TYPE_LABEL, VERSION_L
 /// affinities once (IPAM-47).
 const WITHOUT_LABELS: &str = "!projectcalico.org/affinity-type";
 
-/// The length in bytes that a name must be below; a longer name is shortened and gets a hash.
+/// The length in bytes from which a name is shortened and gets a hash.
 const NAME_LIMIT: usize = 253;
 /// The number of hexadecimal digits of the hash in a shortened name.
 const HASH: usize = 11;
 
-/// Returns the name of the resource of an affinity. The name does not contain the owner's type (IPAM-71).
+/// Returns the name of the resource of an affinity: the owner's name and the range, shortened and with a hash if it is
+/// too long. The name does not contain the owner's type (IPAM-71).
 pub fn affinity_name(key: &AffinityKey) -> String {
     let (owner, cidr) = (key.owner.name(), cidr_name(&key.cidr));
     let name = format!("{owner}-{cidr}");
@@ -48,9 +49,9 @@ pub(super) fn labels(key: &AffinityKey) -> [(&'static str, String); 3] {
     ]
 }
 
-/// Returns the label selector for a list of affinities below `prefix`: `Some(None)` to list all, `None` if no list of
-/// affinities has that prefix. A list for all hosts uses no label selector, so that it includes affinities without
-/// labels.
+/// Returns the label selector for a list of affinities below `prefix`: `Some(None)` for no selector, `None` if no list
+/// of affinities has that prefix. A list for all owners of a type uses no selector, so that it includes affinities
+/// without labels.
 pub(super) fn selector(prefix: &str) -> Option<Option<String>> {
     if is_of_any_owner(prefix) {
         return Some(Some(WITHOUT_LABELS.to_owned()));
@@ -74,7 +75,7 @@ pub(super) fn is_of_any_owner(prefix: &str) -> bool {
 }
 
 /// Converts a `spec` to the key and the stored fields of an affinity. Returns an error if the node or the range is
-/// missing, or if the range, the type or the mark for deletion is invalid.
+/// missing, if the range or the type is invalid, or if the mark for deletion in v1 is an invalid text.
 pub(super) fn from_spec(group: ApiGroup, mut spec: Fields) -> Result<(AffinityKey, Fields), Malformed> {
     let mut required = |key: &str| take_text(&mut spec, key).ok_or_else(|| Malformed(format!("spec.{key} is missing")));
     let node = required("node")?;

@@ -1,5 +1,5 @@
-//! Passes every object that upstream was recorded to leave in either API group through the codec and our types,
-//! and back. Each must be unchanged.
+//! Passes the custom resources that upstream was recorded to leave in either API group through the codec and our types,
+//! and back. Each must be unchanged, except for fields that the API server sets.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,8 +12,8 @@ use crate::api::{ClusterInformation, IpPool, ObjectSelect, WorkloadEndpoint};
 use crate::ipam::{AffinityOwner, AffinitySelect, Block, BlockAffinity, Handle, HandleId};
 use crate::store::{Freshness, Kind, Range, ReadBatch, Write, decode_entry};
 
-/// Returns the value that replaces a placeholder of the recordings. Each placeholder has its own value, of the
-/// placeholder's type.
+/// Returns the value that replaces a placeholder of the recordings, such as `<uid1>` or `<time>`. Different
+/// placeholders have different values. Returns `None` for any other text.
 fn value_of_mark(mark: &str) -> Option<Value> {
     let inner = mark.strip_prefix('<')?.strip_suffix('>')?;
     if let Some(number) = inner.strip_prefix("uid") {
@@ -47,7 +47,7 @@ fn values_for_marks(value: &mut Value) {
 
 pub(crate) type State = BTreeMap<String, Value>;
 
-/// Returns every recorded state of the datastore, with the name of its recording.
+/// Returns every recorded state of the datastore, with the names of its recording and its step.
 pub(crate) fn states(folder: &str) -> Vec<(String, State)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(folder);
     let mut states = Vec::new();
@@ -75,7 +75,8 @@ fn whole<K: Kind>(select: &K::Select) -> Range {
     batch.ranges()[0].clone()
 }
 
-/// Reads the object as part of the range, then alone, and writes it back at the revision as read.
+/// Reads the object as part of a list, then alone, and writes it back at the revision as read. Checks that the object
+/// is the same each time.
 fn round_trip<K: Kind>(codec: &Codec, select: &K::Select, name: &str, object: &Value) -> K::Key {
     let DecodedObject { entry, is_tombstone } = codec.decode(&whole::<K>(select), object.clone()).unwrap();
     assert!(!is_tombstone);
@@ -99,7 +100,7 @@ fn round_trip<K: Kind>(codec: &Codec, select: &K::Select, name: &str, object: &V
     read.key
 }
 
-/// Adds the two things that a v1 writer adds to an object that only kubectl wrote: the annotation, and the time in it.
+/// Adds the annotation with the creation time to a v1 ClusterInformation that only kubectl wrote, as a v1 writer does.
 fn with_own_annotation(object: &Value, kind: &str) -> Value {
     let mut object = object.clone();
     let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
@@ -111,8 +112,8 @@ fn with_own_annotation(object: &Value, kind: &str) -> Value {
     object
 }
 
-/// Removes the fields that the API server sets regardless of the request, or that it is asked not to keep. A uid may be
-/// sent, but never a different one.
+/// Removes the metadata that the API server sets regardless of the request, and from a block also the record of field
+/// managers, which a write discards.
 fn without_servers_own(mut object: Value) -> Value {
     let server_fields = if object["kind"] == "IPAMBlock" { &["managedFields"][..] } else { &[] };
     let metadata = object["metadata"].as_object_mut().unwrap();
@@ -161,8 +162,8 @@ fn every_recorded_kubernetes_object_round_trips() {
     }
 }
 
-/// A write of a new object sends the same as upstream: the recorded object without the fields that the API server
-/// added.
+/// The creation of a block, a handle or an affinity sends the same as upstream: the recorded object without the fields
+/// that the API server added.
 #[test]
 fn created_objects_match_upstreams_recorded_objects() {
     for (folder, group) in GROUPS {

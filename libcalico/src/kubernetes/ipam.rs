@@ -60,8 +60,8 @@ pub(super) fn block_from_spec(mut spec: Fields) -> Fields {
     spec
 }
 
-/// Converts a stored block to a `spec`. The API server drops nulls and then rejects the object if a required field is
-/// missing (DS-55).
+/// Converts a stored block to a `spec`, with an empty value for each required field that is null or missing. The API
+/// server drops nulls and then rejects an object without such a field (DS-55).
 pub(super) fn block_to_spec(mut block: Fields) -> Fields {
     if let Some(time) = block.remove(CLAIM_TIME.0) {
         block.insert(CLAIM_TIME.1.into(), time);
@@ -116,9 +116,9 @@ const HASH: usize = 11;
 
 /// Returns the name of the resource: the ID in lower case (IPAM-74).
 ///
-/// Upstream cannot store a handle whose ID contains characters that are invalid in names, such as the `_` of a
-/// network's name. We replace them and append a hash of the ID. Upstream finds such a handle in lists, by the ID in its
-/// `spec`.
+/// Upstream cannot store a handle whose ID is too long for a name or contains characters that are invalid in names,
+/// such as the `_` of a network's name. We shorten the ID, replace such characters and append a hash of the ID.
+/// Upstream finds such a handle in lists, by the ID in its `spec`.
 pub fn handle_name(id: &HandleId) -> String {
     let lower = id.as_str().to_ascii_lowercase();
     if lower.len() <= NAME_LIMIT && is_dns_name(&lower) {
@@ -215,7 +215,7 @@ mod tests {
 
     /// The stored forms that upstream writes in etcd and on an API server.
     #[test]
-    fn block_spec_matches_upstreams_vector() {
+    fn block_converts_between_upstreams_stored_forms() {
         let stored = fields(json!({
             "cidr": "10.244.1.0/31", "affinity": "host:node-1", "affinity_claim_time": "2026-08-22T06:33:20Z",
             "allocations": [0, null], "unallocated": [1],
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn handle_names_match_upstreams_vectors() {
+    fn handle_name_is_the_id_in_lower_case() {
         assert_eq!(name("k8s-pod-network.9C1E5B7D"), "k8s-pod-network.9c1e5b7d");
         assert_eq!(name("vxlan-tunnel-addr-node-1"), "vxlan-tunnel-addr-node-1");
     }
@@ -333,7 +333,7 @@ mod tests {
 
     /// The stored forms that upstream writes.
     #[test]
-    fn settings_conversion_matches_upstreams_vector() {
+    fn settings_convert_between_upstreams_stored_forms() {
         let stored = json!({"auto_allocate_blocks": true, "maxBlocksPerHost": 20, "new": 1});
         let spec = json!({"strictAffinity": false, "autoAllocateBlocks": true, "maxBlocksPerHost": 20, "new": 1});
         assert_eq!(Value::Object(config_to_spec(stored.as_object().unwrap().clone())), spec);

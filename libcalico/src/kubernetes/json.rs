@@ -19,7 +19,7 @@ pub(super) fn put_object(fields: &mut Fields, key: &str, object: Fields) {
     }
 }
 
-/// Removes and returns the text under `key`; a value of another type stays.
+/// Removes and returns the text under `key`. A value of another type stays, and the result is `None`.
 pub(super) fn take_text(fields: &mut Fields, key: &str) -> Option<String> {
     match fields.remove(key)? {
         Value::String(text) => Some(text),

@@ -118,7 +118,7 @@ impl StoredKind {
         matches!(self, StoredKind::Block | StoredKind::Affinity | StoredKind::Handle)
     }
 
-    /// Returns true if the kind is read from Kubernetes' own objects, which Calico does not create or delete.
+    /// Returns true if the kind is read from objects of Kubernetes or KubeVirt, which Calico does not create or delete.
     pub(super) fn is_kubernetes_object(self) -> bool {
         use StoredKind::{Affinity, Block, Config, Handle, Object};
         !matches!(self, Block | Affinity | Handle | Config | Object(_))

@@ -68,7 +68,8 @@ pub struct VmiPod {
     pub vm_uid: Option<String>,
     /// The uid of the migration whose target is this pod.
     pub migration_uid: Option<String>,
-    /// True if the VM, or a VMI that no VM owns, is being deleted or does not exist. The addresses are released then.
+    /// True if the VM, or a VMI that no VM owns, is being deleted or does not exist. Only then does DEL release the
+    /// addresses.
     pub is_being_deleted: bool,
 }
 
@@ -103,7 +104,7 @@ fn owners(metadata: &ObjectMeta, kind: &str) -> impl Iterator<Item = OwnerRefere
 
 impl VmiPod {
     /// Combines the pod, its `owner` reference to the VMI, the VMI of that name, and the VM: the owner of the VMI, or
-    /// else the VM with the VMI's name. A missing VM counts as being deleted.
+    /// else the VM with the VMI's name. A missing VM counts as being deleted, unless the VMI exists and no VM owns it.
     pub fn new(
         pod: &Pod,
         owner: &OwnerReference,

@@ -1,6 +1,6 @@
-//! Node: a Kubernetes node with annotations, in its v3 form (DS-88). The plugins use the labels, by which pools select
-//! nodes. A write is a strategic merge patch of `nodes/status`. Upstream replaces the whole status (DS-89); a patch
-//! does not overwrite a concurrent change of the kubelet.
+//! Node: a Kubernetes node with annotations, in its v3 form (DS-88). A write is a strategic merge patch of
+//! `nodes/status`. Upstream replaces the whole status (DS-89); a patch does not overwrite a concurrent change of the
+//! kubelet.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,8 +25,8 @@ enum AnnotationFormat {
     AsNumber,
 }
 
-/// The annotations with fields of the v3 node: the annotation's name after `projectcalico.org/`, the object in the v3
-/// `spec` (empty for the `spec` itself) and the field that contain the value, and the form of the value.
+/// The annotations that contain fields of the v3 node. Each entry has the annotation's name after `projectcalico.org/`,
+/// the object in the v3 `spec` (empty for the `spec` itself), the field in that object, and the form of the value.
 const ANNOTATED_FIELDS: [(&str, &str, &str, AnnotationFormat); 11] = [
     ("IPv4Address", "bgp", "ipv4Address", AnnotationFormat::AddressOrNetwork(IpVersion::V4)),
     ("IPv6Address", "bgp", "ipv6Address", AnnotationFormat::AddressOrNetwork(IpVersion::V6)),
@@ -104,8 +104,7 @@ fn v3_status(annotations: &Annotations, spec: &Fields) -> Fields {
     status
 }
 
-/// Returns the addresses that Calico routes by, followed by the internal and external addresses in the Kubernetes
-/// node's status.
+/// Returns the BGP addresses, followed by the internal and external addresses in the Kubernetes node's status.
 fn addresses(bgp: [Option<&str>; 2], status: &Fields) -> Vec<Value> {
     let calico = bgp.into_iter().flatten().map(|address| json!({"address": address, "type": "CalicoNodeIP"}));
     let listed = status.get("addresses").and_then(Value::as_array);

@@ -48,7 +48,8 @@ pub enum PodCidrError {
 
 impl PodCidrs {
     /// Reads the ranges of a node from `spec.podCIDRs` of the Kubernetes node, which the v3 form contains in its
-    /// status. The last of several ranges of the same family counts; the single `podCIDR` is ignored (CNI-110).
+    /// status. The last of several ranges of the same family counts, if there is also a range of the other family;
+    /// otherwise several ranges are an error. The field `podCIDR` is ignored (CNI-110).
     pub fn of(node: &Node) -> Result<Self, PodCidrError> {
         let name = || node.metadata.name.clone();
         let listed = node.status.as_ref().and_then(|status| status["podCIDRs"].as_array());

@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 use super::revision::{ObjectRevision, PreservedMetadata};
 use crate::store::Revision;
 
-/// The annotation with the container ID of the sandbox that has the pod's addresses.
+/// The annotation with the container ID of the last sandbox that got the pod's addresses. It remains when the addresses
+/// are released.
 pub const CONTAINER_ID: &str = "cni.projectcalico.org/containerID";
 /// The annotation with the first address, with its prefix length.
 pub const POD_IP: &str = "cni.projectcalico.org/podIP";
@@ -79,8 +80,8 @@ pub fn is_detached(revision: &Revision) -> bool {
     ObjectRevision::parse(revision).preserved.metadata == addresses(&[])
 }
 
-/// Returns the annotations that an earlier DEL wrote, if any. The revision of a pod's endpoint contains them for
-/// [`is_detached`].
+/// Returns the two empty annotations that a DEL writes, if the pod has them, or else nothing. The revision of a pod's
+/// endpoint contains the result for [`is_detached`].
 pub(super) fn preserve_detached(metadata: &Map<String, Value>) -> PreservedMetadata {
     let annotations = metadata.get("annotations");
     let is_empty = |key| annotations.and_then(|all| all.get(key)) == Some(&Value::from(""));

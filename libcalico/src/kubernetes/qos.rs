@@ -1,4 +1,5 @@
-//! The traffic limits that a pod requests in annotations, as Kubernetes quantities: `10M`, `1.5Gi`, `2e3`.
+//! The traffic limits that a pod requests in annotations, as Kubernetes quantities such as `10M`, `1.5Gi` or `2e3`, and
+//! the DSCP, a mark in the packets, that the pod requests.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +54,7 @@ const DSCP_NAMES: [&str; 21] = [
     "CS1", "CS2", "CS3", "CS4", "CS5", "CS6",
 ];
 
-/// Returns `spec.qosControls` of a pod with these annotations; `None` if the pod requests no limit. An invalid or
+/// Returns `spec.qosControls` of a pod with these annotations; `None` if it would have no fields. An invalid or
 /// out-of-range value is reported as a problem, but the pod still gets its endpoint (DS-79).
 pub(super) fn qos_controls(annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> Option<Value> {
     let mut controls = Map::new();
@@ -73,8 +74,9 @@ pub(super) fn qos_controls(annotations: &BTreeMap<String, String>, problems: &mu
     (!controls.is_empty()).then_some(Value::Object(controls))
 }
 
-/// Returns the values of the limits of a direction, 0 for none. A limit that refines a missing limit, such as a burst
-/// without a bandwidth, is ignored and reported; a missing burst gets its default.
+/// Returns the values of the limits of a direction, 0 for none. A limit without the limit that it refines, such as a
+/// burst without a bandwidth, is ignored and reported, and so is a peak rate that is not above the bandwidth. A
+/// bandwidth or packet rate without a burst gets the default burst.
 fn values(limits: &[Limit; 7], annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> [i64; 7] {
     let read = limits.each_ref().map(|limit| limit.read(annotations, problems));
     let [bandwidth, burst, peakrate, minburst, packet_rate, packet_burst, max_connections] = read;
@@ -128,8 +130,8 @@ fn parse_dscp(text: &str) -> Option<Value> {
     DSCP_NAMES.contains(&name.as_str()).then(|| name.into())
 }
 
-/// Parses a quantity as a whole number, rounded away from zero; returns `None` for a text that is not a quantity.
-/// Numbers that are too large become the largest.
+/// Parses a quantity as a whole number, rounded away from zero; returns `None` for a text that is not a quantity. A
+/// number that is too large becomes `i64::MAX`, and one that is too small becomes `-i64::MAX`.
 pub fn parse_quantity(text: &str) -> Option<i64> {
     let (negative, rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),

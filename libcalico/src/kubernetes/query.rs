@@ -96,7 +96,8 @@ pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<
 }
 
 /// Returns the request for endpoints below a prefix. The CNI plugin's user may get pods but not list them, so a prefix
-/// that identifies a single pod becomes a get of that pod (DS-83).
+/// that identifies a single pod becomes a get of that pod (DS-83). A prefix of endpoints that are not pods' needs no
+/// request.
 fn endpoints(range: &Range, list: List) -> Query {
     let rest = path_below(&range.path, "workloadendpoints");
     let Some((namespace, name)) = rest.and_then(|rest| rest.split_once('/')) else { return Query::List(list) };
@@ -111,7 +112,7 @@ fn endpoints(range: &Range, list: List) -> Query {
     Query::List(List { namespace: Some(namespace.into()), ..list })
 }
 
-/// Returns true if the last dash of a name is a separator, and not half of a doubled dash.
+/// Returns true if the name ends with a dash that is a separator, and not half of a doubled dash.
 fn ends_with_separator(name: &str) -> bool {
     name.bytes().rev().take_while(|b| *b == b'-').count() % 2 == 1
 }

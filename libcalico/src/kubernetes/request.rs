@@ -145,7 +145,7 @@ fn read_written_fields(write: &Write, bytes: &[u8]) -> Result<(String, Vec<Strin
     Ok(written_fields(&endpoint))
 }
 
-/// Returns the metadata and the `spec` of the resource for a stored value.
+/// Returns the fields of the resource for a stored value. The caller adds `apiVersion` and `kind`.
 fn resource(
     group: ApiGroup,
     kind: StoredKind,

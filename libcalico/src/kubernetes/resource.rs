@@ -33,8 +33,8 @@ impl ApiGroup {
         }
     }
 
-    /// Returns the group in use, given the names of all API groups of the server. If both groups exist, Calico's
-    /// aggregated API server provides v3 from the objects stored in v1, so v1 is used (DS-22).
+    /// Returns the group to use, given the names of all API groups of the server: v3 if it exists and v1 does not, or
+    /// else v1. If both exist, Calico's aggregated API server provides v3 from the objects stored in v1 (DS-22).
     pub fn from_served<'g>(names: impl IntoIterator<Item = &'g str>) -> Self {
         let (mut crd, mut v3) = (false, false);
         for name in names {

@@ -1,5 +1,5 @@
-//! [`ObjectRevision`]: the data of an object as read that the next write of the object needs. [`reverse_uid`]: the uid
-//! that upstream's v1 clients show, which is that of the custom resource with the bits of each byte reversed (DS-60).
+//! [`ObjectRevision`]: the data of an object as read that the next write of the object needs. [`reverse_uid`]: converts
+//! the uid of a v1 custom resource to the uid that upstream's clients show, or back (DS-60).
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::store::Revision;
 
 /// The revision of an object on an API server. Callers of the store treat it as an opaque [`Revision`] and pass it to
-/// the next write. It therefore also contains everything that the canonical value has no field for.
+/// the next write. It therefore also contains the metadata that the canonical value has no field for.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ObjectRevision {
     /// `metadata.resourceVersion`.
@@ -19,8 +19,8 @@ pub struct ObjectRevision {
     pub preserved: PreservedMetadata,
 }
 
-/// Metadata of a custom resource that Calico's own metadata has no field for. Upstream drops it with the next write
-/// (IPAM-86); we write it back.
+/// Metadata that other programs put on a custom resource. Upstream drops or moves it with the next write (DS-59,
+/// IPAM-86); we write it back. For the endpoint of a pod: the two empty annotations that a DEL wrote.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PreservedMetadata {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn reversed_uid_matches_upstreams_vector() {
+    fn uid_is_reversed_and_other_text_is_rejected() {
         let (given, reversed) = ("7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7", "fe392417-dc50-4cba-9ef8-45cd23ab67ef");
         assert_eq!(reverse_uid(given).as_deref(), Some(reversed));
         assert_eq!(reverse_uid("no uid"), None);

@@ -1,4 +1,4 @@
-//! [`ServedGroups`]: the groups and kinds of an API server, as its discovery endpoints list them.
+//! [`ServedGroups`] and [`has_kind`]: the groups and kinds of an API server, as its discovery endpoints list them.
 //!
 //! A server answers 404 for a kind that it does not serve, and so may a proxy in between for any path. Discovery
 //! distinguishes the two cases.

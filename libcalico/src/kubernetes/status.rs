@@ -43,10 +43,10 @@ pub struct StatusCause {
 }
 
 impl Status {
-    /// Returns the store error that the answer means for the object with the identifier `key`. Returns `None` for an
-    /// answer that is not a definite rejection: too many requests, an error inside the server, an object that fails
-    /// validation. An authorization error includes `credential`, the description of the credential used, unless it is
-    /// empty.
+    /// Returns the store error for an answer that reports an existing, a missing or a changed object with the
+    /// identifier `key`, or a missing authorization. Returns `None` for any other answer, such as too many requests, an
+    /// error inside the server, or an object that fails validation. An authorization error includes `credential`, the
+    /// description of the credential used, unless it is empty.
     pub fn refusal(&self, key: &str, credential: &str) -> Option<StoreError> {
         let key = key.to_owned();
         Some(match (self.code, self.reason.as_str()) {
@@ -68,7 +68,7 @@ impl Status {
         self.kind == "Status" && self.code == 404 && self.reason == "NotFound"
     }
 
-    /// Returns the error for a stale uid or resourceVersion; `None` if any other field is invalid.
+    /// Returns the error for a stale uid or resourceVersion; `None` if the answer names another invalid field, or none.
     fn stale_revision(&self, key: String) -> Option<StoreError> {
         let causes = &self.details.causes;
         let is = |cause: &StatusCause, field| cause.reason == "FieldValueInvalid" && cause.field == field;

@@ -68,7 +68,7 @@ impl InterfaceAlias {
         InterfaceAlias { container: container_part(container_id), pod: digest(&["", "", container_id]) }
     }
 
-    /// Parses the alias of an interface; returns `None` for a text that another program set.
+    /// Parses the alias of an interface; returns `None` for a text that does not have the form of our aliases.
     pub fn parse(text: &str) -> Option<Self> {
         let (container, pod) = text.strip_prefix(PREFIX)?.strip_prefix(SEPARATOR)?.split_once(SEPARATOR)?;
         let is_container = container.strip_prefix(DIGEST).map_or_else(|| is_short_id(container), is_digest);

@@ -90,7 +90,8 @@ impl EndpointIdentifiers {
             && segments.iter().zip(&parts).all(|(segment, part)| segment.value.is_empty() || segment.value == part)
     }
 
-    /// Parses the identifiers in `name`. Trailing parts may be missing, as in a prefix; the identifiers are then empty.
+    /// Parses the identifiers in `name`. Trailing parts may be missing, as in a prefix; their identifiers are empty
+    /// then.
     pub fn parse(name: &str) -> Result<Self, EndpointNameError> {
         if name.is_empty() {
             return Err(EndpointNameError::Empty);
@@ -280,7 +281,7 @@ mod tests {
             match EndpointIdentifiers::parse(&text) {
                 Ok(of) => {
                     let is_of_n = (of.node.as_str(), of.orchestrator.as_str()) == ("n", "k8s");
-                    // Texts that are no names have missing parts, or dashes at the ends of parts.
+                    // A text is not a name if a part is missing, or if a part begins or ends with a dash.
                     if let Ok(name) = of.name() {
                         prop_assert_eq!(&name, &text);
                         prop_assert!(of.matches(&text));

@@ -46,8 +46,8 @@ impl<'t> Parser<'t> {
         found
     }
 
-    /// Parses terms, operators and parentheses up to a token that continues none of them. Open parentheses are on an
-    /// explicit stack, so that nesting does not use the thread's stack.
+    /// Parses terms, operators and parentheses up to the first token that cannot follow them. Open parentheses are on
+    /// an explicit stack, so that nesting does not use the thread's stack.
     fn expression(&mut self) -> Result<Expr, SelectorError> {
         let mut outer: Vec<Group> = Vec::new();
         let mut group = Group::default();
@@ -82,7 +82,7 @@ impl<'t> Parser<'t> {
         negated
     }
 
-    /// Parses a term that begins with `first` and is not in parentheses of its own.
+    /// Parses `all()`, `global()`, `has(x)` or a comparison of a label; `first` is its first token.
     fn term(&mut self, first: Token<'t>) -> Result<Expr, SelectorError> {
         match first.kind {
             TokenKind::All => Ok(Expr::All),

@@ -1,8 +1,9 @@
-//! The interface to the datastore that all other crates use.
+//! The interface to the datastore.
 //!
 //! A request is a value: a [`ReadBatch`] of ranges or a list of [`Write`]s. A store answers a batch in as few round
 //! trips as it can (etcd: one transaction; SQLite: one snapshot; Kubernetes: parallel requests). Callers therefore
-//! collect all reads that they can name in advance into one batch. Every write is a compare-and-swap.
+//! collect all reads that they can name in advance into one batch. A write takes effect only if the condition in its
+//! [`WriteOp`] is true.
 //!
 //! Paths and values have the canonical encoding of [`Kind`], which is the layout and the JSON that upstream stores in
 //! etcd.
@@ -82,7 +83,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns true if the datastore is unreachable, as opposed to reachable and rejecting the request.
+    /// Returns true if the datastore was unreachable or did not answer in time, as opposed to rejecting the request.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, StoreError::Unavailable { .. })
     }
@@ -140,23 +141,23 @@ impl Write {
         Write { kind: K::KIND, path: K::path(key), key: identifier::<K>(key), op }
     }
 
-    /// Creates `value` under `key`.
+    /// Returns the write that creates `value` under `key`.
     pub fn create<K: Kind>(key: &K::Key, value: &K) -> Result<Self, StoreError> {
         Ok(Self::of::<K>(key, WriteOp::Create(encode::<K>(key, value)?)))
     }
 
-    /// Replaces the object read at `revision`.
+    /// Returns the write that replaces the object read at `revision`.
     pub fn update<K: Kind>(key: &K::Key, value: &K, revision: &Revision) -> Result<Self, StoreError> {
         Ok(Self::of::<K>(key, WriteOp::Update(encode::<K>(key, value)?, revision.clone())))
     }
 
-    /// Replaces the `status` of the object read at `revision`. All other fields of `value` must equal those of the
-    /// object read.
+    /// Returns the write that replaces the `status` of the object read at `revision`. All other fields of `value` must
+    /// equal those of the object read.
     pub fn update_status<K: Kind>(key: &K::Key, value: &K, revision: &Revision) -> Result<Self, StoreError> {
         Ok(Self::of::<K>(key, WriteOp::UpdateStatus(encode::<K>(key, value)?, revision.clone())))
     }
 
-    /// Deletes the object; with a `revision`, only if the object still has that revision.
+    /// Returns the write that deletes the object; with a `revision`, only if the object still has that revision.
     pub fn delete<K: Kind>(key: &K::Key, revision: Option<&Revision>) -> Self {
         Self::of::<K>(key, WriteOp::Delete(revision.cloned()))
     }
@@ -177,7 +178,8 @@ pub fn identifier<K: Kind>(key: &K::Key) -> String {
 pub struct WriteError {
     /// Index of the write that failed, from 0.
     pub index: usize,
-    /// The number of earlier writes that took effect, 0 for a store with transactions. The caller must undo them.
+    /// The number of earlier writes that took effect, 0 for a store with transactions. The caller must undo these
+    /// writes.
     pub applied: usize,
     /// The error of the write that failed.
     pub cause: StoreError,
@@ -223,9 +225,9 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// Applies writes in order, as the [`WriteModel`] says: all or none, or up to the first write that fails. The list
-    /// must therefore be legal after each write (IPAM-221). Returns the new revisions; a delete returns the revision of
-    /// the deleted object, or an empty one.
+    /// Applies writes in order, as the [`WriteModel`] says: all or none, or up to the first write that fails. The
+    /// stored data must therefore be consistent after each write of the list (IPAM-221). Returns the new revisions; a
+    /// delete returns the revision of the deleted object, or an empty one.
     fn write(&self, writes: &[Write]) -> impl Future<Output = Result<Vec<Revision>, WriteError>> + Send;
 
     /// Reads one object; a missing object is [`StoreError::NotFound`].

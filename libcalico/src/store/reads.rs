@@ -240,8 +240,8 @@ impl Survey {
     }
 }
 
-/// Returns the summary of the block in a stored pair, or only the block's range if the value is empty or cannot be
-/// decoded; `None` for a pair of another kind.
+/// Returns the summary of the block in a stored pair, or only the block's range if the value is empty, cannot be
+/// decoded or has another range than the path; `None` for a pair of another kind.
 pub fn listed_block(path: &str, value: &[u8]) -> Option<ListedBlock> {
     let cidr = Block::parse_path(path)?;
     let summary = serde_json::from_slice::<BlockSummary>(value).ok().filter(|summary| summary.cidr() == cidr);

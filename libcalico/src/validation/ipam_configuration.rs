@@ -18,8 +18,8 @@ pub fn admit_ipam_configuration(mut settings: IpamConfiguration) -> Result<IpamC
     ValidationError::from_findings(findings).map(|()| settings)
 }
 
-/// Checks that the record for allocation may be written. The rules across fields apply to this record only. The v3
-/// object is stored without these checks, and readers use its stored values unchecked (IPAM-78).
+/// Checks that the record for allocation may be written. The rules across fields apply to this record only. Clients of
+/// the v3 API can store a violation, and allocation uses stored values as they are (IPAM-78).
 pub fn validate_ipam_config(config: &IpamConfig) -> Result<(), ValidationError> {
     let mut findings = Vec::new();
     if !config.strict_affinity && !config.auto_allocate_blocks {

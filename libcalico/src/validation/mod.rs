@@ -1,8 +1,8 @@
 //! The rules that upstream's clients and API server apply before an object is stored (DS-46, DS-47).
 //!
 //! Functions named `admit_…`, such as [`admit_ip_pool`], add defaults and check the object, and return the object to
-//! store. Functions named `complete_…` only add defaults, and all others only check. `syntax` contains the rules for
-//! single fields.
+//! store. Functions named `complete_…` only add defaults, and functions named `validate_…` only check. `syntax`
+//! contains the rules for single fields.
 
 mod cluster_information;
 mod host_endpoint;

@@ -73,7 +73,8 @@ fn check_rule(rule: &Rule, findings: &mut Vec<FieldError>) {
     check_networks(rule, findings);
 }
 
-/// Checks that all networks of a rule are of the same family, and that no exception is the whole address space.
+/// Checks that all networks of a rule are valid and of the same family, and that no exception is the whole address
+/// space.
 fn check_networks(rule: &Rule, findings: &mut Vec<FieldError>) {
     let sides = [&rule.source, &rule.destination];
     let mut family = None;

@@ -58,9 +58,9 @@ fn is_cidr(text: &str, version: IpVersion) -> bool {
     network(text).is_some_and(|network| network.version() == version)
 }
 
-/// The longest DNS label, and the longest value and name part of a Kubernetes label.
+/// The longest value of a Kubernetes label, and the longest part after the `/` of its key, in bytes.
 const MAX_LABEL: usize = 63;
-/// The longest DNS name: of object names, and of prefixes of Kubernetes label keys.
+/// The longest name of an object, and the longest part before the `/` of a label's key, in bytes.
 pub(super) const MAX_NAME: usize = 253;
 
 pub(super) fn is_container_id(text: &str) -> bool {
@@ -157,7 +157,8 @@ fn is_lower_alphanumeric(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-/// Returns true if `text` is not empty, begins and ends with an `edge`, and contains only `edge`s and `inner`s.
+/// Returns true if `text` is not empty, begins and ends with a byte that `edge` accepts, and contains only bytes that
+/// `edge` or `inner` accepts.
 fn framed_by(text: &str, edge: fn(u8) -> bool, inner: fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     bytes.first().copied().is_some_and(edge)

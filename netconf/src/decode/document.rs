@@ -34,7 +34,8 @@ pub(crate) enum Malformed {
 pub struct DecodeError {
     /// The JSON path of the value, such as `$.ipam.ipv4_pools[1]`.
     pub(crate) path: String,
-    /// Code 6 for a value of the wrong JSON type, and code 7 for a value that is missing or not allowed.
+    /// Code 6 for a value of the wrong JSON type or a duplicate key, and code 7 for a value that is missing or not
+    /// allowed.
     pub(super) code: Code,
     pub(super) problem: String,
 }

@@ -10,7 +10,7 @@ use crate::Code;
 /// A type that can be decoded from a position in a document.
 pub(crate) trait FromNode: Sized {
     /// Reads the value at `node`. Not called for an absent key, nor for a key whose value is `null`. An item of an
-    /// array may be `null`.
+    /// array, or a value of a map with arbitrary keys, may be `null`.
     fn from_node(node: &Node<'_>) -> Result<Self, DecodeError>;
 }
 

@@ -47,7 +47,7 @@ impl LogFile {
         Ok(Self { path: path.to_owned(), retention, current: Mutex::new(open_append(path)?) })
     }
 
-    /// Appends one line. Rotates the file first if the file would exceed its maximum size with the line.
+    /// Appends one line. Rotates the file first if it is not empty and would exceed its maximum size with the line.
     pub(super) fn append(&self, line: &[u8]) -> io::Result<()> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_full(&current, line.len())? {
@@ -64,8 +64,8 @@ impl LogFile {
         Ok(len > 0 && len.saturating_add(more as u64) > self.retention.max_bytes)
     }
 
-    /// Rotates the file, unless another process is rotating it or has rotated it. Returns the file to write to from now
-    /// on.
+    /// Rotates the file, unless another process is rotating it or has rotated it. Returns the file to append to: the
+    /// one at the path, or `current` while another process is rotating.
     fn rotate(&self, current: &File, more: usize) -> io::Result<File> {
         let lock = File::open(directory(&self.path))?;
         match lock.try_lock() {

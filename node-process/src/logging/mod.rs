@@ -33,8 +33,8 @@ const OWN_CRATES: [&str; 8] =
     ["cni_plugin", "ipam_plugin", "installer", "datastore", "node_process", "os", "libcalico", "netconf"];
 
 /// Starts logging for this process by the settings of the network configuration. Later calls have no effect.
-/// `component` is the first part of the source in each line, such as `cni-plugin` or `ipam`. Each line ends with the
-/// fields of `subject`, the attachment of the call.
+/// `component` is the first part of the source in each line, such as `cni-plugin` or `ipam`. Each line outside of all
+/// spans ends with the fields of `subject`, the attachment of the call.
 ///
 /// If the log file cannot be opened, this prints a warning on stderr. A pod must not fail for its log.
 pub fn init(conf: &LogConf, component: &'static str, subject: &Subject) {

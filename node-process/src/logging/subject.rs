@@ -1,4 +1,4 @@
-//! [`Subject`]: the attachment of a call, whose fields end each log line.
+//! [`Subject`]: the attachment of a call or of a deferred DEL, whose fields end log lines.
 
 use std::fmt::Write as _;
 
@@ -10,8 +10,8 @@ use tracing::Span;
 
 use crate::node_name;
 
-/// Maximum number of characters of a value in a log line; the rest of a longer value is left out. Kubernetes allows
-/// 253; an unvalidated variable may have more.
+/// Maximum number of characters of a value in [`Subject::line_suffix`], which leaves out the rest of a longer value.
+/// Names in Kubernetes have at most 253; an environment variable that is not validated may have more.
 const MAX_CHARS: usize = 253;
 
 /// The node in the name of an endpoint if the node is unknown.
@@ -74,14 +74,14 @@ impl Subject {
             container_id: container_id.to_owned(),
             ..EndpointIdentifiers::default()
         };
-        // The field is empty if the endpoint cannot have a name. The call is then refused with the reason.
+        // The field is empty if these identifiers cannot form a name.
         let endpoint = identifiers.name().unwrap_or_default();
         Subject { container_id: container_id.into(), namespace: namespace.into(), pod: pod.into(), endpoint }
     }
 
     /// Creates the span for work on this attachment during a call for the container `within`, or outside of such a call
-    /// if that is empty. Lines in the span have the fields of this attachment instead of the call's, and `within` in
-    /// the field `ReplayedBy`.
+    /// if `within` is empty. Lines in the span have the fields of this attachment instead of the call's, and `within`,
+    /// unless it is empty, in the field `ReplayedBy`.
     #[must_use]
     pub fn span(&self, within: &str) -> Span {
         let [id, namespace, pod, endpoint] = self.fields().map(|(_, value)| value);

@@ -43,7 +43,7 @@ pub fn read_complete(path: &Path, is_whole: impl Fn(Option<&[u8]>) -> bool) -> R
 /// Changes a file until no change is needed. `change` gets the contents found, `None` for a missing file, and returns
 /// the wanted contents, or `None` if no change is needed. The mode is widened to `mode`, never narrowed; owner and
 /// group stay if the system permits it. `is_whole` returns false for contents that a program may still be writing; the
-/// file is then read again a few times.
+/// file is then read again a few times, and finally used as it is.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or written. The error [is contested](AtomicFileError::is_contested) if

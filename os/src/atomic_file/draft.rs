@@ -15,11 +15,11 @@ pub(super) const SUFFIX: &str = ".calico-draft.tmp";
 /// put another program's file back.
 pub(super) const ATTEMPTS: u32 = 10;
 
-/// The failure of an operation on a file. The comment of each operation says which file is then in place.
+/// The failure of an operation on a file.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}: {source}", .path.display())]
 pub struct AtomicFileError {
-    /// The attempted action, to be followed by the path: `rename the new file to`.
+    /// The attempted action, which the path follows in the message, such as `rename the new file to`.
     pub action: &'static str,
     /// The file, or the directory that cannot be synchronized.
     pub path: PathBuf,
@@ -56,7 +56,7 @@ pub struct Draft {
     file: File,
 }
 
-/// A draft that is complete, synced to disk, and nowhere open for writing, so that it can be executed.
+/// A draft that is complete, synced to disk, and closed for writing, so that it can be executed.
 #[derive(Debug)]
 pub struct Finished {
     pub(super) name: DraftName,
@@ -118,7 +118,7 @@ impl Draft {
     /// A label that cannot be set is only logged.
     ///
     /// # Errors
-    /// Returns an error if the system refuses.
+    /// Returns an error if the mode cannot be set or the draft cannot be synced.
     pub fn finish(self, mode: u32) -> Result<Finished> {
         self.finish_for(mode, None)
     }
@@ -147,8 +147,8 @@ impl Finished {
     /// Renames the draft to the file that it replaces, and syncs the directory to disk.
     ///
     /// # Errors
-    /// Returns an error if the system refuses. The previous file is then still in place if the rename failed, and the
-    /// draft if only the directory cannot be synced.
+    /// Returns an error if the rename fails, with the previous file still in place, or if the directory cannot be
+    /// synced, with the draft in place.
     pub fn put_in_place(self) -> Result<()> {
         let mut name = self.name;
         fs::rename(&name.path, &name.target).map_err(|source| name.error("rename the new file to", source))?;
@@ -198,7 +198,10 @@ fn keep_owner(file: &File, owner: (u32, u32), target: &Path) {
     let is_owner = file.metadata().is_ok_and(|found| (found.uid(), found.gid()) == owner);
     if let Some(error) = (!is_owner).then(|| fchown(file, Some(owner.0), Some(owner.1)).err()).flatten() {
         let (uid, gid) = owner;
-        tracing::info!(file = %target.display(), uid, gid, %error, "cannot keep the owner of the previous file");
+        tracing::info!(
+            file = %target.display(), uid, gid, %error,
+            "cannot keep the owner of the previous file; the new file has the owner of this process"
+        );
     }
 }
 
@@ -226,6 +229,9 @@ fn keep_label(old: &Path, new: &Path) {
                 "cannot copy the SELinux label to the new file; the new file has the policy's label"
             );
         }
-        Err(error) => tracing::warn!(file = %old.display(), %error, "cannot copy the SELinux label to the new file"),
+        Err(error) => tracing::warn!(
+            file = %old.display(), %error,
+            "cannot copy the SELinux label to the new file; the new file has the policy's label"
+        ),
     }
 }

@@ -33,11 +33,14 @@ type Rename<'r> = &'r mut dyn FnMut(&Path, &Path, RenameFlags) -> Result<(), Err
 
 impl Finished {
     /// Replaces the file that was read as `expected`, or creates the file if `expected` is `None`. Returns false if
-    /// another program has written or removed the file since that read; the file then stays as that program left it.
+    /// another program has created, written or removed the file since it was read; the file then stays as that program
+    /// left it.
     ///
     /// # Errors
-    /// Returns an error if the system refuses. The previous file is then still in place, or has the name in the error;
-    /// if only the directory cannot be synced, the draft is in place.
+    /// Returns an error if the file or the draft cannot be read or the draft cannot be put in place, with the previous
+    /// file still there, or if the directory cannot be synced, with the draft in place. Also returns an error if another
+    /// program's file cannot be put back after an exchange: then the draft is in place, and the error contains the new
+    /// name of that file.
     pub fn put_in_place_of(self, expected: Option<&ReadFile>, replacement: Replacement) -> Result<bool> {
         match replacement {
             Replacement::Rename => self.rename_if_unchanged(expected),

@@ -21,7 +21,7 @@ pub use exchange::Replacement;
 pub use regular_file::ReadFile;
 
 /// Makes `path` a file with these contents and this mode. Readers see either the previous file or the complete new
-/// file, which never has a wider mode than `mode`.
+/// file. The new file never has a wider mode than `mode`.
 ///
 /// # Errors
 /// Returns an error if the directory of `path` is missing or read-only, or if the disk is full.
@@ -64,9 +64,9 @@ pub fn sweep(directory: &Path) -> usize {
     entries.filter(|entry| is_draft(&entry.path()) && remove_abandoned(&entry.path())).count()
 }
 
-/// Removes a draft that no process has locked; returns false if it is locked or cannot be removed. The lock is kept
-/// until the name is removed, because the draft's creator may wait for the lock and then checks that the draft still
-/// has a name.
+/// Removes a draft that no process has locked; returns false if it is locked or cannot be removed. This function holds
+/// the lock until the name is removed, because the draft's creator may wait for the lock and then checks that the draft
+/// still has a name.
 fn remove_abandoned(path: &Path) -> bool {
     let Ok(draft) = File::open(path) else { return false };
     draft.try_lock().is_ok() && fs::remove_file(path).is_ok()

@@ -10,7 +10,8 @@ use rustix::fs::OFlags;
 
 use super::draft::{AtomicFileError, Result};
 
-/// Largest size in bytes of a file that is read or written. Plugins accept no larger input.
+/// Largest size in bytes of a file that this module reads, and of a file that `amend` writes. Plugins accept no larger
+/// input.
 pub const MAX_SIZE: usize = 1 << 20;
 
 /// Opens a regular file, following links, without blocking: opening a FIFO without a writer would block forever.

@@ -1,4 +1,4 @@
-//! Feeds arbitrary stored blocks to the block operations: each block is processed or rejected, without a panic.
+//! Decodes arbitrary bytes as a block and calls functions that read a block: none of them panics.
 #![no_main]
 
 use libcalico::ipam::{Block, HandleId};

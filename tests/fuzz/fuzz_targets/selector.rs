@@ -1,4 +1,5 @@
-//! Parses arbitrary text as a selector. A parsed selector prints as text that parses to the same selector.
+//! Parses arbitrary text as a selector. The text of a parsed selector parses too, and both selectors match, or do not
+//! match, the labels `a=b`.
 #![no_main]
 
 use std::collections::BTreeMap;

@@ -111,7 +111,8 @@ impl Collecting {
         self.metrics.text().unwrap()
     }
 
-    /// Advances the clock of grace periods and waits until the next pass ends, which may have begun before.
+    /// Advances the clock of grace periods and waits until a pass ends. That pass may have begun before the clock
+    /// advanced.
     ///
     /// # Panics
     /// Panics if no pass ends in time.

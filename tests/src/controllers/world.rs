@@ -29,7 +29,7 @@ pub struct World<'a> {
     pub group: Option<ApiGroup>,
 }
 
-/// All methods panic if a server rejects a request or does not respond.
+/// Methods that send a request panic if the server does not respond.
 impl<'a> World<'a> {
     /// Returns the world of these servers, after defining Calico's kinds and creating the namespace [`NAMESPACE`].
     ///
@@ -46,7 +46,7 @@ impl<'a> World<'a> {
     /// Returns the setup of a kube-controllers with the rights of the administrator.
     ///
     /// # Panics
-    /// Panics if the program is not built.
+    /// Panics if the program is not built, or if the Lease cannot be created.
     pub fn setup(&self) -> Setup {
         if self.group.is_some() { Setup::kubernetes(self.api) } else { Setup::etcd(self.api) }.unwrap()
     }
@@ -61,7 +61,8 @@ impl<'a> World<'a> {
         self.api.admin().apply_object(&object).unwrap();
     }
 
-    /// Reads the object at a URL path of the API server.
+    /// Reads the object at a URL path of the API server. Returns the `Status` of a rejected request, for example if the
+    /// object is missing.
     ///
     /// # Panics
     /// Panics if the server does not respond.
@@ -225,7 +226,7 @@ impl<'a> World<'a> {
         self.put("IPAMHandle", "ipamhandles", &handle, &spec);
     }
 
-    /// Returns the names of all handles, and those of all blocks, such as `10-0-0-0-26`.
+    /// Returns the names of all handles, and those of all blocks (in etcd, all IPv4 blocks), such as `10-0-0-0-26`.
     ///
     /// # Panics
     /// Panics if the server does not respond.
@@ -240,8 +241,8 @@ impl<'a> World<'a> {
         (handles, below(["ipamblocks/", "/calico/ipam/v2/assignment/ipv4/block/"]))
     }
 
-    /// Reads every Calico object, and the status of every Service, which kube-controllers also writes. A value in etcd
-    /// that is not JSON becomes a string.
+    /// Reads every Calico object, and the status of every Service in [`NAMESPACE`], which kube-controllers also writes.
+    /// A value in etcd that is not JSON becomes a string.
     ///
     /// # Panics
     /// Panics if the server does not respond.

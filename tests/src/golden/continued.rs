@@ -127,8 +127,9 @@ impl<'r> State<'r> {
         containers
     }
 
-    /// Runs the step after this state with our binaries, and compares it with upstream's: objects, result, and names of
-    /// links. Runs nothing and returns no differences for the initial and for the last state.
+    /// Runs the step after this state with our binaries. Returns the differences from upstream, except the wanted ones:
+    /// in the objects before and after the step, in the result, and in the names of links. Runs nothing and returns no
+    /// differences for the initial and for the last state.
     pub fn differences_of_next_step(&self, lab: &Lab<'_>) -> Result<Vec<Difference>> {
         let Some(step) = self.recording.steps.get(self.steps).filter(|_| self.steps > 0) else { return Ok(Vec::new()) };
         let places = places(lab);
@@ -198,7 +199,8 @@ fn call(lab: &Lab<'_>, step: &Step, verb: &str) -> Call {
     step.env.iter().fold(call, |call, (name, value)| call.env(name, value)).env("CNI_COMMAND", verb)
 }
 
-/// Writes the files in which host-local stores the addresses of an ADD: one for each address.
+/// Writes the files in which host-local stores the addresses of an ADD, one for each address. Writes no file if the ADD
+/// used another IPAM plugin.
 fn lease(added: &Step, lab: &Lab<'_>) -> Result<()> {
     let conf = Concrete::new(&places(lab)).value(&added.stdin);
     if conf["ipam"]["type"] != "host-local" {

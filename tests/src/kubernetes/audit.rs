@@ -1,4 +1,4 @@
-//! The audit log: user, content, order and response of every request.
+//! The audit log: user, verb, object, order and response of the requests.
 
 use std::fmt;
 use std::fs::File;
@@ -37,7 +37,7 @@ pub struct Request {
     pub name: String,
     /// User; empty if the server could not authenticate the client.
     pub user: String,
-    /// HTTP status, `None` if the server never responded.
+    /// HTTP status; `None` while the log has no response.
     pub code: Option<u16>,
     /// Path and query.
     pub uri: String,
@@ -71,7 +71,7 @@ impl Audit {
         Ok(Audit { log, begin })
     }
 
-    /// Returns every request in order of arrival, after waiting for the responses of running requests.
+    /// Returns every request in order of arrival. Waits for the responses of running requests, at most [`SETTLED`].
     pub fn requests(&self) -> Result<Vec<Request>> {
         let deadline = Instant::now() + SETTLED;
         loop {
@@ -105,7 +105,8 @@ impl Audit {
     }
 }
 
-/// Returns the number of sequential round trips: of requests that arrived after the response of the one before.
+/// Returns the number of sequential round trips: the largest number of requests of which each arrived after the
+/// response to the one before.
 pub fn rounds(requests: &[Request]) -> usize {
     let mut requests: Vec<_> = requests.iter().collect();
     requests.sort_by_key(|request| request.answered);

@@ -50,7 +50,7 @@ impl ApiServer {
         admin.apply_definitions(&manifests(api_version)?, |path| Ok(admin.get(path)?.code == 404))
     }
 
-    /// Defines KubeVirt's kinds of VMs, with the fields that Calico reads.
+    /// Defines KubeVirt's kinds of VMs and VMIs. Their schema accepts any field.
     pub fn define_machines(&self) -> Result<()> {
         for (kind, plural) in MACHINES {
             let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });

@@ -1,4 +1,4 @@
-//! Applies manifests as `kubectl apply` does.
+//! Applies manifests as `kubectl apply --server-side --force-conflicts` does.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
 //! A real Kubernetes control plane for one private host: etcd and kube-apiserver on loopback, with RBAC and an audit
-//! log of every request.
+//! log of the requests.
 //!
 //! No controller, scheduler or kubelet runs. The test writes the objects that these would write, see
 //! [`ApiServer::namespace`]. Servers of different hosts have the same addresses but cannot reach each other.

@@ -71,8 +71,8 @@ impl Objects {
         self.client.delete(&self.collection(key))?.success().with_context(|| key.to_owned()).map(drop)
     }
 
-    /// Reads every object of the group, and the annotations, labels, addresses and phase of every pod. Sets every
-    /// generation to 0, as the recorder does.
+    /// Reads every object of the group, and the annotations, labels, addresses and phase of every pod. Removes
+    /// `managedFields` and sets every generation to 0, as the recorder does.
     pub fn dump(&self) -> Result<BTreeMap<String, Value>> {
         let mut content = BTreeMap::new();
         for plural in self.plurals()? {

@@ -1,4 +1,5 @@
-//! Refuses programs that are older than the sources of the workspace: a suite that runs them tests yesterday's code.
+//! Rejects programs that are older than the sources of the workspace: a suite that runs them would not test the
+//! sources.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -21,8 +21,8 @@ pub struct Usage {
 }
 
 impl Call {
-    /// Runs the plugin to its end. Measures the program alone, in contrast to `wait4`, which also counts the forked
-    /// process before its exec.
+    /// Runs the plugin to its end, without a deadline. Measures the program alone, in contrast to `wait4`, which also
+    /// counts the forked process before its exec.
     pub fn run_measured(&self) -> Result<(Outcome, Usage)> {
         let started = Instant::now();
         let mut child = self.begin()?;

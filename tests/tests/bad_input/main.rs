@@ -1,6 +1,5 @@
-//! Invalid input: every key of the network configuration with values of every wrong type, and every CNI variable
-//! missing, empty and malformed. Each call returns a suitable error code and message, and changes neither kernel nor
-//! datastore.
+//! Invalid input: keys of the network configuration with values of wrong types, and CNI variables that are missing,
+//! empty or malformed. No such call changes links, endpoints or allocations.
 
 mod keys;
 

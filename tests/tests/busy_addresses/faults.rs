@@ -1,5 +1,5 @@
-//! Kills and broken connections at each request of an ADD that replaces busy addresses. After DEL no address is leaked,
-//! and no endpoint lists a free address at any time.
+//! Kills and broken connections at each request of an ADD that replaces busy addresses. After each call no endpoint
+//! lists a free address, and after DEL no address is leaked.
 
 use std::collections::BTreeMap;
 use std::fs;

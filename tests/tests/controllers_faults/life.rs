@@ -13,7 +13,7 @@ const POLICIES: &str = "/apis/networking.k8s.io/v1/namespaces/suite/networkpolic
 const PODS: &str = "/api/v1/namespaces/suite/pods";
 const ENDPOINTS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints/suite";
 
-/// Restores the state before the first run: deletes all nodes, Services, policies, pods and Calico objects.
+/// Deletes all nodes, Services, policies, pods and Calico objects, for the next run.
 pub(crate) fn clear(world: &World<'_>) {
     world.clear();
     world.remove(POLICIES);
@@ -77,7 +77,8 @@ pub(crate) fn happenings(world: &World<'_>) {
     }
 }
 
-/// Asserts that the controllers have completed all work, so that the result can serve as the reference for other runs.
+/// Asserts that the controllers have completed the work of [`happenings`], so that the result can serve as the
+/// reference for other runs.
 pub(crate) fn assert_complete(world: &World<'_>) {
     let all = world.all();
     let (handles, blocks) = world.handles_and_blocks();

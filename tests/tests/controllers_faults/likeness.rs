@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Fields whose values are random, depend on the time, or count writes.
+/// Fields whose values differ from run to run, for example UIDs, times, and counters of writes.
 const OF_ONE_LIFE: [&str; 15] = [
     "uid",
     "resourceVersion",

@@ -60,7 +60,7 @@ fn on(group: Option<ApiGroup>) {
     });
 }
 
-/// Waits until the program writes nothing more.
+/// Waits until no object changes within [`CALM`].
 fn settle(world: &World<'_>) {
     let mut before: BTreeMap<String, u64> = BTreeMap::new();
     await_that(PATIENCE, || {
@@ -156,7 +156,7 @@ impl Lives<'_> {
         assert!(program.controllers.terminate().unwrap().success());
     }
 
-    /// Restarts the servers while garbage collection waits for the response to a write.
+    /// Restarts the servers while garbage collection waits for the response to a write that the proxy holds.
     fn with_servers_that_restart(&mut self) {
         let mut program = self.begin();
         let held = match self.group {

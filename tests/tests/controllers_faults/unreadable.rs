@@ -40,7 +40,8 @@ fn on(group: Option<ApiGroup>) {
         let event = &events(&world)[0];
         assert_eq!((&event["reason"], &event["type"]), (&json!("UnreadableConfiguration"), &json!("Warning")));
         assert!(event["message"].as_str().unwrap().contains("`15` is not a duration"), "{event}");
-        // The program reads the configuration repeatedly, and writes only Events meanwhile.
+        // The program reads the configuration repeatedly. While the configuration is unreadable, the program writes
+        // only Events.
         controllers.await_log("cannot read KubeControllersConfiguration, trying again", 3).unwrap();
         let (code, said) = readyz();
         assert_eq!(code, 503);

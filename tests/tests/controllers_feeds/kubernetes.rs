@@ -127,7 +127,7 @@ fn pod_watch_converges_through_cuts_failing_requests_and_a_restart() {
     });
 }
 
-/// The server has compacted the revision that the request for the second page names.
+/// The proxy rejects the request for the second page as a server does that has compacted the revision of the list.
 #[test]
 fn list_with_an_expired_continue_token_starts_again() {
     on_kubernetes(|_, kubernetes| {

@@ -75,7 +75,7 @@ impl Heard {
         heard
     }
 
-    /// Waits until the state is exactly `expected`.
+    /// Waits until the watch is synced and the reported objects are exactly `expected`.
     pub(crate) fn becomes(&self, expected: &BTreeMap<String, String>) {
         let deadline = Instant::now() + PATIENCE;
         loop {

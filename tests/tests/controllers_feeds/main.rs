@@ -1,5 +1,5 @@
-//! Watches on real servers: in spite of any fault, subscribers reach the state of the server, and an object that exists
-//! throughout is never reported as deleted.
+//! Watches on real servers: in spite of the injected faults, subscribers reach the state of the server, and an object
+//! that exists throughout is never reported as deleted.
 
 mod etcd;
 mod kubernetes;

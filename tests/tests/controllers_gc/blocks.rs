@@ -42,7 +42,7 @@ fn empty_blocks_are_released_after_grace_except_the_last_of_each_family(lab: &La
     assert_eq!(lab.held().len(), 1);
 }
 
-/// Without a grace period, only addresses and blocks of deleted nodes are released (KC-438).
+/// Without a grace period, neither leaks nor empty blocks of an existing node are released (KC-438).
 fn empty_blocks_stay_without_a_grace_period(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");

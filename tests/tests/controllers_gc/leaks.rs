@@ -170,7 +170,7 @@ fn address_in_an_endpoint_is_released_only_after_the_endpoint_is_deleted() {
         lab.endpoint("node-a", "gone", "gone", gone);
         lab.endpoint("node-a", "gone-too", "gone-too", "10.0.9.9".parse().unwrap());
         lab.endpoint("node-a", "changed", "changed", changed);
-        // The ADD of a later sandbox took the address over, after garbage collection looked up the pod.
+        // The endpoint of a later sandbox of the pod lists the address.
         lab.endpoint("node-a", "next", "later-sandbox", passed);
         lab.pod("changed", "node-a", &["10.0.9.8".parse().unwrap()]);
         let _collecting = lab.collect(lab.settings());

@@ -8,7 +8,7 @@ use libcalico::kubernetes::ApiGroup;
 
 use crate::lab::{self, COLLECTOR, GRACE, Lab, SOON, to_pod, within};
 
-/// Number of blocks, and of addresses in each: a tenth of those of a large cluster.
+/// Number of blocks, and number of leaked addresses in each.
 const BLOCKS: usize = 40;
 const EACH: usize = 25;
 

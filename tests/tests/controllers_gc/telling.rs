@@ -49,7 +49,7 @@ fn gc_metrics_equal_those_of_upstream(lab: &Lab<'_>) {
     assert!(!collecting.metrics().contains("borrowed_per_node"));
 }
 
-/// A replica that is not the leader keeps its cache up to date, and acts at once when it becomes the leader.
+/// A replica that is not the leader keeps its cache up to date, and acts when it becomes the leader.
 fn gc_writes_only_while_leader(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");

@@ -94,7 +94,7 @@ fn leader_paused_past_its_lease_stops_writing() {
         assert!(!late(true).iter().any(succeeded), "{:?}", lines(&late(true)));
         assert_eq!(lab.holder(), "two");
 
-        // The former leader is on standby, and becomes the leader in its turn.
+        // The former leader is on standby. It becomes the leader again when the other replica exits.
         let mut standby = standby;
         standby.terminate().unwrap();
         leader.await_log(LEADS, 2).unwrap();

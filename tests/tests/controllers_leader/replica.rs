@@ -116,7 +116,7 @@ impl Pair<'_> {
         before
     }
 
-    /// Returns the writes of `user` that arrived or were answered after `next` acquired the Lease.
+    /// Returns the writes of `user` that were answered after `next` acquired the Lease.
     pub(crate) fn late(&self, user: &str, next: &str) -> Vec<Request> {
         let taken = self.taken(next);
         let requests = self.audit.of(user).unwrap().into_iter();

@@ -76,9 +76,9 @@ fn policies_are_renamed_once_every_node_has_the_new_version() {
     });
 }
 
-/// Policies as custom resources: a rename keeps every field, and no policy is mirrored.
+/// Policies as custom resources: a rename keeps the whole spec, and no policy is mirrored.
 #[test]
-fn custom_resource_policies_are_renamed_with_every_field() {
+fn custom_resource_policies_are_renamed_with_their_whole_spec() {
     on_scene_of(Mode::Kubernetes(ApiGroup::CrdV1), |scene| {
         let spec = json!({
             "tier": "default", "order": 7, "selector": "all()", "types": ["Ingress"],
@@ -108,7 +108,8 @@ fn custom_resource_policies_are_renamed_with_every_field() {
     });
 }
 
-/// Operators deleted policies while no controller ran, and one rename had been interrupted before.
+/// While no controller runs, the test deletes the policy `goes`, and one of two policies that exist under both names:
+/// the old one of `copied`, and the new one of `uncopied`.
 #[test]
 fn policies_deleted_while_stopped_are_not_created_again() {
     on_scene(|scene| {

@@ -86,7 +86,8 @@ fn orphan_profiles_are_deleted_wrong_ones_corrected_and_foreign_ones_kept() {
     });
 }
 
-/// An invalid profile is replaced and does not affect the others. A conflicting writer does not prevent convergence.
+/// An invalid profile is replaced, or deleted if its namespace or service account is missing. A conflicting writer does
+/// not prevent convergence.
 #[test]
 fn invalid_profiles_are_replaced_and_converge_against_conflicting_writers() {
     on_scene(|scene| {

@@ -51,8 +51,8 @@ fn labels_of_a_calico_node_follow_the_kubernetes_node() {
     });
 }
 
-/// Upstream deletes the node with its addresses at once (KC-472). Here the node remains while it has pods, so that a
-/// kubelet that registers again finds the pods' addresses unchanged.
+/// Upstream deletes the node with its addresses at once (KC-472). Here the node remains while it has pods outside the
+/// host network, so that a kubelet that registers again finds the addresses of the pods unchanged.
 #[test]
 fn calico_node_of_a_deleted_kubernetes_node_stays_while_pods_exist() {
     on_each(&[ETCD], |scene| {
@@ -112,7 +112,8 @@ fn calico_nodes_are_deleted_with_their_kubernetes_node() {
         assert_eq!(scene.names::<FelixConfigurationSpec>(), named(&[]));
         assert_eq!(scene.names::<HostEndpointSpec>(), named(&[]));
 
-        // Calico Nodes are deleted whose Kubernetes Node is deleted while no controller runs, or never existed.
+        // A Calico Node that names a Kubernetes Node is deleted if the Kubernetes Node was deleted while no controller
+        // ran, or never existed. Other Calico Nodes stay.
         drop(running);
         scene.delete_kubernetes_node("k-2");
         let _running = scene.start(|_| ());

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{link_names, plan, set_up};
 
-/// Asserts that ADD fails with a message that contains `step`, and leaves no interface and no route.
+/// Asserts that ADD fails with a message that contains `step`, and adds neither an interface nor a route.
 fn fails_cleanly(host: &Host, plan: &EndpointPlan, step: &str) {
     let routes = || [without_flags("-4 route show"), without_flags("-6 route show")];
     let (links_before, routes_before) = (link_names(), routes());

@@ -1,4 +1,4 @@
-//! CHECK: each item broken alone is reported, and no other.
+//! CHECK reports each item that is broken alone.
 
 use cni_plugin::dataplane::{CheckedItem, Difference, EndpointPlan, verify};
 use integration_tests::command::run;

@@ -101,7 +101,7 @@ fn chart_values_reproduce_each_kustomize_component() {
     }
 }
 
-/// The release's namespace replaces the default one everywhere.
+/// The release's namespace replaces the default one in every `namespace` field.
 #[test]
 fn namespace_of_the_release_replaces_kube_system_everywhere() {
     if !can_render() {

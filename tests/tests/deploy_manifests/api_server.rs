@@ -1,5 +1,5 @@
-//! A real API server accepts every rendering: first in a dry run with strict validation, which checks each field of
-//! each kind, and then as a real installation.
+//! A real API server accepts every rendering in a dry run with strict validation, which checks each field of each kind,
+//! and stores a real installation completely.
 
 use std::fs;
 use std::path::Path;

@@ -99,7 +99,7 @@ fn overlay_beside_upstream_replaces_only_two_images() {
     }
 }
 
-/// A manifest without install-cni is rejected, because nothing would be replaced.
+/// A manifest without install-cni is rejected, because upstream's plugins would not be replaced.
 #[test]
 fn manifest_without_install_cni_is_refused() {
     if !can_render() {
@@ -137,8 +137,8 @@ fn component_keep_state_mounts_the_state_directory() {
     }
 }
 
-/// Our DaemonSet replaces the init container: only one program writes the files, and only one renews the token. All
-/// other objects of upstream's manifest, calico-config included, are unchanged.
+/// Our DaemonSet replaces upstream's init container install-cni, and calico-node no longer renews the plugins' token.
+/// Of upstream's other objects, only the image of kube-controllers changes.
 #[test]
 fn daemon_set_beside_calico_node_leaves_the_rest_of_upstream() {
     if !can_render() {
@@ -190,7 +190,7 @@ fn daemon_set_beside_etcd_canal_or_policy_only_is_refused() {
 }
 
 /// Applies upstream's manifest as its documentation says, then the overlay's rendering, then upstream's again. The
-/// server stores each manifest completely, and the same objects before and after.
+/// server stores the same objects after the first and the last application.
 #[test]
 fn applying_upstreams_manifest_again_restores_upstream() {
     if !can_render() {
@@ -224,7 +224,7 @@ fn applying_upstreams_manifest_again_restores_upstream() {
     });
 }
 
-/// Returns the parts of each object that an operator defines.
+/// Returns the objects without metadata and status.
 fn decided(objects: Objects) -> Vec<Value> {
     let decided = |mut object: Value| {
         object.as_object_mut().unwrap().remove("status");

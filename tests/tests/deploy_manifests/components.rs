@@ -154,7 +154,7 @@ fn component_privileged_applies_to_the_migration_too() {
     }
 }
 
-/// The migration runs before the plugins are installed, for which it waits (INST-78), with its own role.
+/// The migration (INST-78) is an init container before the one that installs the plugins, and has its own role.
 #[test]
 fn component_upgrade_ipam_runs_before_install_cni() {
     if !can_render() {

@@ -87,7 +87,7 @@ fn every_referenced_object_is_rendered() {
     assert_eq!(missing(&all), Vec::<String>::new());
 }
 
-/// The check detects each kind of missing object.
+/// The check reports each of these missing objects, and a missing volume.
 #[test]
 fn each_missing_referenced_object_is_reported() {
     if !can_render() {

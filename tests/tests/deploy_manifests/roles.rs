@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::{can_render, overlay};
 
-/// The account of the DaemonSet may create tokens for the plugin's user only, and read ClusterInformation. It has no
-/// other permission.
+/// The account of the DaemonSet may create tokens for the plugins' user only, and may get and create the
+/// ClusterInformation. The server denies the other permissions that this test requests.
 #[test]
 fn agent_may_create_tokens_for_the_plugins_user_only() {
     if !can_render() {

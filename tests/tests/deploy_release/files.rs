@@ -113,7 +113,7 @@ fn programs_run_from_their_release_tarballs() {
     }
 }
 
-/// The program refers to the file with its function names, and a profiler finds the names there.
+/// The program and the file with its function names have the same build ID, and the program names that file.
 #[test]
 fn debug_file_beside_the_program_has_the_function_names() {
     if !can_release() {

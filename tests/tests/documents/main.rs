@@ -1,6 +1,6 @@
-//! The commands of README.md, of the pages in docs/, of deploy/README.md and of kube-controllers/README.md, exactly as
-//! documented: run on a private host with the embedded datastore and with an API server, or listed with the reason why
-//! not.
+//! The commands of README.md, of the pages in docs/, of deploy/README.md and of kube-controllers/README.md, as
+//! documented: each command is run on a private host with the embedded datastore or with an API server, or is a target
+//! of the Makefile, or is listed with the reason why no test runs it.
 
 mod commands;
 mod fate;

@@ -200,7 +200,8 @@ fn name_of(number: usize) -> String {
     cidr(number).replace(['.', '/'], "-")
 }
 
-/// Returns a block of 64 addresses of pods. With 64 attributes the block is 17 KiB long, as upstream's blocks are.
+/// Returns a full block of 64 addresses as JSON; only its metadata if `metadata_only` is true. With 64 attributes a
+/// whole block is 17 KiB long, as upstream's blocks are.
 fn block(number: usize, attributes: usize, metadata_only: bool) -> String {
     let metadata = format!(
         r#""metadata":{{"name":"{}","uid":"00000000-0000-4000-8000-{number:012}","resourceVersion":"5"}}"#,

@@ -39,8 +39,8 @@ fn cached_api_group_that_is_missing_is_discovered_again() {
     });
 }
 
-/// From then on, new nodes and upstream's nodes use v1, since upstream prefers v1 if both groups are served (DS-22). A
-/// node that continued with v3 would assign addresses that the other nodes also assign.
+/// Once v1 is served beside v3, new nodes and upstream's nodes use v1, because upstream prefers v1 (DS-22). A node that
+/// continued with v3 would assign addresses that the other nodes also assign.
 #[test]
 fn cached_v3_is_replaced_once_v1_is_served_too() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {

@@ -36,7 +36,8 @@ fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a CNI command, and returns when it waits for the API server.
+/// Starts a CNI command, and returns once it has opened [`TURNS`], which a process does before it waits for a busy API
+/// server.
 #[track_caller]
 fn waiting(faulty: &Faulty<'_>, verb: &str, pod: &Pod) -> (Child, Instant) {
     let begun = Instant::now();

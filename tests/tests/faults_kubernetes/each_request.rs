@@ -1,4 +1,4 @@
-//! Each fault at each request of each CNI command in turn.
+//! Faults at each request of a CNI command, one at a time.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,15 +29,15 @@ const BEFORE: [Fault; 9] = [
     Fault::Kill,
 ];
 
-/// Faults after which the server has executed the request, without a response to the client.
+/// Faults at a response: the server has executed the request, and the client does not get the result.
 const AFTER: [Fault; 4] = [refused(500), Fault::Cut, Fault::CutMidAnswer, Fault::Kill];
 
 const fn refused(code: u16) -> Fault {
     Fault::Refuse(Refusal { code, retry_after: None })
 }
 
-/// Returns true if the client must succeed in spite of the fault, because it shall try again later or its token was
-/// renewed meanwhile.
+/// Returns true if the client must succeed in spite of the fault: the codes 429 and 503 ask for a later attempt, and
+/// after 401 the client repeats the request, because its token may have been renewed.
 fn is_passing(fault: Fault) -> bool {
     matches!(fault, Fault::Refuse(Refusal { code: 401 | 429 | 503, .. }))
 }
@@ -198,7 +198,8 @@ fn check_with_a_fault_at_each_api_request_changes_nothing() {
     });
 }
 
-/// A slow response is not a failure: the plugin sends no request again.
+/// A slow response is not a failure: no request is repeated, except that an ADD reads objects again that it read too
+/// long ago.
 #[test]
 fn every_command_succeeds_if_each_request_is_delayed() {
     const DELAY: Duration = Duration::from_millis(500);

@@ -145,8 +145,8 @@ fn del_of_a_deleted_or_replaced_pod_sends_no_patch() {
     });
 }
 
-/// Whatever a tenant writes into the annotations, DEL removes the container's address from the list and leaves the
-/// other addresses.
+/// The annotations have another container ID and an additional address, as a tenant may write them. DEL removes the
+/// container's address from the list and leaves the other address.
 #[test]
 fn del_removes_only_its_address_from_annotations_of_another_sandbox() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {

@@ -1,4 +1,4 @@
-//! A real API server that admits a tenth of the requests in the plugins' priority level, for BUSY_SECONDS.
+//! A real API server with far fewer seats in the plugins' priority level than concurrent requests, for BUSY_SECONDS.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -147,8 +147,8 @@ fn calls_at_ten_times_the_admitted_load_succeed_with_few_retries() {
 
         let of_plugins: Vec<Request> = audit.of(&user.user).unwrap();
         let refused = of_plugins.iter().filter(|request| request.code == Some(429)).count();
-        // Each process sends its first requests before it gets a 429. From then on the node sends at most one request
-        // per second, the minimum that the server advises.
+        // Each process may send its first requests before it gets a 429. Apart from these, the node sends at most one
+        // request per second, which is the shortest pause that the server advises.
         let (seconds, calls) = (busy.as_secs() as usize, coming.len() + 1);
         let most = OF_ONE_PROCESS * calls + seconds + 1;
         eprintln!("{refused} of {} requests of the plugins were refused in {seconds} s", of_plugins.len());

@@ -1,4 +1,4 @@
-//! The plugin and a real API server, with faults of every kind. After the runtime's retries, no address is leaked or
+//! The plugin and a real API server, with injected faults. After the runtime's retries, no address is leaked or
 //! assigned twice.
 
 mod api_group;

@@ -92,7 +92,7 @@ fn del_overtaken_by_the_next_sandbox_leaves_the_new_sandbox_unchanged() {
     });
 }
 
-/// The ADD of the old sandbox is slow, and a new sandbox is added meanwhile.
+/// A new sandbox of the pod is added while the ADD of the old sandbox waits for the API server.
 #[test]
 fn add_overtaken_by_the_next_sandbox_fails_and_leaves_the_new_sandbox() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
@@ -161,7 +161,7 @@ fn del_without_the_node_object_succeeds_and_add_fails() {
     });
 }
 
-/// Another node allocates the same address at the same time, and another time it writes the block during a release.
+/// Another node allocates an address in the block while an ADD writes the block, and once more while a DEL writes it.
 #[test]
 fn block_changed_by_another_node_meanwhile_assigns_no_address_twice() {
     for group in [ApiGroup::CrdV1, ApiGroup::V3] {

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use super::world::{Live, World};
 
-/// Asserts that exactly the networked sandboxes have addresses, each once, and that the bookkeeping is consistent.
+/// Returns an error unless exactly the networked sandboxes have addresses and interfaces, the bookkeeping is
+/// consistent, and CHECK of one of these sandboxes succeeds.
 pub(crate) fn check(world: &mut World<'_>) -> Result<()> {
     datastore(world)?;
     for node in 0..world.nodes.len() {
@@ -56,9 +57,9 @@ fn handle_of(live: &Live) -> String {
     format!("{NETWORK}.{}", live.sandbox.container_id)
 }
 
-/// Returns true if a handle counts more addresses than it has. A handle counts an address before the block allocates
-/// it, and a late write may count an address once more. While the sandbox exists, this makes no address unusable; its
-/// DEL deletes the handle.
+/// Returns true if `problem` says that `handle` counts more addresses than it has. A handle counts an address before
+/// the block allocates it, and a late write may count an address once more. While the sandbox exists, this makes no
+/// address unusable; its DEL deletes the handle.
 fn is_overcount(problem: &str, handle: &str) -> bool {
     let numbers = problem.strip_prefix(&format!("handle {handle}: holds ")).and_then(|rest| {
         let (held, counted) = rest.split_once(" addresses, counts ")?;

@@ -8,9 +8,9 @@ use integration_tests::proxy::{Fault, Point, Refusal};
 
 use super::world::World;
 
-/// Number of calls in a round.
+/// Minimum number of calls in a round.
 const CALLS: usize = 6;
-/// Maximum number of networked sandboxes.
+/// Number of networked sandboxes from which on few calls are ADDs.
 const CROWD: usize = 10;
 /// Approximate number of requests of a node's calls in a round.
 const REQUESTS: usize = 24;

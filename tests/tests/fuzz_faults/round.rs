@@ -101,8 +101,8 @@ impl World<'_> {
         wait(child, started, RUNTIMES_LIMIT).with_context(|| format!("{job:?}"))
     }
 
-    /// Returns the valid attachments that a runtime passes to GC: all sandboxes without a DEL, and those with a running
-    /// ADD.
+    /// Returns the valid attachments that a runtime passes to GC: the node's networked sandboxes, and those with an ADD
+    /// in this round.
     fn valid(&self, node: usize, jobs: &[Job]) -> Vec<Value> {
         let of_node = self.live.values().filter(|live| live.node == node).map(|live| &live.sandbox);
         let under_way = jobs.iter().filter(|job| job.node == node).filter_map(|job| match &job.task {
@@ -123,6 +123,7 @@ impl World<'_> {
         };
         self.history.push(format!("{} {:?}: {said}\n{}", self.nodes[job.node].name, job, outcome.stderr));
         ensure!(outcome.exit.is_some() || job.killed.is_some(), "ended by a signal: {job:?}");
+        ensure!(!outcome.stdout.contains("the plugin panicked"), "{job:?}");
         let succeeded = outcome.exit == Some(0);
         Ok(match &job.task {
             Task::Add(sandbox) if succeeded => {

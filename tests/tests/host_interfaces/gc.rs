@@ -1,4 +1,4 @@
-//! GC keeps running containers, whichever runtime they belong to.
+//! GC keeps running containers of any runtime, unless `gc_running_containers` is set.
 
 use std::process::{Child, Command, Stdio};
 

@@ -128,7 +128,7 @@ fn unrestorable_files_are_not_counted_as_repaired() {
     });
 }
 
-/// The Secret changes while the agent runs.
+/// The Secret changes after the installation and before the start of the agent.
 #[test]
 fn tls_files_follow_the_secret() {
     in_pod(|_, _, mut pod| {
@@ -161,9 +161,9 @@ fn rotated_pod_token_in_the_template_is_written_to_the_configuration() {
     });
 }
 
-/// With SLEEP=true, the installer continues as the agent.
+/// Unless SLEEP is false, the installer continues as the agent.
 #[test]
-fn installer_with_sleep_continues_as_the_agent() {
+fn installer_without_the_sleep_variable_continues_as_the_agent() {
     in_pod(|_, _, mut pod| {
         pod.set("CNI_TRY_SECONDS", "0");
         let mut agent = pod.installer_that_stays().unwrap();

@@ -1,4 +1,4 @@
-//! A node with its data in an etcd that requires client certificates, installed by `calico install`.
+//! A node with its data in an etcd, with or without TLS, installed by `calico install`.
 
 #[expect(unreachable_pub, reason = "the datastore's own tests share it as a module")]
 #[path = "../../../datastore/tests/harness/certificates.rs"]

@@ -128,7 +128,7 @@ fn directory_in_place_of_a_program_fails_the_install() {
     });
 }
 
-/// The warning names the files that `calico uninstall` will not find in the state.
+/// The warning names `calico uninstall`, which keeps unrecorded files.
 #[test]
 fn unwritable_state_file_is_a_warning() {
     isolated(|host| {

@@ -1,5 +1,5 @@
-//! An installation that is killed at any moment leaves a working node. The next installation completes and removes
-//! temporary files of the killed one.
+//! An installation that is killed leaves a working node. The next installation completes and removes temporary files of
+//! the killed one.
 
 use std::collections::BTreeSet;
 use std::fs;

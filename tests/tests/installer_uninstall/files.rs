@@ -50,7 +50,7 @@ fn uninstall_without_yes_lists_everything_and_changes_nothing() {
     });
 }
 
-/// The plugin's own files are the cached API group and the journal.
+/// Covers the plugin's own files: the cached API group and the journal.
 #[test]
 fn uninstall_deletes_files_of_the_plugin_except_deferred_dels() {
     const GROUP: &str = "var/lib/calico/api-group.json";
@@ -244,8 +244,8 @@ fn uninstall_deletes_etcd_tls_files_with_their_directory() {
     });
 }
 
-/// The configuration is deleted first, because a runtime starts pods with it. It is gone even if no other file can be
-/// deleted.
+/// The configuration is deleted first, because a runtime starts pods with it. It is deleted although the programs
+/// cannot be deleted.
 #[test]
 fn uninstall_deletes_the_configuration_first_and_the_next_run_completes() {
     installed(|container| {
@@ -284,7 +284,8 @@ fn uninstall_without_a_writable_state_keeps_the_renamed_configuration() {
     });
 }
 
-/// The state after a run that was killed after its first step. No runtime reads a file of that name.
+/// The state after a run that was killed after its first step, the renaming of the configuration. No runtime reads a
+/// file of the new name.
 #[test]
 fn configuration_renamed_by_a_killed_uninstall_is_deleted_by_the_next() {
     installed(|container| {

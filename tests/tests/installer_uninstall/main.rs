@@ -1,5 +1,5 @@
-//! `calico uninstall`: removes the installed files and no others, the configuration first. Without `--yes` it only
-//! lists the changes.
+//! `calico uninstall`: removes the installation, the configuration first, and keeps the files of other programs.
+//! Without `--yes` it only lists the changes.
 
 mod datastores;
 mod directories;

@@ -1,4 +1,5 @@
-//! A deferred DEL belongs to a datastore by the datastore's identity, not by its endpoint in the configuration.
+//! A deferred DEL belongs to a datastore by the identity of the datastore, or, without a recorded identity, by the
+//! endpoint as the configuration spells it.
 
 use std::fs;
 use std::path::Path;

@@ -205,7 +205,7 @@ fn deferred_del_keeps_the_next_sandboxs_addresses_and_stores_no_token() {
         faulty.cluster.assert_only(&[&new]);
         faulty.cluster.verb("CHECK", &new, &checked).run().unwrap().success();
 
-        // The replay is interrupted after the API server has executed part of it, and the next call completes it.
+        // The connection breaks at a replay's first read of a handle. This call or the next one completes the replay.
         deferred.restore();
         faulty.faulted("STATUS", &new, Point::First("GET", "/ipamhandles/"), Fault::Cut).success();
         faulty.run("STATUS", &new);

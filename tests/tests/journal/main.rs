@@ -83,7 +83,7 @@ fn pod_with_deferred_del(cluster: &mut Cluster<'_>, number: usize) -> Pod {
     pod
 }
 
-/// Runs a CNI command for another pod, on a cluster with a deferred DEL of an earlier pod.
+/// Runs a CNI command for a pod without a fault. A GC gets an empty list of attachments.
 fn later_call(cluster: &Cluster<'_>, verb: &str, newcomer: &Pod) {
     let mut conf = conf(cluster);
     if verb == "GC" {
@@ -193,7 +193,7 @@ fn add_of_the_same_container_replays_first_and_keeps_its_new_address() {
         assert_eq!(accounts.held.len(), 1);
         assert_eq!(accounts.held.values().next(), Some(&handle(&pod)));
         assert_eq!(cluster.endpoints().len(), 1);
-        // No later call can remove the new network.
+        // A later call does not remove the new network.
         later_call(cluster, "STATUS", &pod);
         conf["prevResult"] = result;
         cluster.verb("CHECK", &pod, &conf).run().unwrap().success();

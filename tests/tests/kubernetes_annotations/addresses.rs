@@ -36,7 +36,7 @@ fn requested_addresses_are_assigned_to_each_sandbox_of_the_pod() {
     });
 }
 
-/// A killed call may have lost the handle. Otherwise the pod could never start.
+/// A killed call may have deleted the handle. The next sandbox must get the addresses nevertheless.
 #[test]
 fn requested_addresses_without_a_handle_pass_to_the_next_sandbox() {
     on_each_group(|cluster, _| {

@@ -53,7 +53,7 @@ fn add_waits_for_the_policy_status_file_until_the_timeout() {
         let outcome = cluster.verb("ADD", &late, &brief).run().unwrap();
         outcome.success();
         assert!(
-            outcome.stderr.contains("has not set up the policy of the pod"),
+            outcome.stderr.contains("by which Felix reports the policy of the pod"),
             "it does not wait: {}",
             outcome.stderr
         );

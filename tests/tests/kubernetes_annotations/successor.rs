@@ -52,8 +52,8 @@ fn late_del_keeps_the_annotations_of_a_new_pod_of_the_same_name() {
         let old = annotated(cluster, 1, &[]);
         run(cluster, "ADD", &old, &uid(cluster), &conf).success();
         let old_uid = replaced(cluster);
-        // The new pod has no network yet, hence no container ID in its annotations. Upstream would change its
-        // annotations (CNI-262).
+        // The new pod has no network yet, hence no container ID in its annotations. Upstream would change the
+        // annotations of the new pod (CNI-262).
         run(cluster, "DEL", &old, &old_uid, &conf).success();
         assert_eq!(annotation(cluster, "pod1", "podIP"), Value::Null);
         cluster.assert_nothing_left();

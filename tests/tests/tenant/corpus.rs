@@ -92,14 +92,14 @@ impl World<'_> {
             "K8S_POD_NAME=db-1;K8S_POD_NAMESPACE=prod".into(),
             "é\u{0}z".replace('\u{0}', "\u{1}"),
         ];
-        // A third of the texts contain control characters for terminals.
+        // A third of the choices are among the texts with control characters for terminals.
         let commands = texts.iter().filter(|text| text.contains(char::is_control) || text.contains('\u{202e}'));
         let commands: Vec<String> = commands.cloned().collect();
         let chosen = if self.rng.u32(..3) == 0 { self.rng.choice(commands) } else { self.rng.choice(texts) };
         chosen.unwrap_or_default()
     }
 
-    /// Chooses annotations with random texts, or annotations that claim the identity of another pod.
+    /// Chooses annotations with random texts. Half of the results also claim the identity of another owner.
     pub(crate) fn annotations(&mut self) -> Value {
         let mut annotations = Map::new();
         if self.rng.bool() {

@@ -28,8 +28,8 @@ pub(crate) struct Attachment {
 }
 
 impl World<'_> {
-    /// Creates a pod of the tenant. Returns false if the API server rejects it. Without Kubernetes there is nothing to
-    /// create.
+    /// Creates a pod of the tenant. Returns false if the API server rejects the pod or the namespace, or if the
+    /// namespace is closed to the tenant. Without Kubernetes there is nothing to create.
     pub(crate) fn tenants_pod(&mut self, node: usize, namespace: &str, name: &str) -> Result<bool> {
         let Some(client) = self.client.clone() else { return Ok(true) };
         // The tenant has access to no namespace of the others, except the one in which two pods share the name of an

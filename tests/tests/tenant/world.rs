@@ -144,7 +144,8 @@ impl<'a> World<'a> {
         snapshot::same(&before, &after).unwrap();
     }
 
-    /// Runs garbage collection until the grace period of all known leaks is over.
+    /// Runs garbage collection until the grace period of all known leaks is over. Does nothing in a world without
+    /// garbage collection.
     pub(crate) fn pass(&mut self) -> anyhow::Result<()> {
         if let Some(collecting) = &self.collecting {
             for _ in 0..2 {
@@ -167,6 +168,7 @@ impl<'a> World<'a> {
         texts::check("stdout", &outcome.stdout)?;
         texts::check("stderr", &outcome.stderr)?;
         anyhow::ensure!(outcome.exit.is_some(), "ended by a signal: {what}");
+        anyhow::ensure!(!outcome.stdout.contains("the plugin panicked"), "{what}");
         Ok(())
     }
 }

@@ -28,14 +28,14 @@ pub(crate) struct Link {
     pub(crate) mtu: u32,
     /// True if the administrative state of the interface is up.
     pub(crate) is_up: bool,
-    /// True if the interface can carry packets: it is up, and so is the other end of its pair.
+    /// True if the interface can carry packets. One end of a pair can if both ends are up.
     pub(crate) has_carrier: bool,
     /// True if the interface is one end of a veth or netkit pair.
     pub(crate) is_paired: bool,
     /// The index of the other end, in the other end's namespace; `None` if the kernel reports no other end.
     pub(crate) peer_index: Option<u32>,
     /// The ID of the other end's namespace in the interface's own namespace; `None` if both ends are in the same
-    /// namespace.
+    /// namespace, or if the kernel reports no other end.
     pub(crate) peer_netns_id: Option<i32>,
     /// The mode in which the kernel generates the IPv6 link-local address; `None` if the interface has no IPv6.
     pub(crate) addr_gen_mode: Option<In6AddrGenMode>,

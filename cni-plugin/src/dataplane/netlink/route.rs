@@ -28,7 +28,7 @@ pub(crate) struct KernelRoute {
     pub(crate) next_hops: Vec<u32>,
     /// The scope; the kernel reports universe for every IPv6 route.
     pub(crate) scope: RouteScope,
-    /// The type: unicast, local, or a type that rejects packets.
+    /// The type, for example unicast, local, or one that rejects packets.
     pub(crate) kind: RouteType,
     /// The program that added the route.
     pub(crate) protocol: RouteProtocol,

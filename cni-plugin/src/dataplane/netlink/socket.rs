@@ -19,7 +19,7 @@ use super::error::extended_ack_text;
 /// answer.
 const RECEIVE_BUFFER: usize = 32 * 1024;
 
-/// Maximum number of attempts to dump a table that changes meanwhile.
+/// Maximum number of attempts to dump a table that changes during the dump.
 const DUMP_ATTEMPTS: usize = 10;
 
 /// A request, and the step of the operation that it performs, for error messages.
@@ -51,13 +51,13 @@ impl NetlinkSocket {
     /// Opens a socket in the namespace of the calling thread.
     pub(crate) fn open() -> Result<Self, NetlinkError> {
         let socket = Socket::new(NETLINK_ROUTE).map_err(|e| failed("open", e))?;
-        // Kernels before 4.12 support neither option; their errors are only shorter.
+        // Failures are ignored: a kernel without these options only reports errors with other details.
         let _ = socket.set_ext_ack(true);
         let _ = socket.set_cap_ack(true);
         Ok(NetlinkSocket { socket, sequence: 0, buffer: Vec::with_capacity(RECEIVE_BUFFER) })
     }
 
-    /// Opens a socket that from now on also receives the events of a multicast group.
+    /// Opens a socket that also receives the events of a multicast group.
     pub(crate) fn open_for_events(group: u32) -> Result<Self, NetlinkError> {
         let mut opened = NetlinkSocket::open()?;
         opened.socket.bind_auto().map_err(|e| failed("bind", e))?;

@@ -47,9 +47,10 @@ pub(super) enum PeerLocation {
     Elsewhere,
 }
 
-/// Returns the reason to keep `link`; `None` if the ADD may replace it. The ADD may replace an interface with an alias
-/// of the same pod. It may replace one without an alias if the interface has no carrier, its other end is CNI_IFNAME in
-/// CNI_NETNS, or IPAM proved the owner.
+/// Returns the reason to keep `link`; `None` if the ADD may replace it. The ADD keeps an interface that is not one end
+/// of a pair, or whose other end is in CNI_NETNS under another name than CNI_IFNAME. It may replace any other interface
+/// that has an alias of the same pod and existed before the ADD. It may also replace an interface without an alias that
+/// has no carrier, whose other end is CNI_IFNAME in CNI_NETNS, or whose owner IPAM proved.
 ///
 /// An alias does not show which of two sandboxes is the earlier one. If an interface of this pod did not exist when the
 /// ADD started, it belongs to a later sandbox, whose ADD overtook this one.

@@ -27,7 +27,7 @@ pub struct DesiredInterface<'a> {
 /// The host interface that already had the name of the interface to create when the ADD started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PriorInterface {
-    /// The kernel has not been queried.
+    /// It is not known if there was such an interface.
     #[default]
     Unknown,
     /// There was no interface of that name.
@@ -98,7 +98,7 @@ pub fn default_routes() -> Vec<Cidr> {
     unspecified.into_iter().filter_map(|any| Cidr::new(any, 0)).collect()
 }
 
-/// A plan that no kernel can carry out.
+/// A reason why a plan is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// An interface name that the kernel would reject.
@@ -179,7 +179,7 @@ pub enum SysctlKey {
 }
 
 impl EndpointPlan {
-    /// Rejects a plan that no kernel would accept. Nothing is changed for a plan that must fail.
+    /// Rejects an invalid plan. An ADD with such a plan does not change the kernel's state.
     pub fn validate(&self) -> Result<(), PlanError> {
         if let Some(name) = [&self.host_ifname, &self.container_ifname].into_iter().find(|name| !is_ifname(name)) {
             return Err(PlanError::InterfaceName(name.clone()));
@@ -220,7 +220,7 @@ impl EndpointPlan {
         }
     }
 
-    /// Returns the addresses to which the host gets routes.
+    /// Returns the addresses to which the host gets routes; none if `host_routes` is false.
     pub(super) fn host_destinations(&self) -> impl Iterator<Item = Cidr> + '_ {
         distinct(self.full_length_cidrs()).filter(|_| self.host_routes)
     }
@@ -286,7 +286,7 @@ impl EndpointPlan {
         list
     }
 
-    /// Returns the routes in the pod. The route to the gateway comes first: the kernel rejects a route through a
+    /// Returns the routes in the pod. The route to the IPv4 gateway comes first: the kernel rejects a route through a
     /// gateway that it cannot reach.
     fn container_routes(&self) -> Vec<Route> {
         let mut list = Vec::with_capacity(self.routes.len() + 1);

@@ -1,4 +1,4 @@
-//! Creates the interface pair, and deletes a pair of the same name that an earlier sandbox left.
+//! Creates the interface pair, and deletes an existing interface of the same name that the ADD may replace.
 
 use ipam_plugin::lock::HostLock;
 use netconf::conf::DeviceType;
@@ -21,8 +21,8 @@ pub(super) struct NewPair {
 }
 
 impl NewPair {
-    /// Returns the pod's end. If the host end contains the index of its peer, only the index and the name of the result
-    /// are valid.
+    /// Returns the pod's end. If the kernel reported its index with the host end, only the index and the name of the
+    /// result are valid.
     pub(super) fn container(&self, socket: &mut NetlinkSocket, ifname: &str) -> Result<Link, NetlinkError> {
         match self.host.peer_index {
             Some(index) => Ok(Link { index, name: ifname.to_owned(), ..self.host.clone() }),
@@ -51,7 +51,7 @@ pub(super) fn create(
 }
 
 /// Creates the pair. Examines an existing interface of the same name only after the kernel rejected the request, so
-/// that the ordinary ADD is fast. Deletes that interface if an earlier sandbox left it, and then tries once more.
+/// that the ordinary ADD is fast. Deletes that interface if the ADD may replace it, and then tries once more.
 fn create_as_planned(
     host: &mut NetlinkSocket,
     plan: &EndpointPlan,
@@ -94,11 +94,13 @@ fn create_once(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) -
     }
 }
 
-/// Deletes the host interface with the same name that an earlier sandbox left, and its other end. Fails for any other
-/// interface.
+/// Deletes the host interface with the same name, and its other end. Fails if the ADD may not replace the interface.
 fn remove_stale(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) -> Result<(), DataplaneError> {
     let Some(stale) = existing::replaceable(host, &plan.desired_interface(), netns)? else { return Ok(()) };
-    tracing::info!(interface = stale.name, "replacing the interface of an earlier sandbox");
+    tracing::info!(
+        interface = stale.name,
+        "deleting the host interface that an earlier ADD of this pod or container left, to create a new one"
+    );
     // The kernel may delete the interface first, together with the namespace of the earlier sandbox. That is no
     // failure.
     Ok(link::delete(host, &stale)?)

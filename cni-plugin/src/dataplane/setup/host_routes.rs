@@ -10,15 +10,15 @@ use crate::dataplane::plan::InterfaceEnd;
 use crate::dataplane::{BusyRoute, DataplaneError, EndpointPlan, NetlinkError};
 
 /// Maximum number of attempts to add a route after another route was in its place. Such routes may appear and disappear
-/// meanwhile.
+/// between the attempts.
 const MAX_ATTEMPTS: usize = 5;
 
 /// An existing route to the destination of a route that ADD is about to add.
 enum ConflictingRoute {
     /// The same route, which Felix added first.
     Identical,
-    /// A route through the interface with this index, one end of a pair that cannot carry packets. The pair belongs to
-    /// an earlier sandbox, or to a pod whose interface the kernel has not finished deleting.
+    /// A route through the interface with this index, one end of a pair that cannot carry packets. The pair is for
+    /// example of an earlier sandbox, or of a pod whose interface the kernel has not finished deleting.
     Idle(u32, BusyRoute),
     /// Any other route: through an interface that can carry packets or is not one end of a pair, or through no single
     /// interface.
@@ -38,8 +38,8 @@ impl ConflictingRoute {
 }
 
 /// Sets the alias of the host end, sets the link up and adds the routes, in one send and in this order: an interface
-/// that is up always has its alias. Before that, fails if an existing route to one of the addresses is in use, and
-/// deletes idle ones.
+/// that is up always has its alias. Before that, fails if a route to one of the addresses is in use, or if the plan
+/// does not permit to replace an idle one; otherwise deletes the idle routes to the addresses.
 pub(super) fn bring_up_with_routes(
     host: &mut NetlinkSocket,
     pair: &NewPair,
@@ -121,11 +121,10 @@ impl HostRoutes<'_> {
         Err(last_error.into())
     }
 
-    /// Deletes idle routes to `destination`. Returns true if the route to add already exists.
+    /// Deletes idle routes to `destination`. Returns true, and deletes nothing, if the route to add already exists.
     ///
     /// # Errors
-    /// Returns an error if a route has to stay: its interface can carry packets, or the plan does not permit to replace
-    /// idle routes.
+    /// Returns an error if a route is in use, or if the plan does not permit to replace an idle route.
     fn delete_idle_routes(&mut self, destination: Cidr) -> Result<bool, DataplaneError> {
         for route in self.conflicting_routes(destination)? {
             match route {
@@ -163,7 +162,7 @@ impl HostRoutes<'_> {
         Ok(routes)
     }
 
-    /// Classifies a route. Returns `None` if its interface disappeared meanwhile, and the route with it.
+    /// Classifies a route. Returns `None` if its interface, and so the route, disappeared after the route was read.
     fn classify(&mut self, route: &KernelRoute) -> Result<Option<ConflictingRoute>, NetlinkError> {
         let link = self.link;
         let busy = |owner: Option<&Link>| busy(route, owner, link);
@@ -181,7 +180,7 @@ impl HostRoutes<'_> {
     fn remove(&mut self, destination: Cidr, interface: u32) -> Result<(), NetlinkError> {
         let step = format!("delete the host route to {destination} through interface number {interface}");
         match self.host.exchange_one(route::delete(step, destination, interface)) {
-            // The route disappeared meanwhile.
+            // The route disappeared after it was read.
             Err(error) if matches!(error.errno(), Some(Errno::ESRCH | Errno::ENODEV)) => Ok(()),
             answer => answer.map(drop),
         }

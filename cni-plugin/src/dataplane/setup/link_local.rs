@@ -16,7 +16,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// The IPv6 link-local address of a host end, which the kernel has yet to generate.
 pub(super) struct PendingLinkLocal {
     events: NetlinkSocket,
-    /// A separate socket: a dump on the socket for events would discard events that arrive meanwhile.
+    /// A separate socket: a dump on the socket for events would discard events that arrive during the dump.
     reader: NetlinkSocket,
     link: Link,
 }
@@ -38,7 +38,7 @@ impl PendingLinkLocal {
         Ok(Some(PendingLinkLocal { events, reader: NetlinkSocket::open()?, link: link.clone() }))
     }
 
-    /// Waits for the address. Both ends must be up.
+    /// Waits for the address, at most for [`TIMEOUT`]. Both ends must be up.
     pub(super) fn wait(self) -> Result<Ipv6Addr, DataplaneError> {
         let PendingLinkLocal { mut events, mut reader, link } = self;
         let of_link = |found: KernelAddress| match found.ip {

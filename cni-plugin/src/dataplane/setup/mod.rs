@@ -27,7 +27,7 @@ use link_local::PendingLinkLocal;
 pub struct InterfacePair {
     /// The interface in the host's namespace.
     pub host_ifname: String,
-    /// Index of the host interface. No other interface of the namespace ever gets the same index.
+    /// Index of the host interface. A later interface of the same name has another index.
     pub host_index: u32,
     /// MAC address of the host interface.
     pub host_mac: MacAddr,
@@ -53,8 +53,8 @@ pub struct Stage {
 /// Creates the network of an endpoint. On failure it deletes the new pair, unless the error is
 /// [`DataplaneError::PairNotDeleted`] or the kernel does not return the new pair. The error names the step.
 ///
-/// Replaces a host interface with the plan's name that an earlier sandbox of the pod left. Fails without any change if
-/// another interface has that name, or if an interface with the plan's container name does not belong to that pair.
+/// Deletes an existing host interface with the plan's name if the ADD may replace it. Fails without any change if the
+/// ADD may not replace it, or if another interface in the pod has the plan's container name.
 pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<InterfacePair, DataplaneError> {
     plan.validate()?;
     let mut stages = StageTimer { list: Vec::with_capacity(4), since: Instant::now() };
@@ -86,7 +86,7 @@ fn configure(
 
     let link_local = PendingLinkLocal::prepare(plan, &pair.host, host_mac)?;
     host_routes::bring_up_with_routes(host, pair, &host_end, plan)?;
-    // From now on the alias shows the owner of the pair.
+    // The alias now shows the owner of the pair.
     drop(lock);
     stages.end("host_link");
 
@@ -154,7 +154,10 @@ pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneEr
     let mut host = NetlinkSocket::open()?;
     let Some(link) = link::find_by_index(&mut host, host_index)? else { return Ok(()) };
     if link.alias.as_ref() != Some(alias) {
-        tracing::warn!(interface = link.name, "keeping the interface: the alias is not that of this ADD");
+        tracing::warn!(
+            interface = link.name,
+            "keeping the host interface of the failed ADD: its alias is not the one that this ADD set"
+        );
         return Ok(());
     }
     Ok(link::delete(&mut host, &link)?)

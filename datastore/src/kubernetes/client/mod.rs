@@ -72,7 +72,8 @@ impl ApiClient {
         ApiClient { connections: LONG_RUNNING_CONNECTIONS, ..Self::new(config) }
     }
 
-    /// Returns the number of requests sent so far, including retries.
+    /// Returns the number of requests that [`send`](Self::send) and [`send_streaming`](Self::send_streaming) have sent
+    /// so far, including retries.
     pub(super) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
@@ -91,9 +92,11 @@ impl ApiClient {
         self.ensure_open().await.map(|opened| opened.server).map_err(|error| RequestError::NoAccess(error.to_string()))
     }
 
-    /// Sends a request and returns the object of the response. Retries a request within the deadline if the request
-    /// only reads, or certainly had no effect. Waiting in turn for a busy server does not count towards the deadline. A
-    /// read that the server's cache cannot serve is sent once more to the server's own storage, with a new deadline.
+    /// Sends a request and returns the object of the response. If the server is busy, fails or does not respond,
+    /// retries within the deadline a request that only reads, or that certainly had no effect. Retries once with
+    /// credentials read again if the server rejects the credentials (401). Waiting in turn for a busy server does not
+    /// count towards the deadline. A read that the server's cache cannot serve is sent once more to the server's own
+    /// storage, with a new deadline.
     pub(super) async fn send(&self, request: &ApiRequest) -> Result<Value, RequestError> {
         self.send_streaming(request, None).await
     }
@@ -135,7 +138,7 @@ impl ApiClient {
                     tracing::debug!(
                         request = request.url(),
                         reason,
-                        "the API server's cache cannot serve the read; reading from the server's storage"
+                        "the API server's cache did not serve the read; reading from the server's storage"
                     );
                     request = Cow::Owned(request.into_owned().with_cache(None));
                     begun = Instant::now();

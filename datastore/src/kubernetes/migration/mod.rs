@@ -1,7 +1,7 @@
 //! Upstream's migration of Calico's objects from `crd.projectcalico.org/v1` to `projectcalico.org/v3`.
 //!
-//! The migration locks v1 for good, copies the objects, and then opens v3 and marks its ClusterInformation. After that,
-//! the migration cannot be undone. The API server serves the locked v1 until an operator removes it, and the rule of
+//! The migration locks v1, copies the objects, and then opens v3 and marks its ClusterInformation. After that, the
+//! migration cannot be undone. The API server serves the locked v1 until an operator removes it, and the rule of
 //! [`discovery`](super::discovery) alone would choose v1 during that time.
 
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::request::ApiRequest;
 const ANNOTATIONS: [&str; 2] = ["migration.projectcalico.org/migrated-by", "migration.projectcalico.org/locked-by"];
 
 /// Returns true if the objects of an API server with both groups are in v3: the ClusterInformation of v1 is missing,
-/// forbidden or locked, and the migration has opened v3.
+/// forbidden or not ready, and the migration has opened v3.
 pub(super) async fn has_migrated_to_v3(client: &ApiClient) -> Result<bool, RequestError> {
     let v1 = cluster_information(client, ApiGroup::CrdV1).await?;
     Ok(!v1.is_some_and(|information| is_ready(&information)) && is_v3_open(client).await?)

@@ -22,7 +22,7 @@ use crate::error::describe_error_chain;
 /// Interval between keep-alive messages on a silent connection, and the timeout of their response.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Time limit for opening a connection, for which all requests wait.
+/// Time limit for opening a connection.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The reason why a request got no response.

@@ -80,7 +80,7 @@ impl Http1Permit {
     }
 }
 
-/// Returns true if `request` starts a watch, whose response continues until either end closes the connection.
+/// Returns true if `request` starts a watch, whose response continues until the server or the client ends it.
 pub(super) fn is_watch(request: &Request<Body>) -> bool {
     let parameters = request.uri().query().unwrap_or_default();
     parameters.split('&').any(|parameter| matches!(parameter, "watch=true" | "watch=1"))

@@ -1,8 +1,9 @@
 //! [`Turns`]: makes the plugin processes of a node wait in turn for a busy API server (429).
 //!
-//! While the server is busy, the node sends one request at a time. The process that sends the request has a lock on a
-//! file, and all other processes wait for the lock. The kernel releases the lock when the process ends. The file also
-//! contains the time before which the server does not want another request, for a process that gets the lock earlier.
+//! While the server is busy, these processes together send one request at a time. The process that sends the request
+//! has a lock on a file, and the others wait for the lock. The kernel releases the lock when the process ends. The file
+//! also contains the time before which the server does not want another request, for a process that gets the lock
+//! earlier.
 
 use std::fs::{File, TryLockError, create_dir_all};
 use std::io;
@@ -107,7 +108,7 @@ impl Turns {
     }
 
     /// Waits for `pause` or longer after the server rejected a request. `turn` is the turn of that request, if it had
-    /// one. Returns the turn for the retry, or `None` if the time limit for waiting is reached.
+    /// one. Returns the turn for the retry, or `None` if the time limit for waiting is reached or if there is no rule.
     pub(super) async fn pause<'t>(&'t self, turn: Option<Turn<'t>>, pause: Duration) -> Option<Turn<'t>> {
         let rule = self.rule()?;
         let due = Instant::now() + pause;
@@ -115,7 +116,7 @@ impl Turns {
         if let Err(error) = self.write_delay(&rule.file, pause) {
             tracing::warn!(
                 file = %rule.file.display(), %error,
-                "cannot record that the API server is busy; other processes of this node do not wait"
+                "cannot record that the API server is busy; other processes of this node may not wait"
             );
         }
         if rule.until <= Instant::now() {
@@ -145,7 +146,11 @@ impl Turns {
     fn start_waiting(&self, rule: &BusyRule) {
         if !self.was_busy.swap(true, Ordering::Relaxed) {
             let file = rule.file.display();
-            tracing::warn!(%file, "the API server is busy; this node sends one request at a time");
+            tracing::warn!(
+                %file,
+                "the API server is busy; until the time limit for waiting, this process sends its requests one by \
+                 one, in turn with other processes of the node"
+            );
         }
         (rule.before_waiting)();
     }

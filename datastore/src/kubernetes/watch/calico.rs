@@ -85,7 +85,7 @@ impl<K: Kind> Decode for CalicoObjects<K> {
         match serde_json::from_str(object) {
             Ok(PrunedObject(object)) => self.read(object),
             // The text is valid JSON, because the list or event was parsed before. The text is therefore nested too
-            // deeply, and its name is not known.
+            // deeply, or has a field of an unexpected type. Its name is not known.
             Err(error) => Some(ObjectChange::Unreadable { name: String::new(), key: None, reason: error.to_string() }),
         }
     }

@@ -65,8 +65,7 @@ impl Events {
             }
         };
         self.consumed = end + 1;
-        // A retry delivers the event again. If the event stays unreadable, the watcher lists again, and the list omits
-        // the object.
+        // A retry delivers the event again. If the event stays unreadable, the watcher lists again.
         let unreadable = |e: serde_json::Error| WatchFailure::Refused(format!("cannot read an event: {e}"));
         parse(&self.buffer[..end]).map(Some).map_err(unreadable)
     }

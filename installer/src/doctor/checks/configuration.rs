@@ -83,8 +83,8 @@ fn check_delegate(first: &str, caller: &Content, ours: &SelectedConfig) -> Check
     warn(observation, remedy)
 }
 
-/// Reports files that no runtime selects because another file sorts before them: with a warning if one has the name of
-/// a file of Calico's. Returns `None` if there are no such files.
+/// Reports files that no runtime selects because another file sorts before them: with a warning if the name of one
+/// contains `calico`. Calico's file behind a delegating one is left out. Returns `None` if there are no such files.
 pub(super) fn check_shadowed(snapshot: &NodeSnapshot) -> Option<Checked> {
     let names = snapshot.candidates.as_ref().ok()?;
     let (first, rest) = names.split_first()?;

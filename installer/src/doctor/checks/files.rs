@@ -13,8 +13,8 @@ use crate::token::Claims;
 const AGENT: &str = "check that the agent runs on this node (`kubectl -n kube-system get pods -l k8s-app=calico-cni -o \
     wide`; beside upstream, calico-node renews the token), and read its log and /readiness on port 9097";
 
-/// The remedy for a rejected token. A running agent would have renewed the token by itself, so the agent is missing or
-/// its own credentials are rejected as well.
+/// The remedy for a rejected token. A running agent would have renewed the token by itself, so probably the agent is
+/// missing, or its own credentials are rejected as well.
 const REFUSED: &str = "the signing keys or the account were replaced: run the installer again, or delete the pod that \
     renews the token on this node (calico-cni, beside upstream calico-node)";
 
@@ -80,13 +80,14 @@ fn check_program(program: &RequiredProgram, own_version: &str) -> Checked {
     }
 }
 
-/// Checks the origin of a working program. It may be upstream's, or from an installation that did not finish.
+/// Checks the origin of a working program. The program may be upstream's, or from an installation before one that did
+/// not finish.
 fn check_origin(observation: String, program: &RequiredProgram, own_version: &str) -> Checked {
     let other = program.version.as_deref().filter(|version| *version != own_version);
     match (program.origin, other) {
         (ProgramOrigin::Other, _) => {
-            // The installer replaces Calico's own programs, but keeps another program under the name of any other
-            // plugin.
+            // By default the installer replaces Calico's own programs, but keeps a file that it did not install under
+            // the name of any other plugin.
             let remedy = match program.name.as_str() {
                 CALICO | CALICO_IPAM => format!("unless another installer wrote it on purpose: {REINSTALL}"),
                 _ => format!("unless it is there on purpose: remove the file, and {REINSTALL}"),

@@ -1,5 +1,5 @@
 //! Queries the datastore and the API server with the plugins' credentials. Nothing is written: permissions to write are
-//! tested by transactions whose condition never holds.
+//! tested in etcd by transactions whose condition never holds, and at an API server by access reviews.
 
 use std::time::{Duration, Instant};
 

@@ -26,13 +26,14 @@ use crate::{conflist, digest, node_conf, supported_versions, template};
 pub(super) struct Configurations {
     /// The first file that runtimes read; `None` if there is none.
     pub(super) selected: Option<SelectedConfig>,
-    /// Calico's configuration, if the first file delegates to other networks.
+    /// Calico's configuration, if the first file delegates to other networks; `None` otherwise, or if none is found.
     pub(super) delegate: Option<SelectedConfig>,
-    /// The configuration of Calico's plugin in one of these files; `None` if the plugin is missing or rejects it.
+    /// The configuration of Calico's plugin in `delegate` if there is one, else in `selected`; `None` if that file
+    /// cannot be read, lacks the plugin, or is rejected by the plugin.
     pub(super) conf: Option<NetConf>,
 }
 
-/// A configuration file that was read, and the configuration of Calico's plugin in it.
+/// A configuration file, and the configuration of Calico's plugin in it, each with the reason if it cannot be read.
 struct Read {
     selected: SelectedConfig,
     conf: Observed<NetConf>,
@@ -127,7 +128,8 @@ struct VersionProbe<'a> {
     is_container: bool,
 }
 
-/// Examines the plugins of the configurations, the IPAM plugin and `loopback`.
+/// Examines the plugins of the configurations, the IPAM plugin and `loopback`, each once. Returns none without a
+/// configuration.
 pub(super) fn examine_programs(
     contents: &[&Content],
     conf: Option<&NetConf>,

@@ -32,7 +32,8 @@ const ENDPOINT_WRITE_TIME: Duration = Duration::from_secs(1);
 type Endpoints = BTreeMap<String, Vec<IpAddr>>;
 
 /// Returns the interfaces of this node's pods. If an interface has no endpoint, or a route to an address that its
-/// endpoint lacks, all are read a second time, because an ADD creates the interface before the endpoint.
+/// endpoint lacks, all are read a second time, because an ADD creates the interface before the endpoint. The second
+/// result then counts.
 pub(super) async fn read_pod_interfaces(
     conf: &NetConf,
     store: &Datastore,
@@ -207,7 +208,7 @@ pub(super) async fn find_routed(store: &Datastore, network: &dyn HostNetwork) ->
             let read = or_missing(store.get::<Block>(&cidr).await).map_err(Unobserved::new)?;
             entry.insert(read.map(|entry| entry.value));
         }
-        // An address without a block is not at risk: ADDs on this node fill existing blocks first.
+        // An address without a block is not reported: ADDs on this node fill existing blocks first.
         if blocks[&cidr].as_ref().is_some_and(|block| block.allocation(address).is_none()) {
             let description = match &route.interfaces[..] {
                 [] => "that drops packets".into(),

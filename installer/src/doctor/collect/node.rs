@@ -142,8 +142,8 @@ async fn observe_lock(name: &'static str, path: &Path) -> Lock {
     Lock { name, path: path.to_owned(), holder }
 }
 
-/// Returns the process that held the lock all the time, or `None` as soon as the lock is free or another process holds
-/// it.
+/// Returns the process that held the lock in all observations, or `None` as soon as the lock is free or another process
+/// holds it.
 async fn wait(path: &Path) -> io::Result<Option<LockHolder>> {
     let mut holder = observe_once(path)?;
     let first = holder.clone();

@@ -19,7 +19,7 @@ pub struct Cluster {
     pub tls: Vec<TlsFile>,
     /// The API server, as the datastore or beside another one; `None` if none is used.
     pub api: Option<ApiServer>,
-    /// The answers of the datastore, or the reason for the failure of the first request.
+    /// The answers of the datastore, or the reason if it did not respond or could not be opened.
     pub reached: Observed<DatastoreAnswers>,
 }
 
@@ -67,7 +67,8 @@ pub struct DatastoreAnswers {
     pub node_exists: Option<Observed<bool>>,
     /// The kernel's interfaces of pods.
     pub interfaces: Observed<Vec<PodInterface>>,
-    /// Addresses that are free in IPAM although the kernel has a host route to them.
+    /// Addresses of existing blocks that are free in IPAM although the kernel has a host route to them, other than
+    /// through an interface of a pod.
     pub busy: Observed<BusyAddresses>,
 }
 

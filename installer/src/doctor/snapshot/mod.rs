@@ -31,7 +31,8 @@ pub struct NodeSnapshot {
     pub candidates: Observed<Vec<String>>,
     /// The first of `candidates`; `None` if there is none.
     pub selected: Option<SelectedConfig>,
-    /// Calico's file among the other candidates, if `selected` delegates to other networks; `None` otherwise.
+    /// Calico's file among the other candidates, if `selected` delegates to other networks; `None` otherwise, or if
+    /// there is no such file.
     pub delegate: Option<SelectedConfig>,
     /// The programs that `selected` and `delegate` name, and `loopback`.
     pub programs: Vec<RequiredProgram>,
@@ -41,7 +42,7 @@ pub struct NodeSnapshot {
     pub records: Observed<()>,
     /// The files that remain in directories of earlier installations, as paths on the node.
     pub former: Vec<PathBuf>,
-    /// The kubeconfig of Calico's configuration; `None` if the configuration names none.
+    /// The kubeconfig of Calico's configuration; `None` if the configuration names none or is not readable.
     pub token: Option<TokenFile>,
     /// The name of this node; `None` without a readable configuration.
     pub node: Option<NodeName>,
@@ -55,7 +56,7 @@ pub struct NodeSnapshot {
     pub mtu_file_required: bool,
     /// The interfaces with a default route.
     pub uplinks: Observed<Vec<Interface>>,
-    /// The relevant kernel settings, by their names in sysctl(8); `None` if the kernel lacks the setting.
+    /// The relevant kernel settings, by their names in sysctl(8); `None` if the setting cannot be read.
     pub settings: Vec<(&'static str, Option<String>)>,
     /// Descriptions of the deferred DELs in the journal.
     pub journal: Observed<Vec<String>>,
@@ -129,8 +130,8 @@ pub struct Lock {
     pub name: &'static str,
     /// The lock file.
     pub path: PathBuf,
-    /// The process that held the lock during the whole observation; `None` if the lock was free at some time, or
-    /// another process took it.
+    /// The process that held the lock in all observations; `None` if the lock was free in one, or another process held
+    /// it.
     pub holder: Observed<Option<LockHolder>>,
 }
 

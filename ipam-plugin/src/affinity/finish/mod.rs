@@ -15,7 +15,7 @@ use crate::write_gate::{GatedStore, WriteGate};
 pub enum FinishedAffinity {
     /// The block is the owner's, and the affinity is confirmed now.
     Confirmed,
-    /// The block was empty and pending deletion; block and affinity are deleted.
+    /// The affinity was pending deletion, and the block was empty; both are deleted.
     Released,
     /// The owner had no such block, and the affinity is deleted.
     Deleted,

@@ -112,8 +112,8 @@ async fn affinity_changed_since_the_read_is_left_unchanged() {
     }
 }
 
-/// Another process creates its block after the affinity was deleted; upstream's process then finds no affinity to
-/// confirm.
+/// Another process creates its block directly before or after the affinity is deleted; upstream's process then finds no
+/// affinity to confirm.
 #[tokio::test]
 async fn block_created_after_the_deletion_gets_its_affinity_back() {
     for store in STORES {

@@ -1,5 +1,5 @@
-//! Releases all blocks of a host or of a pool. Addresses in these blocks stay allocated; the blocks then have no owner.
-//! Releases a block that became empty if its pool no longer selects the owning node (IPAM-149).
+//! Releases all blocks of a host or of a pool. An empty block is deleted; a block with addresses stays, without an
+//! owner. Releases a block that became empty if its pool no longer selects the owning node (IPAM-149).
 
 use libcalico::api::{IpPool, Node, ObjectKey, ObjectSelect};
 use libcalico::ipam::{AffinityKey, AffinityOwner, AffinitySelect, Block, BlockAffinity, enabled_pool};
@@ -16,9 +16,9 @@ use os::clock::Clock;
 /// The result of a release of several affinities.
 #[derive(Debug, Default)]
 pub struct ReleasedAffinities {
-    /// Released blocks.
+    /// Blocks that the owner no longer has.
     pub released: Vec<Cidr>,
-    /// Blocks that were kept, with the errors.
+    /// Blocks that could not be released, with the errors.
     pub kept: Vec<(Cidr, IpamError)>,
 }
 
@@ -57,8 +57,8 @@ async fn host_affinities<S: Store, C: Clock>(
 }
 
 /// Releases a block of `owner` if it has no addresses. If the block is missing or another owner's, only the affinity is
-/// deleted, which is success. A block with addresses is [`IpamError::BlockNotEmpty`]. If `gate` closes in between, the
-/// result is [`IpamError::Stopped`].
+/// deleted, which is success. A missing affinity is success too. A block with addresses is
+/// [`IpamError::BlockNotEmpty`]. If `gate` closes in between, the result is [`IpamError::Stopped`].
 pub async fn release_empty_block<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
@@ -71,8 +71,8 @@ pub async fn release_empty_block<S: Store, C: Clock, G: WriteGate>(
     if gated.has_refused() { Err(IpamError::Stopped) } else { outcome }
 }
 
-/// Releases every block in `range`, whoever the owner is, as a pool's deletion requires (IPAM-100). On etcd, affinities
-/// of virtual owners are not listed, as in upstream, so their blocks stay.
+/// Releases every block in `range`, whoever the owner is, as a pool's deletion requires (IPAM-100). On etcd and in the
+/// embedded datastore, affinities of virtual owners are not listed, as in upstream, so their blocks stay.
 pub async fn release_pool_affinities<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -156,11 +156,12 @@ pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr,
             Ok(()) => {}
             Err(error) if error.is_race() => tracing::debug!(
                 block = %cidr, %error,
-                "keeping a block whose pool does not select the node: another process changed the block or its affinity"
+                "ending the release of a block whose pool does not select the node: another process changed it"
             ),
             Err(error) => tracing::warn!(
                 block = %cidr, %error,
-                "cannot release a block whose pool does not select the node; the block keeps its owner"
+                "cannot completely release a block whose pool does not select the node; the block or its affinity may \
+                 stay"
             ),
         }
     }

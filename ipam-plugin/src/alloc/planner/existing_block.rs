@@ -68,8 +68,9 @@ impl FamilyPlanner<'_> {
     }
 
     /// Returns a step for the first block with room, in the order of the pools and, within a pool, in the order in
-    /// which the node tries blocks. Returns [`PlannerStep::Exhausted`] if no block has room. The block's affinity stays
-    /// unchanged; only the attribute `node` of the allocation names the borrowing node (IPAM-120).
+    /// which the node tries blocks. Returns a read of all blocks if they have not been read, and
+    /// [`PlannerStep::Exhausted`] if no block has room. The block's affinity stays unchanged; only the attribute `node`
+    /// of the allocation names the borrowing node (IPAM-120).
     pub(super) fn borrow(&self, snapshot: &Snapshot, remaining: usize) -> Result<PlannerStep> {
         if !snapshot.has_all_blocks(self.version) {
             return Ok(PlannerStep::Read(MissingReads::list(self.version)));

@@ -68,8 +68,9 @@ impl FamilyPlanner<'_> {
     }
 
     /// Returns the outcome of a search of all blocks, for the node's notes. Returns `None` if the request neither
-    /// searched all blocks nor used a note, or if a block that was skipped may give an address soon. `release` is the
-    /// number of this node's last release when the search began.
+    /// searched all blocks nor used a note, if a limit or setting other than `strictAffinity` ended the search, or if a
+    /// block that was skipped may give an address soon. `release` is the number of this node's last release when the
+    /// search began.
     pub(crate) fn outcome(
         &self,
         snapshot: &Snapshot,

@@ -2,7 +2,7 @@
 //! address will probably come and the node's other blocks are read together with the inputs, and the handle is created
 //! at the same time.
 //!
-//! The last ADD on this node stored the names of these blocks in a file (`block_hints.rs`). The file is only a hint:
+//! Earlier ADDs on this node stored the names of these blocks in a file (`block_hints.rs`). The file is only a hint:
 //! the reads show if it is wrong, and the allocation then takes its usual course. The process takes the node's lock
 //! before it reads the block and keeps it until the block is written. If another process on the node has the lock,
 //! nothing is prefetched, because the block is about to change.
@@ -103,7 +103,7 @@ impl Prefetch {
             Err(error) => {
                 tracing::debug!(
                     %handle, %error,
-                    "cannot create the handle ahead of the allocation; the allocation creates the handle"
+                    "cannot create the handle ahead of the allocation; the allocation tries again"
                 );
                 (answers, unknown)
             }
@@ -133,14 +133,15 @@ impl ReservedHandle {
         inputs.handle = self.stored;
     }
 
-    /// Decrements the handle again, unless it may be another operation's.
+    /// Decrements the handle by the counts that belong to this operation.
     pub async fn discard<S: Store, C: Clock>(self, store: &S, clock: &C, handle: &HandleId) {
         reserved_handle::release_reserved(store, clock, handle, self.reserved).await;
     }
 }
 
-/// Disables the prefetch on this node until another ADD has succeeded. The datastore is not ready, so every prefetched
-/// write would have to be undone. `own_prefetch` is the call's own prefetch, which has the node's lock.
+/// Deletes the file with the blocks, so that no ADD on this node prefetches until another ADD has succeeded. The
+/// datastore is not ready, so every prefetched write would have to be undone. `own_prefetch` is the call's own
+/// prefetch, which has the node's lock.
 pub fn stop(lock_file: Option<&Path>, recent_file: Option<&Path>, own_prefetch: Option<&Prefetch>) {
     let Some(file) = recent_file.filter(|file| file.exists()) else { return };
     // The process that has the lock may be about to write the file.

@@ -80,7 +80,8 @@ async fn handle_is_deleted_when_no_address_is_assigned() {
     assert_consistent(&cluster.store.pairs(), true);
 }
 
-/// Another process changes the block's revision each time. The handle is created once, not again for each attempt.
+/// Another process changes the block's revision before each of the first two attempts. The handle is created once, not
+/// again for each attempt.
 #[tokio::test]
 async fn lost_race_does_not_create_the_handle_again() {
     let cluster = cluster(26);

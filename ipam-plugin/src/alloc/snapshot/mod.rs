@@ -25,8 +25,8 @@ pub(crate) use self::read::MissingReads;
 pub(crate) enum BlockRead {
     /// The block is missing.
     Absent,
-    /// The block exists, but gives no address and is not written: the block is invalid or being deleted, or its
-    /// affinity is unreadable.
+    /// The block gives no address and is not written: the block is invalid or being deleted, or its affinity is
+    /// unreadable.
     Corrupt,
     /// The block exists, and a survey of all blocks, or a note of an earlier one, found this room in it. The block has
     /// to be read before it gives an address.

@@ -31,7 +31,7 @@ impl Snapshot {
         let rooms = self.survey_rooms(store, &missing.lists);
         let (answers, surveyed_ranges, rooms) = try_join3(reads, surveyed_ranges, rooms).await?;
         let lists = missing.lists.len() + missing.ranges.len();
-        tracing::debug!(blocks = blocks.len(), lists, "read address blocks");
+        tracing::debug!(blocks = blocks.len(), lists, "read the objects for the next step of the allocation");
         if let Some(ticket) = affinity_list {
             self.inputs.affinities = answers.list(&ticket);
             self.inputs.affinities_may_lag = false;
@@ -63,8 +63,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Reads again in one batch after a lost race. This includes the inputs, since a pool may be disabled by now
-    /// (IPAM-100), the blocks `touched`, affinities to these that the inputs lacked, and the ranges that were read.
+    /// Reads again after a lost race or an unknown outcome. This includes the inputs, since a pool may be disabled by
+    /// now (IPAM-100), the blocks `touched`, affinities to these that the inputs lacked, and the ranges that were read.
     /// All other blocks and affinities are removed from the snapshot.
     pub(crate) async fn refresh<S: Store>(
         &mut self,

@@ -97,7 +97,7 @@ impl Report {
     }
 
     /// Removes the findings that `earlier` does not contain with the same revisions, because an operation in progress
-    /// causes those.
+    /// may have caused them.
     pub(super) fn retain_common(mut self, earlier: &Report) -> Self {
         self.findings.retain(|finding| earlier.findings.contains(finding));
         self.notes.retain(|note| earlier.notes.contains(note));

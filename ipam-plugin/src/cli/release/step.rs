@@ -70,7 +70,8 @@ impl ReleaseChange {
         }
     }
 
-    /// Returns a description of the state before the change.
+    /// Returns the detail that the output shows with the change: the owner of a released address, the right counts of a
+    /// handle, or the addresses that the repair of a block frees and keeps.
     pub(super) fn reason(&self) -> String {
         match self {
             ReleaseChange::Release(held) => owner_of(held),
@@ -139,7 +140,8 @@ pub(super) fn owner_of(held: &AllocatedAddress) -> String {
 pub(super) enum ChangeOutcome {
     /// The change was made.
     Applied,
-    /// The objects have changed since they were read, as the text describes.
+    /// The change was not made, because the objects have changed since they were read or are corrupt. The text is the
+    /// reason.
     Refused(String),
 }
 

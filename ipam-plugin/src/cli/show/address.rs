@@ -25,7 +25,7 @@ struct Address {
     pool: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     block: Option<Cidr>,
-    /// The block's owner, as `host:<node>`.
+    /// The block's owner, such as `host:NODE`.
     #[serde(skip_serializing_if = "Option::is_none")]
     affinity: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -71,7 +71,7 @@ struct ShownPool {
 #[derive(Serialize)]
 struct ShownBlock {
     cidr: Cidr,
-    /// The owner, as `host:<node>`; `null` without an owner.
+    /// The owner, such as `host:NODE`; `null` without an owner.
     affinity: Option<String>,
     #[serde(flatten)]
     counts: Counts,

@@ -36,7 +36,7 @@ impl<'a> PodLogLines<'a> {
         let mut failed = Vec::new();
         for file in rotated.iter().rev().map(PathBuf::as_path).chain([path]) {
             match self.read_one(file) {
-                // Another process is rotating the file.
+                // Another process may be rotating the file.
                 Err(error) if error.kind() == ErrorKind::NotFound && !rotated.is_empty() => {}
                 Err(error) => failed.push((file.to_owned(), error)),
                 Ok(()) => {}

@@ -58,7 +58,10 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
         hints.store_write(&call.network, released.last_write.as_ref());
     }
     let addresses = comma_separated(&released.ips);
-    tracing::info!(addresses, count = released.addresses, handle = %call.container_handle(), "released addresses");
+    tracing::info!(
+        addresses, count = released.addresses, handle = %call.container_handle(),
+        "ended the release of the container's addresses"
+    );
     Ok(())
 }
 

@@ -87,7 +87,7 @@ async fn addresses_without_a_pool_are_found_in_all_blocks() {
     assert_eq!(outcome.unallocated, [ip("192.0.2.1"), ip("2001:db8::1")]);
 }
 
-/// The pool was deleted while its addresses were in use, and created again.
+/// The pool was deleted while its addresses were in use, and created again with another block size.
 #[tokio::test]
 async fn release_finds_a_block_of_a_former_block_size() {
     let cluster = Cluster::new();

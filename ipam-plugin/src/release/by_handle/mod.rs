@@ -111,7 +111,8 @@ pub struct ReleasedHandles {
     pub last_write: Option<Revision>,
 }
 
-/// Releases all addresses of the handles and deletes the handles. A handle without addresses is success.
+/// Releases all addresses of the handles and deletes the handles. A handle without addresses is success. Addresses in
+/// unreadable blocks stay allocated and counted.
 ///
 /// Blocks are written first, handles second (IPAM-128). This also deletes a handle whose addresses are released
 /// already, which upstream leaves forever (IPAM-230).

@@ -106,9 +106,9 @@ pub struct ReleasedBatch {
     pub unallocated: Vec<(Cidr, IpAddr)>,
     /// Missing blocks.
     pub missing: Vec<Cidr>,
-    /// Allocations that do not match the request, because the address was reallocated meanwhile.
+    /// Allocations that do not match the request, for example because the address was reallocated after the request.
     pub refused: Vec<(Cidr, ReleaseError)>,
-    /// Blocks from which no address was released, with the errors.
+    /// Blocks whose addresses could not be released, with the errors.
     pub failed: Vec<(Cidr, IpamError)>,
     /// Number of blocks written.
     pub blocks_written: usize,
@@ -116,7 +116,7 @@ pub struct ReleasedBatch {
     pub handles_written: usize,
     /// Handles that may count too many addresses, because they could not be read or written.
     pub handles_not_written: Vec<HandleId>,
-    /// True if the gate closed; the remaining blocks were not tried.
+    /// True if the gate closed. The remaining blocks and handles were not written.
     pub stopped: bool,
     /// Blocks that have no address now, with their owners.
     pub(super) emptied: Vec<(Cidr, AffinityOwner)>,

@@ -35,7 +35,11 @@ pub(super) async fn read_affinities<S: Store>(
     let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
     let ranges: Vec<Cidr> = ranges.iter().flat_map(|ticket| answers.listed_keys(ticket)).collect();
     let mut affinities = answers.readable(&affinities, |key, reason| {
-        tracing::warn!(affinity = %key, %reason, "skipping a missing block whose affinity cannot be read");
+        tracing::warn!(
+            affinity = %key, %reason,
+            "not creating a missing block, because its affinity cannot be read; an interrupted ADD may still create \
+             the block with an address that no DEL releases"
+        );
     })?;
     affinities.retain(|affinity| {
         let cidr = &affinity.key.cidr;
@@ -57,7 +61,7 @@ pub(super) fn writes(affinity: &Entry<BlockAffinity>, now: OffsetDateTime) -> Re
     match Block::new(*cidr, owner, now) {
         Ok(empty) => empty_block_writes(empty, owner, Some(&PriorAffinity::Existing(affinity.clone()))),
         Err(error) => {
-            tracing::warn!(block = %cidr, %error, "skipping a missing block that no process can create");
+            tracing::warn!(block = %cidr, %error, "not creating a missing block that is invalid");
             Ok(Vec::new())
         }
     }

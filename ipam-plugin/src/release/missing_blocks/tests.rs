@@ -130,7 +130,7 @@ async fn no_placeholder_block_is_created_outside_pools_or_over_another_block() {
     assert_eq!((cluster.handle(HANDLE), cluster.block(BLOCK)), (None, None));
 }
 
-/// The reads are: the handle and its block. The pool is read only after the block was emptied.
+/// The reads are: the handle and its block. The pools are not read, because another address remains in the block.
 #[tokio::test]
 async fn release_with_all_blocks_present_reads_no_affinities() {
     let cluster = Cluster::on(MemoryStore::sequential());

@@ -70,9 +70,8 @@ fn slot_of(vmi: &VmiPod) -> OwnerSlot {
     if vmi.is_migration_target() { OwnerSlot::Alternate } else { OwnerSlot::Active }
 }
 
-/// Removes a pod from the owners of its VMI's addresses. If the VMI is being deleted and this was the last owner, the
-/// addresses are released (IPAM-55), unless another pod becomes an owner meanwhile. A VMI without addresses is success.
-/// `node` is the node on which the pod ran.
+/// Removes a pod from the owners of its VMI's addresses. If the VMI is being deleted and no address has an owner then,
+/// the addresses are released (IPAM-55). A VMI without addresses is success. `node` is the node on which the pod ran.
 pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,
@@ -90,12 +89,14 @@ pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
         if !released.is_owned {
             tracing::info!(
                 %handle, addresses = comma_separated(&released.ips),
-                "released the addresses of the deleted virtual machine"
+                "the virtual machine is being deleted, and no pod owns its addresses; released those in readable blocks"
             );
             return released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)));
         }
     }
-    tracing::info!(%handle, "the virtual machine keeps its addresses");
+    tracing::info!(
+        %handle, "the pod does not own addresses of the virtual machine any more; these stay, if there are any"
+    );
     Ok(())
 }
 

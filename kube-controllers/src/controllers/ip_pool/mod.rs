@@ -1,5 +1,5 @@
-//! Conditions and finalizers of IP pools, for `projectcalico.org/v3` only. Of several overlapping pools one is in use.
-//! A pool that is being deleted stays until its blocks are gone.
+//! Conditions and finalizers of IP pools, for `projectcalico.org/v3` only. Of several overlapping pools at most one is
+//! in use. A pool that is being deleted stays until its blocks are gone.
 
 #[cfg(test)]
 mod tests;
@@ -210,9 +210,10 @@ impl Verdict {
     }
 }
 
-/// Returns the decision for each pool with a valid range. Of overlapping pools, the first one is in use, and a pool in
-/// use stays in use (KC-531). The order is: pools whose condition `Allocatable` is true, pools that are being deleted,
-/// pools whose condition is false, pools without the condition; and in each of these groups the oldest pool first.
+/// Returns the decision for each pool with a valid range. Of overlapping pools that are not disabled, only the first
+/// one may be in use; later ones overlap (KC-531). The order is: pools whose condition `Allocatable` is true, pools
+/// that are being deleted, pools whose condition is false, pools without the condition; and in each of these groups the
+/// oldest pool first.
 fn allocatable<'p>(pools: impl IntoIterator<Item = &'p IpPool>) -> Vec<(ObjectKey, Verdict)> {
     let mut pools: Vec<&IpPool> = pools.into_iter().collect();
     pools.sort_by_key(|pool| (precedence(pool), pool.metadata.creation_timestamp.clone(), pool.metadata.name.clone()));

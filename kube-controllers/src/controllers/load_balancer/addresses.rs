@@ -50,9 +50,12 @@ impl ServiceAddresses {
     /// Releases all addresses of `handle`. Having none is success.
     pub(super) async fn release_all(&self, handle: &HandleId) -> Result<(), ReconcileError> {
         let inputs = ReleaseInputs::read(&*self.store, std::slice::from_ref(handle)).await?;
-        tracing::info!(%handle, reason = "the Service needs none", "releasing the addresses of a Service");
+        tracing::info!(%handle, reason = "the Service gets none", "releasing the addresses of a Service");
         let released = release(&*self.store, &SystemClock::start(), inputs).await.map_err(ipam_failure)?;
-        tracing::info!(%handle, addresses = released.addresses, "released the addresses of a Service");
+        tracing::info!(
+            %handle, addresses = released.addresses,
+            "released the addresses of a Service, except those in unreadable blocks"
+        );
         Ok(())
     }
 
@@ -139,9 +142,9 @@ fn attributes(service: &ObjectKey) -> BTreeMap<String, String> {
     texts.map(|(key, text)| (key.to_owned(), text)).into()
 }
 
-/// Converts an error. An error of the datastore is retried, because it may go away by itself. Any other error, such as
-/// a pool without a free address, lasts until a pool or a block changes, and the event of that change causes the next
-/// attempt.
+/// Converts an error. An error of the datastore or a contention is retried, because it may go away by itself. Any other
+/// error, such as a pool without a free address, usually lasts until a pool or a block changes. The event of that
+/// change, or the next full pass, causes the next attempt.
 fn ipam_failure(error: IpamError) -> ReconcileError {
     match error {
         IpamError::Store(_) | IpamError::Contention => ReconcileError::Retry(error.to_string()),

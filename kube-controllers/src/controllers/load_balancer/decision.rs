@@ -68,7 +68,8 @@ pub(super) struct Plan {
 pub(super) enum MissingAddress {
     /// This address.
     Address(IpAddr),
-    /// Any address of the family `version`, from the pools with these ranges, or from any pool if there are none.
+    /// Any address of the family `version`, from the pools with these ranges, or from the automatic pools if there are
+    /// none.
     Any { version: IpVersion, pools: Vec<Cidr> },
 }
 

@@ -1,10 +1,10 @@
 //! Assigns addresses from Calico's pools to Services of type LoadBalancer, on etcd and on an API server.
 //!
 //! The caches show if a Service needs work. The work itself is decided again from the live Service and the addresses
-//! that are stored now. An address is released only after the Service's status no longer shows it. Before addresses are
-//! released because there is no pool, the pools are listed from the datastore, and the list must contain no pool for
-//! Services. A published address stays until another address is published. The blocks of these addresses belong to the
-//! virtual host `virtual:load-balancer`.
+//! that are stored now. While a Service has this type, an address is released only after the Service's status no longer
+//! shows it. Before addresses are released because there is no pool, the pools are listed from the datastore, and the
+//! list must contain no pool for Services. A published address is replaced only after another address has been
+//! assigned. The blocks of these addresses belong to the virtual host `virtual:load-balancer`.
 
 mod addresses;
 mod decision;

@@ -37,7 +37,7 @@ enum StatusWrite {
     Sent,
     /// The status that was read is the desired one already.
     Unchanged,
-    /// The Service was deleted meanwhile.
+    /// The Service was deleted before the write.
     Deleted,
 }
 

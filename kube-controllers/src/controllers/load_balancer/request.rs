@@ -15,9 +15,9 @@ pub(super) struct AddressRequest {
     /// True if the addresses are from the annotation [`ADDRESSES`]. No other address suits the Service then. False if
     /// the address is from `spec.loadBalancerIP`, which is only preferred, and if no address is requested.
     pub(super) is_mandatory: bool,
-    /// Ranges of IPv4 pools; empty for any pool.
+    /// Ranges of the requested IPv4 pools; empty if the Service requests none.
     pub(super) pools4: Vec<Cidr>,
-    /// Ranges of IPv6 pools; empty for any pool.
+    /// Ranges of the requested IPv6 pools; empty if the Service requests none.
     pub(super) pools6: Vec<Cidr>,
 }
 
@@ -42,7 +42,7 @@ impl AddressRequest {
         self.addresses.iter().copied().find(|ip| IpVersion::of(*ip) == version)
     }
 
-    /// Returns the ranges of a family's pools; empty for any pool.
+    /// Returns the ranges of the requested pools of a family; empty if the Service requests none.
     pub(super) fn pools(&self, version: IpVersion) -> &[Cidr] {
         match version {
             IpVersion::V4 => &self.pools4,

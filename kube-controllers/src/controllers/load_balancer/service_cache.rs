@@ -59,8 +59,8 @@ impl ServiceCache {
         self.keys_if_ready(touched)
     }
 
-    /// Applies an event. Returns the Services to reconcile: those whose addresses changed, and those that lack an
-    /// address if one became free.
+    /// Applies an event. Returns the Services to reconcile: those that have or had addresses in a changed block, and
+    /// those that lack an address if one became free.
     pub(super) fn apply_block(&mut self, event: &Event<'_, Entry<Block>>) -> Vec<ObjectKey> {
         let changed = self.blocks.apply(event, |entry| addresses_of_services(&entry.value));
         let mut touched = BTreeSet::new();
@@ -96,8 +96,8 @@ impl ServiceCache {
         by_block.flatten().map(|held| held.ip).collect()
     }
 
-    /// Returns the Services to reconcile: none before all kinds have been listed, then all Services once, and from then
-    /// on `touched`.
+    /// Returns the Services to reconcile: none before all kinds have been listed, all Services once when the lists are
+    /// complete, and afterwards `touched`.
     fn keys_if_ready(&mut self, touched: Vec<ObjectKey>) -> Vec<ObjectKey> {
         if self.is_ready {
             return touched;

@@ -79,8 +79,7 @@ impl Reconcile for DeletedNodeReconciler {
         if node.value.spec.kubernetes_name() != Some(kubernetes.name.as_str()) {
             return Ok(NextReconcile::AwaitChange);
         }
-        // The cache may lag behind, so the Kubernetes node is looked up after the endpoints have been read, right
-        // before the deletion.
+        // The cache may lag behind, so the Kubernetes node is looked up in the API, after the endpoints have been read.
         let orphaned_nodes = || self.cache.lock().orphaned_nodes();
         let endpoints = self.endpoints.read(&*self.store, key, orphaned_nodes).await?;
         if api_reads::exists(&self.kubernetes, NODES, &kubernetes).await? {
@@ -93,7 +92,8 @@ impl Reconcile for DeletedNodeReconciler {
         let cleanup = delete_node(&*self.store, &SystemClock::start(), &node, &endpoints).await;
         let cleanup = cleanup.map_err(|error| ReconcileError::Retry(format!("node {key}: {error}")))?;
         tracing::info!(node = %key, addresses = cleanup.addresses, endpoints = cleanup.endpoints,
-            blocks = cleanup.blocks, attached = cleanup.owned_objects, "deleted a node that was deleted in Kubernetes");
+            blocks = cleanup.blocks, owned_objects = cleanup.owned_objects,
+            "deleted a node that was deleted in Kubernetes");
         Ok(NextReconcile::AwaitChange)
     }
 }

@@ -62,7 +62,12 @@ fn readable<K: PolicyKind>(change: ObjectChange<StoredPolicy<K>, ObjectKey>) -> 
     match change {
         ObjectChange::Upsert(entry) => Some(entry),
         ObjectChange::Unreadable { name, reason, .. } => {
-            tracing::warn!(controller = NAME, kind = K::KIND, name, "skipping an unreadable policy: {reason}");
+            tracing::warn!(
+                controller = NAME,
+                kind = K::KIND,
+                name,
+                "not checking the name of an unreadable policy: {reason}"
+            );
             None
         }
         ObjectChange::Delete(_) => None,

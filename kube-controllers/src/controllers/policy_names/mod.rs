@@ -2,8 +2,8 @@
 //!
 //! Calico before 3.32 stored policies of the default tier with the prefix `default.`. Old nodes look up these names, so
 //! policies are renamed only when the new `calico-node` runs on all nodes. Only this controller waits for that, and
-//! only while there are policies to rename; in upstream, several controllers wait meanwhile (KC-287). The old names
-//! keep working until then.
+//! only while there are policies to rename; in upstream, several controllers wait (KC-287). The old names keep working
+//! until the rename.
 
 mod misnamed;
 mod rollout;
@@ -58,7 +58,7 @@ impl Controller for PolicyNames {
 struct PolicyNameReconciler {
     context: Context,
     rollout: Rollout,
-    /// True if there are policies that wait for the roll-out. Policies are not listed again meanwhile.
+    /// True if there are policies that wait for the roll-out. While this is true, policies are not listed again.
     has_misnamed: AtomicBool,
     /// Number of checks in a row that found the roll-out incomplete.
     incomplete_checks: AtomicU32,
@@ -131,7 +131,7 @@ impl PolicyNameReconciler {
     /// Renames a policy: creates the new object, then deletes the old object, so that the policy always exists. A
     /// concurrent change of the old or the new object is not lost; see [`DuplicatePolicy`].
     async fn rename<K: PolicyKind>(&self, listed: &StoredPolicy<K>) -> Result<(), ReconcileError> {
-        // Read again, because the list may be old. A policy that was deleted meanwhile must not be created again.
+        // Read again, because the list may be old. A policy that was deleted after the list must not be created again.
         let old = match self.context.calico.get::<Object<PolicySpec<K>>>(&listed.key).await {
             Ok(old) if is_misnamed(&old) => old,
             Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(()),
@@ -148,7 +148,10 @@ impl PolicyNameReconciler {
         // Deletes only the version that was copied. A later version is a conflict and causes a retry.
         match self.context.calico.delete::<Object<PolicySpec<K>>>(key, Some(&old.revision)).await {
             Ok(()) | Err(StoreError::NotFound { .. }) => {
-                tracing::info!(controller = Self::NAME, kind = K::KIND, %key, %new, "renamed a policy to its own name");
+                tracing::info!(
+                    controller = Self::NAME, kind = K::KIND, old = %key, %new,
+                    "renamed a policy to its own name"
+                );
                 Ok(())
             }
             Err(error) => Err(error.into()),
@@ -172,8 +175,9 @@ impl PolicyNameReconciler {
             DuplicatePolicy::Outdated(value) => {
                 self.context.leadership.may_write()?;
                 self.context.calico.update(key, &*value, &new.revision).await?;
-                tracing::warn!(controller = Self::NAME, kind = K::KIND, old = %old.key, %key, written = %old.revision.0,
-                    over = %new.revision.0, "replaced a policy by its later version under the old name");
+                tracing::warn!(controller = Self::NAME, kind = K::KIND, old = %old.key, new = %key,
+                    old_revision = %old.revision.0, replaced_revision = %new.revision.0,
+                    "replaced a policy by its later version under the old name");
                 Ok(())
             }
         }

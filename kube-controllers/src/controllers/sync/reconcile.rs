@@ -64,8 +64,8 @@ impl<K: SyncedKind> Reconcile for SyncReconciler<K> {
 }
 
 impl<K: SyncedKind> SyncReconciler<K> {
-    /// Queues every target that is missing, differs from its source or has no source. Returns the time of the next
-    /// comparison.
+    /// Queues every target that differs from its source, has no source, or is missing and did not fail the validation
+    /// before. Returns the time of the next comparison.
     async fn compare_all(&self) -> Result<NextReconcile, ReconcileError> {
         // Objects in namespaces cannot be listed by a prefix of their names.
         let name_prefix = if K::Target::NAMESPACED { String::new() } else { K::PREFIX.to_owned() };
@@ -120,7 +120,10 @@ impl<K: SyncedKind> SyncReconciler<K> {
         let object = match answers.get(&ticket) {
             Ok(entry) => entry.map(|entry| entry.value),
             Err(error) => {
-                tracing::warn!(controller = K::NAME, %key, "replacing or deleting an unreadable object: {error}");
+                tracing::warn!(
+                    controller = K::NAME, %key,
+                    "an object is unreadable and is to be replaced or deleted: {error}"
+                );
                 None
             }
         };
@@ -166,7 +169,7 @@ impl<K: SyncedKind> SyncReconciler<K> {
         self.context.leadership.may_write()?;
         match self.context.calico.delete::<Object<K::Target>>(key, Some(revision)).await {
             Ok(()) | Err(StoreError::NotFound { .. }) => {
-                tracing::info!(controller = K::NAME, %key, "deleted an object: its Kubernetes object no longer exists");
+                tracing::info!(controller = K::NAME, %key, "deleted an object that has no Kubernetes object");
                 Ok(())
             }
             Err(error) => Err(error.into()),

@@ -107,7 +107,10 @@ impl PodEndpointReconciler {
     fn report(&self, endpoint: &ObjectKey, reason: OrphanReason) {
         if self.candidates().report(endpoint) {
             self.count("reported");
-            tracing::info!(controller = Self::NAME, %endpoint, "would delete an endpoint: {reason}");
+            tracing::info!(
+                controller = Self::NAME, %endpoint,
+                "would delete an endpoint, which GC_MODE=report keeps: {reason}"
+            );
         }
     }
 

@@ -77,12 +77,17 @@ impl AffinityAudit {
             let AffinityKey { owner, cidr: block } = &key;
             if mode == GcMode::Report {
                 if reported.insert(key.clone()) {
-                    tracing::info!(%block, %owner, "would complete or delete an unfinished affinity");
+                    tracing::info!(
+                        %block, %owner,
+                        "would complete or delete an unfinished affinity; GC_MODE=report changes nothing"
+                    );
                 }
                 continue;
             }
             match finish_affinity(calico, gate, &key, &revision).await {
-                Ok(FinishedAffinity::Confirmed) => tracing::info!(%block, %owner, "confirmed an unfinished affinity"),
+                Ok(FinishedAffinity::Confirmed) => {
+                    tracing::info!(%block, %owner, "confirmed an unfinished affinity, or restored a deleted one")
+                }
                 Ok(FinishedAffinity::Released) => {
                     tracing::info!(%block, %owner, "released an empty block whose release was interrupted")
                 }
@@ -90,7 +95,10 @@ impl AffinityAudit {
                     tracing::info!(%block, %owner, "deleted an affinity for a block that the node does not have")
                 }
                 Ok(FinishedAffinity::Unchanged) => {
-                    tracing::debug!(%block, %owner, "kept an affinity that is complete or has changed meanwhile")
+                    tracing::debug!(
+                        %block, %owner,
+                        "kept an affinity: it is complete or has changed, or the block is inconsistent"
+                    )
                 }
                 Err(IpamError::Stopped) => break,
                 Err(error) => {

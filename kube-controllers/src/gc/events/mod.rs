@@ -59,12 +59,12 @@ impl EventPublisher {
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 if is_cluster_scope && !self.forbidden.swap(true, Ordering::Relaxed) {
                     tracing::warn!(reason = %status.message,
-                        "the role does not allow creating Events in namespace default; posting no more of them");
+                        "the role does not allow creating Events in namespace default; posting no more Events there");
                 }
                 true
             }
             Err(error) => {
-                tracing::debug!(%error, "cannot create an event");
+                tracing::debug!(%error, "cannot create an Event");
                 false
             }
         }

@@ -54,7 +54,7 @@ impl GcPass {
         let cooldown = match self.context.calico.get::<IpamConfig>(&IpamConfigKey).await {
             Ok(entry) => entry.value.ip_cooldown_seconds,
             Err(StoreError::NotFound { .. }) => 0,
-            Err(error) => return tracing::warn!(%error, "cannot read ipCooldownSeconds; the last value stays in force"),
+            Err(error) => return tracing::warn!(%error, "cannot read ipCooldownSeconds; the value in use stays"),
         };
         self.config_read_at = Some(now);
         let mut index = self.cache.index();
@@ -62,7 +62,8 @@ impl GcPass {
         index.set_settings(settings);
     }
 
-    /// Releases empty blocks of nodes that have other blocks (KC-455).
+    /// Releases blocks that have been empty for the grace period and whose nodes have another block of the same family
+    /// (KC-455).
     pub(super) async fn release_excess_blocks(&self) {
         let excess = self.cache.index().excess_blocks(self.now());
         let releases = excess.into_iter().map(|block| self.release_excess_block(block));
@@ -85,16 +86,17 @@ impl GcPass {
                 tracing::debug!(%block, %owner, "kept a block: the block is in use again")
             }
             Err(IpamError::Stopped) => {
-                tracing::info!(%block, %owner, "kept an empty block: this replica may not write, or stops")
+                tracing::info!(%block, %owner, "stopped releasing an empty block: this replica may not write, or stops")
             }
             Err(error) => {
                 self.metrics.count_failure("blocks");
-                tracing::warn!(%block, %owner, %error, "cannot release an empty block");
+                tracing::warn!(%block, %owner, %error, "cannot release an empty block; trying again later");
             }
         }
     }
 
-    /// Releases the blocks of deleted nodes that no allocation names any more.
+    /// Releases the blocks of each deleted node once no allocation names the node. A block with an address of another
+    /// node stays.
     pub(super) async fn release_deleted_nodes(&self) {
         let gone = self.cache.index().nodes_to_release(self.now());
         let released = gone.into_iter().map(|node| self.release_deleted_node(node));
@@ -135,12 +137,15 @@ impl GcPass {
                 outcome.kept.is_empty()
             }
             Err(IpamError::Stopped) => {
-                tracing::info!(node = name, "kept the blocks of a deleted node: this replica may not write, or stops");
+                tracing::info!(
+                    node = name,
+                    "stopped releasing the blocks of a deleted node: this replica may not write, or stops"
+                );
                 false
             }
             Err(error) => {
                 self.metrics.count_failure("nodes");
-                tracing::warn!(node = name, %error, "cannot release the blocks of a deleted node");
+                tracing::warn!(node = name, %error, "cannot release all blocks of a deleted node; trying again later");
                 false
             }
         }
@@ -152,10 +157,16 @@ impl GcPass {
         let now = self.now();
         let mut index = self.cache.index();
         for ExcessBlock { block, node } in index.excess_blocks(now) {
-            tracing::info!(%block, node, "would release an empty block of a node that has other blocks");
+            tracing::info!(
+                %block, node,
+                "would release an empty block of a node that has other blocks; GC_MODE=report releases nothing"
+            );
         }
         for node in index.nodes_to_release(now) {
-            tracing::info!(node = node.calico, "would release the blocks of a deleted node");
+            tracing::info!(
+                node = node.calico,
+                "would release the blocks of a deleted node; GC_MODE=report releases nothing"
+            );
             index.postpone_node(&node.calico, now);
         }
     }

@@ -73,7 +73,10 @@ impl GcPass {
             },
             Err(StoreError::NotFound { .. }) => Lookup::Absent,
             Err(error) => {
-                tracing::warn!(%block, %error, "cannot read the block of an address that a pod uses");
+                tracing::warn!(
+                    %block, %error,
+                    "cannot read the block of an address that a pod uses; trying again later"
+                );
                 Lookup::Unknown
             }
         }

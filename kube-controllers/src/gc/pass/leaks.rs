@@ -65,7 +65,7 @@ impl GcPass {
         let leaks: Vec<&Suspect> = plan.blocks.values().flatten().collect();
         let new: Vec<&Suspect> = leaks.iter().copied().filter(|leak| self.reported.insert(leak_id(leak))).collect();
         for suspect in &new {
-            log_suspect(suspect, &suspect.reason, "would release a leaked address");
+            log_suspect(suspect, &suspect.reason, "would release a leaked address; GC_MODE=report releases nothing");
         }
         self.metrics.reported_leaks.inc_by(new.len() as u64);
         self.events.publish(&self.context.kubernetes, &self.gate, GcMode::Report, &new).await;
@@ -91,10 +91,10 @@ impl GcPass {
             Ok(outcome) => {
                 for (block, error) in &outcome.failed {
                     self.metrics.count_failure("leaks");
-                    tracing::warn!(%block, %error, "cannot release leaked addresses of a block");
+                    tracing::warn!(%block, %error, "cannot release leaked addresses of a block; trying again later");
                 }
                 for (block, refusal) in &outcome.refused {
-                    tracing::info!(%block, %refusal, "not released: the address was reallocated meanwhile");
+                    tracing::info!(%block, %refusal, "did not release an address: its allocation has changed");
                 }
                 outcome.released.iter().map(|(_, address)| *address).collect()
             }

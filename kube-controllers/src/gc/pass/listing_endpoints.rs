@@ -1,5 +1,6 @@
 //! Workload endpoints that still list a leaked address, if endpoints are objects in etcd. An address is released only
-//! when no endpoint lists it. On a Kubernetes datastore the endpoint is the pod, which has been looked up already.
+//! when no endpoint of the pods that its allocation names lists it. On a Kubernetes datastore the endpoint is the pod,
+//! which has been looked up already.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -66,7 +67,7 @@ impl GcPass {
                 let is_listed = listed_handles.contains(&suspect.handle);
                 if is_listed {
                     tracing::info!(address = %suspect.address, handle = %suspect.handle,
-                        "kept a leaked address: an endpoint lists an address of the same handle, or is unreadable");
+                        "kept a leaked address: an endpoint lists or may list an address of the same handle");
                     index.failed(suspect, now);
                 }
                 !is_listed
@@ -129,7 +130,8 @@ impl GcPass {
                 Ok(()) => tracing::info!(endpoint = %key, "deleted an endpoint that lists a leaked address"),
                 Err(StoreError::NotFound { .. }) => {}
                 Err(error) => {
-                    tracing::warn!(endpoint = %key, %error, "cannot delete an endpoint that lists a leaked address");
+                    tracing::warn!(endpoint = %key, %error,
+                        "cannot delete an endpoint that lists a leaked address; the address stays allocated");
                     return false;
                 }
             }

@@ -189,7 +189,8 @@ impl GcPass {
                     tracing::info!(%address, %handle, node, pod, %block, %reason, "an address is leaked");
                 }
                 ChangeKind::Cleared => {
-                    tracing::info!(%address, %handle, node, pod, %block, "an address that looked leaked is in use");
+                    tracing::info!(%address, %handle, node, pod, %block,
+                        "an address that looked leaked does not count as a leak any more");
                 }
             }
         }

@@ -41,7 +41,8 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_secs(60);
 /// The result of the last discovery.
 #[derive(Debug, Default)]
 pub(in crate::gc) struct KubeVirtDiscovery {
-    /// Time of the last discovery, by the clock of grace periods. `None` while no address belongs to a virtual machine.
+    /// Time of the last discovery, by the clock of grace periods. `None` while no address belongs to a virtual machine,
+    /// and while this replica may not write.
     discovered_at: Option<Duration>,
     /// True if the API server served neither kind at the last discovery. The grace period of an address begins with the
     /// first such result, and any other result cancels the grace period.
@@ -54,7 +55,8 @@ impl KubeVirtDiscovery {
         self.discovered_at.is_none_or(|discovered_at| now >= discovered_at + DISCOVERY_INTERVAL)
     }
 
-    /// Returns the time of the next discovery, or `None` while no address belongs to a virtual machine.
+    /// Returns the time of the next discovery; `None` before the first discovery, while no address belongs to a virtual
+    /// machine, and while this replica may not write.
     pub(in crate::gc) fn next_deadline(&self) -> Option<Duration> {
         self.discovered_at.map(|discovered_at| discovered_at + DISCOVERY_INTERVAL)
     }

@@ -1,4 +1,4 @@
-//! The last check before a release: reads the owners of leaked addresses from the API, never from a cache.
+//! The last check before a release: reads the owners of leaked addresses from the API, never from the cache of a watch.
 //!
 //! If many pods of a node are in question, they are read with one list of the node's pods. Everything else is read with
 //! a request each, concurrently over one connection, at the request rate of garbage collection.

@@ -57,7 +57,7 @@ impl ApiReader<'_> {
                 match Pod::project(json.get(), &mut StringInterner::default(), ProjectionOptions::default()) {
                     Ok(pod) => Lookup::Present(pod),
                     Err(error) => {
-                        tracing::warn!(pod = %key, %error, "cannot read a pod; its addresses stay allocated");
+                        tracing::warn!(pod = %key, %error, "cannot read a pod; the pod counts as unknown");
                         Lookup::Unknown
                     }
                 }

@@ -85,7 +85,7 @@ impl<L: Leases> Elector<L> {
                     tracing::info!(
                         lease = self.config.name,
                         ?wait,
-                        "this replica holds the Lease, and waits until no other replica can write without it"
+                        "this replica holds the Lease, and waits until no other replica can write without the Lease"
                     );
                 }
                 self.last_warning = None;
@@ -199,14 +199,18 @@ impl<L: Leases> Elector<L> {
         !self.config.required && !self.election.was_held
     }
 
-    /// Releases the Lease, so that the next replica starts at once.
+    /// Releases the Lease if [`Election::released`] permits it, so that the next replica starts at once.
     async fn release_lease(&mut self) {
         let name = self.config.name.clone();
         match timeout(self.config.timing.retry, self.try_to_release()).await {
             Ok(Ok(true)) => tracing::info!(lease = name, "released the Lease"),
             Ok(Ok(false)) => {}
-            Ok(Err(error)) => tracing::warn!(lease = name, "cannot release the Lease: {error}"),
-            Err(_) => tracing::warn!(lease = name, "cannot release the Lease: no answer"),
+            Ok(Err(error)) => {
+                tracing::warn!(lease = name, "cannot release the Lease; it may stay held until it expires: {error}")
+            }
+            Err(_) => {
+                tracing::warn!(lease = name, "cannot release the Lease; it may stay held until it expires: no answer")
+            }
         }
     }
 

@@ -25,7 +25,7 @@ struct Shared<K> {
 struct State<K> {
     /// The waiting keys in the order of their addition, with the time at which each was added.
     waiting: LinkedHashMap<K, Instant>,
-    /// The keys that workers are processing. The value is true if the key was added again meanwhile.
+    /// The keys that workers are processing. The value is true if the key was added again after a worker took it.
     in_progress: HashMap<K, bool>,
     timers: Timers<K>,
 }
@@ -90,7 +90,8 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
         self.take_next().await.key
     }
 
-    /// Records that the worker has finished with `key`. Adds the key again if it was added meanwhile.
+    /// Records that the worker has finished with `key`. Adds the key again if it was added while the worker processed
+    /// it.
     pub fn done(&self, key: &K) {
         self.change(|state| {
             if state.in_progress.remove(key).unwrap_or(false) {
@@ -123,7 +124,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
         }
     }
 
-    /// Publishes the number of waiting keys in `gauge` from now on.
+    /// Publishes the number of waiting keys in `gauge`, at once and after each change.
     pub(super) fn publish_depth(&self, gauge: IntGauge) {
         let _ = self.shared.depth.set(gauge);
         self.change(|_| ());

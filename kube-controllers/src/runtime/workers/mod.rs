@@ -94,7 +94,7 @@ impl<R: Reconcile> WorkerPool<R> {
         };
         let Some(outcome) = outcome else {
             tracing::info!(controller = R::NAME, key = %in_progress.key,
-                "canceled the work on a key: this replica may no longer write, or the controllers are stopping");
+                "canceled the work on a key, which returns to the queue: this replica may no longer write, or stops");
             return;
         };
         self.metrics.duration.observe(begin.elapsed().as_secs_f64());
@@ -126,7 +126,11 @@ impl<R: Reconcile> WorkerPool<R> {
             Err(ReconcileError::Permanent(reason)) => {
                 backoff.reset(key);
                 self.metrics.permanent_failures.inc();
-                tracing::warn!(controller = R::NAME, %key, "failed until an object or the settings change: {reason}");
+                tracing::warn!(
+                    controller = R::NAME, %key,
+                    "failed; trying again after a change of an object or of the settings, or when all keys are queued \
+                     again: {reason}"
+                );
             }
             Err(ReconcileError::Retry(reason)) => {
                 let KeyFailure { times, delay } = backoff.failed(key, fastrand::f64());

@@ -1,10 +1,11 @@
-//! Converts a Kubernetes NetworkPolicy to Calico's, with exactly the text that upstream writes.
+//! Converts a Kubernetes NetworkPolicy to Calico's, with exactly the text that upstream writes, except for a policy
+//! with an invalid CIDR or port.
 //!
-//! There are two differences from upstream. A rule with an invalid CIDR is left out, because a policy must not allow
-//! more than it states, while upstream makes the rule one for all addresses (KC-307). Such rules are rare, because
-//! leading zeros in an IPv4 address are accepted, as the API server accepts them. A rule with an invalid port is left
-//! out too, while upstream's controller drops the whole policy. [`ConvertedPolicy::rejected_rules`] lists the rules
-//! left out; all other rules are converted.
+//! Upstream turns a rule with an invalid CIDR into one for all addresses, and ignores an invalid exception together
+//! with all exceptions after it. This code leaves such a rule out, because a policy must not allow more than it states
+//! (KC-307). A CIDR with leading zeros in its IPv4 address, which upstream cannot parse, counts as valid, as on the API
+//! server. A rule with an invalid port is left out, while upstream's controller drops the whole policy.
+//! [`ConvertedPolicy::rejected_rules`] lists the rules left out.
 
 mod peers;
 mod ports;
@@ -90,8 +91,8 @@ pub fn network_policy(policy: &NetworkPolicySpec) -> ConvertedPolicy {
     ConvertedPolicy { spec, rejected_rules }
 }
 
-/// Returns the directions of a policy, ingress before egress. A policy without a direction applies to ingress, even if
-/// it has egress rules (KC-303).
+/// Returns the directions of a policy, ingress before egress. A policy that lists no known direction applies to
+/// ingress, even if it has egress rules (KC-303).
 fn types(given: &[String]) -> Vec<String> {
     let named = [Direction::Ingress, Direction::Egress].map(|direction| direction.to_string());
     let listed: Vec<String> = named.into_iter().filter(|name| given.contains(name)).collect();

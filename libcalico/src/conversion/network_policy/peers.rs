@@ -28,8 +28,8 @@ fn peer(given: &PolicyPeer) -> Result<RuleEntity, CidrParseError> {
     })
 }
 
-/// Returns a network, masked and in canonical form. Leading zeros are accepted, as the API server accepts them. A
-/// network of IPv6 addresses that map IPv4 addresses becomes the IPv4 network.
+/// Returns a network, masked and in canonical form. Leading zeros in an IPv4 network are accepted, as the API server
+/// accepts them. A network of IPv6 addresses that map IPv4 addresses becomes the IPv4 network.
 fn network(text: &str) -> Result<String, CidrParseError> {
     let cidr = text.parse::<Cidr>().or_else(|error| parse_with_leading_zeros(text).ok_or(error))?;
     let address = cidr.network().to_canonical();
@@ -61,8 +61,9 @@ pub(super) enum SelectorTarget {
     Namespaces,
 }
 
-/// Returns the text of a selector. A missing selector of pods selects all pods, a missing selector of namespaces gives
-/// an empty text, and an empty one gives `all()` (KC-305). No value is escaped, because labels cannot contain quotes.
+/// Returns the text of a selector. A missing or empty selector of pods selects all pods. A missing selector of
+/// namespaces gives an empty text, an empty selector of namespaces gives `all()` (KC-305). No value is escaped, because
+/// labels cannot contain quotes.
 pub(super) fn selector(given: Option<&LabelSelector>, target: SelectorTarget) -> String {
     let mut terms = Vec::new();
     if target == SelectorTarget::Pods {

@@ -8,8 +8,8 @@ use crate::kubernetes::{NumberOrName, PolicyPort};
 
 const DEFAULT_PROTOCOL: &str = "TCP";
 
-/// Returns the ports of each protocol, ordered by the name of the protocol; an empty list means all ports. Without
-/// entries, the only protocol is the empty name, which stands for any protocol.
+/// Returns the ports of each protocol, ordered by the name of the protocol; an empty list stands for all ports of the
+/// protocol. If `given` is empty, the only protocol is the empty name, which stands for any protocol.
 pub(super) fn by_protocol(given: &[PolicyPort]) -> Result<BTreeMap<String, Vec<Port>>, RuleProblem> {
     if given.is_empty() {
         return Ok([(String::new(), Vec::new())].into());
@@ -45,8 +45,8 @@ fn port(entry: &PolicyPort) -> Result<Option<Port>, RuleProblem> {
     Port::parse(&text).map(Some).map_err(|problem| RuleProblem::Port { text, problem })
 }
 
-/// Returns the same ports in fewer entries: first the names, then the numbers in ascending order with adjacent numbers
-/// merged into ranges. A list with at most one number is returned unchanged (KC-311).
+/// Returns the same ports: first the names, then the numbers in ascending order, with adjacent and overlapping entries
+/// merged into ranges. A list with one entry, or with at most one number, is returned unchanged (KC-311).
 pub fn simplify_ports(ports: Vec<Port>) -> Vec<Port> {
     let (mut names, mut ranges) = (Vec::new(), Vec::new());
     for port in &ports {

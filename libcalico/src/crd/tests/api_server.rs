@@ -1,4 +1,4 @@
-//! Simulates the API server's handling of an object according to its structural schema, except for CEL rules.
+//! Simulates how the API server checks an object against its structural schema, without CEL rules.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,7 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::net::Cidr;
 
-/// Returns the fields that the API server drops because the schema does not have them. A null is treated as missing
-/// where null is not allowed.
+/// Returns the paths of the fields that the API server drops because the schema does not have them.
 pub(super) fn dropped(schema: &Value, object: &Value) -> Vec<String> {
     let mut found = Vec::new();
     walk(schema, object, String::new(), &mut |schema, value, path| {

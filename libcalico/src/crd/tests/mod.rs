@@ -1,5 +1,5 @@
-//! The published definitions are current, their schemas are structural, and they accept the objects that upstream and
-//! we write.
+//! Tests of the definitions: the files in `deploy/crds` are current, the schemas are structural, and they accept the
+//! objects that upstream and we write and reject invalid objects.
 //!
 //! CEL rules need a real API server: `tests/tests/kubernetes_crds.rs`.
 
@@ -98,7 +98,7 @@ fn crd_short_names_columns_and_status_match_upstreams() {
     );
 }
 
-/// The rules of structural schemas; also, each field must have a description.
+/// The rules of structural schemas; also, each field except `metadata` must have a description.
 #[test]
 fn crd_schemas_are_structural() {
     const KEYWORDS: [&str; 20] = [

@@ -1,5 +1,5 @@
-//! The definitions accept the objects that upstream was recorded to write and the objects that we write, and keep all
-//! their fields.
+//! The definitions accept the objects that upstream was recorded to write and samples of the objects that we write, and
+//! keep all their fields.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The definitions reject the objects that upstream's definitions reject, and drop the same fields.
+//! Tests of the objects that the definitions reject, and of the fields that they drop.
 
 use serde_json::{Value, json};
 
@@ -99,7 +99,8 @@ fn objects_rejected_by_upstreams_schema_are_rejected() {
     }
 }
 
-/// Upstream's definitions accept any text here, but upstream's kube-controllers cannot read such an object.
+/// Upstream's definitions accept any text as a duration, but upstream's kube-controllers cannot read an object with an
+/// invalid duration.
 #[test]
 fn unreadable_durations_are_rejected_by_the_schema() {
     for (_, group) in GROUPS {

@@ -66,7 +66,7 @@ fn allocation_finding(
     }
 }
 
-/// Handles with an address that an endpoint uses, by container ID.
+/// Handles of which an endpoint has an address: one for each container, by container ID.
 ///
 /// Kubelet reports one interface of a pod. The addresses of the other interfaces appear only in annotations, which a
 /// tenant can remove at any time. A container with one address in use therefore keeps its addresses on other networks.
@@ -87,21 +87,22 @@ impl Containers {
     }
 }
 
-/// Returns the container ID in a handle `<network>.<64 hexadecimal digits>`; `None` for other handles.
+/// Returns the container ID in a handle `<network>.<64 lower-case hexadecimal digits>`; `None` for other handles.
 fn container_of(handle: &HandleId) -> Option<&str> {
     let (_, id) = handle.as_str().rsplit_once('.')?;
     (id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))).then_some(id)
 }
 
-/// Returns true if the owner of the allocation keeps the address although no endpoint has it. A pod that has not
-/// reported an address yet also keeps its allocation, but its missing endpoint is reported.
+/// Returns true if the address counts as in use although no endpoint has it. Returns false for an address of a pod that
+/// may have it ([`InUseReason::PodWithoutAddress`]): the pod keeps the address, but its missing endpoint is to be
+/// reported.
 fn needs_no_endpoint(allocation: &Allocation<'_>, pods: &Pods) -> bool {
     matches!(assess_address(allocation, pods).1, Verdict::InUse(reason) if reason != InUseReason::PodWithoutAddress)
 }
 
-/// Returns the reason why the pod named in an allocation keeps the address although its endpoint does not have it.
-/// Returns `None` if the allocation names no pod or the pod does not keep the address. An endpoint's addresses depend
-/// on annotations, which a tenant writes. A missing endpoint address therefore does not free an address that the pod's
+/// Returns the reason why the pod that owns an allocation keeps the address although its endpoint does not have it.
+/// Returns `None` if the owner is not a pod or the pod does not keep the address. An endpoint's addresses depend on
+/// annotations, which a tenant writes. A missing endpoint address therefore does not free an address that the pod's
 /// status reports.
 pub fn pod_in_use_reason(allocation: &Allocation<'_>, pods: &Pods) -> Option<InUseReason> {
     match assess_address(allocation, pods) {
@@ -110,8 +111,9 @@ pub fn pod_in_use_reason(allocation: &Allocation<'_>, pods: &Pods) -> Option<InU
     }
 }
 
-/// Decides about an address that no endpoint has. Only pods are looked up. Virtual machines keep addresses while
-/// stopped, and no objects of Services and tunnels are read, so the addresses of all three count as in use.
+/// Decides whether an address that no endpoint has is in use, and returns the kind of its owner, too. Of the owners,
+/// only pods are looked up. The addresses of virtual machines, Services and tunnels count as in use: a stopped virtual
+/// machine keeps its addresses, and the objects of the others are not read. An address without owner is a leak.
 fn assess_address(allocation: &Allocation<'_>, pods: &Pods) -> (OwnerKind, Verdict) {
     let (owner, node) = allocation.attribute.map_or((AllocationOwner::Unnamed, None), AllocationOwner::of);
     let lookup = match owner {
@@ -170,7 +172,8 @@ fn double_allocations(endpoints: &EndpointsByAddress<'_>, allocations: &Allocati
     all.into_iter().map(|(address, holders)| Finding::DoubleAllocation { address, holders }).collect()
 }
 
-/// Parses the `timestamp` attribute, which is a UTC time in Go's default text form (IPAM-28).
+/// Parses the `timestamp` attribute, which is a UTC time in Go's default text form (IPAM-28). Returns `None` for any
+/// other text.
 fn parse_timestamp(text: &str) -> Option<OffsetDateTime> {
     let utc = text.strip_suffix(" UTC")?;
     let format = format_description!(

@@ -30,8 +30,8 @@ fn single_block_findings(block: &Block, pools: &[Cidr]) -> Vec<Finding> {
     findings
 }
 
-/// Returns every pair of overlapping blocks. Sorted ranges are either nested or disjoint, so a block overlaps exactly
-/// those earlier ranges that contain it.
+/// Returns every pair of overlapping blocks. Two ranges are either nested or disjoint. Of the earlier blocks in the
+/// sorted list, a block therefore overlaps exactly those that contain it.
 fn overlaps(inventory: &Inventory<'_>) -> Vec<Finding> {
     let mut sorted: Vec<Cidr> = inventory.blocks.iter().map(|entry| entry.value.cidr).collect();
     sorted.sort();
@@ -53,8 +53,9 @@ fn affinity_findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Returns the blocks whose owner has no confirmed affinity, sorted by range. If no address of the block is in use, an
-/// unfinished affinity is sufficient; [`affinity_finding`] reports it.
+/// Returns a finding for each block whose owner has no confirmed affinity for it, sorted by range. An unfinished
+/// affinity is sufficient for an empty block; [`affinity_finding`] reports that affinity. A block without owner needs
+/// no affinity.
 fn blocks_without_affinity<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<Item = &'a Block>) -> Vec<Finding> {
     let states: HashMap<(&AffinityOwner, Cidr), AffinityState> =
         inventory.affinities.iter().map(|entry| ((&entry.key.owner, entry.key.cidr), entry.value.state)).collect();
@@ -76,8 +77,8 @@ fn blocks_without_affinity<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<
     sorted.into_iter().map(finding).collect()
 }
 
-/// Returns the finding about an affinity, if there is one. `block` is the block that the affinity names; `None` if it
-/// does not exist.
+/// Returns the finding about an affinity, if there is one. `block` is the block with the affinity's range; `None` if
+/// the block is missing.
 fn affinity_finding(affinity: &Entry<BlockAffinity>, block: Option<&Block>) -> Option<Finding> {
     let AffinityKey { owner: claimant, cidr } = &affinity.key;
     let owner = block.and_then(Block::owner);
@@ -94,8 +95,8 @@ fn affinity_finding(affinity: &Entry<BlockAffinity>, block: Option<&Block>) -> O
     }
 }
 
-/// Returns the name of an unfinished state, and `None` for a finished one. An affinity in such a state does not make
-/// its owner the owner of the block (IPAM-121).
+/// Returns the name of an unfinished state, and `None` for a finished one. An affinity in an unfinished state does not
+/// make its owner the owner of the block (IPAM-121).
 fn unfinished(state: AffinityState) -> Option<&'static str> {
     match state {
         AffinityState::Confirmed | AffinityState::Unset => None,

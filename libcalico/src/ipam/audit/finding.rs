@@ -20,10 +20,11 @@ pub struct AllocatedAddress {
     /// The allocation's handle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<String>,
-    /// The allocation's sequence number. A release must give it, and fails if the address was reallocated meanwhile.
+    /// The allocation's sequence number; `None` if the block stores none. A release that gives this number fails if the
+    /// address was released or reallocated after the read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_number: Option<u64>,
-    /// The attributes of the allocation's active owner: node, pod, namespace, timestamp.
+    /// The attributes of the allocation's active owner, such as `node`, `pod`, `namespace` and `timestamp`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub attributes: BTreeMap<String, String>,
 }
@@ -60,11 +61,12 @@ impl fmt::Display for AllocatedAddress {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "finding", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Finding {
-    /// An allocated address that no endpoint has. Not reported are addresses whose owner needs no endpoint, addresses
-    /// of a container that has an endpoint in another network, and addresses of an ADD in progress.
+    /// An allocated address that no endpoint has. There is no such finding for an address that is cooling down, that
+    /// its owner keeps without an endpoint, or that belongs to an ADD in progress. There is none either if an endpoint
+    /// has an address of the same container on another network.
     #[error("address without endpoint: {0}")]
     AddressWithoutEndpoint(AllocatedAddress),
-    /// An address that belongs to another container than the endpoint that has it.
+    /// An address that an endpoint has, and whose handle belongs to another container than the endpoint's.
     #[error("address of another container: {held} is on endpoint {endpoint} of container {container_id}")]
     AddressOfAnother {
         /// The allocation.
@@ -74,7 +76,7 @@ pub enum Finding {
         /// The endpoint's container.
         container_id: String,
     },
-    /// An address that an endpoint has and a pool contains, but that is free or cooling down.
+    /// An address that an endpoint has and a pool contains, but that is cooling down or not allocated in any block.
     #[error("endpoint without address: {endpoint} on node {node} has {address}, which is not allocated")]
     EndpointWithoutAddress {
         /// The address.
@@ -105,8 +107,8 @@ pub enum Finding {
     /// An address whose handle is missing. No DEL can find the address, because a DEL reads the handle first.
     #[error("missing handle: the handle of {0} does not exist")]
     MissingHandle(AllocatedAddress),
-    /// A handle whose count differs from the allocations in the block. A count that is too high is harmless. With one
-    /// that is too low, a release deletes the handle too early and leaks addresses (IPAM-75).
+    /// A handle whose count differs from the number of its allocations in the block. A count that is too high is
+    /// harmless. If the count is too low, a release deletes the handle too early and leaks addresses (IPAM-75).
     #[error("count mismatch: handle {handle} counts {counted} addresses in {block}, but has {held}")]
     HandleCount {
         /// The handle.
@@ -169,8 +171,8 @@ pub enum Finding {
         owner: Option<String>,
     },
     /// An affinity in an unfinished state, as a killed program leaves it, to a block that is missing, empty or not of
-    /// the affinity's owner. The affinity gives no ownership. The next ADD of its owner completes or deletes the
-    /// affinity.
+    /// the affinity's owner. Such an affinity gives no ownership of the block. The next ADD on the affinity's node
+    /// completes or deletes the affinity.
     #[error("unfinished affinity: {claimant} to {block} is {state}; the node's next ADD completes or deletes it")]
     UnfinishedClaim {
         /// The block.

@@ -73,11 +73,11 @@ fn missing_handles(inventory: &Inventory<'_>) -> Vec<Finding> {
 pub struct SuspectHandle {
     /// The handle.
     pub id: HandleId,
-    /// The handle's revision during that time; `None` if the handle is missing. A handle with another revision was
-    /// written since.
+    /// The handle's revision throughout the grace period; `None` if the handle was missing. If the handle has another
+    /// revision now, it was written after it became suspect.
     pub revision: Option<Revision>,
-    /// The blocks to read before [`repair`]: those that the handle counted addresses in and those that name the
-    /// handle.
+    /// The blocks to read before [`repair`]: those in which the handle counted addresses at the last list of handles,
+    /// and those that named the handle then.
     pub blocks: BTreeSet<Cidr>,
 }
 
@@ -94,9 +94,9 @@ pub enum HandleRepair {
 
 /// Returns the correction of a handle, given the handle and its blocks as just read.
 ///
-/// `block` returns each block that the handle counts addresses in or that [`SuspectHandle::blocks`] names: `None` if
-/// the block was not read or is unreadable, `Some(None)` if it is missing. The handle is kept if a block was not read
-/// or is corrupt, or if the handle was written since it became suspect.
+/// `block` returns a block that the handle counts addresses in or that [`SuspectHandle::blocks`] names: `None` if the
+/// block was not read or is unreadable, `Some(None)` if it is missing. The result is [`HandleRepair::Keep`] if the
+/// counts are right, if a block was not read or is corrupt, or if the handle was written after it became suspect.
 pub fn repair<'b>(
     suspect: &SuspectHandle,
     handle: Option<&Entry<Handle>>,

@@ -1,8 +1,8 @@
-//! Contradictions between the stored addresses and their owners: the decisions behind `calico-ipam check`, which
-//! garbage collection shares.
+//! Contradictions between stored objects: blocks, handles, affinities, endpoints and pods. The audit is the decision
+//! behind `calico-ipam check`. Garbage collection uses its comparison of handles, too.
 //!
-//! A finding alone does not permit a release. A finding contains the facts for a second check before the release: an
-//! address with its handle and sequence number, or a handle or affinity with its revision.
+//! A finding alone does not permit a release. For a second check before the release, a finding about an allocation has
+//! the handle and the sequence number, and a finding about a handle or an affinity has the revision.
 //!
 //! Read `finding` first. `blocks`, `handles` and `addresses` each make one group of comparisons.
 
@@ -68,7 +68,7 @@ pub struct Inventory<'a> {
     pub in_flight: Duration,
 }
 
-/// Compares blocks, handles, affinities and endpoints, and lists every contradiction.
+/// Compares the objects of the inventory, and returns the contradictions and notes found.
 pub fn audit(inventory: &Inventory<'_>) -> Vec<Finding> {
     let mut findings = blocks::findings(inventory);
     findings.extend(handles::findings(inventory));

@@ -15,7 +15,7 @@ pub struct BlockRequest<'a> {
     pub attributes: &'a BTreeMap<String, String>,
     /// The owner that requests the addresses.
     pub requester: &'a AffinityOwner,
-    /// Whether to refuse a block of another owner, as strict affinity demands.
+    /// Whether to refuse a block that has another owner or none, as strict affinity demands.
     pub check_affinity: bool,
 }
 

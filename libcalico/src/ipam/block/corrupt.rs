@@ -67,10 +67,10 @@ impl Block {
     /// Returns the block with every ordinal either allocated or in the free list once. Returns `None` if the block is
     /// consistent, or larger than any valid block.
     ///
-    /// An ordinal whose allocation has an attribute stays allocated. `owner_of` returns the pod, container or tunnel
-    /// that uses an address. An ordinal without allocation, or whose allocation has no attribute, is allocated to that
-    /// owner, or freed if there is none. An ordinal whose release time is unreadable is allocated to that owner, too;
-    /// if there is none, its cooldown starts at `now`.
+    /// `owner_of` returns the pod, container or tunnel that uses an address. An ordinal that is not allocated, or whose
+    /// allocation refers to a missing attribute, is allocated to that owner, or freed if there is none. An ordinal with
+    /// an unreadable release time is allocated to that owner; if there is none, its cooldown starts at `now`. Every
+    /// other allocation stays as it is.
     pub fn repaired(
         &self,
         now: OffsetDateTime,

@@ -31,8 +31,8 @@ pub struct HostReserved {
 }
 
 impl Block {
-    /// Creates an unused block of `owner`. Its sequence number starts at the clock, so that a block which is deleted
-    /// and created again never repeats a number (IPAM-67).
+    /// Creates a block of `owner` in which every address is free. Its sequence number starts at the clock, so that a
+    /// block that is deleted and created again does not repeat numbers (IPAM-67).
     pub fn new(cidr: Cidr, owner: &AffinityOwner, now: OffsetDateTime) -> Result<Self, BlockTooLarge> {
         if cidr.size() > MAX_BLOCK_CAPACITY {
             return Err(BlockTooLarge(cidr));

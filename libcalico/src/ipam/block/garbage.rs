@@ -1,4 +1,4 @@
-//! Frees addresses after their cooldown and drops unreferenced attributes.
+//! Frees addresses after their cooldown, or at once, and drops unreferenced attributes.
 
 use time::{Duration, OffsetDateTime};
 
@@ -8,8 +8,8 @@ use crate::api::parse_time;
 impl Block {
     /// Frees addresses whose cooldown has elapsed and compacts the attributes. Returns true if the block changed.
     ///
-    /// Call it on every block that is read for address management. The change is stored only if the operation writes
-    /// the block anyway, as in upstream (IPAM-162).
+    /// Call it on every block that is read for address management. As in upstream, this change alone is no reason to
+    /// write the block (IPAM-162), except in garbage collection.
     pub fn collect_garbage(&mut self, cooldown_seconds: i64, now: OffsetDateTime) -> Result<bool, CorruptBlock> {
         self.verify()?;
         let cooled = self.cooled_attributes(cooldown_seconds, now);
@@ -18,11 +18,12 @@ impl Block {
         Ok(freed || dropped)
     }
 
-    /// Frees the addresses named in `requests` without a cooldown (`ipCooldownSeconds`). Skips addresses that are free
-    /// or cooling down, or are outside the block, and repeated addresses. Returns the number of freed addresses.
+    /// Frees the addresses named in `requests` without a cooldown (`ipCooldownSeconds`). Skips addresses that are free,
+    /// cooling down, repeated or outside the block. Returns the number of freed addresses.
     ///
     /// # Errors
-    /// If the block is corrupt or a request does not match its allocation, no address is freed.
+    /// If the block is corrupt, or a request does not match its allocation, no address is freed. A request with another
+    /// sequence number than the stored one is an error even for a free address (IPAM-144).
     pub fn free_at_once(&mut self, requests: &[ReleaseRequest]) -> Result<usize, ReleaseError> {
         self.verify()?;
         let mut ordinals = Vec::new();

@@ -1,4 +1,4 @@
-//! Reads a block without changing it. These reads tolerate a corrupt block: an address in doubt counts as allocated.
+//! Methods that read a block without changing it. [`CorruptBlock`]: the contradictions that [`Block::verify`] finds.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -79,7 +79,8 @@ impl<'a> Allocation<'a> {
         self.attribute?.handle()
     }
 
-    /// Returns the active owner's attributes: `node`, `pod`, `namespace`, `timestamp` and so on.
+    /// Returns the active owner's attributes: `node`, `pod`, `namespace`, `timestamp` and so on. Returns `None` if the
+    /// allocation refers to a missing attribute.
     pub fn attributes(&self) -> Option<&'a BTreeMap<String, String>> {
         self.attribute.map(|attribute| &attribute.active_owner)
     }
@@ -117,14 +118,14 @@ impl Block {
         self.affinity.as_deref().and_then(AffinityOwner::parse)
     }
 
-    /// Returns true if only Windows-reserved addresses are allocated. Addresses that are cooling down count as
-    /// allocated (IPAM-171). A corrupt block is never empty, because its allocations cannot be trusted.
+    /// Returns true if no address is allocated, except those that Windows reserves. Addresses that are cooling down
+    /// count as allocated (IPAM-171). A corrupt block is never empty, because its allocations cannot be trusted.
     pub fn is_empty(&self) -> bool {
         let is_reserved = |&index: &usize| self.attributes.get(index).is_some_and(Attribute::is_windows_reserved);
         self.allocations.iter().flatten().all(is_reserved) && self.verify().is_ok()
     }
 
-    /// Returns the number of addresses that automatic assignment can assign now.
+    /// Returns the number of addresses in the free list that `reservations` do not cover.
     pub fn free(&self, reservations: &Reservations) -> usize {
         self.free_addresses().filter(|(_, ip)| !reservations.contains(*ip)).count()
     }
@@ -197,7 +198,7 @@ impl Block {
         self.allocations.iter().enumerate().filter(move |(_, slot)| has_handle(slot)).map(|(ordinal, _)| ordinal)
     }
 
-    /// Returns free ordinals and their addresses, in the order in which they will be assigned.
+    /// Returns the ordinals in the free list and their addresses, in the order in which they will be assigned.
     pub(super) fn free_addresses(&self) -> impl Iterator<Item = (usize, IpAddr)> {
         self.unallocated.iter().filter_map(|&ordinal| Some((ordinal, self.address_at(ordinal)?)))
     }

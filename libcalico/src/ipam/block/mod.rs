@@ -49,11 +49,12 @@ pub struct Block {
     /// The attributes of the allocations. In a new block, upstream writes `null`.
     #[serde(default, deserialize_with = "null_as_empty")]
     pub attributes: Vec<Attribute>,
-    /// A number that starts at the clock in nanoseconds and grows by one per write. It exceeds 2^53.
+    /// A number that starts at the clock in nanoseconds when the block is created, and grows by one per write. It
+    /// exceeds 2^53.
     #[serde(rename = "sequenceNumber", default)]
     pub sequence_number: u64,
-    /// For each allocated ordinal, in decimal, the block's sequence number before the write that allocated it
-    /// (IPAM-167). A release that begins a cooldown may replace the number (IPAM-170).
+    /// For each allocated ordinal that no host reserves, in decimal: the block's sequence number before the write that
+    /// allocated the ordinal (IPAM-167). A release that begins a cooldown may replace the number (IPAM-170).
     #[serde(rename = "sequenceNumberForAllocation", default, deserialize_with = "null_as_empty")]
     pub sequence_number_for_allocation: BTreeMap<String, u64>,
     /// True if the block is marked for deletion. Upstream sets the mark in the Kubernetes datastore before it deletes
@@ -79,7 +80,8 @@ pub struct Attribute {
     #[serde(rename = "alternateOwnerAttrs", default, deserialize_with = "null_as_empty")]
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub alternate_owner: BTreeMap<String, String>,
-    /// The time of the release, at which the cooldown began: RFC 3339, UTC, whole seconds.
+    /// The time of the release, at which the cooldown began: RFC 3339, UTC, whole seconds. `None` if the address is in
+    /// use.
     #[serde(rename = "releasedAt", default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<String>,
     /// Fields that this version does not model.

@@ -31,12 +31,13 @@ impl Attribute {
         self.slot_of(namespace, pod).is_some()
     }
 
-    /// Returns true if the allocation records only a handle, as Calico before v3 wrote it.
+    /// Returns true if the attribute has neither an active nor an alternate owner nor an unknown field. Calico before
+    /// v3 wrote such attributes with only a handle.
     pub fn has_no_attributes(&self) -> bool {
         self.active_owner.is_empty() && self.alternate_owner.is_empty() && self.unknown.is_empty()
     }
 
-    /// Returns the slot in which a pod is the owner. The active slot has precedence.
+    /// Returns the slot in which a pod is the owner; `None` if the pod is in neither. The active slot has precedence.
     fn slot_of(&self, namespace: &str, pod: &str) -> Option<OwnerSlot> {
         [OwnerSlot::Active, OwnerSlot::Alternate].into_iter().find(|&slot| names(self.owner(slot), namespace, pod))
     }
@@ -56,8 +57,8 @@ impl Block {
         self.addresses_of(handle)
     }
 
-    /// Returns the owner in `slot` of one address of `handle`, empty if there is no owner; `None` if the handle has no
-    /// address in this block.
+    /// Returns the owner in `slot` of the first attribute of `handle`, empty if the slot has no owner. Returns `None`
+    /// if the handle has no address in this block.
     pub fn owner_of(&self, handle: &HandleId, slot: OwnerSlot) -> Option<&BTreeMap<String, String>> {
         let first = *self.attributes_of(handle).first()?;
         Some(self.attributes[first].owner(slot))
@@ -83,7 +84,8 @@ impl Block {
         restored
     }
 
-    /// Removes a pod from the owners of the addresses of `handle`. Returns true if the pod was an owner.
+    /// Clears, for each address of `handle`, the slot in which the pod is the owner; if both slots name the pod, the
+    /// active one. Returns true if a slot was cleared.
     pub fn clear_owner(&mut self, handle: &HandleId, namespace: &str, pod: &str) -> bool {
         let mut cleared = false;
         for index in self.attributes_of(handle) {
@@ -102,7 +104,7 @@ impl Block {
         self.attributes_of(handle).into_iter().any(|index| has_owner(&self.attributes[index]))
     }
 
-    /// Returns the indices of the existing attributes of `handle`, in ascending order.
+    /// Returns the indices of the attributes to which the allocations of `handle` refer, each once, in ascending order.
     pub(super) fn attributes_of(&self, handle: &HandleId) -> Vec<usize> {
         let mut indices: Vec<_> = self.ordinals_of(handle).filter_map(|ordinal| self.allocations[ordinal]).collect();
         indices.sort_unstable();

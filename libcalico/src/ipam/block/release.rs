@@ -1,5 +1,5 @@
 //! Releases addresses. [`OldHandle`]: the handle that Calico before v3 gave a container. A DEL also releases the
-//! addresses of that handle (IPAM-23).
+//! container's addresses under that handle (IPAM-23).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ pub struct ReleaseRequest {
 pub struct Released {
     /// Addresses that were released.
     pub released: Vec<IpAddr>,
-    /// Addresses that were already free or cooling down, or are outside the block. This is not an error.
+    /// Addresses that needed no release: they were already free or cooling down, or are outside the block.
     pub unallocated: Vec<IpAddr>,
     /// The number of released addresses per handle. Allocations without a handle are not counted.
     pub per_handle: BTreeMap<HandleId, usize>,
@@ -36,7 +36,8 @@ pub struct Released {
 /// upstream (IPAM-144).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
-    /// The address was released or reallocated since the caller read the block.
+    /// The given sequence number is not the stored one, for example because the address was released or reallocated
+    /// since the caller read the block.
     #[error("the given sequence number ({given}) does not match ({stored}) when attempting to release IP {ip}")]
     Sequence {
         /// The address.
@@ -176,7 +177,8 @@ impl Block {
         Ok(Some((ordinal, handle)))
     }
 
-    /// Marks ordinals as released under one new attribute, then frees those whose cooldown has elapsed.
+    /// Marks ordinals as released under one new attribute, then frees every ordinal of the block whose cooldown has
+    /// elapsed. Without ordinals, the block does not change.
     fn start_cooldown(&mut self, ordinals: &[usize], seconds: i64, now: OffsetDateTime) -> Result<(), CorruptBlock> {
         if ordinals.is_empty() {
             return Ok(());
@@ -193,8 +195,8 @@ impl Block {
 /// The handle that Calico before v3 gave a container: `<namespace>.<pod>`, or the ID of a container without a pod.
 ///
 /// A tenant chooses the names of a namespace and a pod, so their text can equal the handle of another container, a
-/// tunnel or a Service. An allocation therefore belongs to the pod only if it names the pod, or has no attributes, as
-/// before v3.
+/// tunnel or a Service. An allocation with this handle therefore belongs to the container only if it has no attributes,
+/// as before v3, or names the container's pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OldHandle {
     id: HandleId,
@@ -203,8 +205,8 @@ pub struct OldHandle {
 }
 
 impl OldHandle {
-    /// Returns the old handle of a pod; `None` if the text can be the handle of a VMI. An address of a stopped virtual
-    /// machine has no attributes either, and would be taken for one of the pod.
+    /// Returns the old handle of a pod; `None` if the text can be the handle of a VMI. The address of a stopped virtual
+    /// machine may also have no attributes, and would be taken for an address of the pod.
     pub fn of_pod(namespace: &str, pod: &str) -> Option<Self> {
         let id = HandleId::new(format!("{namespace}.{pod}"));
         (!id.may_be_of_vmi()).then(|| OldHandle { id, pod: Some((namespace.to_owned(), pod.to_owned())) })
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn vmi_handle_is_never_a_old_handle() {
+    fn vmi_handle_is_never_an_old_handle() {
         assert_eq!(OldHandle::of_pod("k8s-pod-network", "vmi.prod.db"), None);
         assert_eq!(OldHandle::of_pod("k8s", "network.vmi.prod.db"), None);
         assert_eq!(OldHandle::of_container("k8s-pod-network.vmi.prod.db"), None);

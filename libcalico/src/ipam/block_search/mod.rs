@@ -1,9 +1,10 @@
-//! Selects the block to claim or to borrow from. The functions are pure. Their results can be outdated by a write of
-//! another node; the compare-and-swap of the following write detects that.
+//! Selects the blocks to claim, use, reclaim or borrow from. The functions are pure. Their results can be outdated by a
+//! write of another node; the compare-and-swap of the following write detects that.
 //!
-//! [`BlockWalk`] is the order in which a node considers the blocks of a pool. The walk starts at an index derived from
-//! the owner's name and visits every block of the pool once. A node and upstream's allocator on the same node therefore
-//! try the same blocks in the same order, and different nodes usually start at distant blocks (IPAM-119).
+//! [`BlockWalk`] is the order in which a node considers the blocks of a pool. The walk visits every block of the pool
+//! once. It starts at an index derived from the owner's name, or from the clock if a block has a single address. A node
+//! and upstream's allocator on the same node therefore try larger blocks in the same order, and different nodes usually
+//! start at distant blocks (IPAM-119).
 
 use std::collections::BTreeSet;
 use std::iter::FusedIterator;
@@ -79,8 +80,9 @@ pub fn usable_block(
     UsableBlock::Reclaim(reclaimable)
 }
 
-/// Returns the blocks among `with_room` that `owner` may borrow from, in the order of the pools and of the walk over
-/// each pool. Ranges without a block have no address to borrow, so the function does not walk the whole pool.
+/// Returns those of the blocks `with_room` that are in one of the pools and have its block size, in the order of the
+/// pools and of the walk of `owner` over each pool. Ranges without a block have no address to borrow, so the function
+/// does not walk the whole pool.
 pub fn borrow_order(pools: &[Pool], with_room: &[Cidr], owner: &AffinityOwner, now: OffsetDateTime) -> Vec<Cidr> {
     let mut order = Vec::new();
     for pool in pools {

@@ -11,7 +11,8 @@ use crate::ipam::{AffinityKey, AffinityOwner, AffinityState, BlockAffinity};
 use crate::net::Cidr;
 use crate::store::{Entry, Revision};
 
-/// The minimum time for which an affinity must be unchanged. It exceeds the duration of an ADD or a release.
+/// The minimum time for which an affinity must be unchanged before its repair. It exceeds the duration of an ADD or a
+/// release.
 const MIN_GRACE: Duration = Duration::from_secs(300);
 
 /// Affinities that are unfinished, or whose block does not belong to their node. The caller passes the list of all
@@ -29,9 +30,9 @@ impl UnfinishedAffinities {
         self.listed_suspects.clear();
     }
 
-    /// Processes an affinity of the list. Ignores affinities that are marked for deletion, and those of virtual owners
-    /// and of Calico nodes that are not Kubernetes nodes. Also ignores those of a deleted node, which are released with
-    /// the node.
+    /// Processes an affinity of the list, and records it if it is suspect. Ignores affinities that are marked for
+    /// deletion, and those of virtual owners and of Calico nodes that are not Kubernetes nodes. Also ignores those of a
+    /// deleted node, which are released with the node.
     pub fn listed(&mut self, entry: &Entry<BlockAffinity>, index: &Index, now: Duration) {
         let AffinityOwner::Host(node) = &entry.key.owner else { return };
         let is_valid = match entry.value.state {
@@ -46,7 +47,7 @@ impl UnfinishedAffinities {
         self.suspects.suspect(entry.key.clone(), entry.revision.clone(), now);
     }
 
-    /// Ends the list. Affinities that are no longer suspect, or no longer exist, are dropped.
+    /// Ends the list. Suspect affinities that were not suspect in this list, or were not in it, are dropped.
     pub fn end_list(&mut self) {
         let listed = std::mem::take(&mut self.listed_suspects);
         self.suspects.retain(|key| listed.contains(key));

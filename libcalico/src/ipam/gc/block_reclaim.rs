@@ -48,7 +48,7 @@ pub(super) struct BlockReclaim {
     /// Nodes whose blocks changed.
     pub(super) changed_nodes: BTreeSet<RowId>,
     pub(super) deleted_nodes: BTreeMap<RowId, Postponement>,
-    /// Blocks with addresses that are cooling down, by the earliest release time.
+    /// Blocks with addresses that are cooling down, each with its earliest release time in Unix seconds.
     pub(super) cooling: BTreeSet<(i64, RowId)>,
     pub(super) returned_until: HashMap<RowId, Duration>,
 }

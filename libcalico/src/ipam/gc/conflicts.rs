@@ -1,6 +1,6 @@
 //! [`Conflict`]: an address that a running pod reports although IPAM has it free or allocated to another owner.
-//! Conflicts appear after a restore of the datastore: the pods kept running, and the blocks are those of the backup.
-//! Conflicts are only reported to operators, not repaired.
+//! Conflicts appear for example after a restore of the datastore: the pods kept running, and the blocks are those of
+//! the backup. Conflicts are only reported to operators, not repaired.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -40,8 +40,8 @@ pub enum ConflictKind {
     Another(String),
 }
 
-/// Returns the state in `block` of an `address` that a pod reports; `None` if the address belongs to the pod, or the
-/// owner of the address cannot be determined.
+/// Returns the state in `block` of an `address` that a pod reports. Returns `None` if the address belongs to the pod or
+/// may belong to it, because the allocation does not identify its owner.
 pub fn conflict_kind(block: &Block, address: IpAddr, namespace: &str, name: &str) -> Option<ConflictKind> {
     let Some(allocation) = block.allocation(address).filter(|allocation| !allocation.is_cooling()) else {
         return Some(ConflictKind::Free);
@@ -73,7 +73,8 @@ pub(super) struct Conflicts {
     pub(super) reported: BTreeSet<(RowId, IpAddr)>,
     /// The pods to examine.
     pub(super) pods_to_check: BTreeSet<RowId>,
-    /// Whether to examine all pods. Any pod may report the addresses of a new block.
+    /// Whether the next examination looks at all pods. This is so after a block was added, because any pod may report
+    /// its addresses.
     pub(super) check_all_pods: bool,
     /// The number of blocks of each size.
     pub(super) sizes: BTreeMap<(IpVersion, u8), usize>,

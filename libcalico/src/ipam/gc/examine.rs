@@ -12,7 +12,8 @@ use super::table::{NONE, RowId};
 use crate::ipam::{HandleId, InUseReason, LeakReason, OwnerKind, Verdict};
 use crate::net::Cidr;
 
-/// The minimum grace period for a VMI's address, as in upstream (KC-433).
+/// The grace period for a VMI's address on an existing node if the settings have none or a shorter one, as in upstream
+/// (KC-433).
 const VMI_GRACE: Duration = Duration::from_secs(300);
 
 /// The addresses to examine.
@@ -49,8 +50,9 @@ pub enum ChangeKind {
     Candidate(LeakReason),
     /// The address has no owner, and its grace period has elapsed or is not needed because its node is deleted.
     Confirmed(LeakReason),
-    /// The address does not count as a leak any more: it is in use, or its grace period has to start again, or the
-    /// settings no longer contain one.
+    /// The address no longer counts as a leak. It is in use, its grace period has to start again, or the settings no
+    /// longer contain a grace period. Also: a tunnel's address on a deleted node on which another address is not
+    /// confirmed as a leak.
     Cleared,
 }
 
@@ -128,8 +130,9 @@ impl Index {
         }
     }
 
-    /// Prepares the release of a deleted node's affinities. The node's tunnel addresses are confirmed as leaks once no
-    /// other address keeps the node (KC-439).
+    /// Queues a deleted node for the release of its affinities, and removes an existing node from this queue. The
+    /// tunnel addresses of a deleted node are confirmed as leaks once all other addresses that name the node are
+    /// confirmed (KC-439).
     fn examine_node(&mut self, node: RowId, now: Duration, changes: &mut Vec<Change>) {
         let Some(row) = self.nodes.get_mut(node) else { return };
         row.dirty = false;
@@ -153,8 +156,8 @@ impl Index {
         }
     }
 
-    /// Returns true if the allocation names its node. Other allocations are in the list of the node of their block, and
-    /// do not prevent the release of the node's affinities.
+    /// Returns true if the allocation of an address names its node. An allocation that names none is in the list of the
+    /// node of its block, and does not prevent the release of that node's affinities.
     pub(super) fn names_node(&self, row: RowId) -> bool {
         self.addresses.get(row).is_some_and(|tracked| tracked.is(AddressRow::NAMES_NODE))
     }
@@ -208,9 +211,9 @@ impl Index {
         self.blocks.get(tracked.block)?.cidr.nth(u128::from(tracked.ordinal))
     }
 
-    /// Returns the addresses of confirmed leaks, about `limit` at most. A handle is returned with all of its addresses,
-    /// and only if all of them are confirmed (KC-445). Handles whose lookup or release failed recently are left out, so
-    /// that they are not read again in every pass.
+    /// Returns addresses of confirmed leaks, handle by handle, until there are at least `limit`. A handle is returned
+    /// with all of its addresses, and only if all of them are confirmed (KC-445). Handles whose lookup or release
+    /// failed recently are left out, so that they are not read again in every pass.
     pub fn suspects(&self, now: Duration, limit: usize) -> Vec<Suspect> {
         let mut handles = BTreeSet::new();
         let mut suspects = Vec::new();
@@ -260,7 +263,7 @@ impl Index {
         })
     }
 
-    /// Returns the row of a suspect, if the index still has the same allocation.
+    /// Returns the row of a suspect; `None` if the index no longer has the same allocation.
     fn row_of(&self, suspect: &Suspect) -> Option<RowId> {
         let ordinal = u16::try_from(suspect.block.offset_of(suspect.address)?).ok()?;
         let block = self.blocks.get(self.blocks.find(suspect.block)?)?;
@@ -274,8 +277,8 @@ impl Index {
         })
     }
 
-    /// Processes the decision to keep an address. If the owner could not be looked up, the suspect's handle is
-    /// postponed, longer with each failure. Otherwise the address is no longer a leak.
+    /// Processes the decision to keep an address. For [`InUseReason::NotLookedUp`], the suspect's handle is postponed,
+    /// longer with each failure. For any other reason, the address is no longer a leak.
     pub fn kept(&mut self, suspect: &Suspect, in_use_reason: InUseReason, now: Duration) {
         let Some(row) = self.row_of(suspect) else { return };
         if in_use_reason == InUseReason::NotLookedUp {
@@ -310,9 +313,9 @@ impl Index {
         self.untrack(row);
     }
 
-    /// Returns the time of the next action that needs no event: the end of a grace period, or a retry. A retry that is
-    /// already due does not count. The grace period of a leak or an excess block counts even after its end, until the
-    /// leak or block is examined again.
+    /// Returns the time of the next action that needs no event: a retry, or the end of a grace period or of a
+    /// conflict's minimum duration. Retries and conflicts that are already due do not count. The grace period of a leak
+    /// or an excess block counts even after its end, until the leak or block is examined again.
     pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
         let next = self.leaks.next_deadline(now).into_iter().chain(self.next_reclaim(now));
         next.chain(self.next_conflict(now)).min()

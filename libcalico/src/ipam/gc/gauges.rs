@@ -71,7 +71,7 @@ impl Gauges {
         self.reclaimed.retain(|(name, _), _| name.as_deref() != Some(pool));
     }
 
-    /// Removes the counters of a node whose affinities were released (KC-155).
+    /// Removes the counts of addresses that were released on a node, once the node's affinities were released (KC-155).
     pub(super) fn remove_node(&mut self, node: &str) {
         self.reclaimed.retain(|(_, name), _| name.as_deref() != Some(node));
     }

@@ -32,8 +32,8 @@ impl OrphanHandles {
         self.listed_suspects.clear();
     }
 
-    /// Processes a handle of the list. A handle with the right counts, or one that is marked for deletion, is not
-    /// suspect.
+    /// Processes a handle of the list. The handle is suspect if its counts differ from the blocks or no block names it,
+    /// unless it is marked for deletion.
     pub fn listed(&mut self, entry: &Entry<Handle>, index: &Index, now: Duration) {
         let id = HandleId::new(entry.key.as_str());
         if let Some(row) = index.find_handle(id.as_str()) {
@@ -50,8 +50,8 @@ impl OrphanHandles {
         self.suspects.suspect(entry.key.clone(), Some(entry.revision.clone()), now);
     }
 
-    /// Ends the list. Handles that blocks name but the list did not contain become suspect as missing. Handles that are
-    /// no longer suspect are dropped.
+    /// Ends the list. Handles that blocks name but the list did not contain become suspect as missing. Suspect handles
+    /// that were not suspect in this list are dropped.
     pub fn end_list(&mut self, index: &Index, now: Duration) {
         for (row, id) in index.handle_ids() {
             if !self.named_by_blocks.contains(&row) && !self.listed_suspects.contains(&id) {

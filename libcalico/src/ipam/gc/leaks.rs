@@ -75,7 +75,8 @@ impl Leaks {
         self.confirmed.contains(&row)
     }
 
-    /// Records that an address has no owner. The leak is confirmed when the address has had none for `grace`.
+    /// Records that an address has no owner. The leak is confirmed when the address has had none for `grace`. With
+    /// [`GracePeriod::Never`], the leak is not confirmed.
     pub(super) fn set(&mut self, row: RowId, now: Duration, reason: LeakReason, grace: GracePeriod) -> LeakTransition {
         let previous = self.by_row.get(&row).copied();
         let since = previous.map_or(now, |leak| leak.since);
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_grace_confirms_a_leak_at_once_and_no_grace_never() {
+    fn leak_is_confirmed_at_once_or_never_as_the_grace_period_says() {
         let mut leaks = Leaks::default();
         assert_eq!(leaks.set(1, AT(0), GONE, GracePeriod::AtOnce), LeakTransition::Confirmed);
         assert!(leaks.get(1).unwrap().by_node);

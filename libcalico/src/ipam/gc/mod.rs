@@ -2,11 +2,11 @@
 //! and affinities to release.
 //!
 //! Watches keep an [`Index`] up to date. [`Index::examine`] checks the addresses that changed, and those whose grace
-//! period has elapsed. [`Index::suspects`] returns the confirmed leaks. [`Suspect::recheck`] decides about each of
-//! them again, by the same rules ([`crate::ipam::assess()`]), on facts just read from the API server. [`plan`] groups
-//! the addresses to release by block, and the caller reports the outcome of each release to the index.
+//! period has elapsed. [`Index::suspects`] returns confirmed leaks. [`Suspect::recheck`] decides about each of them
+//! again, by the same rules ([`crate::ipam::assess()`]), on facts just read. [`plan`] groups the addresses to release
+//! by block, and the caller reports the outcome of each release to the index.
 //!
-//! Times are [`std::time::Duration`]s since a fixed start of a monotonic clock. The index does not record which
+//! Times of type [`std::time::Duration`] count from a fixed start of a monotonic clock. The index does not record which
 //! watches are complete. Do not query it before all of them are.
 //!
 //! Read `index` first, then `examine` with `assess` and `leaks`, then `suspect`. `block_reclaim` has the timers for the

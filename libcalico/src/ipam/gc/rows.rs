@@ -33,7 +33,7 @@ impl AddressRow {
     /// The flag for an allocation with a sequence number.
     pub(super) const NUMBERED: u8 = 1;
     /// The flag for an allocation that names its node. Other allocations are in the list of the node of their block.
-    /// Upstream never examines such an allocation (IPAM-231).
+    /// Upstream never examines an allocation that names no node (IPAM-231).
     pub(super) const NAMES_NODE: u8 = 2;
     /// The flag for an address to be examined.
     pub(super) const DIRTY: u8 = 4;
@@ -177,8 +177,8 @@ pub(super) struct HandleRow {
     pub(super) first_address: RowId,
 }
 
-/// A compact form of a handle's ID. For a container's handle, `<network>.<64 hexadecimal digits>`, it takes half the
-/// memory.
+/// A compact form of a handle's ID. For a container's handle, `<network>.<64 lower-case hexadecimal digits>`, it takes
+/// half the memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum CompactHandle {
     Container { network: RowId, id: [u8; 32] },

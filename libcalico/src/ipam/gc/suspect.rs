@@ -25,7 +25,7 @@ pub struct Suspect {
     pub fingerprint: u32,
     /// The owner for which the address was allocated.
     pub owner: SuspectOwner,
-    /// Namespaces and names of the pods that a VMI's allocation names as owners.
+    /// Namespaces and names of the pods that a VMI's allocation names as owners; empty for other owners.
     pub owners: Vec<(String, String)>,
     /// The Calico node that the allocation names.
     pub node: Option<String>,
@@ -57,8 +57,7 @@ impl SuspectOwner {
     }
 }
 
-/// The objects to read from the API server before [`Suspect::recheck`]. `None` means that no object of this kind is
-/// needed.
+/// The objects to read before [`Suspect::recheck`]. `None` means that no object of this kind is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequiredLookups<'a> {
     /// Namespace and name of a pod.
@@ -116,17 +115,19 @@ impl Suspect {
             owners: &self.owners,
             service: names_of(OwnerKind::Service),
             kubernetes_node: kubernetes_node.filter(|_| self.by_node),
-            // If the node's name in Kubernetes is not known, the Calico node is looked up instead (KC-431).
+            // A tunnel belongs to the Calico node. For other owners, the Calico node is looked up only in place of a
+            // Kubernetes node whose name is not known (KC-431).
             calico_node: self.node.as_deref().filter(|_| is_tunnel || (self.by_node && kubernetes_node.is_none())),
         }
     }
 
-    /// Makes the final decision, by the rules of [`assess()`] and only on the fresh facts.
+    /// Makes the final decision. Applies the rules of [`assess()`] to the fresh facts about the owner. Also keeps the
+    /// address if a node in [`Suspect::required_lookups`] exists or could not be read.
     pub fn recheck(&self, facts: &CurrentFacts<'_>) -> Decision {
         let reason = match assess(self.owner.kind, &self.owner_facts(facts)) {
             Verdict::InUse(in_use_reason) => return Decision::Keep(in_use_reason),
-            // The pod exists again. Only the index can determine whether the address belongs to a second interface of
-            // the pod, so the address is kept.
+            // The index had another reason, such as a missing pod. Only the index can determine whether the address
+            // belongs to a second interface of the pod, so the address is kept.
             Verdict::Leaked(reason) if reason.may_be_second_interface() && !self.reason.may_be_second_interface() => {
                 return Decision::Keep(InUseReason::NotLookedUp);
             }
@@ -187,7 +188,8 @@ pub struct Plan {
     pub spared: Vec<Suspect>,
 }
 
-/// Groups the decisions by block. The addresses of a handle are released together or not at all.
+/// Groups the addresses to release by block. If an address of a handle is kept, no other address of the handle is
+/// released.
 pub fn plan(decided: impl IntoIterator<Item = (Suspect, Decision)>) -> Plan {
     let mut plan = Plan::default();
     let mut by_handle: BTreeMap<HandleId, Vec<(Suspect, Decision)>> = BTreeMap::new();

@@ -145,7 +145,7 @@ impl<T: Keyed> Table<T> {
     }
 }
 
-/// Strings that many rows share. Each is stored once while a row uses it.
+/// Strings that many rows share. A string is stored once, and removed with its last use.
 #[derive(Debug, Default)]
 pub(super) struct NameTable(Table<Name>);
 

@@ -36,8 +36,9 @@ impl<T> Lookup<T> {
 pub struct AddressInPod<'a> {
     /// The pod's Kubernetes node; empty if it is not scheduled.
     pub node: &'a str,
-    /// True if the pod has the address, false if it has only other addresses. `None` if the pod may have the address:
-    /// it has not reported an address yet, or one of its addresses is unreadable.
+    /// True if the pod has the address, false if it has only other addresses. `None` if the pod may have the address,
+    /// because its addresses are incomplete: it has reported none yet, has no valid node, or has an unreadable address
+    /// or too many in annotations.
     pub has: Option<bool>,
     /// The way in which the pod's containers ended for good, if they did.
     pub ended: Option<EndedPod>,
@@ -58,8 +59,8 @@ pub enum VmiLookup {
     Unknown,
 }
 
-/// The result of looking up the pods that an allocation names as its owners ([`AllocationOwner::owners`]). Of several
-/// pods, the result that stands last in this list counts.
+/// The result of looking up the pods that an allocation names as its owners ([`AllocationOwner::owners`]). If the pods
+/// have different results, the variant that is declared last counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OwnerPodsLookup {
     /// None of the pods exists.
@@ -111,7 +112,7 @@ pub struct OwnerFacts<'a> {
     /// The endpoint that has the address, for an allocation that names no owner. `Unknown` in garbage collection, which
     /// never releases such an address; `calico-ipam check` reads the endpoints.
     pub unnamed: Lookup<()>,
-    /// The Kubernetes node on which the address was allocated, if it is known.
+    /// The Kubernetes node that the allocation names; `None` if it is not known. The pod's node is then not compared.
     pub node: Option<&'a str>,
 }
 
@@ -139,10 +140,11 @@ pub enum InUseReason {
     /// The VMI or its VirtualMachine exists.
     #[error("its virtual machine exists")]
     Vmi,
-    /// The pod has the address. Also: KubeVirt is not installed, and a pod that the VMI's allocation names exists.
+    /// The pod has the address, or its container has the address on a second interface. Also: a pod that a VMI's
+    /// allocation names may have the address, or exists while KubeVirt is not installed.
     #[error("its pod has the address")]
     Pod,
-    /// The pod may have the address: it has not reported an address yet, or one of its addresses is unreadable.
+    /// The pod may have the address, as [`AddressInPod::has`] says. The text names the most frequent case.
     #[error("its pod has reported no address yet")]
     PodWithoutAddress,
     /// An endpoint has the address, although the allocation names no owner.
@@ -157,8 +159,8 @@ pub enum InUseReason {
     /// The node, whose deletion was the reason to release the address without a grace period, exists.
     #[error("its node exists")]
     Node,
-    /// The owner or its node was not looked up, or could not be. Also: the pod exists again, and the address may belong
-    /// to its second interface.
+    /// The owner or its node was not looked up, or could not be. Also: the final check finds that the pod has only
+    /// other addresses, but the index had another reason, and the address may belong to a second interface.
     #[error("its owner cannot be looked up")]
     NotLookedUp,
 }
@@ -181,7 +183,8 @@ pub enum LeakReason {
     /// The pod was evicted.
     #[error("its pod was evicted")]
     PodEvicted,
-    /// Neither the VirtualMachine nor the VMI exists, and no pod that the allocation names has the address.
+    /// Neither the VirtualMachine nor the VMI exists. Each pod that the allocation names is missing, has ended, or has
+    /// only other addresses.
     #[error("its virtual machine is gone")]
     VmiGone,
     /// KubeVirt is not installed, and no pod that the VMI's allocation names exists.
@@ -210,8 +213,8 @@ impl LeakReason {
         }
     }
 
-    /// Returns true if the reason must hold without a break for the whole grace period. A leak for another reason keeps
-    /// its elapsed time when the reason changes, and is confirmed at once on a deleted node.
+    /// Returns true if the reason must hold without a break for the whole grace period. If false, a leak whose reason
+    /// changes to this one keeps its elapsed time, and is confirmed at once on a deleted node.
     pub fn needs_full_grace(self) -> bool {
         match self {
             LeakReason::NoKubeVirt => true,
@@ -248,8 +251,8 @@ pub fn assess(kind: OwnerKind, facts: &OwnerFacts<'_>) -> Verdict {
     }
 }
 
-/// Decides about a VMI's address. A running launcher pod keeps the address, even if its VMI was deleted. Without
-/// KubeVirt, no controller deletes launcher pods, so any existing pod keeps the address.
+/// Decides about a VMI's address. A launcher pod that has not ended and may have the address keeps it, even if the VMI
+/// was deleted. Without KubeVirt, no controller deletes launcher pods, so any existing pod keeps the address.
 fn assess_vmi(vmi: VmiLookup, owner: OwnerPodsLookup) -> Verdict {
     match (vmi, owner) {
         (VmiLookup::Present, _) => Verdict::InUse(InUseReason::Vmi),

@@ -68,8 +68,8 @@ pub enum OwnerKind {
 
 impl<'a> AllocationOwner<'a> {
     /// Returns the owner and the Calico node that an allocation names. If the active owner is empty, the alternate
-    /// owner counts. If these attributes name no owner, the handle of a tunnel, Service or VMI counts. The node is
-    /// `None` if the attributes name none.
+    /// owner counts. If these attributes name no owner, the handle of a tunnel, Service or VMI counts. The handle of
+    /// addresses that Windows reserves counts before all attributes. The node is `None` if the attributes name none.
     pub fn of(attribute: &'a Attribute) -> (Self, Option<&'a str>) {
         if attribute.is_windows_reserved() {
             return (AllocationOwner::HostReserved, non_empty(&attribute.active_owner, "node"));

@@ -45,7 +45,8 @@ fn allocation_owner_is_derived_from_handle_and_attributes() {
     }
 }
 
-/// Returns facts with this pod, this result for every other lookup, and this node.
+/// Returns facts with this pod, this node, and this result for the Service, the tunnel's node and the endpoint. The VMI
+/// is unknown, and the pods of its allocation are absent.
 fn facts_with<'a>(pod: Lookup<AddressInPod<'a>>, other: Lookup<()>, node: Option<&'a str>) -> OwnerFacts<'a> {
     let (vmi, owner) = (VmiLookup::Unknown, OwnerPodsLookup::Absent);
     OwnerFacts { pod, vmi, owner, service: other, tunnel_node: other, unnamed: other, node }

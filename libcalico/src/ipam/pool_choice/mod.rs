@@ -18,7 +18,8 @@ pub type Labels = BTreeMap<String, String>;
 pub struct PoolRequest<'a> {
     /// The address family.
     pub version: IpVersion,
-    /// Ranges of the pools that the request names, in its order. If there are none, the selectors decide.
+    /// Ranges of the pools that the request names, in its order. If there are none, the selectors and assignment modes
+    /// decide.
     pub requested: &'a [Cidr],
     /// The purpose of the addresses.
     pub purpose: AllowedUse,
@@ -88,7 +89,7 @@ pub struct PoolChoiceError {
 
 /// Chooses the pools of a request. Named pools are used in the order of the request. As in upstream, their node
 /// selectors and assignment modes do not count; their namespace selectors count only if the request is restricted
-/// (IPAM-95). If no pool is named, the selectors decide, and pools are sorted by name.
+/// (IPAM-95). If no pool is named, the selectors and assignment modes decide, and pools are sorted by name.
 pub fn choose_pools(pools: &[IpPool], request: &PoolRequest<'_>) -> Result<PoolChoice, PoolChoiceError> {
     let mut sorted: Vec<&IpPool> = pools.iter().collect();
     sorted.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
@@ -151,7 +152,7 @@ fn refusal_by_selectors(object: &IpPool, request: &PoolRequest<'_>) -> Result<Op
 }
 
 /// Returns the rejection of a pool whose namespace selector does not match the labels of the namespace; `None` if it
-/// matches. `namespace` is a name with labels.
+/// matches. `namespace` is a name with labels; without it, the selector sees no labels.
 pub fn rejection_by_namespace(
     object: &IpPool,
     namespace: Option<(&str, &Labels)>,

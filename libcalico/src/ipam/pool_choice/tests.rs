@@ -222,7 +222,7 @@ fn block_is_stale_only_if_its_enabled_pool_deselects_the_node() {
     let choice = choose(&pools, &request).unwrap();
     assert_eq!(stale_blocks(&owned, &choice, &Labels::new()), []);
 
-    // The blocks stay even if the named pool turns out to be for another use.
+    // The blocks in a named pool stay even if the pool turns out to be for another use.
     let mut pools = pools;
     pools[4].spec.node_selector = "!all()".into();
     let request = Request { requested: vec![cidr("10.1.0.0/16"), cidr("10.5.0.0/16")], ..Request::default() };

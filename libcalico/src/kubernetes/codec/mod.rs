@@ -1,4 +1,5 @@
-//! [`Codec`]: translates requests and answers of the store to the API server's form and back.
+//! [`Codec`]: translates the store's reads and writes to requests to the API server, and the API server's objects to
+//! the form that the store returns.
 
 use serde_json::Value;
 
@@ -29,7 +30,7 @@ pub struct Codec {
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecodedObject {
     /// The pair. If the object could not be read, the value does not decode, and the decoder's error contains the
-    /// reason.
+    /// reason. The value may be empty in a read of keys only.
     pub entry: RawEntry,
     /// True if the object is marked as deleted but still exists. The reader must finish the deletion at the entry's
     /// revision and treat the object as missing (DS-72, IPAM-91).
@@ -65,9 +66,10 @@ impl Codec {
         query::query(self.group, self.kind("Get", range.kind)?, range)
     }
 
-    /// Returns the pair of `object` in the answer to `range`. Returns `None` for an object that is not in the range,
-    /// for a pod that has no endpoint, and in a list for an affinity that is marked as deleted. The API server returns
-    /// objects in the order of their names, and the caller must keep that order (IPAM-94, IPAM-112).
+    /// Returns the pair of `object` in the answer to `range`. Returns `None` for an object that is not in the range and
+    /// for a pod that has no endpoint. In a list, also returns `None` for an affinity that is marked as deleted, and
+    /// for an unreadable object whose name does not determine its path. The API server returns objects in the order of
+    /// their names, and the caller must keep that order (IPAM-94, IPAM-112).
     pub fn decode(&self, range: &Range, object: Value) -> Option<DecodedObject> {
         let kind = StoredKind::named(range.kind)?;
         let Value::Object(object) = object else { return None };
@@ -222,7 +224,7 @@ fn at_path(kind: StoredKind, range: &Range, stored: Option<StoredObject>) -> Res
     if range.is_prefix || stored.path == range.path {
         return Ok(Some(stored));
     }
-    // The pod exists, but on another node, so the requested endpoint does not exist.
+    // The pod has an endpoint of another name, for example on another node, so the requested endpoint does not exist.
     if kind == StoredKind::Endpoint {
         return Ok(None);
     }

@@ -149,8 +149,8 @@ fn block_names_suffice_to_decode_keys() {
     assert_eq!(named("what"), None);
 }
 
-/// A single object that cannot be read is an error with the reason. In a list, its key is known if the name determines
-/// the key.
+/// A single object that cannot be read is an error with the reason. In a list, the same holds if the object's name
+/// determines its key; otherwise the list omits the object.
 #[test]
 fn unreadable_objects_decode_as_corrupt_with_the_reason() {
     let cidr = "10.0.0.0/30".parse().unwrap();
@@ -209,7 +209,7 @@ fn delete_without_a_revision_has_no_body() {
     assert_eq!(location.name, "h");
 }
 
-/// Of all kinds, only the replacement of a handle contains the uid (DS-71).
+/// The replacement of a handle contains the uid, the replacement of a block does not (DS-71).
 #[test]
 fn handle_replacement_requires_the_same_uid() {
     for group in GROUPS {
@@ -231,7 +231,8 @@ fn handle_replacement_requires_the_same_uid() {
     }
 }
 
-/// The record of field managers is discarded for blocks that are written again, and kept for all other objects.
+/// The update of a block discards the record of field managers. The creation of a block and the update of a handle do
+/// not.
 #[test]
 fn field_managers_are_discarded_for_updated_blocks_only() {
     for group in GROUPS {
@@ -252,8 +253,8 @@ fn field_managers_are_discarded_for_updated_blocks_only() {
     }
 }
 
-/// IDs that differ only in case share a name. The handle of the second ID cannot be read, and is not taken for the
-/// handle of the first.
+/// IDs that differ only in case share a name. A read of the second ID is an error, and does not return the handle of
+/// the first.
 #[test]
 fn handle_with_another_id_under_the_same_name_is_corrupt() {
     let stored = json!({"metadata": {"name": "net.c1"}, "spec": {"handleID": "net.c1", "block": {}}});
@@ -375,7 +376,8 @@ fn workload_endpoints_decode_from_pods() {
     assert_eq!(codec.revision("WorkloadEndpoint", &pod("node-1")), read.revision);
 }
 
-/// The endpoint of a terminated pod is deleted too, although it has no addresses any more (DS-78).
+/// The deletion of a terminated pod's endpoint sends a patch, although the endpoint has no addresses any more (DS-78).
+/// A second deletion sends no request.
 #[test]
 fn endpoint_deletion_is_sent_once() {
     let key = ObjectKey::namespaced("ns", "node--1-k8s-web--0-eth0");

@@ -48,7 +48,8 @@ const ORDER: [&str; 11] = [
 
 // === v3 kinds: the canonical value has metadata ===
 
-/// Returns the v3 metadata of a resource, and the part of the resource's own metadata that v3 does not show.
+/// Returns the v3 metadata of a resource, and the metadata that other programs put on a v1 resource
+/// ([`metadata_of_others`]). For a v3 resource, the second is empty.
 pub(super) fn read(group: ApiGroup, mut metadata: Fields) -> Result<(Fields, PreservedMetadata), Malformed> {
     remove_keys(&mut metadata, &SERVER_MANAGED_FIELDS);
     metadata.remove("resourceVersion");
@@ -88,10 +89,9 @@ fn read_v1(mut resource: Fields) -> Result<(Fields, PreservedMetadata), Malforme
     Ok((inner, preserved))
 }
 
-/// Returns the metadata that other programs put on a v1 resource: owner references, finalizers, and the labels and
-/// annotations that `inner`, the JSON of Calico's annotation, does not repeat and whose key has none of
-/// [`SHARED_KEY_PARTS`]. Owner references and finalizers stay on the resource, and also in the annotation if they are
-/// part of the v3 metadata.
+/// Returns the metadata that other programs put on a v1 resource: owner references, finalizers and other fields, and
+/// the labels and annotations that `inner`, the JSON of Calico's annotation, does not repeat and whose key has none of
+/// [`SHARED_KEY_PARTS`].
 fn metadata_of_others(resource: &Fields, inner: &Fields) -> PreservedMetadata {
     let mut others = resource.clone();
     remove_keys(&mut others, &IDENTITY_FIELDS);
@@ -214,7 +214,8 @@ pub(super) fn is_policy_named_by_resource(group: ApiGroup, resource: &Fields) ->
     group == ApiGroup::CrdV1 && inner.is_some_and(|inner| inner["name"].as_str().unwrap_or_default().is_empty())
 }
 
-/// Stores the name in the v3 metadata, in both places of the stored form: `name` and the annotation.
+/// Stores the policy's name in the v3 metadata, in both places of the stored form: `name` and the annotation. If
+/// `is_named_by_resource` is true, a name in the default tier loses the prefix `default.`.
 pub(super) fn annotate_policy_name(metadata: &mut Fields, is_named_by_resource: bool, spec: Option<&Value>) {
     let tier = spec.and_then(|spec| spec["tier"].as_str()).unwrap_or_default();
     let is_default = tier.is_empty() || tier == DEFAULT_TIER;
@@ -265,7 +266,7 @@ fn put_annotation(resource: &mut Fields, inner: &Fields) -> Result<(), Malformed
     Ok(())
 }
 
-/// Stores the object's name in the annotation of a v1 resource, whose own name may differ.
+/// Stores the policy's name in the annotation of a v1 resource, whose own name may differ.
 pub(super) fn set_policy_name(resource: &mut Fields, name: String) -> Result<(), Malformed> {
     let mut inner = take_annotation(resource)?.unwrap_or_default();
     inner.insert("name".into(), name.into());

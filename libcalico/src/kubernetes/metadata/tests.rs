@@ -217,7 +217,7 @@ proptest! {
         }
     }
 
-    /// A rewrite changes neither the v3 view of a resource nor the metadata of others, for any writer of the resource.
+    /// A rewrite changes neither the v3 view of a resource nor its finalizers, and a second rewrite changes nothing.
     #[test]
     fn metadata_rewrite_is_idempotent(mut resource in some_metadata(), inner in prop::option::of(some_metadata())) {
         resource.insert("name".into(), "p".into());

@@ -16,7 +16,7 @@ use crate::workload::{Orchestrator, WorkloadIdentity};
 
 /// The annotation with prefixes that the pod may use as source addresses in addition to its own addresses.
 const ALLOWED_SOURCE_PREFIXES: &str = "cni.projectcalico.org/allowedSourcePrefixes";
-/// The only annotation of a pod that its endpoint contains.
+/// The only annotation of a pod that its endpoint has as an annotation too.
 const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
 /// The interface of every pod's endpoint, independent of `CNI_IFNAME`.
@@ -34,8 +34,9 @@ pub struct PodEndpoint {
     pub problems: Vec<PodProblem>,
 }
 
-/// Returns the endpoint of `pod`; `None` for a pod without one, because it uses the node's network or is not scheduled
-/// yet. `interface_prefix` is the prefix of host interfaces (CNI-88).
+/// Returns the endpoint of `pod`; `None` for a pod without one, because it uses the node's network, is not scheduled
+/// yet, or has a name or node that is invalid in an endpoint's name. `interface_prefix` is the prefix of host
+/// interfaces (CNI-88).
 pub fn endpoint_of_pod(pod: &Pod, interface_prefix: &str) -> Option<PodEndpoint> {
     if pod.spec.host_network || pod.spec.node_name.is_empty() {
         return None;
@@ -87,7 +88,8 @@ fn addresses(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<Cidr> {
 }
 
 /// Pairs each floating address with the pod's own address of the same family. A floating address of a family that the
-/// pod does not have is left out. If an own address is a range, all are left out, and the range is reported.
+/// pod does not have is left out. If one of the pod's own addresses is a range, all floating addresses are left out,
+/// and the range is reported.
 fn floating_nats(pod: &Pod, addresses: &[Cidr], problems: &mut Vec<PodProblem>) -> Vec<IpNat> {
     let external = texts(pod, FLOATING_IPS, problems);
     if external.is_empty() {

@@ -42,7 +42,8 @@ pub fn admit_ip_pool(mut pool: IpPool, context: &PoolContext<'_>) -> Result<IpPo
     ValidationError::from_findings(findings).map(|()| pool)
 }
 
-/// Replaces missing values by their defaults (DS-47). Readers of older data do the same.
+/// Replaces missing values by their defaults (DS-47). Readers use the same defaults for a stored pool without these
+/// values.
 pub fn complete_ip_pool(spec: &mut IpPoolSpec) {
     if spec.block_size.unwrap_or_default() == 0 {
         spec.block_size = spec.range().ok().map(|range| spec.block_prefix(range.version()));
@@ -67,7 +68,7 @@ fn parse_cidr(spec: &IpPoolSpec) -> Result<(Cidr, IpAddr), FieldError> {
         .map_err(|_| FieldError::new("IPPool.Spec.CIDR", &spec.cidr, "IPPool CIDR must be a valid subnet"))
 }
 
-/// Checks a pool against stored pools and blocks: overlaps, and changes that existing allocations do not allow.
+/// Checks a new pool against the stored pools and blocks, and an existing pool for forbidden changes.
 fn check_change(pool: &IpPool, range: &Cidr, context: &PoolContext<'_>, findings: &mut Vec<FieldError>) {
     match context.previous {
         Some(previous) => check_update(pool, range, previous, findings),

@@ -7,13 +7,14 @@ use std::net::Ipv4Addr;
 pub(crate) struct Size {
     pub(crate) nodes: usize,
     pub(crate) pods: usize,
-    /// Number of all blocks; `None` for the smallest number in which all addresses have a place.
+    /// Number of all blocks. `None` for the smallest number, with blocks of 64 addresses beside the blocks with leaked
+    /// addresses.
     pub(crate) blocks: Option<usize>,
     /// Number of addresses whose pod no longer exists.
     pub(crate) leaked: usize,
-    /// Number of blocks with leaked addresses; the rest of their addresses belongs to pods.
+    /// Number of blocks with leaked addresses. The other addresses of these blocks belong to pods.
     pub(crate) leaking_blocks: usize,
-    /// Number of addresses in each block with leaked addresses.
+    /// Capacity, in addresses, of each block with leaked addresses.
     pub(crate) leaking_size: usize,
 }
 

@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::changes::Changes;
 use crate::program::Program;
 
-/// Number of watches that the program must at least list before its first lists count as complete.
+/// Smallest number of watches in the metrics of the program with which its first lists count as complete.
 const FEEDS: usize = 4;
 /// Pause between the first lists and the measurement of the steady state.
 const CALM: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ impl Running {
     }
 }
 
-/// Measures the program from its start until `steady` after the first lists.
+/// Waits for the first lists of the program, then [`CALM`], and then measures the steady state for the time `steady`.
 pub(crate) fn run(program: &mut Program, changes: &Changes, steady: Duration) -> Result<Running> {
     let sync = program.synced(FEEDS)?;
     let sync_cpu = program.cpu()?;
@@ -60,11 +60,11 @@ pub(crate) fn run(program: &mut Program, changes: &Changes, steady: Duration) ->
 pub(crate) struct Reclaimed {
     pub(crate) blocks_written: usize,
     pub(crate) handles_deleted: usize,
-    /// Time from the start of the program to the last write of a block, after which all addresses are free.
+    /// Time from the start of the program to its last write of a block. Each such write frees leaked addresses.
     pub(crate) freed: Duration,
     /// Time from the start of the program to the last write of a block or deletion of a handle.
     pub(crate) done: Duration,
-    /// Processor seconds since the end of the steady-state measurement.
+    /// Processor seconds from the end of the steady-state measurement to the end of the release.
     pub(crate) cpu: f64,
     /// Peak memory since the start, MiB.
     pub(crate) peak: f64,

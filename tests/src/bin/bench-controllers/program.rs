@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 const METRICS: &str = "http://127.0.0.1:9094/metrics";
 /// Timeout of the first lists.
 const SYNC_WITHIN: Duration = Duration::from_secs(300);
-/// Interval between two requests of the metrics, which also use the program's processor time.
+/// Interval between two requests for the metrics. The requests are rare because each costs the program processor time.
 const GLANCE: Duration = Duration::from_secs(1);
 /// Clock ticks per second in which the kernel reports processor time.
 const TICKS: f64 = 100.0;
@@ -26,7 +26,7 @@ impl Program {
     /// Starts the program with its log in `directory`.
     pub(crate) fn start(program: &Path, kubeconfig: &Path, directory: &Path) -> Result<Program> {
         let log = File::create(directory.join("log"))?;
-        // setpriv kills the program when the private host ends, even if the bench itself is killed.
+        // The kernel kills the program when the thread that started it ends, also if the bench is killed.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(program)
@@ -43,7 +43,8 @@ impl Program {
         Ok(Program { child, started: Instant::now() })
     }
 
-    /// Waits until all watches have delivered their first lists, and returns the time since the start.
+    /// Waits until the metrics name at least `feeds` watches and all of them have their first lists. Returns the time
+    /// since the start of the program; an error if the program exits, or after [`SYNC_WITHIN`].
     pub(crate) fn synced(&mut self, feeds: usize) -> Result<Duration> {
         loop {
             if let Some(status) = self.child.try_wait()? {

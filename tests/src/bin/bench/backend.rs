@@ -150,7 +150,7 @@ impl Backend {
         Ok(Pod { name: name.to_owned(), args: args.unwrap_or_default() })
     }
 
-    /// Creates `count` pods, at most [`PODS`](crate::PODS), whose names begin with `prefix`.
+    /// Creates `count` pods, named `prefix` followed by 0, 1 and so on.
     pub(crate) fn add_pods(&self, host: &Host, prefix: &str, count: usize) -> Result<Vec<Pod>> {
         (0..count).map(|number| self.add_pod(host, &format!("{prefix}{number}"))).collect()
     }
@@ -187,7 +187,7 @@ impl Backend {
     }
 }
 
-/// Creates a pod and returns the `CNI_ARGS` that a runtime passes for it.
+/// Creates a Pod object and returns the `CNI_ARGS` that a runtime passes for it.
 fn args_of_object(admin: &Client, name: &str) -> Result<String> {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE },

@@ -5,20 +5,18 @@ use std::time::Duration;
 use crate::requests::Requests;
 use crate::stores::Costs;
 
-/// Allowance for the parts of an ADD that are not measured alone: the process itself, its decisions, and the kernel
-/// settings.
+/// Allowance for the other parts of an ADD: the process itself, its decisions, and the kernel settings.
 const ALLOWANCE: Duration = Duration::from_millis(2);
 
-/// Returns the budget on etcd or the embedded datastore: the floor, and the reads and writes that ADD makes in
-/// sequence.
+/// Returns the budget on etcd or the embedded datastore: the floor, the reads and writes that ADD makes in sequence,
+/// and the allowance.
 pub(crate) fn on_pairs(floor: Duration, costs: &Costs, reads: u64, writes: u64) -> Duration {
     floor + times(costs.read.p50(), reads) + times(costs.write.p50(), writes) + ALLOWANCE
 }
 
-/// Returns the budget on an API server: the floor, one connection, and four requests in sequence. Connecting and one
-/// GET are one measurement, the first GET of a new client. The budget uses the median of each turn's sum, as the
-/// duration of an ADD does: writes wait for the disk, most of them briefly and some for long, and for such durations
-/// the median of the sum exceeds the sum of the medians.
+/// Returns the budget on an API server: the floor, the connection and four requests in sequence, and the allowance. The
+/// connection and these requests are summed up for each turn, and the budget uses the median of the sums. It would be
+/// less with the sum of the medians: some writes wait long for the disk.
 pub(crate) fn on_api_server(floor: Duration, requests: &Requests) -> Duration {
     floor + requests.all.p50() + ALLOWANCE
 }

@@ -3,8 +3,8 @@
 //! `bench PLUGIN-DIR FLOOR WORK-DIR` prints the tables of docs/performance.md. There are two private hosts, one after
 //! the other: one with the embedded datastore and etcd ([`pairs`]), and one with a Kubernetes API server
 //! ([`api_server`]), whose etcd has the address of the first host's etcd. All data are on the disk of the work
-//! directory. On each host the floor, the requests alone and the ADDs on each datastore alternate, pod by pod, so that
-//! a machine that changes its speed affects all of them.
+//! directory. On each host the floor and the ADDs on each datastore alternate, pod by pod, on the second host also with
+//! the requests alone, so that a machine that changes its speed affects all of them.
 
 mod api_server;
 mod backend;

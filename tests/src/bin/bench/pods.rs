@@ -66,8 +66,8 @@ impl FromIterator<Took> for Series {
     }
 }
 
-/// Measures the floor, the floor with sysctls, ADD on each backend and `alone`, in turn for each pod; then all DELs.
-/// All pods exist until then. Their network namespaces are created beforehand, because the kernel continues to
+/// Measures, for one pod after another, the floor, the floor with sysctls and an ADD on each backend, and calls
+/// `alone`; then measures all DELs. The network namespaces are created beforehand, because the kernel continues to
 /// initialize a namespace after the call that created it, and that work is not part of ADD.
 pub(crate) fn one_after_another<const N: usize>(
     host: &Host,
@@ -109,8 +109,8 @@ pub(crate) fn one_after_another<const N: usize>(
     Ok(OneAfterAnother { floor, floor_with_sysctls, operations })
 }
 
-/// Examines single calls: their requests to kernel and datastore, and the duration of their stages. The node has one
-/// block then, as any node has until that block is full.
+/// Measures single calls: system calls, write transactions and peak memory, and the timings that the plugin itself
+/// writes. The node has one block then, as any node has until that block is full.
 pub(crate) fn details(host: &Host, backend: &Backend) -> Result<Details> {
     let pod = backend.add_pod(host, &format!("{}seen", backend.name))?;
     // The first ADD claims the block.

@@ -23,7 +23,8 @@ pub(crate) struct Took {
     pub(crate) cpu: Duration,
 }
 
-/// Runs a command that must succeed. No other child of the caller may exit meanwhile.
+/// Runs a command that must succeed. No other child of the calling process may exit during the run, because its CPU
+/// time would be counted too.
 pub(crate) fn timed(command: &mut Command) -> Result<Took> {
     let before = cpu(&getrusage(UsageWho::RUSAGE_CHILDREN)?);
     let begin = Instant::now();

@@ -17,11 +17,11 @@ use crate::sample::Sample;
 
 /// A block outside any pool, so that no ADD allocates from it.
 const BLOCK: &str = "10.99.0.0/26";
-/// Number of allocated addresses: as many as in the block of an average ADD.
+/// Number of allocated addresses in the block: half of its addresses, the average over the ADDs that fill a block.
 const TAKEN: usize = 32;
 /// The pod whose annotations are patched.
 const POD: &str = "probe";
-/// Number of turns before the server's caches and the connection's buffers have reached their steady state.
+/// Number of first turns that are not measured: they fill the server's caches and the connection's buffers.
 const WARM_UP: usize = 5;
 
 /// Durations of each request of [`Probe::turn`], by turn.
@@ -29,7 +29,7 @@ const WARM_UP: usize = 5;
 pub(crate) struct Requests {
     /// GET of a block by a new client: kubeconfig, connection, TLS and request.
     pub(crate) first_get: Sample,
-    /// GET on an open connection, as all following requests.
+    /// GET of the block on the connection of `first_get`. The requests below use this connection too.
     pub(crate) get: Sample,
     /// Creation of a handle.
     pub(crate) post: Sample,
@@ -53,7 +53,7 @@ pub(crate) struct Probe {
 type Turn = [Duration; 5];
 
 impl Probe {
-    /// Creates the objects of the requests: a block and a pod.
+    /// Creates the block and the pod of the requests, and sends the turns that are not measured.
     pub(crate) fn new(host: &Host, backend: &Backend) -> Result<Self> {
         backend.add_pod(host, POD)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -83,7 +83,8 @@ impl Probe {
     }
 }
 
-/// Sends the requests of one turn. Every write changes the object, because the server skips a write without a change.
+/// Sends the requests of one turn. Every update changes the object, because the server stores nothing for an update
+/// without a change.
 async fn turn(config: &DatastoreConfig, block: Cidr, number: usize) -> Result<Turn> {
     let (first_get, store) = clocked(async {
         let store = Datastore::open(config)?;

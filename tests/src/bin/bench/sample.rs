@@ -15,7 +15,8 @@ impl FromIterator<Duration> for Sample {
 }
 
 impl Sample {
-    /// Returns the duration that `percent` of all do not exceed; zero if nothing was measured.
+    /// Returns the duration at `percent` percent of the sorted durations: the shortest at 0, the median at 50, the
+    /// longest at 100. Returns zero if nothing was measured.
     pub(crate) fn percentile(&self, percent: usize) -> Duration {
         let last = self.0.len().saturating_sub(1);
         self.0.get(last * percent / 100).copied().unwrap_or_default()

@@ -211,7 +211,7 @@ async fn impersonation_from_kubeconfig_is_sent() {
     assert_eq!(server.recorded.lock().unwrap().impersonation_headers, expected);
 }
 
-/// Each request reports the invalid token of the kubeconfig and sends nothing, until the kubeconfig has a valid token.
+/// A client with an invalid token in its kubeconfig sends nothing. A new client sends the corrected token.
 #[tokio::test]
 async fn unsendable_token_is_reported_without_a_request() {
     let server = Server::start(&["h2"], &[]).await;

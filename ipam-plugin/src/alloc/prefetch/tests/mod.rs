@@ -168,9 +168,9 @@ async fn wrong_hints_of_other_blocks_cost_requests_only() {
     }
 }
 
-/// Between the reads of the block and of the affinities, another process released the block and claimed it again, as
-/// calico-node does for a tunnel, without the node's lock. The node's affinity must not be mistaken for one to a block
-/// that another node claimed first.
+/// The block was read while it was another node's. Before the affinities were read, a process of this node claimed the
+/// block, as calico-node does for a tunnel, without the node's lock. The new affinity must not be mistaken for one to a
+/// block that another node claimed first.
 #[tokio::test]
 async fn block_recreated_between_the_reads_is_not_mistaken_for_a_lost_claim() {
     let node = Node::new();
@@ -375,7 +375,7 @@ async fn fault_at_any_request_assigns_no_address_twice_and_del_releases_all() {
     }
 }
 
-/// The read fails permanently while the handle is created: the handle is deleted again.
+/// The read is refused while the handle is created: the handle is deleted again.
 #[tokio::test]
 async fn failed_prefetch_deletes_the_reserved_handle() {
     let node = Node::new();

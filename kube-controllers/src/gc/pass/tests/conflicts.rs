@@ -125,7 +125,7 @@ async fn conflict_not_confirmed_by_a_live_read_is_not_reported() {
         let mut now = pod();
         change(&mut now);
         if now == pod() {
-            // The block has allocated the address to the pod meanwhile.
+            // The block has allocated the address to the pod, which the watch has not delivered yet.
             let mut block = calico.get::<Block>(&BLOCK.parse().unwrap()).await.unwrap();
             let attributes = [("namespace", "ns"), ("pod", "lost")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
             let (handle, requester) = (HandleId::new("net.lost"), AffinityOwner::Host("node-a".into()));

@@ -1,4 +1,4 @@
-//! The watchdog detects a pass that waits forever, at each place where a pass waits.
+//! The watchdog detects a pass that waits forever for a response: in the lookup of a leak's owner, or of KubeVirt.
 
 use super::*;
 use crate::gc::run_passes;

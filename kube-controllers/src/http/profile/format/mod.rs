@@ -8,7 +8,7 @@ use prost::Message;
 /// A reason why there is no profile.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::http) enum ProfileError {
-    /// The process has only one timer.
+    /// Another profile is being taken, and the process has only one timer.
     #[error("another profile is being taken; ask again when it is done")]
     Busy,
     /// An error of the sampler.

@@ -22,7 +22,7 @@ struct Server(Arc<Mutex<State>>);
 struct State {
     lease: Option<Lease>,
     version: u64,
-    /// The times at which requests for the Lease were sent, including failed ones.
+    /// The times at which reads of the Lease were sent, including failed ones.
     looks: Vec<Instant>,
     requests: usize,
     writes: usize,

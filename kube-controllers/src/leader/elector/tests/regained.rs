@@ -122,8 +122,8 @@ async fn refusal_beyond_the_right_to_write_delays_the_next_write() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The role loses and regains the permission, each time for longer than the delay between two attempts. Replicas
-    /// die and start meanwhile, but at most one starts while the role forbids Leases: two would both act as the only
+    /// The role loses and regains the permission, each time for longer than the delay between two attempts. In between,
+    /// replicas die and start, but at most one starts while the role forbids Leases: two would both act as the only
     /// replica.
     #[test]
     fn replicas_with_intermittent_lease_permission_never_write_at_once(

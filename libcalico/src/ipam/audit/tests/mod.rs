@@ -21,7 +21,8 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A datastore to damage: pool 10.0.0.0/24, block 10.0.0.0/30 of node1, addresses .0 and .1 of containers c1 and c2.
+/// Stored objects for a test to damage. [`World::healthy`] has pool 10.0.0.0/24 and block 10.0.0.0/30 of node1, with
+/// addresses .0 and .1 of containers c1 and c2.
 struct World {
     pools: Vec<Cidr>,
     blocks: Vec<Block>,
@@ -266,7 +267,7 @@ fn handles_that_disagree_with_blocks_are_reported() {
         ]
     );
 
-    // A count that is too low leaks addresses. A negative count is a mismatch, too.
+    // A count that is too low, even a negative one, is reported as well.
     for count in [0, -1] {
         let mut world = World::healthy();
         world.handles.insert(

@@ -1,4 +1,4 @@
-//! An address that a pod's status reports is not a leak, whatever the pod's annotations contain.
+//! Tests of the leaks that the audit reports among the addresses of pods and virtual machines.
 
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ fn leaks(pod: Option<&Pod>) -> Vec<String> {
 }
 
 #[test]
-fn deleted_pod_with_emptied_annotations_retains_its_reported_address() {
+fn pod_being_deleted_with_emptied_annotations_retains_its_address_until_it_ended() {
     for emptied in ["cni.projectcalico.org/podIP", "vpc.amazonaws.com/pod-ips"] {
         let going = |phase: &str| {
             pod(|pod| {

@@ -1,4 +1,4 @@
-//! Any interleaving of operations preserves the invariants of a healthy block (IPAM-64).
+//! Any sequence of operations preserves the invariants of a healthy block (IPAM-64).
 
 use std::collections::VecDeque;
 
@@ -33,7 +33,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(operation, 0..60)
 }
 
-/// A block, the counts of its handles, and the order in which it should assign addresses.
+/// A block and the expected state after each operation: the counts of its handles, and in `free` the free list.
 struct World {
     block: Block,
     handles: BTreeMap<HandleId, Handle>,

@@ -1,5 +1,4 @@
-//! Blocks whose parts contradict each other: a DEL and the repair. Whatever the damage, neither frees an address that
-//! is in use.
+//! Tests of blocks whose parts contradict each other: the release by a DEL, the repair, and the refusal to assign.
 
 use std::collections::BTreeSet;
 
@@ -42,7 +41,8 @@ fn damages() -> impl Strategy<Value = Vec<Damage>> {
     prop::collection::vec(damage, 0..5)
 }
 
-/// Returns a damaged block with addresses of up to four handles, one of which may be cooling down.
+/// Returns a damaged block. `holders` has the number of the handle of each allocated address. The addresses of the
+/// handle `resting` are cooling down.
 fn block(holders: &[usize], resting: Option<usize>, damages: &[Damage]) -> Block {
     let mut block = Block::new(cidr("10.0.0.0/29"), &host("node1"), NOW).unwrap();
     for holder in holders {
@@ -103,7 +103,7 @@ proptest! {
                 (true, _) => prop_assert!(is.flatten().is_some_and(|attribute| attribute.released_at.is_some())),
             }
         }
-        // The other ordinals keep their places in the free list, and the freed ones follow.
+        // The other ordinals keep their order in the free list, each once, and the freed ones follow.
         let others = without(&before.unallocated, &own);
         let freed: Vec<usize> = own.iter().copied().filter(|o| cooldown == 0 && *o < CAPACITY).collect();
         prop_assert_eq!(&after.unallocated, &[others, freed].concat());

@@ -1,5 +1,5 @@
-//! Invalid stored bytes: no operation panics on any block that decodes. `FUZZ_SECONDS` sets the duration of the test
-//! in seconds.
+//! Tests that no operation panics on a generated or damaged block, if the block decodes. `FUZZ_SECONDS` sets the
+//! duration of each test in seconds; the default is 1.
 
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ fn stored_block() -> impl Strategy<Value = Value> {
         })
 }
 
-/// Generates a healthy block after a few operations, with one of its values replaced.
+/// Generates a block after a few operations, with an allocation, the free list or the sequence number replaced.
 fn damaged_block() -> impl Strategy<Value = Value> {
     (0..5usize, 0..3usize, 0..9usize, index()).prop_map(|(assigned, released, place, value)| {
         let mut block = fresh();

@@ -75,7 +75,7 @@ fn owner_is_parsed_from_the_affinity_prefix() {
 }
 
 #[test]
-fn inconsistencies_are_named_and_only_release_by_handle_proceeds() {
+fn inconsistencies_are_named_and_no_operation_proceeds() {
     type Break = fn(&mut Block);
     let cases: [(Break, &str); 6] = [
         (|b| b.allocations.truncate(3), "it has 3 allocation slots for 4 addresses"),
@@ -108,7 +108,7 @@ fn inconsistencies_are_named_and_only_release_by_handle_proceeds() {
     }
 }
 
-/// An empty block may be deleted, and a new block in its range has every address free.
+/// A block that counts as empty may be deleted. A new block in its range would have the addresses in use as free.
 #[test]
 fn inconsistent_block_is_never_empty() {
     let damages: [fn(&mut Block); 3] =

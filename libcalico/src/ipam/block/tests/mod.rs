@@ -35,7 +35,7 @@ fn fresh() -> Block {
     Block::new(cidr("10.0.0.0/30"), &host("node1"), NOW).unwrap()
 }
 
-/// Assigns `n` addresses to `handle`, whose attribute is `{"pod": handle}`, and counts the write.
+/// Assigns `n` addresses to `handle` with the attributes `{"pod": handle}`, and counts the write.
 fn assign(block: &mut Block, n: usize, handle: &str) -> Vec<IpAddr> {
     let assigned = assign_leaving(block, n, handle, &[]);
     block.count_write();
@@ -60,7 +60,7 @@ fn release_request(address: &str) -> ReleaseRequest {
     ReleaseRequest { ip: ip(address), handle: None, sequence: None }
 }
 
-/// Returns the handles named by the attributes, in their order; `-` for an attribute without handle.
+/// Returns the handle of each attribute, in the order of the attributes; `-` for an attribute without handle.
 fn holders(block: &Block) -> Vec<&str> {
     block.attributes.iter().map(|attribute| attribute.handle_id.as_deref().unwrap_or("-")).collect()
 }

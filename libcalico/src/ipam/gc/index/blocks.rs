@@ -40,8 +40,10 @@ struct Summary<'a> {
 }
 
 impl Index {
-    /// Adds or updates a block. A block that is marked for deletion counts as deleted. A block that is corrupt or too
-    /// large is removed from the index.
+    /// Adds or updates a block. A block that is marked for deletion counts as deleted.
+    ///
+    /// # Errors
+    /// A block that is corrupt or too large is removed from the index.
     pub fn put_block(&mut self, block: &Block) -> Result<(), UnreadableBlock> {
         if block.deleted {
             self.remove_block(&block.cidr);
@@ -102,15 +104,16 @@ impl Index {
         }
     }
 
-    /// Moves the block, and those of its addresses that name no node, to the lists of the owner.
+    /// Moves the block, and those of its addresses that name no node, to the lists of the owner. Without a node as
+    /// owner, they are in no list.
     fn set_owner(&mut self, row: RowId, owner: Option<AffinityOwner>) {
         let owner = match owner {
             Some(AffinityOwner::Host(name)) => self.node_row(&name),
             Some(AffinityOwner::Virtual(_)) | None => NONE,
         };
         let Some(block) = self.blocks.get(row).filter(|block| block.owner != owner) else {
-            // A list cannot distinguish a block that was released and claimed again from the released block. If a
-            // deleted node claimed a block again, the affinities of the node must be released again.
+            // The block may have been released and claimed again between two lists, which do not show this. A deleted
+            // node with an unchanged block is therefore examined again, so that a new affinity is released, too.
             if !self.reclaim.deleted_nodes.contains_key(&owner) {
                 self.node_changed(owner);
             }

@@ -1,4 +1,5 @@
-//! Methods of [`Index`] for addresses that pods report and blocks contradict.
+//! Methods of [`Index`] for conflicts: addresses that a running pod reports, but that are free or allocated to another
+//! owner.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::ipam::OwnerKind;
 use crate::net::{Cidr, IpVersion};
 
 impl Index {
-    /// Processes a change or deletion of a pod. Conflicts about addresses that the pod no longer reports end.
+    /// Processes a change or deletion of a pod. Conflicts of the pod about addresses that it no longer reports end.
     pub(in crate::ipam::gc) fn pod_changed(&mut self, pod: RowId) {
         let reported = self.reported_addresses(pod);
         self.conflicts.suspected.retain(|(row, address)| *row != pod || reported.contains(address));
@@ -102,8 +103,8 @@ impl Index {
         }
     }
 
-    /// Returns the lasting conflicts that were not reported yet, except those whose report failed recently. Read the
-    /// pod and the block again before reporting a conflict.
+    /// Returns the conflicts that have lasted two minutes and were not reported yet, except those whose report failed
+    /// recently. Read the pod and the block again before reporting a conflict.
     pub fn conflicts(&self, now: Duration) -> Vec<Conflict> {
         let due = self.conflicts.suspected.due(now, MIN_CONFLICT_DURATION).into_iter();
         let unreported = due.filter(|key| !self.conflicts.reported.contains(key));
@@ -116,7 +117,8 @@ impl Index {
         unreported.filter_map(conflict).collect()
     }
 
-    /// Returns the numbers of lasting conflicts about free addresses and about addresses of other owners.
+    /// Returns the numbers of conflicts that have lasted two minutes, reported or not: about free addresses, and about
+    /// addresses of other owners.
     pub fn conflicting(&self, now: Duration) -> (usize, usize) {
         let lasting = self.conflicts.suspected.unchanged_for(now, MIN_CONFLICT_DURATION);
         let contradictions = lasting.filter_map(|&(pod, address)| self.find_contradiction(pod, address));
@@ -140,7 +142,8 @@ impl Index {
         }
     }
 
-    /// Ends a conflict that a fresh read did not confirm. If the index still contains it, its time starts again.
+    /// Ends a conflict that a fresh read did not confirm. If the next examination finds the contradiction again, the
+    /// conflict's two minutes start again.
     pub fn end_conflict(&mut self, conflict: &Conflict) {
         if let Some(key) = self.conflict_key(conflict) {
             self.conflicts.clear(&key);

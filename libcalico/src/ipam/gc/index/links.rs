@@ -1,5 +1,5 @@
-//! The lists that contain an address: those of its handle, its owner and its node. Only this module changes them, so
-//! that adding and removing an address stay symmetric.
+//! The lists of addresses of a handle, an owner and a node, and the list of a node's blocks. Only this module changes
+//! them, so that adding and removing stay symmetric.
 
 use super::super::rows::{AddressRow, CalicoNode, CompactHandle, NodeRow};
 use super::super::table::{NONE, RowId};
@@ -109,8 +109,8 @@ impl Index {
         self.drop_unused_node(node);
     }
 
-    /// Marks a deleted node whose addresses or blocks changed. Its tunnel addresses and affinities may now be ready
-    /// for release.
+    /// Marks a node whose addresses or blocks changed for examination, if the node is deleted. Its tunnel addresses and
+    /// affinities may now be ready for release.
     pub(super) fn node_changed(&mut self, node: RowId) {
         if self.is_node_deleted(node) {
             self.mark_node_dirty(node);
@@ -150,8 +150,8 @@ impl Index {
         self.nodes.insert(NodeRow { name: name.into(), ..NodeRow::default() })
     }
 
-    /// Removes a node that does not exist, has no affinities to release, and is not named by a pod, address, block or
-    /// Calico node.
+    /// Removes a node from the index, unless it exists, has affinities to release, or is named by a pod, address, block
+    /// or Calico node.
     pub(in super::super) fn drop_unused_node(&mut self, node: RowId) {
         let Some(row) = self.nodes.get(node) else { return };
         let is_referenced = row.references > 0 || !row.addresses.is_empty() || !row.blocks.is_empty();

@@ -1,4 +1,4 @@
-//! [`Index`]: the blocks, addresses, pods and nodes of a cluster, as the watches reported them.
+//! [`Index`]: the state of a cluster for garbage collection, as the watches reported it.
 
 mod blocks;
 mod conflicts;
@@ -131,8 +131,8 @@ impl Index {
         self.owners.iter().any(|(_, owner)| is_used(owner))
     }
 
-    /// Changes the settings. The next examination applies them to the leaks and to the addresses of VMIs and Services.
-    /// The grace periods of excess blocks start again.
+    /// Changes the settings. If they differ, the next examination applies them to the leaks and to the addresses of
+    /// VMIs and Services, and the grace periods of excess blocks start again.
     pub fn set_settings(&mut self, settings: GcSettings) {
         if settings == self.settings {
             return;
@@ -145,7 +145,8 @@ impl Index {
         self.reset_excess_timers();
     }
 
-    /// Starts a full list of a kind of object. An unfinished list of the same kind is discarded.
+    /// Starts a full list of a kind of object. If an earlier list of the kind was not ended, put its objects again,
+    /// too.
     pub fn begin_list(&mut self, kind: WatchedKind) {
         let list = self.lists.entry(kind).or_default();
         *list = list.wrapping_add(1);

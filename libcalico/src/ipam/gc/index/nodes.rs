@@ -41,8 +41,8 @@ impl Index {
         }
     }
 
-    /// Records that an affinity names this Calico node. If the node is deleted, all of its affinities are to be
-    /// released, even one without a block. Upstream cannot release an affinity without a block (IPAM-126).
+    /// Processes an affinity that names a Calico node. If the node is deleted, it is queued for the release of all of
+    /// its affinities, even one without a block. Upstream cannot release an affinity without a block (IPAM-126).
     pub fn add_affinity(&mut self, node: &str) {
         let row = self.node_row(node);
         if self.is_node_deleted(row) {

@@ -86,7 +86,7 @@ impl Index {
     }
 
     /// Returns the deleted nodes that no allocation names, except those that are postponed. After a failure, a node
-    /// with blocks is returned only if one of the blocks is empty. The affinities of their empty blocks can be
+    /// with blocks is returned only if one of them has no address in use, because then the block's affinity can be
     /// released. A block with other nodes' addresses stays until these are released (KC-461).
     pub fn nodes_to_release(&self, now: Duration) -> Vec<DeletedNode> {
         let is_ready = |&(&node, pause): &(&RowId, &Postponement)| {
@@ -125,7 +125,7 @@ impl Index {
     pub fn cooled_blocks(&mut self, now: OffsetDateTime, mono: Duration) -> Vec<Cidr> {
         let cooldown = self.settings.cooldown;
         let now = now.unix_timestamp();
-        // With no cooldown, the release time may be the current second (IPAM-164).
+        // With no cooldown, the release time may be the current second, so an equal time counts as elapsed (IPAM-164).
         let has_cooled = |released: i64| released.saturating_add(cooldown.max(0)) < now + i64::from(cooldown <= 0);
         let cooled: Vec<RowId> =
             self.reclaim.cooling.iter().take_while(|(at, _)| has_cooled(*at)).map(|(_, row)| *row).collect();

@@ -1,4 +1,5 @@
-//! Annotations, which a tenant can change at any time, free no address that the pod's status reports.
+//! Tests of the annotations of a pod, which a tenant can change at any time. They free no address that the status of a
+//! running pod reports.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ const TEXTS: [Option<&str>; 8] = [
     Some(r#"[{"ips":["10.0.0.7"]}]"#),
 ];
 
-/// A pod as the API server returns it. Kubelet writes all fields except the annotations and the deletion.
+/// A pod as the API server returns it. A tenant can write only the annotations, and delete the pod.
 #[derive(Clone)]
 struct PodFixture<'a> {
     node: &'a str,
@@ -44,7 +45,8 @@ impl<'a> PodFixture<'a> {
     }
 }
 
-/// Calls `examine` with each combination of the values that a tenant can write.
+/// Calls `examine` with each combination of [`TEXTS`] for the annotations [`KEYS`], once for a pod that is being
+/// deleted and once for another pod.
 fn each_combination(mut examine: impl FnMut(bool, BTreeMap<String, String>)) {
     for number in 0..TEXTS.len().pow(KEYS.len() as u32) {
         let mut number = number;
@@ -96,9 +98,10 @@ fn annotated_addresses_add_to_the_addresses_in_the_status() {
     assert_eq!(has, [Some(true), Some(true), Some(false)]);
 }
 
-/// An emptied annotation of a pod that is being deleted does not free an address that kubelet still reports.
+/// An emptied annotation of a pod that is being deleted does not free an address that kubelet reports while the pod
+/// runs.
 #[test]
-fn emptied_annotation_releases_the_address_only_after_the_pod_ended() {
+fn emptied_annotation_makes_the_address_a_candidate_only_after_the_pod_ended() {
     for key in KEYS {
         let mut cluster = cluster();
         let annotations = BTreeMap::from([(key.to_owned(), String::new())]);

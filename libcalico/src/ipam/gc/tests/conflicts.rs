@@ -1,4 +1,4 @@
-//! Addresses that running pods report, and that IPAM has free or allocated to another owner.
+//! Tests of conflicts: addresses that running pods report, and that IPAM has free or allocated to another owner.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -173,7 +173,7 @@ fn pods_of_a_vmi_are_in_no_conflict_with_the_vmi() {
 }
 
 #[test]
-fn final_block_read_names_the_rival_of_an_address() {
+fn conflict_kind_names_the_other_owner_of_a_reported_address() {
     let cluster = cluster();
     let block = &cluster.blocks[&"10.0.0.0/29".parse().unwrap()];
     assert_eq!(conflict_kind(block, ip("10.0.0.0"), "ns", "p"), None);

@@ -1,5 +1,4 @@
-//! Tests of the release of excess blocks and of deleted nodes' affinities, and of the search for wrong handles and
-//! affinities.
+//! Tests of excess blocks, deleted nodes, elapsed cooldowns, and of the search for wrong handles and affinities.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,7 +32,7 @@ fn deleted_node_loses_addresses_then_tunnels_then_affinities() {
 }
 
 #[test]
-fn block_reclaimed_by_a_deleted_node_between_lists_is_released_again() {
+fn block_claimed_again_by_a_deleted_node_between_lists_is_released_again() {
     let mut cluster = Cluster::new(0);
     cluster.claim("10.0.0.8/29", "gone");
     cluster.deliver_all();
@@ -150,7 +149,7 @@ fn empty_blocks_are_released_except_one_per_node_and_family() {
     assert_eq!(cluster.index.excess_blocks(cluster.now + GRACE), []);
 }
 
-/// Returns a cluster in which n2 has a second empty block, whose timer has started.
+/// Returns a cluster in which n2 has two empty blocks, whose timers have started.
 fn cluster_with_spare() -> Cluster {
     let mut cluster = cluster();
     cluster.claim("10.0.1.0/30", "n2");

@@ -1,5 +1,5 @@
-//! After any history of a cluster, no address in use is freed, and every leaked address is freed after its grace
-//! period.
+//! After a random history of a cluster, no address in use was released, and the leaked addresses are released after
+//! their grace period. The test names the exceptions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -88,8 +88,8 @@ impl History {
                 cluster.end(&pod(p), if *evicted { EndedPod::Evicted } else { EndedPod::Finished });
             }
             Action::Delete(p, del) => cluster.delete(&pod(p), *del),
-            // No block shows that a tunnel device was created again between the final check and the write, so the
-            // pending plan is dropped.
+            // A tunnel device that is created again uses the old allocation, so the write of a pending plan cannot
+            // detect the device. The plan is therefore dropped.
             Action::Tunnel(n) => {
                 cluster.tunnel(&node(n));
                 self.pending = None;
@@ -133,8 +133,8 @@ fn comparable_state(index: &Index) -> impl PartialEq + std::fmt::Debug + use<> {
 
 type Attributes = BTreeMap<String, String>;
 
-/// Returns the owners that allocations name, active and alternate. A VMI without an active owner is in the list of the
-/// node of the alternate one.
+/// Returns the owners that allocations name, active and alternate. If an allocation has no active owner, its address is
+/// in the list of the alternate owner's node.
 fn owners(cluster: &Cluster) -> impl Iterator<Item = &Attributes> {
     let held = cluster.blocks.values().flat_map(Block::allocated);
     held.filter_map(|held| held.attribute).flat_map(|attribute| [&attribute.active_owner, &attribute.alternate_owner])
@@ -155,7 +155,8 @@ proptest! {
         }
         let mut cluster = history.cluster;
 
-        // From here on, the cluster is quiet: every pod has reported its addresses, and every event was delivered.
+        // From here on, the cluster is quiet: every pod with addresses has reported them, and every event was
+        // delivered.
         let pods: Vec<String> = cluster.pods.keys().cloned().collect();
         for pod in &pods {
             cluster.report(pod);

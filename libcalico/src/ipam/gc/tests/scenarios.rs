@@ -1,4 +1,4 @@
-//! Single scenarios, most of them taken from upstream's tests of its garbage collection.
+//! Tests of garbage collection in single scenarios.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -69,7 +69,7 @@ fn address_is_released_after_its_pod_is_missing_for_the_grace_period() {
 }
 
 #[test]
-fn each_leak_reason_is_recognized() {
+fn each_leak_reason_of_a_pod_is_recognized() {
     for (act, reason) in [
         ((|c: &mut Cluster| c.delete("p", false)) as fn(&mut Cluster), LeakReason::PodGone),
         (|c| c.end("p", EndedPod::Finished), LeakReason::PodFinished),
@@ -296,8 +296,8 @@ fn missing_kubevirt_throughout_the_grace_period_makes_vmi_addresses_leaks() {
     cluster.index.set_settings(watched);
     assert_eq!(examine(&mut cluster), [ChangeKind::Cleared]);
 
-    // With a VMI that was deleted earlier, and with a deleted node, the grace period still starts when KubeVirt is
-    // removed.
+    // The grace period starts again when KubeVirt is removed, even if the VMI was deleted before and is a candidate
+    // already.
     cluster.index.remove_virtual_machine("ns", "vm");
     cluster.index.remove_vmi("ns", "vm");
     assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(LeakReason::VmiGone)]);
@@ -310,9 +310,10 @@ fn missing_kubevirt_throughout_the_grace_period_makes_vmi_addresses_leaks() {
     assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(LeakReason::NoKubeVirt)]);
 }
 
-/// The owner of a VMI's address changes without a new sequence number (KC-422).
+/// The owner of a VMI's address changes without a new sequence number (KC-422). The new owner's node counts the
+/// address, and a release that was decided before the change is not done.
 #[test]
-fn vmi_address_is_counted_on_the_node_of_its_owner() {
+fn new_owner_of_a_vmi_address_is_counted_and_prevents_a_decided_release() {
     let mut cluster = cluster();
     cluster.set_vmi("vm", true);
     cluster.run_vmi("vm", "n1", OwnerSlot::Active);
@@ -398,7 +399,7 @@ fn gauges_count_addresses_candidates_and_blocks_by_pool_and_node() {
 }
 
 #[test]
-fn unreadable_block_is_dropped_from_the_index_and_a_deleted_block_is_empty() {
+fn unreadable_or_deleted_block_is_removed_from_the_index() {
     let mut cluster = cluster();
     let mut block = cluster.blocks[&"10.0.0.0/29".parse().unwrap()].clone();
     block.unallocated.push(0);

@@ -168,7 +168,7 @@ fn watched(objects: Arc<Objects>, target: &Target<'_>, query: &str) -> Response<
     Response::new(Content::Lines(lines))
 }
 
-/// Returns the object with the namespace of its URL, and with a UID if it has none.
+/// Returns the object with the namespace of its URL, and with a new UID if it lacks one.
 fn placed(mut object: Value, target: &Target<'_>) -> Value {
     if let Some(namespace) = target.namespace {
         object["metadata"]["namespace"] = namespace.into();

@@ -1,5 +1,5 @@
 //! A small API server: paged lists, watches, and writes with preconditions, of objects that it stores as text. It
-//! neither interprets the objects nor authenticates clients.
+//! neither validates the objects nor authenticates clients.
 
 mod answers;
 mod objects;

@@ -82,8 +82,8 @@ impl Objects {
         self.changed.send_modify(|changes| *changes += 1);
     }
 
-    /// Returns the writes of the program with this verb and plural, such as `PUT ipamblocks`; `None` if there were
-    /// none.
+    /// Returns the number of the program's successful writes of this kind, such as `PUT ipamblocks`, and the time of
+    /// the last one; `None` if there were none.
     pub(crate) fn written(&self, what: &str) -> Option<Written> {
         self.state().written.get(what).copied()
     }

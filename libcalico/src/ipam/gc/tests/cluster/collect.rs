@@ -43,7 +43,8 @@ impl Cluster {
         }
     }
 
-    /// Releases the planned addresses from the present blocks. Panics if an address is in use.
+    /// Releases the planned addresses from the present blocks, and returns their number. Skips allocations that
+    /// changed. Panics if a released address is in use.
     pub(in super::super) fn apply(&mut self, plan: &Plan) -> usize {
         let mut released = 0;
         for (cidr, suspects) in &plan.blocks {
@@ -99,7 +100,8 @@ impl Cluster {
         }
     }
 
-    /// Checks that the node did not lose its last block of a family, unless the index has events pending.
+    /// Checks that a node kept a block of the family of the deleted block `cidr`. Does not check this if further events
+    /// of blocks are pending, because the index had not received them.
     fn check_last_block(&self, owner: &AffinityOwner, cidr: &Cidr) {
         if self.queues.get(&Queue::Blocks).is_none_or(|queue| queue.len() <= 1) {
             let mut remaining = self.blocks.values().filter(|block| block.owner().as_ref() == Some(owner));

@@ -1,5 +1,5 @@
-//! A simulated cluster: its true state, the pending events of its watches, and the garbage collector that sees only
-//! the events.
+//! A simulated cluster: its true state, the pending events of its watches, and an index for garbage collection that
+//! receives only events and lists.
 
 mod collect;
 
@@ -188,7 +188,8 @@ impl Cluster {
         None
     }
 
-    /// Runs the ADD of an existing pod. The addresses of its earlier sandbox are left behind, as after a lost DEL.
+    /// Runs the ADD of a pod. The addresses of its earlier sandbox are left behind, as after a lost DEL. Returns false
+    /// if the pod is missing or ended, or no address is free.
     pub(super) fn add(&mut self, name: &str, dual: bool) -> bool {
         let Some(pod) = self.pods.get(name).cloned().filter(|pod| pod.ended.is_none()) else { return false };
         let handle = self.new_handle();
@@ -277,7 +278,8 @@ impl Cluster {
         self.queue_event(Queue::Vmis, Event::Vmi(name.into(), exists));
     }
 
-    /// Starts a pod of a VMI. The pod takes over the VMI's address or gets a new one.
+    /// Starts a pod of a VMI on a node, unless one of the two is missing. The pod becomes the owner of the VMI's
+    /// address in `slot`, or gets a new address.
     pub(super) fn run_vmi(&mut self, name: &str, node: &str, slot: OwnerSlot) {
         if !self.vmis.contains_key(name) || !self.nodes.contains(node) {
             return;

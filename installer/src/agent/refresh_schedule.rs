@@ -134,8 +134,8 @@ impl RefreshSchedule {
         due
     }
 
-    /// Returns the time until the next action, at most `LONGEST_SLEEP`; zero if an action is due. An agent that does not
-    /// manage the token never requests or tests a token, so it waits only for the check of the files.
+    /// Returns the time until the next action, at most `LONGEST_SLEEP`; zero if an action is due. An agent that does
+    /// not manage the token never requests or tests a token, so it waits only for the check of the files.
     pub fn time_to_next(&self, now: Moment, manages_token: bool) -> Duration {
         let token_at = self.refresh_at.min(self.check_at);
         let next = if manages_token { token_at.min(self.repair_at) } else { self.repair_at };

@@ -76,8 +76,9 @@ impl<'a> InstallReconciler<'a> {
         InstallReconciler { installation, is_installer, owned, reported_unrecorded, reported_mtu, conflict }
     }
 
-    /// Restores files that are missing or changed, unless they were installed from another environment. As this runs
-    /// often, programs are only checked for existence, and no server is contacted except to compute a missing MTU file.
+    /// Restores files that are missing or changed, unless they were installed from another environment or by another
+    /// version, or no installation is recorded. As this runs often, programs are only checked for existence, and no
+    /// server is contacted except to compute a missing MTU file.
     pub fn reconcile(&mut self) -> FileCheck {
         let restored = self.restore();
         let check =

@@ -37,10 +37,9 @@ impl Finished {
     /// left it.
     ///
     /// # Errors
-    /// Returns an error if the file or the draft cannot be read or the draft cannot be put in place, with the previous
-    /// file still there, or if the directory cannot be synced, with the draft in place. Also returns an error if another
-    /// program's file cannot be put back after an exchange: then the draft is in place, and the error contains the new
-    /// name of that file.
+    /// Returns an error if the draft cannot be put in place, with the previous file still there, or if the directory
+    /// cannot be synced, with the draft in place. Also returns an error if another program's file cannot be put back
+    /// after an exchange: then the draft is in place, and the error contains the new name of that file.
     pub fn put_in_place_of(self, expected: Option<&ReadFile>, replacement: Replacement) -> Result<bool> {
         match replacement {
             Replacement::Rename => self.rename_if_unchanged(expected),

@@ -24,7 +24,7 @@ struct Registry(Child);
 impl Registry {
     fn start(host: &Host) -> Result<Registry> {
         let log = File::create(host.dir("registry").join("log"))?;
-        // setpriv kills the server when the thread that owns the host ends, even if the test process is killed.
+        // The kernel kills the server when the thread that starts it here ends, even if the test process is killed.
         let server = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(built("crane")?)

@@ -107,7 +107,8 @@ pub fn write(
     if !layout.has_persistent_state() {
         // Upstream's manifests mount the directory into calico-node only, whose Felix writes the file.
         let directory = layout.state_dir();
-        tracing::info!("{} is not mounted in this container; calico-node writes its file mtu", directory.display());
+        let directory = directory.display();
+        tracing::info!("not writing the MTU file: {directory} is not mounted in this container; calico-node writes it");
         return Ok(());
     }
     let remedy = if is_pod {

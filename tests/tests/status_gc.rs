@@ -139,6 +139,11 @@ fn nodename_file_is_required_on_etcd_and_optional_on_the_embedded_datastore() {
         let pod = cluster.pod(1);
         let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
         assert!(error.msg.contains(FILE) && error.details.contains("calico/node"), "{error:?}");
+        // The host name may be the name of another node, whose containers are not in the list.
+        let mut unnamed = valid(&conf, &[]);
+        unnamed["nodename"] = json!("");
+        let error = verb(cluster, "GC", &unnamed).run().unwrap().error();
+        assert!(error.msg.contains(FILE), "{error:?}");
         fs::create_dir_all("/var/lib/calico").unwrap();
         fs::write(FILE, "").unwrap();
         verb(cluster, "STATUS", &conf).run().unwrap().success();

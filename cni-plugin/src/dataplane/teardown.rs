@@ -128,8 +128,8 @@ impl TeardownTarget {
             Some(link) if self.is_of_another(&mut host, &link, pod)? => {
                 tracing::warn!(
                     interface = link.name,
-                    "keeping the interface in CNI_NETNS: the alias of its other end names another container; looking \
-                     for the host interface by its name"
+                    "keeping the interface in CNI_NETNS, which belongs to another container by the alias of its host \
+                     end; looking for this container's host interface by its name"
                 );
             }
             Some(link) => return Ok(SearchResult::Own(InterfaceToDelete { socket, link, _lock: None })),

@@ -84,7 +84,8 @@ impl InterfaceConfig<'_> {
         if !is_own {
             tracing::warn!(
                 interface = found.ifname,
-                "keeping the host interface: IPAM has not proved that the interface is this pod's"
+                "this DEL keeps the host interface: no address that the host routes through the interface is known \
+                 to be allocated to this pod or container"
             );
         }
         is_own

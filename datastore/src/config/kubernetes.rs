@@ -148,7 +148,8 @@ pub(crate) fn without_credentials(url: &str) -> String {
     }
 }
 
-/// Parses a number. As upstream does, accepts the prefix `0x`, and a fraction, which is rounded up (DS-4).
+/// Parses a number. Accepts the prefix `0x`, and a fraction, which is rounded up. Upstream accepts a fraction only for
+/// `K8S_CLIENT_QPS` (DS-4).
 fn parse_integer(setting: &'static str, text: &str) -> Result<i32, ConfigError> {
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let number = match hexadecimal {

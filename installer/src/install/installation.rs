@@ -175,7 +175,7 @@ impl Installation<'_> {
     /// already or the settings disable the trial.
     fn check_configuration(&self, conflist: &Conflist, target: &Target, directories: &[PathBuf], tries: bool) {
         for problem in template::find_problems(&conflist.text, &conflist.conf, directories) {
-            tracing::warn!("{}: {problem}", target.name);
+            tracing::warn!("the network configuration {} has a problem: {problem}", target.name);
         }
         let tries = tries && !self.settings.trial_time.is_zero();
         if let Some(directory) = directories.first().filter(|_| tries && !conflist.is_written(target)) {

@@ -75,8 +75,8 @@ impl Rendering {
         self.foreign.insert(digest);
     }
 
-    /// Returns false if the configuration has an entry of Calico's plugin that this rendering lacks: another installer
-    /// wrote the file, or somebody edited our entry.
+    /// Returns false if the configuration has an entry of Calico's plugin that this recorded rendering lacks: another
+    /// installer wrote the file, somebody edited our entry, or the file has a newer rendering that is not recorded.
     pub fn describes(&self, present: &Chain) -> bool {
         present.entries.iter().filter(|entry| is_calico(entry)).all(|entry| self.contains_entry(entry))
     }

@@ -125,8 +125,9 @@ impl LeakedAddresses {
         self.leaks.values().flat_map(|leak| leak.leaving.iter().map(|address| (leak.container.as_str(), address)))
     }
 
-    /// Releases the leaked addresses, except those of the containers in `keep`. First removes each container's
-    /// addresses from its endpoints, through the listings that `listings_of` returns for its ID.
+    /// Releases the leaked addresses, handle by handle, except those of the containers in `keep`. Before each release,
+    /// removes the addresses from the container's endpoints, with the value that `listings_of` returns for the
+    /// container's ID. If that fails, the addresses of the handle stay allocated.
     pub async fn release<S: Store, C: Clock, L: Listings>(
         self,
         store: &S,

@@ -139,10 +139,12 @@ impl SearchNotes {
     pub(crate) fn begin_search(&self) -> Option<u64> {
         let file = self.file.as_deref()?;
         last_release(file).or_else(|| {
-            if let Err(error) = write(&releases_of(file), &new_number()) {
+            let releases = releases_of(file);
+            if let Err(error) = write(&releases, &new_number()) {
                 tracing::debug!(
-                    file = %file.display(), %error,
-                    "cannot prepare a note of this search; the next ADD searches again"
+                    file = %releases.display(), %error,
+                    "cannot write the number of the last release; if this search finds no address, the next ADD \
+                     searches again"
                 );
                 return None;
             }

@@ -25,8 +25,15 @@ bound_to() {
 }
 has_bound_token() { [ "$(bound_to)" = $node ]; }
 
-# as_plugins COMMAND...: runs kubectl with the token of the plugins
-as_plugins() { kubectl --kubeconfig /etc/cni/net.d/calico-kubeconfig "$@"; }
+# Sends a merge patch for the status of the pod web-1 with the token of the plugins, and prints the response. `kubectl
+# patch` reads the object first, which the role of the plugins does not allow for this subresource.
+patch_as_plugins() {
+    local token
+    token=$(sed -n 's/^ *token: //p' /etc/cni/net.d/calico-kubeconfig)
+    curl --silent --show-error --fail-with-body --cacert $pki/ca.pem --request PATCH --data "$1" \
+        --header "Authorization: Bearer $token" --header 'Content-Type: application/merge-patch+json' \
+        "https://127.0.0.1:6443/api/v1/namespaces/shop/pods/web-1/status?dryRun=All"
+}
 
 # refused_by POLICY COMMAND...: prints the refusal; fails if the policy does not refuse the command
 refused_by() {
@@ -40,15 +47,15 @@ refused_by() {
 # after it was written, so the requests are dry runs, which policies check too.
 attack() {
     local label='{ "metadata": { "labels": { "app": "thief" } } }'
-    wait_for 30 refused_by calico-cni-pods as_plugins -n shop patch pod web-1 --subresource status --type merge \
-        --dry-run=server -p "$label"
+    wait_for 30 refused_by calico-cni-pods patch_as_plugins "$label"
     cat >$work/affinity.yaml <<YAML
 apiVersion: crd.projectcalico.org/v1
 kind: BlockAffinity
 metadata: { name: other-10-99-0-0-26 }
 spec: { state: confirmed, node: other, type: host, cidr: 10.99.0.0/26, deleted: "false" }
 YAML
-    wait_for 30 refused_by calico-cni-affinities as_plugins create --dry-run=server -f $work/affinity.yaml
+    wait_for 30 refused_by calico-cni-affinities kubectl --kubeconfig /etc/cni/net.d/calico-kubeconfig create \
+        --dry-run=server -f $work/affinity.yaml
 }
 
 remove_restriction() { run kubectl delete -f $restriction/rbac.yaml -f $restriction/policies.yaml; }

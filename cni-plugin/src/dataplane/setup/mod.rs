@@ -104,7 +104,8 @@ fn configure(
 }
 
 /// Configures the pod's end: the kernel settings, then link, routes and addresses in one send. Runs inside the pod's
-/// namespace.
+/// namespace. With `link_local`, first sets the link up and waits until the kernel has chosen the host end's link-local
+/// address, which is the gateway of the IPv6 routes.
 fn configure_container(
     end: &InterfaceEnd,
     pair: &NewPair,

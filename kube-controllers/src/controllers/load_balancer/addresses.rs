@@ -53,8 +53,8 @@ impl ServiceAddresses {
         tracing::info!(%handle, reason = "the Service gets none", "releasing the addresses of a Service");
         let released = release(&*self.store, &SystemClock::start(), inputs).await.map_err(ipam_failure)?;
         tracing::info!(
-            %handle, addresses = released.addresses,
-            "released the addresses of a Service, except those in unreadable blocks"
+            %handle, addresses = released.addresses, unreadable_blocks = released.unreadable.len(),
+            "released the addresses of a Service; any addresses in unreadable blocks stay allocated"
         );
         Ok(())
     }

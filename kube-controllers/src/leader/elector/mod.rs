@@ -105,7 +105,7 @@ impl<L: Leases> Elector<L> {
             }
             // The present right to write stays valid until its deadline.
             Err(error) => {
-                self.warn_once(format!("cannot take or renew the Lease {}: {error}", self.config.name));
+                self.warn_once(format!("cannot take or renew the Lease {}, trying again: {error}", self.config.name));
                 pause
             }
         };

@@ -231,8 +231,8 @@ fn handle_replacement_requires_the_same_uid() {
     }
 }
 
-/// The update of a block discards the record of field managers. The creation of a block and the update of a handle do
-/// not.
+/// The update of a block makes the API server discard its record of field managers. The creation of a block and the
+/// update of a handle leave the record as it is.
 #[test]
 fn field_managers_are_discarded_for_updated_blocks_only() {
     for group in GROUPS {

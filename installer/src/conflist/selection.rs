@@ -40,8 +40,8 @@ impl Selection {
         let winner = path.display();
         Selection::Other(match target.renamed_by_cilium() {
             Some(_) => format!(
-                "Cilium renamed {name} to {name}.{CILIUM_BACKUP}, and pods get the network of {winner}; chain Cilium to \
-                 Calico (cni.chainingMode), or remove Cilium"
+                "Cilium renamed {name} to {name}.{CILIUM_BACKUP}, and pods get the network of {winner}; chain Cilium \
+                 to Calico (cni.chainingMode), or remove Cilium"
             ),
             None => format!(
                 "container runtimes use {winner}, not {name}: the first name wins; remove that file and the program \

@@ -17,8 +17,8 @@ impl Client {
         objects(manifest)?.iter().try_for_each(|object| self.apply_object(object).map(drop))
     }
 
-    /// Applies the CustomResourceDefinitions that `is_wanted` selects by their URL path, and then waits for the resources
-    /// of all of them, which the server prepares at the same time.
+    /// Applies the CustomResourceDefinitions that `is_wanted` selects by their URL path. Then waits for the resources of
+    /// all definitions, which the server prepares at the same time.
     pub(super) fn apply_definitions(
         &self,
         manifests: &[String],

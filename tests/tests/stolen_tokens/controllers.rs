@@ -154,7 +154,8 @@ fn stolen_controllers_token_takes_the_lease_and_changes_no_other() {
         let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases");
         let lease = |name: &str| {
             let spec = json!({ "holderIdentity": "thief", "leaseDurationSeconds": 3600 });
-            json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": name }, "spec": spec })
+            let metadata = json!({ "name": name });
+            json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec })
         };
         // `Thief::of` waits for the ClusterRole only, and the Role may take effect later.
         await_that(PATIENCE, || Ok(thief.client.create(&leases, &lease(ACCOUNT))?.code == 201)).unwrap();

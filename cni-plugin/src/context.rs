@@ -48,13 +48,13 @@ impl Context {
     ///
     /// # Errors
     /// The configuration is invalid. The name of the node is unknown; a DEL continues without the name. calico-node has
-    /// not written the nodename file that an ADD, STATUS or GC requires. An ADD names no pod although the datastore is an
-    /// API server.
+    /// not written the nodename file that an ADD, STATUS or GC requires. An ADD names no pod although the datastore is
+    /// an API server.
     pub fn open(call: Box<Call>, request_timeout: Option<Duration>) -> Result<Self, CniError> {
         let node = match call.command {
             Command::Del => node_name_or_empty(&call.conf),
-            // Without the file, the name could be the kernel's host name, which may be that of another node. GC would then
-            // release that node's addresses.
+            // Without the file, the name could be the kernel's host name, which may be that of another node. GC would
+            // then release that node's addresses.
             Command::Add | Command::Status | Command::Gc => {
                 ensure_nodename_file(&call.conf)?;
                 node_name::from_conf(&call.conf)?

@@ -69,8 +69,8 @@ impl Finished {
 
 impl DraftName {
     /// Puts another program's file back. If that fails, keeps the file under a name that no runtime reads and no sweep
-    /// removes, and returns an error with that name. If the file cannot have such a name, it keeps the draft's name, and
-    /// a later sweep may remove it.
+    /// removes, and returns an error with that name. If the file cannot have such a name, the file keeps the draft's
+    /// name, and a later sweep may remove it.
     fn restore_or_keep(
         &mut self,
         rename: Rename<'_>,

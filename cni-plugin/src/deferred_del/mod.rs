@@ -1,75 +1,25 @@
 //! Deferred DELs: a DEL that cannot finish its work in the datastore records the remaining work in the journal. A later
 //! call or the agent replays it. `urgency` orders the entries that an ADD replays.
 
+mod replayer;
 mod urgency;
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use datastore::{Datastore, DatastoreConfig};
+use datastore::Datastore;
 use ipam_plugin::busy_server;
-use ipam_plugin::error::cni_error;
 use ipam_plugin::journal::{DatastoreIdentity, JournalError, LockedJournal, PendingDel};
-use ipam_plugin::kubernetes_api::{self, KubernetesApi};
-use ipam_plugin::release::Listings;
-use libcalico::api::WorkloadEndpoint;
-use libcalico::store::Store;
-use libcalico::workload::WorkloadIdentity;
-use netconf::{CniError, Code, NetConf};
-use node_process::logging::Subject;
+use netconf::{CniError, Code};
 use tokio::time::Instant;
-use tracing::{Instrument as _, Span};
+use tracing::Instrument as _;
 
+use self::replayer::ADD_LIMIT;
+pub use self::replayer::{ReplayOutcome, Replayer};
 use self::urgency::{AddTarget, Urgency};
-use crate::cni_error::{journal_error, store_error};
+use crate::cni_error::journal_error;
 use crate::context::Context;
-use crate::endpoint::ContainerEndpoints;
-use crate::{ipam, reads, vmi};
+use crate::{ipam, reads};
 
 /// The node in the recorded endpoint name if the name of the node was unknown to the DEL.
 const UNKNOWN_NODE: &str = "unknown";
-
-/// The limit of a call other than ADD and of a pass of the agent. During the replays other calls wait for the journal's
-/// lock.
-const DEFAULT_LIMIT: ReplayLimit = ReplayLimit { entries: 16, time: Duration::from_secs(20) };
-/// The limit of an ADD, which delays the start of its pod.
-const ADD_LIMIT: ReplayLimit = ReplayLimit { entries: 2, time: Duration::from_secs(1) };
-
-/// The number of deferred DELs, and the time, after which no further replay starts. A replay in progress is completed.
-#[derive(Debug, Clone, Copy)]
-struct ReplayLimit {
-    entries: usize,
-    time: Duration,
-}
-
-/// The outcome of replays: the numbers of deferred DELs of this datastore that were replayed and that remain.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ReplayOutcome {
-    /// Number of deferred DELs that were replayed.
-    pub replayed: usize,
-    /// Number of deferred DELs that remain in the journal.
-    pub remaining: usize,
-}
-
-/// The datastore whose deferred DELs are replayed, and the other inputs of a replay.
-pub struct Replayer<'a> {
-    /// The configuration of the plugins.
-    pub conf: &'a NetConf,
-    /// The lookup of the environment variables that complete the configuration.
-    pub environment: fn(&str) -> Option<String>,
-    /// The settings of the connection to the datastore.
-    pub datastore_config: &'a DatastoreConfig,
-    /// The datastore.
-    pub store: &'a Datastore,
-    /// The Kubernetes API.
-    pub api: &'a KubernetesApi,
-    /// The node of deferred DELs that do not name one; empty if the node's name is unknown.
-    pub node: &'a str,
-    /// The ID of the container whose call replays; empty for the agent.
-    pub replaying_container: &'a str,
-    /// Name and identity of the datastore, as in the entries of the journal.
-    pub target: DatastoreIdentity,
-}
 
 /// Returns the entry for the remaining work of this call's DEL. `reason` is the error because of which it is deferred.
 pub fn pending_del(cx: &Context, reason: &CniError) -> PendingDel {
@@ -98,127 +48,14 @@ pub fn pending_del(cx: &Context, reason: &CniError) -> PendingDel {
     }
 }
 
-impl<'a> Replayer<'a> {
-    /// Prepares the replays of a call of the plugin whose datastore has responded. Reads the identity of the datastore:
-    /// the configuration may name another datastore now than at the time of the DEL.
-    async fn for_call(cx: &'a Context) -> Replayer<'a> {
-        let Context { call, datastore_config, store, api, .. } = cx;
-        let target = read_identity(store, cx.datastore_name()).await;
-        let (node, replaying_container) = (&cx.workload.node, &call.container_id);
-        let environment = |name: &str| std::env::var(name).ok();
-        Replayer { conf: &call.conf, environment, datastore_config, store, api, node, replaying_container, target }
-    }
-
-    /// Replays a bounded number of deferred DELs. After a failure, which is logged, the entry stays for a later replay.
-    pub async fn replay_some(&self, locked: &LockedJournal<'_>) -> ReplayOutcome {
-        self.replay_by_urgency(locked, DEFAULT_LIMIT, |_| Urgency::NotRequired).await
-    }
-
-    /// Replays all deferred DELs with [`Urgency::Required`], and then the others until `limit`. The limit counts the
-    /// required ones, too. Stops earlier after a failure of one of the others that shows an unreachable datastore.
-    async fn replay_by_urgency(
-        &self,
-        locked: &LockedJournal<'_>,
-        limit: ReplayLimit,
-        urgency: impl Fn(&PendingDel) -> Urgency,
-    ) -> ReplayOutcome {
-        let begun = Instant::now();
-        let mut entries = self.pending_entries(locked);
-        entries.sort_by_key(|(_, pending_del)| urgency(pending_del));
-        let (mut attempts, mut replayed, total) = (0, 0, entries.len());
-        for (entry, pending_del) in entries {
-            let is_required = urgency(&pending_del) == Urgency::Required;
-            if !is_required && (attempts >= limit.entries || begun.elapsed() >= limit.time) {
-                break;
-            }
-            attempts += 1;
-            let span = self.span_of(&pending_del);
-            let Err(error) = self.replay(locked, &entry, &pending_del).instrument(span.clone()).await else {
-                replayed += 1;
-                continue;
-            };
-            let _entered = span.entered();
-            tracing::warn!(
-                entry = %entry.display(), %error,
-                "cannot complete the replay of a deferred DEL; the journal entry stays for a later replay"
-            );
-            // An entry whose replay always fails must not block the others.
-            if let Err(error) = locked.postpone(&entry) {
-                tracing::warn!(
-                    entry = %entry.display(), %error,
-                    "cannot postpone the journal entry; later replays may try this entry before others"
-                );
-            }
-            // With this code the datastore is probably unreachable for all further deferred DELs.
-            if error.code == Code::TRY_AGAIN && !is_required {
-                break;
-            }
-        }
-        ReplayOutcome { replayed, remaining: total - replayed }
-    }
-
-    /// Records the identity of this datastore, and returns its deferred DELs. Omits entries without a node if this
-    /// process does not know the name of the node either.
-    fn pending_entries(&self, locked: &LockedJournal<'_>) -> Vec<(PathBuf, PendingDel)> {
-        if let Err(error) = locked.record_identity(&self.target) {
-            tracing::warn!(
-                datastore = %self.target.name, %error,
-                "cannot completely record the identity of the datastore; the stored identity, or some journal entries \
-                 without an identity, stay as they are"
-            );
-        }
-        let mut entries = locked.pending(&self.target);
-        entries.retain(|(_, pending_del)| !pending_del.node.is_empty() || !self.node.is_empty());
-        entries
-    }
-
-    /// Replays one deferred DEL: removes the addresses from the endpoint and then releases them, as in DEL, and removes
-    /// the journal entry. The addresses stay allocated if the container has another interface.
-    async fn replay(&self, locked: &LockedJournal<'_>, entry: &Path, pending_del: &PendingDel) -> Result<(), CniError> {
-        let pending_del = &pending_del.clone().with_default_node(self.node);
-        let workload = pending_del.attachment();
-        let store = self.store;
-        let endpoints = ContainerEndpoints::new(store, workload.clone()).including_unnamed(&pending_del.pod_uid);
-        endpoints.delete_own().await.map_err(|error| cni_error(&error))?;
-        // On Kubernetes a pod has one endpoint, independent of the name of its interface.
-        let is_shared = !matches!(store, Datastore::Kubernetes(_)) && has_other_endpoint(store, &workload).await?;
-        if is_shared {
-            tracing::info!(
-                "keeping the addresses of a deferred DEL: the container has an endpoint with another interface name"
-            );
-        } else {
-            ipam::release::release_deferred(store, pending_del, &endpoints).await?;
-            Box::pin(self.release_vmi(pending_del, &endpoints)).await?;
-        }
-        locked.remove(entry).map_err(journal_error)?;
-        let PendingDel { network, ifname, .. } = pending_del;
-        tracing::info!(%network, %ifname, "replayed a deferred DEL and removed its journal entry");
-        Ok(())
-    }
-
-    /// Removes the pod of a deferred DEL from the owners of its VMI's addresses. Does nothing without a VMI or a
-    /// configured API server.
-    async fn release_vmi(&self, pending_del: &PendingDel, endpoints: &impl Listings) -> Result<(), CniError> {
-        if !vmi::may_have_had_vmi(pending_del) || !kubernetes_api::is_configured(self.conf, self.datastore_config) {
-            return Ok(());
-        }
-        let opened;
-        let api = match self.api {
-            // The call itself sends no request to the Kubernetes API.
-            KubernetesApi::Unused => {
-                opened = KubernetesApi::with_environment(self.conf, self.datastore_config, self.environment)?;
-                &opened
-            }
-            api => api,
-        };
-        let Some(api) = api.reached(self.store) else { return Ok(()) };
-        vmi::release_deferred(self.store, api, pending_del, endpoints).await
-    }
-
-    /// Returns the span of the log lines of a replay, which name the attachment of the deferred DEL.
-    fn span_of(&self, pending_del: &PendingDel) -> Span {
-        Subject::of_attachment(&pending_del.attachment()).span(self.replaying_container)
-    }
+/// Prepares the replays of a call of the plugin whose datastore has responded. Reads the identity of the datastore:
+/// the configuration may name another datastore now than at the time of the DEL.
+async fn replayer_for_call(cx: &Context) -> Replayer<'_> {
+    let Context { call, datastore_config, store, api, .. } = cx;
+    let target = read_identity(store, cx.datastore_name()).await;
+    let (node, replaying_container) = (&cx.workload.node, &call.container_id);
+    let environment = |name: &str| std::env::var(name).ok();
+    Replayer { conf: &call.conf, environment, datastore_config, store, api, node, replaying_container, target }
 }
 
 /// Returns name and identity of the datastore, as in the entries of the journal. If the identity cannot be read, the
@@ -268,7 +105,7 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
     let is_urgent = pending_dels.any(|pending_del| target.urgency(pending_del) == Urgency::Required);
     // The identity is read before the lock is taken: the request may wait for a busy server, and other calls wait for
     // the lock.
-    let replayer = Replayer::for_call(cx).await;
+    let replayer = replayer_for_call(cx).await;
     let must_wait = is_own_pending || is_urgent;
     let locked = if must_wait { cx.journal.lock().map(Some) } else { cx.journal.try_lock() };
     let locked = match locked {
@@ -351,7 +188,7 @@ async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
     if !removes_own && !cx.journal.may_contain(&cx.datastore_name()) {
         return;
     }
-    let replayer = Replayer::for_call(cx).await;
+    let replayer = replayer_for_call(cx).await;
     if removes_own {
         let pending_here = replayer.pending_entries(&locked);
         for (entry, _) in pending_here.iter().filter(|(_, pending_del)| is_own(cx, pending_del)) {
@@ -387,20 +224,6 @@ async fn without_waiting_for_busy_server<T>(cx: &Context, busy_until: Instant, w
     let outcome = work.await;
     busy_server::wait_until(busy_until, &cx.store, &cx.api);
     outcome
-}
-
-/// Returns true if the container has an endpoint with another interface name. The names of the handle and of the host's
-/// end do not contain the interface name, so both belong to that endpoint then. A DEL that reaches the datastore
-/// applies the same rule.
-async fn has_other_endpoint<S: Store>(store: &S, workload: &WorkloadIdentity) -> Result<bool, CniError> {
-    let (Ok(key), Ok(select)) = (workload.key(), workload.endpoint_select()) else { return Ok(false) };
-    let endpoints = store.list::<WorkloadEndpoint>(&select).await;
-    let endpoints = endpoints.map_err(|error| store_error("list the endpoints", &error))?;
-    Ok(endpoints.iter().any(|entry| {
-        workload.is_endpoint_name(&entry.key.name)
-            && entry.key != key
-            && entry.value.spec.container_id == workload.container_id
-    }))
 }
 
 #[cfg(test)]

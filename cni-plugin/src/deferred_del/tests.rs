@@ -1,10 +1,16 @@
 mod limits;
 
+use std::path::Path;
+
 use datastore::Local;
 use datastore::config::LocalConfig;
-use libcalico::workload::{ContainerIdentity, Orchestrator, PodIdentity};
+use libcalico::api::WorkloadEndpoint;
+use libcalico::store::Store as _;
+use libcalico::workload::{ContainerIdentity, Orchestrator, PodIdentity, WorkloadIdentity};
 
+use super::replayer::has_other_endpoint;
 use super::*;
+use crate::endpoint::ContainerEndpoints;
 use crate::testing::open;
 
 fn workload(container_id: &str, ifname: &str, orchestrator: Orchestrator) -> WorkloadIdentity {

@@ -1,5 +1,7 @@
 //! Tests of the deferred DELs that an ADD replays before it continues.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::*;

@@ -71,7 +71,7 @@ impl Audit {
         Ok(Audit { log, begin })
     }
 
-    /// Returns every request in order of arrival. Waits for the responses of running requests, at most [`SETTLED`].
+    /// Returns every request in order of arrival. Waits for the responses of running requests, at most `SETTLED`.
     pub fn requests(&self) -> Result<Vec<Request>> {
         let deadline = Instant::now() + SETTLED;
         loop {

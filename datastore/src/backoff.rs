@@ -47,8 +47,8 @@ pub(crate) struct RetryPause {
 }
 
 impl RetryPause {
-    /// Creates a pause whose minimum is half of `pause`, or `retry_after` if that is longer. The random addition is at
-    /// most half of `pause`, or an eighth of `retry_after` if that is longer.
+    /// Creates a pause of a minimum and a random addition. The minimum is half of `pause`, or the server's `retry_after`
+    /// if that is longer. The addition is at most half of `pause`, or an eighth of `retry_after` if that is longer.
     pub(crate) fn new(pause: Duration, retry_after: Option<Duration>) -> RetryPause {
         let retry_after = retry_after.unwrap_or_default();
         RetryPause { minimum: retry_after.max(pause / 2), spread: (retry_after / 8).max(pause / 2) }

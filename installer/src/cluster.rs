@@ -176,7 +176,8 @@ async fn create_missing(
             None => tracing::info!("created IPAMConfig default, with strictAffinity"),
             Some(existing) if !existing.strict_affinity => {
                 tracing::warn!(
-                    "the existing IPAMConfig has strictAffinity: false and stays; change it with kubectl patch"
+                    "the existing IPAMConfig has strictAffinity: false and stays; change it with kubectl patch, or on \
+                     etcd with calicoctl ipam configure --strictaffinity=true"
                 );
             }
             Some(_) => {}

@@ -68,7 +68,7 @@ impl PodQueries {
             lookup.labels = Some(found.value.metadata.labels);
         }
         let pod = pod_ticket.map(|ticket| answers.get(&ticket)).transpose().map_err(VmiError::from)?.flatten();
-        // A DEL of a pod that is deleted already releases the addresses under the container's own handle.
+        // If the pod no longer exists, no VMI is found. A DEL then releases the addresses under the container's handle.
         let pod = pod.map(|entry| entry.value);
         let detected = vmi::detect(Some(api), store, pod.as_ref()).await.map_err(VmiError::from)?;
         lookup.vmi = match call.command {

@@ -93,7 +93,7 @@ async fn operate(call: &Call) -> Result<String, CniError> {
             let handles = ipam.handles_to_read(store);
             let (inputs, lookup) = join(ReleaseInputs::read(store, &handles), lookup).await;
             let inputs = inputs.map_err(store_error)?;
-            tracing::debug!(exist = !inputs.is_empty(), "read the container's handles");
+            tracing::debug!(any_exists = !inputs.is_empty(), "read the container's handles");
             lookup?.apply_to(&mut ipam);
             cni::del(store, &clock, &ipam, inputs).await.map(|()| String::new())
         }

@@ -85,7 +85,7 @@ impl CniArgs {
     /// Returns the pod, for operations that require one.
     ///
     /// # Errors
-    /// Code 4. The error names the missing keys and the way to set them.
+    /// Code 4. The error names the keys that `CNI_ARGS` lacks, and the way to set them.
     pub fn require_pod(&self) -> Result<Pod<'_>, CniError> {
         self.pod().ok_or_else(|| {
             let keys = [("K8S_POD_NAMESPACE", &self.pod_namespace), ("K8S_POD_NAME", &self.pod_name)];

@@ -196,7 +196,8 @@ impl Proxy {
         self.state.plugin.send_replace(None);
     }
 
-    /// Breaks all connections and refuses new ones until the proxy is armed again. No request passes once this returns.
+    /// Breaks all connections and refuses new ones until the next call of [`Proxy::arm`], with or without a fault. No
+    /// request passes once this returns.
     pub fn go_away(&self) {
         self.arm(None);
         self.break_connections();

@@ -115,7 +115,7 @@ pub(crate) async fn replay_repeatedly(
                 (remaining, reported) = (pass.remaining, None);
                 if pass.replayed > 0 {
                     tracing::info!(
-                        "replayed {} deferred DELs; {} remain for this datastore",
+                        "replayed {} deferred DELs; {} remain for a later pass",
                         pass.replayed,
                         pass.remaining
                     );

@@ -2,9 +2,11 @@
 //!
 //! ```text
 //! own programs ─┐
-//!               ├▶ plan (pure) ─▶ recorded in the state ─▶ temporary copy ─ digest ─ test run ─▶ renamed into place
+//!               ├▶ plan (pure) ─▶ digests recorded in the state ─▶ temporary copy ─▶ digest compared ─▶ renamed
 //! directories ──┘
 //! ```
+//!
+//! The copy of `calico` is also run once before it is renamed.
 
 mod plan;
 
@@ -59,7 +61,7 @@ impl Binaries {
             } else {
                 let denied = UnwritableDirectory::denied(&dir);
                 let reason = denied.map_or(SkipReason::NotWritable, SkipReason::OfAnotherUser);
-                tracing::info!("{} {reason}, skipping", dir.display());
+                tracing::info!("{} {reason}, skipping the directory", dir.display());
                 skipped.push((dir, reason));
             }
         }

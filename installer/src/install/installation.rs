@@ -141,7 +141,7 @@ impl Installation<'_> {
         loop {
             match kubeconfig::ensure(account, &request, net_dir) {
                 Err(error) if error.is_temporary() && begun.elapsed() + PAUSE < settings.trial_time => {
-                    tracing::info!("cannot ensure the plugins' token yet, trying again: {error}");
+                    tracing::info!("cannot get a valid token for the plugins yet, trying again: {error}");
                 }
                 ensured => return ensured,
             }
@@ -225,8 +225,8 @@ impl Installation<'_> {
         match state.save(self.layout) {
             Ok(()) => {}
             Err(error) if self.layout.has_persistent_state() => tracing::warn!(
-                "cannot record the installed files: {error}; until a run records them, plugins other than Calico's are \
-                 not updated and `calico uninstall` keeps unrecorded files"
+                "cannot record the installed files: {error}; `calico uninstall` keeps unrecorded files, and later \
+                 installations update unrecorded plugins only with UPDATE_CNI_BINARIES=true"
             ),
             Err(error) => tracing::info!(
                 "cannot record the installed files: {error}; /var/lib/calico is not mounted in this container"

@@ -79,8 +79,8 @@ pub(super) fn programs_in_use(layout: &Layout, net_dir: &str, found: &[FoundFile
     named
 }
 
-/// Returns the programs that a configuration names: the plugins, their IPAM plugins, and those in the `delegates` of
-/// Multus.
+/// Returns the programs that a configuration names: its plugins, their IPAM plugins, and the plugins and IPAM plugins
+/// of the configurations in `delegates` (Multus).
 fn programs(conf: &Map<String, Value>) -> Vec<&str> {
     let mut named = Vec::new();
     for plugin in template::plugins(conf) {

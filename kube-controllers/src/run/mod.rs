@@ -109,7 +109,7 @@ impl Process {
                 "the Lease was not released within {STOP_DEADLINE:?}; another replica takes the Lease when it expires"
             );
         }
-        tracing::info!("the process ends");
+        tracing::info!("all controllers and the leader election have ended; the process ends");
         ended
     }
 
@@ -186,7 +186,8 @@ async fn run_controllers(context: &Context, status: &Status) {
     loop {
         match run_until_changed(context, status).await {
             LifecycleEnd::Stopped => return,
-            // Upstream's text. A parent process writes it there before it restarts the controllers (KC-101).
+            // Upstream's text (KC-101). In upstream a parent process logs it and starts the controllers' process again.
+            // Here the controllers restart within the process.
             LifecycleEnd::Changed => tracing::info!("Received exit status 129, restarting"),
             LifecycleEnd::Failed => {
                 tracing::warn!("Received exit status 129, restarting");

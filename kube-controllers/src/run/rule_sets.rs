@@ -123,8 +123,8 @@ fn report(context: &Context, settings: &Settings, refused: &BTreeSet<RuleSet>) {
         if is_missing && !was_missing {
             tracing::warn!(
                 role = %format!("calico-kube-controllers-{}", set.name()),
-                "the role of an enabled controller is missing; the controller starts within a minute after the role \
-                 is bound"
+                "the role of an enabled controller is missing or not bound, so the controller does not run; it starts \
+                 within a minute after the role is bound"
             );
         }
     }

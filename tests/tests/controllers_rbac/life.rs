@@ -65,7 +65,8 @@ impl Life<'_> {
         }
     }
 
-    /// Returns true if the block of the missing node is deleted, and the Service's handle is the only one.
+    /// Returns true if the block of `n2`, which has no Kubernetes Node, is deleted, and only the Service's handle is
+    /// left.
     fn is_collected(&self) -> bool {
         let (handles, blocks) = self.world.handles_and_blocks();
         handles.len() == 1 && !blocks.iter().any(|block| block.starts_with("10-65-2-0"))

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::scene::{Examined, is_good, on_a_good_node};
 
-/// The check of the token reports its expiry, and every request to the API server is rejected.
+/// The API server rejects both tokens. Only the expiry of the first is visible in the token itself.
 #[test]
 fn doctor_reports_an_expired_or_revoked_token() {
     on_a_good_node(|scene| {

@@ -75,8 +75,8 @@ pub struct EndpointPlan {
     pub device: DeviceType,
     /// MAC address of the pod's end. On ADD, `None` lets the kernel choose. On CHECK, `None` accepts any.
     pub container_mac: Option<MacAddr>,
-    /// Routes inside the pod, of either family. Routes of a family without an address are skipped. See
-    /// [`default_routes`].
+    /// Routes inside the pod, of either family. [`Self::container_end`] omits the routes of a family in which the pod
+    /// has no address.
     pub routes: Vec<Cidr>,
     /// Next hop of the pod's IPv4 routes.
     pub ipv4_gateway: Ipv4Addr,

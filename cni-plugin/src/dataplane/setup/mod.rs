@@ -157,7 +157,7 @@ pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneEr
     if link.alias.as_ref() != Some(alias) {
         tracing::warn!(
             interface = link.name,
-            "keeping the host interface of the failed ADD: its alias is not the one that this ADD set"
+            "this ADD failed and keeps the host interface: the interface has another alias than this ADD set"
         );
         return Ok(());
     }

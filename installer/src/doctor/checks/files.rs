@@ -86,8 +86,8 @@ fn check_origin(observation: String, program: &RequiredProgram, own_version: &st
     let other = program.version.as_deref().filter(|version| *version != own_version);
     match (program.origin, other) {
         (ProgramOrigin::Other, _) => {
-            // By default the installer replaces Calico's own programs, but keeps a file that it did not install under
-            // the name of any other plugin.
+            // By default the installer replaces `calico` and `calico-ipam`, whoever wrote them. It replaces the file of
+            // any other plugin only if it installed that file itself.
             let remedy = match program.name.as_str() {
                 CALICO | CALICO_IPAM => format!("unless another installer wrote it on purpose: {REINSTALL}"),
                 _ => format!("unless it is there on purpose: remove the file, and {REINSTALL}"),

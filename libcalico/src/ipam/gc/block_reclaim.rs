@@ -33,8 +33,8 @@ pub struct DeletedNode {
 }
 
 impl DeletedNode {
-    /// Returns true if fresh reads find that the node is deleted, false if it exists or could not be read. If the
-    /// node's name in Kubernetes is known, the Kubernetes node decides, otherwise the Calico node (KC-431).
+    /// Returns true if the deciding lookup found no node, and false if the node exists or could not be read. The lookup
+    /// of the Kubernetes node decides if `self.kubernetes` names it, and otherwise that of the Calico node (KC-431).
     pub fn is_gone(&self, calico: Lookup<()>, kubernetes: Lookup<()>) -> bool {
         Lookup::Absent == if self.kubernetes.is_some() { kubernetes } else { calico }
     }

@@ -301,8 +301,8 @@ impl Index {
         }
     }
 
-    /// Counts a released address for the metrics and removes it from the index. The event of the block would remove the
-    /// address, too, but arrives later.
+    /// Counts a released address for the metrics and removes it from the index. The watch event of the block's write
+    /// would remove the address, too, but arrives later.
     pub fn released(&mut self, suspect: &Suspect) {
         self.gauges.reclaimed(suspect);
         let Some(row) = self.row_of(suspect) else { return };

@@ -310,8 +310,8 @@ fn missing_kubevirt_throughout_the_grace_period_makes_vmi_addresses_leaks() {
     assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(LeakReason::NoKubeVirt)]);
 }
 
-/// The owner of a VMI's address changes without a new sequence number (KC-422). The new owner's node counts the
-/// address, and a release that was decided before the change is not done.
+/// A VMI's address gets another owner and keeps its sequence number (KC-422). The metrics then count the address for
+/// the new owner's node, and a release that was decided before the change is not done.
 #[test]
 fn new_owner_of_a_vmi_address_is_counted_and_prevents_a_decided_release() {
     let mut cluster = cluster();

@@ -28,6 +28,7 @@ on_each_datastore!(
     node_name_comes_from_the_first_source_with_a_value,
     mesos_labels_become_labels_of_the_endpoint,
     add_waits_for_readiness_gates,
+    add_asks_readiness_gates_without_the_proxy_of_the_environment,
     del_does_not_check_readiness_gates,
     container_forwards_packets_only_if_allow_ip_forwarding_is_set,
     both_ends_have_the_configured_number_of_queues,
@@ -301,6 +302,15 @@ fn add_waits_for_readiness_gates(cluster: &Cluster<'_>) {
     assert_eq!((asked_open.load(Ordering::SeqCst), asked_late.load(Ordering::SeqCst)), (1, 2));
     let sleeps = fs::read_to_string(&trace).unwrap();
     assert_eq!(sleeps.matches("{tv_sec=5, tv_nsec=0}").count(), 1, "{sleeps}");
+}
+
+fn add_asks_readiness_gates_without_the_proxy_of_the_environment(cluster: &Cluster<'_>) {
+    let (gate, asked) = gate(0);
+    let conf = prepared(cluster, json!({ "readiness_gates": [gate] }));
+    let call = cluster.verb("ADD", &cluster.pod(1), &conf);
+    let proxied = ["HTTP_PROXY", "http_proxy", "ALL_PROXY"].into_iter();
+    proxied.fold(call, |call, name| call.env(name, "http://127.0.0.1:1")).run().unwrap().success();
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
 
 /// A pod must always be deletable.

@@ -56,8 +56,9 @@ fn wait_for_all(gates: &[String], timeouts: GateTimeouts) -> Result<(), CniError
 }
 
 fn wait_for_gate(gate: &str, timeouts: GateTimeouts) -> Result<(), CniError> {
-    let settings = ureq::Agent::config_builder().timeout_global(Some(timeouts.probe)).http_status_as_error(false);
-    let agent = settings.build().new_agent();
+    // The runtime's proxy, which the plugin inherits, is for registries of images. A gate is usually on this node.
+    let settings = ureq::Agent::config_builder().proxy(None);
+    let agent = settings.timeout_global(Some(timeouts.probe)).http_status_as_error(false).build().new_agent();
     let deadline = Instant::now() + timeouts.total;
     loop {
         let refusal = match agent.get(gate).call() {

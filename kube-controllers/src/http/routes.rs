@@ -58,8 +58,8 @@ impl Routes {
 /// Returns the table of components, one per line. The HTTP status is 200 if the process is ready, and 503 otherwise.
 fn readiness(status: &Status) -> HttpResponse {
     let lines = status.readiness().into_iter().map(|(name, Condition { ready, reason })| {
-        let state = if ready { "ready".to_owned() } else { format!("not ready  {reason}") };
-        format!("{name:<16} {state}\n")
+        let state = if ready { "ready" } else { "not ready" };
+        format!("{}\n", format!("{name:<16} {state}  {reason}").trim_end())
     });
     let code = if status.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     text(code, lines.collect::<String>())

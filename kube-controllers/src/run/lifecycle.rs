@@ -71,7 +71,7 @@ pub(super) async fn run_until_changed(context: &Context, status: &Status) -> Lif
         biased;
         () = stop.cancelled() => LifecycleEnd::Stopped,
         () = wait_for_restart(&settings, context.settings.clone()) => LifecycleEnd::Changed,
-        () = rule_sets::await_change(&context, &refused) => LifecycleEnd::Changed,
+        () = rule_sets::await_change(&context, status, &refused) => LifecycleEnd::Changed,
         Some(ended) = tasks.join_next() => {
             tracing::error!("a controller ended unexpectedly; restarting all controllers: {ended:?}");
             LifecycleEnd::Failed

@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::context::Context;
 use crate::settings::{ControllerName, Mode, Settings};
+use crate::status::{Component, Status};
 
 /// Interval at which the API server is asked again which rights this process has.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -99,13 +100,14 @@ async fn is_refused(kubernetes: &kube::Client, [group, resource, subresource, ve
     answer["status"]["allowed"].as_bool().map(|is_allowed| !is_allowed)
 }
 
-/// Waits until the API server refuses other sets than `refused`. Logs and sets a metric for each refused set whose
-/// controller the settings enable. The log does not repeat a set after a restart of all controllers.
-pub(super) async fn await_change(context: &Context, refused: &BTreeSet<RuleSet>) {
+/// Waits until the API server refuses other sets than `refused`. For each refused set whose controller the settings
+/// enable, writes a log line, sets a metric and adds the role to the status. The log does not repeat a set after a
+/// restart of all controllers.
+pub(super) async fn await_change(context: &Context, status: &Status, refused: &BTreeSet<RuleSet>) {
     let mut settings = context.settings.clone();
     loop {
         let current = settings.borrow_and_update().clone();
-        report(context, &current, refused);
+        report(context, status, &current, refused);
         tokio::select! {
             () = sleep(INTERVAL) => {}
             Ok(()) = settings.changed() => continue,
@@ -116,17 +118,32 @@ pub(super) async fn await_change(context: &Context, refused: &BTreeSet<RuleSet>)
     }
 }
 
-fn report(context: &Context, settings: &Settings, refused: &BTreeSet<RuleSet>) {
+fn report(context: &Context, status: &Status, settings: &Settings, refused: &BTreeSet<RuleSet>) {
+    let mut missing = Vec::new();
     for set in ALL {
         let is_missing = refused.contains(&set) && set.is_enabled(settings);
         let was_missing = context.metrics.set_missing_rights(set.name(), is_missing);
+        let role = format!("calico-kube-controllers-{}", set.name());
         if is_missing && !was_missing {
             tracing::warn!(
-                role = %format!("calico-kube-controllers-{}", set.name()),
+                %role,
                 "the role of an enabled controller is missing or not bound, so the controller does not run; it starts \
                  within a minute after the role is bound"
             );
         }
+        if is_missing {
+            missing.push(role);
+        }
+    }
+    match &missing[..] {
+        [] => status.remove(Component::Roles),
+        missing => status.ready_with_note(
+            Component::Roles,
+            format!(
+                "the controllers of these roles do not run, because the roles are not bound: {}",
+                missing.join(", ")
+            ),
+        ),
     }
 }
 

@@ -28,7 +28,7 @@ pub struct Condition {
     /// True if the component is ready.
     #[serde(rename = "Ready", default)]
     pub ready: bool,
-    /// The reason why the component is not ready.
+    /// The reason why the component is not ready, or a note on a ready component.
     #[serde(rename = "Reason", default)]
     pub reason: String,
 }

@@ -49,6 +49,8 @@ pub enum Component {
     Lists,
     /// No work is stuck. Required while some work is stuck.
     Work,
+    /// The roles of the enabled controllers. Always ready; listed, with the missing roles, while one is missing.
+    Roles,
 }
 
 /// The readiness of the process. Cheap to clone; all clones share it.
@@ -72,6 +74,7 @@ impl fmt::Display for Component {
             Component::Configuration => "KubeControllersConfiguration",
             Component::Lists => "Lists",
             Component::Work => "Work",
+            Component::Roles => "Roles",
         })
     }
 }
@@ -99,6 +102,11 @@ impl Status {
     /// Records that the component is ready.
     pub fn ready(&self, component: Component) {
         _ = self.set(component, Condition { ready: true, reason: String::new() });
+    }
+
+    /// Records that the component is ready, with a text that `/readyz` shows.
+    pub fn ready_with_note(&self, component: Component, note: String) {
+        _ = self.set(component, Condition { ready: true, reason: note });
     }
 
     /// Records that the component is not ready, for a reason that `check-status` prints. Returns false if the same was

@@ -1,6 +1,8 @@
 //! An enabled controller whose role is missing: the log names the role once, the other controllers run, and the
 //! controller starts when the role is bound.
 
+use std::fs;
+
 use integration_tests::controllers::{Controllers, PATIENCE, World, await_that};
 use integration_tests::kubernetes::{Role, with_kubernetes};
 use libcalico::kubernetes::ApiGroup;
@@ -49,11 +51,15 @@ fn controller_without_its_role_is_named_once_and_starts_when_the_role_is_bound()
             audit.of(&account.user).unwrap().into_iter().filter(|one| one.code == Some(403)).collect();
         assert!(refused.is_empty(), "{refused:#?}");
         assert_eq!((named("load-balancer"), named("host-endpoints")), (1, 1));
+        let status = || fs::read_to_string(controllers.status_file()).unwrap();
+        let roles = "not bound: calico-kube-controllers-load-balancer, calico-kube-controllers-host-endpoints";
+        assert!(status().contains(roles), "{}", status());
 
         api.cluster_role(NAME, &role.rules()).unwrap();
         until(&controllers, "the Service has its address", || world.shown("web") == ["10.80.0.7"]);
         until(&controllers, "the node has an endpoint", || !world.calico("hostendpoints", "n1-auto-hep").is_null());
         assert_eq!((named("load-balancer"), named("host-endpoints")), (1, 1));
+        until(&controllers, "the status names no role", || !status().contains("Roles"));
         assert!(controllers.terminate().unwrap().success());
     });
 }

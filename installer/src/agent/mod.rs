@@ -217,7 +217,7 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
         match token.check().await {
             TokenCheck::Valid => self.status.get().record_answer(),
             TokenCheck::Rejected => {
-                self.status.get().counts.rejected += 1;
+                self.status.get().record_rejection();
                 self.renew(RefreshReason::Rejected).await;
             }
             TokenCheck::Unanswered(reason) => {
@@ -245,6 +245,7 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
                 tracing::info!("the plugins have a new token, valid for {} s: {reason}", lifetime.as_secs());
                 status.token = Some(HeldToken { received_at, lifetime });
                 status.expires = Some(expires);
+                status.is_rejected = false;
                 status.counts.refreshes += 1;
                 (status.last_failure, status.unanswered) = (None, 0);
             }

@@ -25,6 +25,8 @@ pub struct Status {
     pub token: Option<HeldToken>,
     /// That token's expiry, in seconds since 1970, as the API server reported it.
     pub expires: Option<i64>,
+    /// True if the last test of the plugins' token found it rejected or missing, and no token was written since.
+    pub is_rejected: bool,
     /// The last attempt to renew the token; `None` before the first attempt.
     pub last_attempt: Option<RefreshAttempt>,
     /// The planned pause after that attempt; zero before the first attempt.
@@ -88,8 +90,9 @@ pub struct Counts {
 impl Status {
     /// Returns `Ok` if the last check of the files left no problem and no [`suspension`](Self::suspension), if runtimes
     /// are not known to use a configuration without Calico's plugin, if kubelet's reports do not make the agent not
-    /// ready and, if this agent manages the token, a quarter of the token's lifetime remains and fewer than
-    /// `UNANSWERED_LIMIT` requests in a row got no response. Returns the reason otherwise (INST-51).
+    /// ready and, if this agent manages the token, the last test did not find the token rejected or missing, a quarter
+    /// of its lifetime remains, and fewer than `UNANSWERED_LIMIT` requests in a row got no response. Returns the reason
+    /// otherwise (INST-51).
     pub fn readiness(&self, now: Duration) -> Result<(), ProbeFailure> {
         if self.manages_token {
             self.check_token(now)?;
@@ -105,6 +108,11 @@ impl Status {
             return Err(ProbeFailure(format!("the plugins have no token: {reason}")));
         };
         let because = self.last_failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default();
+        if self.is_rejected {
+            return Err(ProbeFailure(format!(
+                "the API server rejects the plugins' token, or the kubeconfig has none{because}"
+            )));
+        }
         if !held.is_fresh(now) {
             let seconds = held.remaining(now).as_secs();
             return Err(ProbeFailure(format!(
@@ -129,9 +137,17 @@ impl Status {
         self.last_failure = Some(reason);
     }
 
-    /// Records that the API server accepted the token in a test. If the previous request got no response, this clears
-    /// the reason of the last failure. Otherwise the reason stays until a token request succeeds.
+    /// Records a test that found the plugins' token rejected or missing.
+    pub fn record_rejection(&mut self) {
+        self.counts.rejected += 1;
+        self.is_rejected = true;
+    }
+
+    /// Records that the API server accepted the token in a test; another program may have written it. If the previous
+    /// request got no response, this clears the reason of the last failure. Otherwise the reason stays until a token
+    /// request succeeds.
     pub fn record_answer(&mut self) {
+        self.is_rejected = false;
         if self.unanswered > 0 {
             tracing::info!("the API server answers again");
             (self.last_failure, self.unanswered) = (None, 0);
@@ -164,8 +180,9 @@ impl Status {
             text += &format!("# HELP calico_cni_{name} {help}\n# TYPE calico_cni_{name} {kind}\n");
             text += &format!("calico_cni_{name} {value}\n");
         };
-        let help = "Expiry of the plugins' token in seconds since 1970; 0 without a token.";
-        metric("gauge", "token_expiry_timestamp_seconds", help, self.expires.unwrap_or(0).into());
+        let help = "Expiry of the plugins' token in seconds since 1970; 0 without a token, or with a rejected one.";
+        let expires = self.expires.filter(|_| !self.is_rejected).unwrap_or(0);
+        metric("gauge", "token_expiry_timestamp_seconds", help, expires.into());
         for (name, help, count) in [
             ("token_refreshes_total", "Tokens that were requested and written to the kubeconfig.", refreshes),
             ("token_refresh_failures_total", "Failed attempts to renew the token.", failures),
@@ -246,6 +263,22 @@ mod tests {
         assert_eq!(missing.readiness(secs(101)).unwrap_err().to_string(), "calico is gone");
         let suspended = Status { suspension: Some("another installed".into()), ..good() };
         assert_eq!(suspended.readiness(secs(101)).unwrap_err().to_string(), "another installed");
+    }
+
+    #[test]
+    fn agent_is_not_ready_with_a_rejected_token() {
+        let mut status = good();
+        status.record_rejection();
+        let words = "the API server rejects the plugins' token, or the kubeconfig has none";
+        assert_eq!(status.readiness(secs(101)).unwrap_err().to_string(), words);
+        status.record_failure("no right".into());
+        assert_eq!(status.readiness(secs(101)).unwrap_err().to_string(), format!("{words}: no right"));
+        assert_eq!(status.liveness(secs(101)), Ok(()), "a restart does not return the right");
+        assert!(status.metrics().contains("\ncalico_cni_token_expiry_timestamp_seconds 0\n"));
+        assert!(status.metrics().contains("\ncalico_cni_token_refused_total 1\n"));
+        status.record_answer();
+        assert_eq!(status.readiness(secs(101)), Ok(()), "another program wrote a valid token");
+        assert!(status.metrics().contains("\ncalico_cni_token_expiry_timestamp_seconds 1700000600\n"));
     }
 
     #[test]

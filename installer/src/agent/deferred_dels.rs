@@ -3,7 +3,7 @@
 
 use std::error::Error;
 use std::future::pending;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ipam_plugin::datastore_settings;
@@ -12,10 +12,12 @@ use netconf::NetConf;
 use netconf::list::calico_plugin;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::conflist::Target;
 use crate::layout::Layout;
-use os::atomic_file::regular_file;
-
 use crate::node_conf;
+use crate::settings::Settings;
+use crate::state::State;
+use os::atomic_file::regular_file;
 
 /// Pause between two passes over the journal.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -68,11 +70,14 @@ pub enum ReplayError {
 }
 
 impl NodePlugins {
-    /// Reads the configuration file `file`. `net_dir` is the path of its directory on the node.
-    fn load(file: &Path, layout: &Layout, net_dir: &str) -> Result<NodePlugins, ReplayError> {
+    /// Reads the configuration that the installation wrote: also the list to which istio-cni or linkerd-cni converted a
+    /// single plugin, and the file that Cilium renamed. The datastore of the deferred DELs is still the same.
+    fn load(settings: &Settings, layout: &Layout) -> Result<NodePlugins, ReplayError> {
+        let state = State::load(layout).unwrap_or_default();
+        let file = Target::new(&layout.net_dir(&settings.net_dir), settings, &state).current_path();
         let read = || -> Result<NodePlugins, Box<dyn Error>> {
-            let text = regular_file::text(file)?;
-            let conf = node_conf::parse(&text, layout, net_dir)?;
+            let text = regular_file::text(&file)?;
+            let conf = node_conf::parse(&text, layout, &settings.net_dir)?;
             let value = node_conf::value(&text)?;
             // The name of the datastore must not depend on this container's environment: the runtime runs the plugin
             // with another.
@@ -80,18 +85,16 @@ impl NodePlugins {
             let datastore = datastore_name(&datastore_settings::with_environment(&on_node, None, |_| None)?);
             Ok(NodePlugins { conf, datastore, journal: layout.journal_dir(), reads_identity: false })
         };
-        read().map_err(|error| ReplayError::Conf { file: file.to_owned(), reason: error.to_string() })
+        read().map_err(|error| ReplayError::Conf { reason: error.to_string(), file })
     }
 }
 
 /// Replays deferred DELs through `replay` with the plugins' credentials. The pause between passes is one minute; it
-/// grows while none of the remaining entries can be replayed. `replay` is not called while the configuration `file` is
-/// missing or unusable, or if the state directory, which contains the journal, is not mounted in this container. Never
-/// returns.
+/// grows while none of the remaining entries can be replayed. `replay` is not called while the configuration is missing
+/// or unusable, or if the state directory, which contains the journal, is not mounted in this container. Never returns.
 pub(crate) async fn replay_repeatedly(
-    file: &Path,
+    settings: &Settings,
     layout: &Layout,
-    net_dir: &str,
     replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) {
     if !layout.has_persistent_state() {
@@ -102,7 +105,7 @@ pub(crate) async fn replay_repeatedly(
     let (mut identity_read_at, mut pause, mut reported, mut remaining) = (None::<Instant>, PAUSE, None, 0);
     loop {
         let reads_identity = identity_read_at.is_none_or(|at| at.elapsed() >= IDENTITY_INTERVAL);
-        let outcome = match NodePlugins::load(file, layout, net_dir) {
+        let outcome = match NodePlugins::load(settings, layout) {
             Ok(plugins) => replay(&NodePlugins { reads_identity, ..plugins }).await,
             Err(error) => Err(error),
         };
@@ -139,9 +142,8 @@ pub(crate) async fn replay_repeatedly(
 /// leaves no agent running. If the datastore fails or needs longer than `time_limit`, later calls of the plugin do this
 /// work.
 pub(crate) async fn replay_once(
-    file: &Path,
+    settings: &Settings,
     layout: &Layout,
-    net_dir: &str,
     time_limit: Duration,
     replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) {
@@ -149,7 +151,7 @@ pub(crate) async fn replay_once(
         return;
     }
     let replaying = async {
-        let plugins = NodePlugins::load(file, layout, net_dir)?;
+        let plugins = NodePlugins::load(settings, layout)?;
         replay(&NodePlugins { reads_identity: true, ..plugins }).await
     };
     let outcome = timeout(time_limit, replaying).await.unwrap_or(Err(ReplayError::Timeout(time_limit)));
@@ -180,6 +182,11 @@ mod tests {
     const LIST: &str = r#"{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"calico","datastore_type":"kubernetes",
         "kubernetes":{"kubeconfig":"/etc/cni/net.d/calico-kubeconfig"}}]}"#;
 
+    fn settings(variables: &[(&str, &str)]) -> Settings {
+        let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Settings::from_environment(&lookup, "n").unwrap()
+    }
+
     /// Runs the passes of one hour. `outcomes` are the outcomes of the first passes; later passes find an empty
     /// journal. Returns for each pass its start in seconds, and whether the pass was to read the identity of the
     /// datastore.
@@ -200,9 +207,9 @@ mod tests {
                 None => Ok(ReplayPass::default()),
             }
         };
-        let hour = sleep(Duration::from_secs(3600));
+        let (settings, hour) = (settings(&[]), sleep(Duration::from_secs(3600)));
         tokio::select! {
-            () = replay_repeatedly(&file, &layout, "/etc/cni/net.d", replay) => {}
+            () = replay_repeatedly(&settings, &layout, replay) => {}
             () = hour => {}
         }
         calls.into_inner()
@@ -230,8 +237,30 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
         let replay = async |_: &NodePlugins| panic!("nobody is asked");
-        let file = root.path().join("none.conflist");
-        let replaying = replay_repeatedly(&file, &layout, "/etc/cni/net.d", replay);
+        let settings = settings(&[]);
+        let replaying = replay_repeatedly(&settings, &layout, replay);
         assert!(tokio::time::timeout(Duration::from_secs(600), replaying).await.is_err());
+    }
+    #[test]
+    fn configuration_that_another_program_renamed_or_converted_is_read() {
+        let cilium = r#"{"name":"cilium","plugins":[{"type":"cilium-cni"}]}"#;
+        let list = LIST.replace("\"plugins\":[", "\"plugins\":[{\"type\":\"istio-cni\"},");
+        for (conf_name, files) in [
+            (
+                "10-calico.conflist",
+                [("05-cilium.conflist", cilium), ("10-calico.conflist.cilium_bak", LIST)].as_slice(),
+            ),
+            ("10-calico.conf", [("10-calico.conflist", list.as_str())].as_slice()),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let net_dir = root.path().join("etc/cni/net.d");
+            fs::create_dir_all(&net_dir).unwrap();
+            for (name, text) in files {
+                fs::write(net_dir.join(name), text).unwrap();
+            }
+            let layout = Layout::below(root.path());
+            let plugins = NodePlugins::load(&settings(&[("CNI_CONF_NAME", conf_name)]), &layout).unwrap();
+            assert_eq!(plugins.datastore, "kubernetes /etc/cni/net.d/calico-kubeconfig", "{conf_name}");
+        }
     }
 }

@@ -93,8 +93,7 @@ fn run_command(
         return run_agent(&installation, true, &lookup, replay);
     }
     if !settings.trial_time.is_zero() {
-        let conf = layout.net_dir(&settings.net_dir).join(&settings.conf_name);
-        process::block_on(deferred_dels::replay_once(&conf, layout, &settings.net_dir, REPLAY_TIME_LIMIT, replay));
+        process::block_on(deferred_dels::replay_once(&settings, layout, REPLAY_TIME_LIMIT, replay));
     }
     Ok(())
 }
@@ -110,7 +109,7 @@ fn run_agent(
     let Installation { settings, layout, account, .. } = *installation;
     let agent_settings = AgentSettings::from_environment(lookup)?;
     let net_dir = layout.net_dir(&settings.net_dir);
-    let (kubeconfig, conf) = (net_dir.join(kubeconfig::NAME), net_dir.join(&settings.conf_name));
+    let kubeconfig = net_dir.join(kubeconfig::NAME);
     let on_kubernetes = installation.plugin_conf().filter(|conf| conf.datastore.kind() == DatastoreType::Kubernetes);
     let configured = on_kubernetes.map(|conf| configured_group(&conf));
     let group = configured.zip(account.cloned()).map(|(configured, account)| ApiGroupWatch { account, configured });
@@ -121,7 +120,7 @@ fn run_agent(
         interval,
     });
     let mut reconciler = InstallReconciler::new(*installation, is_installer);
-    let replaying = deferred_dels::replay_repeatedly(&conf, layout, &settings.net_dir, replay);
+    let replaying = deferred_dels::replay_repeatedly(settings, layout, replay);
     let reconcile = || reconciler.reconcile();
     let bin_dirs = layout.bin_dirs().into_iter().map(|(_, directory)| directory);
     let directories = bin_dirs.chain([net_dir, layout.state_dir(), layout.run_dir()]).collect();

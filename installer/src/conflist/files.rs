@@ -62,6 +62,15 @@ impl Target {
         self.directory.join(&self.name)
     }
 
+    /// Returns the path of our configuration: that of the file, or of the file that Cilium renamed.
+    pub fn current_path(&self) -> PathBuf {
+        if self.renamed_by_cilium().is_some() { self.backup_path() } else { self.path() }
+    }
+
+    fn backup_path(&self) -> PathBuf {
+        self.path().with_added_extension(CILIUM_BACKUP)
+    }
+
     /// Returns our file under the name that Cilium gave it. Returns `None` if a file has our name, if there is no
     /// readable renamed file, or if runtimes do not use a configuration of Cilium's. Cilium with `cni.exclusive`
     /// renames each configuration of another program at once, so it would also rename a new file of ours.
@@ -70,8 +79,7 @@ impl Target {
             return None;
         }
         let (_, text) = selected(&self.directory)?;
-        let backup = self.path().with_added_extension(CILIUM_BACKUP);
-        let renamed = has_plugin(&text, |kind| kind == CILIUM).then(|| ReadFile::read(&backup))?;
+        let renamed = has_plugin(&text, |kind| kind == CILIUM).then(|| ReadFile::read(&self.backup_path()))?;
         renamed.ok().flatten().filter(|renamed| read_chain(&renamed.contents).is_some())
     }
 

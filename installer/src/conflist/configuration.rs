@@ -145,7 +145,8 @@ impl Conflist {
         let mut programs: Vec<ChainProgram> = Vec::new();
         for plugin in template::plugins(&list) {
             let is_ours = merged.rendering.contains_entry(&Entry::from(plugin.clone()));
-            for name in program_names(plugin) {
+            // libcni refuses a name with a separator.
+            for name in template::program_names(plugin).into_iter().filter(|name| !name.contains('/')) {
                 match programs.iter_mut().find(|program| program.name == name) {
                     Some(program) => program.is_ours |= is_ours,
                     None => programs.push(ChainProgram { name: name.to_owned(), is_ours }),
@@ -157,27 +158,5 @@ impl Conflist {
 
     pub(super) fn digest(&self) -> String {
         digest::of_bytes(self.text.as_bytes())
-    }
-}
-
-/// Returns the program of a plugin, and the programs that the plugin calls: its IPAM plugin, and its delegate as in
-/// Canal's configuration.
-fn program_names(plugin: &Map<String, Value>) -> Vec<&str> {
-    let called = ["ipam", "delegate"].iter().filter_map(|key| plugin.get(*key)?.as_object());
-    let names = called.flat_map(program_names);
-    // libcni refuses a name with a separator.
-    [template::kind(plugin)].into_iter().chain(names).filter(|name| !name.is_empty() && !name.contains('/')).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn programs_of_a_plugin_include_its_ipam_plugin_and_its_delegate() {
-        let text = r#"{"type": "flannel", "ipam": {}, "delegate": {"type": "calico", "ipam": {"type": "host-local"}}}"#;
-        assert_eq!(program_names(&template::parse(text).unwrap()), ["flannel", "calico", "host-local"]);
-        let text = r#"{"type": "../../etc/x", "ipam": {"type": "calico-ipam"}}"#;
-        assert_eq!(program_names(&template::parse(text).unwrap()), ["calico-ipam"]);
     }
 }

@@ -31,7 +31,8 @@ pub struct UnsupportedVersion {
 
 /// Checks that the programs of `conflist` support its `cniVersion`. Asks none if the configuration is in place already,
 /// or if it has no `cniVersion`. A program that lacks the version and that only foreign entries name is logged as a
-/// warning, and so is a program without a valid answer. Missing programs are skipped; another check reports them.
+/// warning, and so is a program without a valid answer. Missing programs are skipped: `template::find_problems` reports
+/// those of our entries, and foreign entries are the responsibility of their programs.
 ///
 /// # Errors Returns an error that names the programs of our entries that lack the version.
 pub(super) fn check(

@@ -4,6 +4,7 @@
 
 mod values;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -61,6 +62,16 @@ pub fn kind(plugin: &Map<String, Value>) -> &str {
     plugin.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
+/// Returns the programs of a plugin: its own, and those that it calls: its IPAM plugin, and its delegate as in Canal's
+/// configuration. The configurations in `delegates` (Multus) are networks of their own and do not count.
+#[must_use]
+pub fn program_names(plugin: &Map<String, Value>) -> Vec<&str> {
+    let called = ["ipam", "delegate"].iter().filter_map(|key| plugin.get(*key)?.as_object());
+    // The JSON parser limits the depth, and so this recursion.
+    let names = called.flat_map(program_names);
+    [kind(plugin)].into_iter().chain(names).filter(|name| !name.is_empty()).collect()
+}
+
 /// The newest version of the CNI specification that Calico's plugins support.
 const NEWEST: (u32, u32, u32) = (1, 1, 0);
 
@@ -71,9 +82,9 @@ pub enum ConfigProblem {
     Placeholder(String),
     /// The configuration contains no plugin.
     NoPlugin,
-    /// The program of a plugin is in none of the directories.
+    /// The program of a plugin, or one that the plugin calls, is in none of the directories.
     MissingProgram {
-        /// The type of the plugin.
+        /// The name of the program.
         name: String,
         /// The directories that were searched.
         directories: Vec<PathBuf>,
@@ -93,7 +104,8 @@ pub fn find_problems(text: &str, conf: &Map<String, Value>, directories: &[PathB
     if plugins.is_empty() {
         problems.push(ConfigProblem::NoPlugin);
     }
-    for name in plugins.iter().map(|plugin| kind(plugin)).filter(|name| !name.is_empty()) {
+    let names: BTreeSet<&str> = plugins.iter().flat_map(|plugin| program_names(plugin)).collect();
+    for name in names {
         let is_there = |directory: &PathBuf| Path::new(directory).join(name).is_file();
         if !directories.iter().any(is_there) {
             problems.push(ConfigProblem::MissingProgram { name: name.to_owned(), directories: directories.to_vec() });

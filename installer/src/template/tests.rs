@@ -110,6 +110,28 @@ fn configuration_without_a_plugin_or_its_program_is_reported() {
 }
 
 #[test]
+fn programs_of_a_plugin_include_its_ipam_plugin_and_its_delegate() {
+    let text = r#"{"type": "flannel", "ipam": {}, "delegate": {"type": "calico", "ipam": {"type": "host-local"}}}"#;
+    assert_eq!(program_names(&parse(text).unwrap()), ["flannel", "calico", "host-local"]);
+}
+
+#[test]
+fn missing_program_that_a_plugin_calls_is_reported_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["calico", "flannel"] {
+        std::fs::write(dir.path().join(name), "").unwrap();
+    }
+    let directories = vec![dir.path().to_owned()];
+    for text in [
+        r#"{"plugins": [{"type": "calico", "ipam": {"type": "host-local"}}, {"type": "host-local"}]}"#,
+        r#"{"type": "flannel", "delegate": {"type": "calico", "ipam": {"type": "host-local"}}}"#,
+    ] {
+        let (name, directories) = ("host-local".to_owned(), directories.clone());
+        assert_eq!(of(text, &directories), [ConfigProblem::MissingProgram { name, directories }], "{text}");
+    }
+}
+
+#[test]
 fn unsupported_newer_cni_versions_are_reported() {
     for (version, is_new) in [("1.1.0", false), ("1.1.1", true), ("2.0.0", true), ("0.3.1", false), ("", false)] {
         assert_eq!(is_too_new(version), is_new, "{version}");

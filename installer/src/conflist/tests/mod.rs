@@ -55,6 +55,17 @@ fn template_is_read_from_a_file_of_the_container() {
     assert!(wrong.contains("is not a JSON object"), "{wrong}");
 }
 
+/// The installer runs the programs, and libcni refuses such a name.
+#[test]
+fn programs_of_a_configuration_exclude_names_with_a_separator() {
+    let settings =
+        settings(&[("CNI_NETWORK_CONFIG", r#"{"name": "n", "plugins": [{"type": "../x"}, {"type": "portmap"}]}"#)]);
+    let conflist = Conflist::render(&settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
+    let target = target(Path::new(NOWHERE), &settings, &State::default());
+    let programs = conflist.programs(&target, &[]);
+    assert_eq!(programs, [ChainProgram { name: "portmap".into(), is_ours: true }]);
+}
+
 #[test]
 fn rendered_configuration_that_the_plugin_rejects_is_not_written() {
     let mtu = render(&[("CNI_MTU", "99999")], Path::new(NOWHERE)).err().unwrap().to_string();

@@ -79,13 +79,12 @@ pub(super) fn programs_in_use(layout: &Layout, net_dir: &str, found: &[FoundFile
     named
 }
 
-/// Returns the programs that a configuration names: its plugins, their IPAM plugins, and the plugins and IPAM plugins
-/// of the configurations in `delegates` (Multus).
+/// Returns the programs that a configuration names: its plugins, the programs that they call, and those of the
+/// configurations in `delegates` (Multus).
 fn programs(conf: &Map<String, Value>) -> Vec<&str> {
     let mut named = Vec::new();
     for plugin in template::plugins(conf) {
-        let ipam = plugin.get("ipam").and_then(|ipam| ipam.get("type")).and_then(Value::as_str);
-        named.extend([Some(template::kind(plugin)), ipam].into_iter().flatten().filter(|kind| !kind.is_empty()));
+        named.extend(template::program_names(plugin));
         let delegates = plugin.get("delegates").and_then(Value::as_array).into_iter().flatten();
         // The JSON parser limits the depth, and so this recursion.
         named.extend(delegates.filter_map(Value::as_object).flat_map(programs));
@@ -183,6 +182,14 @@ mod tests {
         ] });
         let named = programs(conf.as_object().unwrap());
         assert_eq!(named, ["multus", "macvlan", "host-local", "calico", "calico-ipam", "portmap"]);
+    }
+
+    #[test]
+    fn programs_of_a_flannel_delegate_are_found() {
+        let delegate = serde_json::json!({ "type": "calico", "ipam": { "type": "host-local" } });
+        let conf =
+            serde_json::json!({ "plugins": [{ "type": "flannel", "delegate": delegate }, { "type": "portmap" }] });
+        assert_eq!(programs(conf.as_object().unwrap()), ["flannel", "calico", "host-local", "portmap"]);
     }
 
     /// An agent whose DaemonSet was not deleted restores the file.

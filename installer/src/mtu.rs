@@ -111,11 +111,6 @@ pub fn write(
         tracing::info!("not writing the MTU file: {directory} is not mounted in this container; calico-node writes it");
         return Ok(());
     }
-    let remedy = if is_pod {
-        "set CNI_MTU, or start calico-node, which writes the file; the agent tries again each minute"
-    } else {
-        "set CNI_MTU, start calico-node, which writes the file, or remove the cause and run the installer again"
-    };
     let mut write_computed = || -> Result<(), Box<dyn Error + Send + Sync>> {
         let lowest = lowest_uplink_mtu(&host_network::uplinks(network)?)?;
         let mtu = pod_mtu(lowest, &node_conf::pools(conf, deadline)?)?;
@@ -124,7 +119,27 @@ pub fn write(
         }
         Ok(())
     };
+    let remedy = remedy(conf.interface.require_mtu_file, is_pod);
     write_computed().map_err(|cause| MtuNotWritten { cause, remedy })
+}
+
+/// Returns the remedy for a missing file. A configured MTU alone does not replace the file if the configuration
+/// requires it (`is_required`).
+fn remedy(is_required: bool, is_pod: bool) -> &'static str {
+    match (is_required, is_pod) {
+        (false, true) => "set CNI_MTU, or start calico-node, which writes the file; the agent tries again each minute",
+        (false, false) => {
+            "set CNI_MTU, start calico-node, which writes the file, or remove the cause and run the installer again"
+        }
+        (true, true) => {
+            "set CNI_MTU and REQUIRE_MTU_FILE=false, or start calico-node, which writes the file; the agent tries \
+             again each minute"
+        }
+        (true, false) => {
+            "set CNI_MTU and REQUIRE_MTU_FILE=false, start calico-node, which writes the file, or remove the cause \
+             and run the installer again"
+        }
+    }
 }
 
 /// Writes `mtu` if the file is missing or contains another number of ours. The record is saved first, with the digest
@@ -221,6 +236,14 @@ mod tests {
             is_file_used("") && is_file_used(r#","mtu":0"#) && is_file_used(r#","mtu":1400,"require_mtu_file":true"#)
         );
         assert!(!is_file_used(r#","mtu":1400"#));
+    }
+
+    #[test]
+    fn remedy_for_a_required_mtu_file_ends_the_requirement() {
+        for is_pod in [true, false] {
+            assert!(remedy(true, is_pod).starts_with("set CNI_MTU and REQUIRE_MTU_FILE=false, "));
+            assert!(!remedy(false, is_pod).contains("REQUIRE"));
+        }
     }
 
     #[test]

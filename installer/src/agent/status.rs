@@ -196,7 +196,10 @@ impl Status {
         let help = "1 if this agent renews the plugins' token, else 0.";
         metric("gauge", "token_managed", help, self.manages_token.into());
         let ok = self.file_problem.is_none().into();
-        metric("gauge", "install_ok", "1 if all installed files are in place, else 0.", ok);
+        // The series always exists, because the alert `CalicoCniAgentMissing` fires without it.
+        let help = "0 if the last check of the installed files left a problem; else 1, also before the first check and \
+            while the agent restores no file.";
+        metric("gauge", "install_ok", help, ok);
         let help = "1 if the agent restores no file, because another installation replaced that of its pod, else 0.";
         metric("gauge", "restoration_suspended", help, self.suspension.is_some().into());
         let chosen = "1 if container runtimes use the configuration, 0 if another network's sorts before it.";
@@ -351,6 +354,8 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }
         assert_eq!(text.lines().count() % 3, 0);
+        let unchecked = Status { counts: Counts::default(), ..good() };
+        assert!(unchecked.metrics().contains("calico_cni_install_ok 1\n"), "no check has found a problem");
         assert!(Status { file_problem: Some("x".into()), ..good() }.metrics().contains("calico_cni_install_ok 0\n"));
         let suspended = Status { suspension: Some("x".into()), ..good() }.metrics();
         assert!(suspended.contains("calico_cni_restoration_suspended 1\n") && suspended.contains("install_ok 1\n"));

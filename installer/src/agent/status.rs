@@ -186,7 +186,7 @@ impl Status {
         for (name, help, count) in [
             ("token_refreshes_total", "Tokens that were requested and written to the kubeconfig.", refreshes),
             ("token_refresh_failures_total", "Failed attempts to renew the token.", failures),
-            ("token_refused_total", "Tokens that the API server rejected before they expired.", rejected),
+            ("token_refused_total", "Tests that found the plugins' token rejected or missing.", rejected),
             ("clock_jumps_total", "Detected jumps of the node's clock.", clock_jumps),
             ("file_checks_total", "Checks of the installed files.", file_checks),
             ("files_mended_total", "Installed files that were missing or changed and have been restored.", restored),

@@ -115,8 +115,8 @@ pub(super) fn check_journal(snapshot: &NodeSnapshot) -> Checked {
     let more = if more == 0 { String::new() } else { format!("; and {more} more") };
     warn(
         format!("{} deferred DELs have not released their addresses: {}{more}", deferred_dels.len(), listed.join("; ")),
-        "remove the cause that each entry names; the next call of the plugin, or the agent, then replays the DELs. For \
-         entries that remain, read /var/log/calico/cni/cni.log; `calico-ipam journal` lists all, and `calico-ipam \
+        "remove the cause that each entry names; a later ADD, DEL, STATUS or GC, or the agent, then replays the DELs. \
+         For entries that remain, read /var/log/calico/cni/cni.log; `calico-ipam journal` lists all, and `calico-ipam \
          journal adopt` assigns them to another datastore",
     )
 }

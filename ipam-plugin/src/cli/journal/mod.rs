@@ -17,8 +17,9 @@ use crate::journal::{DEFAULT_DIRECTORY, DatastoreIdentity, Entry, Journal, Pendi
 /// List the deferred DELs of this node, or assign deferred DELs to another datastore
 ///
 /// A DEL that cannot reach its datastore, or that the datastore refuses, removes the pod's interface and is deferred:
-/// its entry names an endpoint to delete and addresses to release. The next call of the plugin replays the entry, and
-/// the agent of the node replays it within a minute. An entry is replayed only on the datastore that it belongs to.
+/// its entry names an endpoint to delete and addresses to release. A later ADD, DEL, STATUS or GC on the node replays
+/// the entry, an ADD at most two entries of other pods. The agent of the node replays the entry within a minute. An
+/// entry is replayed only on the datastore that it belongs to.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,

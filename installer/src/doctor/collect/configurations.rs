@@ -76,6 +76,7 @@ fn content(text: &str, rejection: Option<&Unobserved>, layout: &Layout, net_dir:
     let appended = appended.into_iter().filter(|name| appends && !network.is_empty() && name.ends_with(".conf"));
     let mut content = Content {
         plugins: template::plugins(&conf).iter().map(|plugin| template::kind(plugin).to_owned()).collect(),
+        programs: template::plugins(&conf).into_iter().flat_map(template::program_names).map(str::to_owned).collect(),
         cni_version: text_value(&conf, "cniVersion"),
         problems: template::find_problems(text, &conf, &directories),
         appended: appended.collect(),
@@ -128,8 +129,8 @@ struct VersionProbe<'a> {
     is_container: bool,
 }
 
-/// Examines the plugins of the configurations, the IPAM plugin and `loopback`, each once. Returns none without a
-/// configuration.
+/// Examines the plugins of the configurations, the programs that they call, and `loopback`, each once. Returns none
+/// without a configuration.
 pub(super) fn examine_programs(
     contents: &[&Content],
     conf: Option<&NetConf>,
@@ -137,11 +138,10 @@ pub(super) fn examine_programs(
     recorded: Option<&State>,
 ) -> Vec<RequiredProgram> {
     let Some(last) = contents.last() else { return Vec::new() };
-    let named = |content: &Content| {
-        let version = content.cni_version.clone();
-        content.plugins.clone().into_iter().map(move |name| (name, version.clone()))
-    };
-    let mut wanted: Vec<(String, String)> = contents.iter().flat_map(|content| named(content)).collect();
+    let plugins = contents.iter().flat_map(|content| content.plugins.iter().map(move |name| (*content, name)));
+    let programs = contents.iter().flat_map(|content| content.programs.iter().map(move |name| (*content, name)));
+    let with_version = |(content, name): (&Content, &String)| (name.clone(), content.cni_version.clone());
+    let mut wanted: Vec<(String, String)> = plugins.chain(programs).map(with_version).collect();
     let ipam = conf.map(|conf| conf.ipam.ipam_type.clone());
     wanted.extend(ipam.into_iter().chain([LOOPBACK.to_owned()]).map(|name| (name, last.cni_version.clone())));
     let (directories, is_container) = (layout.bin_dirs(), layout.is_container());
@@ -327,6 +327,18 @@ mod tests {
         assert_eq!(look("gone"), ProgramState::Missing);
         let ProgramState::Broken(_, reason) = look("mute") else { panic!() };
         assert_eq!(reason, "does not answer VERSION (exit status: 3)");
+    }
+
+    #[test]
+    fn programs_that_a_plugin_calls_are_examined_after_the_plugins() {
+        let flannel = r#"{"name":"n","plugins":[{"type":"flannel","delegate":{"type":"calico","ipam":
+            {"type":"host-local"}}},{"type":"portmap"}]}"#;
+        let content = content(read(&[("10-canal.conflist", flannel)]).selected);
+        let root = tempfile::tempdir().unwrap();
+        let programs = examine_programs(&[&content], None, &Layout::below(root.path()), None);
+        let names: Vec<_> = programs.iter().map(|program| program.name.as_str()).collect();
+        assert_eq!(names, ["flannel", "portmap", "calico", "host-local", "loopback"]);
+        assert!(programs.iter().all(|program| program.state == ProgramState::Missing));
     }
 
     /// A container may lack an interpreter that the node has.

@@ -23,6 +23,8 @@ pub struct Content {
     pub network: String,
     /// The types of the plugins, in order.
     pub plugins: Vec<String>,
+    /// The programs of the plugins, and those that they call: IPAM plugins and delegates.
+    pub programs: Vec<String>,
     /// The version of the CNI specification.
     pub cni_version: String,
     /// The problems found in the text.

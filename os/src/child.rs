@@ -51,8 +51,8 @@ pub fn run(command: &mut Command, input: &[u8], limit: Duration, busy: BusyRetry
     let outcome = converse(&mut child, input, Instant::now() + limit);
     if !matches!(outcome, Ok(Some(_))) {
         let _ = child.kill();
-        // A killed process stays as a zombie until its parent reads its status, and the kernel may be unable to end it
-        // now.
+        // A killed process stays as a zombie until its parent reads its status. The kernel may be unable to end it now,
+        // so a thread waits.
         let _ = thread::Builder::new().name("child-exit".into()).spawn(move || child.wait());
     }
     outcome

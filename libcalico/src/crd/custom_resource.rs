@@ -50,7 +50,7 @@ impl CustomResource {
         CustomResource { group, kind, definition }
     }
 
-    /// Adds short names for kubectl. Upstream has none in v1.
+    /// Adds short names for kubectl in v3. Upstream has none in v1.
     pub(super) fn short_names(mut self, names: &[&str]) -> Self {
         if self.group == ApiGroup::V3 {
             self.definition["spec"]["names"]["shortNames"] = json!(names);
@@ -58,7 +58,7 @@ impl CustomResource {
         self
     }
 
-    /// Adds a column of `kubectl get`. Upstream has none in v1.
+    /// Adds a column of `kubectl get` in v3. Upstream has none in v1.
     pub(super) fn column(mut self, name: &str, kind: &str, path: &str, about: &str) -> Self {
         if self.group == ApiGroup::V3 {
             let column = json!({ "name": name, "type": kind, "jsonPath": path, "description": about });
@@ -72,7 +72,7 @@ impl CustomResource {
         self
     }
 
-    /// Adds a field that can be used in field selectors. Upstream has none in v1.
+    /// Adds a field for field selectors in v3. Upstream has none in v1.
     pub(super) fn selectable(mut self, path: &str) -> Self {
         if self.group == ApiGroup::V3 {
             push(&mut self.version()["selectableFields"], json!({ "jsonPath": path }));

@@ -1,5 +1,5 @@
-//! [`Handle`]: the number of addresses of one container, tunnel, virtual machine or Service in each block. After an
-//! interrupted operation it can be too high, but never too low (IPAM-75).
+//! [`Handle`]: the number of addresses of one container, tunnel, virtual machine or Service in each block. The order of
+//! writes keeps a count from being too low; after an interrupted operation it can be too high (IPAM-75).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::store::Kind;
 /// The stored handle.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Handle {
-    /// The number of addresses per block, or a higher one.
+    /// An upper bound of the handle's allocations per block.
     #[serde(default, deserialize_with = "null_as_empty", serialize_with = "in_textual_order")]
     pub block: BTreeMap<Cidr, i64>,
     /// True if the handle is marked for deletion, as upstream does in Kubernetes before the deletion (DS-72).

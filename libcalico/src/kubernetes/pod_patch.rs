@@ -34,13 +34,13 @@ pub(super) fn attach_patch(container_id: &str, ip_networks: &[String], uid: Opti
 }
 
 /// Returns the patch of DEL, which keeps the container ID, so that a late DEL of the same sandbox is still recognized.
-/// The patch fails if the pod has changed since `revision`, if given.
+/// With a `revision`, the patch fails if the pod has changed since.
 pub(super) fn detach_patch(revision: Option<&ObjectRevision>) -> Value {
     address_patch(&[], revision)
 }
 
 /// Returns the patch that reduces the addresses to `ip_networks`. It does not write the container ID, because the pod
-/// may have another sandbox by now. The patch fails if the pod has changed since `revision`, if given.
+/// may have another sandbox by now. With a `revision`, the patch fails if the pod has changed since.
 pub(super) fn address_patch(ip_networks: &[String], revision: Option<&ObjectRevision>) -> Value {
     let mut metadata = addresses(ip_networks);
     if let Some(revision) = revision {

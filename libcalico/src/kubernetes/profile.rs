@@ -7,7 +7,6 @@ use super::json::{Fields, put_object, take_object, take_text, text};
 use super::metadata::reversed_uid;
 use super::resource::{Location, NAMESPACES, SERVICE_ACCOUNTS};
 
-/// The prefixes of the names of profiles.
 const NAMESPACE_PREFIX: &str = "kns.";
 const SERVICE_ACCOUNT_PREFIX: &str = "ksa.";
 

@@ -17,7 +17,7 @@ pub struct ObjectRevision {
     pub preserved: PreservedMetadata,
 }
 
-/// Metadata that other programs put on a custom resource. Upstream drops or moves it with the next write (DS-59,
+/// Metadata that other programs put on a custom resource, to be written back. Upstream drops or moves it (DS-59,
 /// IPAM-86). For the endpoint of a pod: the two empty annotations that a DEL wrote.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -8,7 +8,7 @@ use crate::store::StoreError;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// The kind, `Status`, unless the answer is not from the API server.
+    /// The kind; `Status` if the answer is from the API server.
     pub kind: String,
     /// The HTTP status.
     pub code: u16,

@@ -139,7 +139,7 @@ impl Answers {
         self.0[ticket.0].first().map(decode_entry).transpose()
     }
 
-    /// Returns the objects that exist and can be decoded. Calls `unreadable` with path and reason for each other one.
+    /// Returns the objects that exist and can be decoded. Calls `unreadable` with path and reason for each that cannot.
     pub fn readable<K: Kind>(
         &self,
         tickets: &[GetTicket<K>],

@@ -1,4 +1,5 @@
-//! Rules for Nodes. Upstream never applies its rules for the elements of lists, so these are not checked (DS-103).
+//! Rules for Nodes. Upstream never applies its rules for the elements of `addresses`, `interfaces` and `orchRefs`, so
+//! these are not checked (DS-103).
 
 use super::metadata::check_metadata;
 use super::syntax;

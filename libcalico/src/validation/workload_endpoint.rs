@@ -11,8 +11,8 @@ use crate::names::EndpointIdentifiers;
 use crate::net::{Cidr, IpVersion};
 use crate::validation_error::{FieldError, ValidationError};
 
-/// Checks that the endpoint may be written. With a name that does not match the spec, other fields are not reliable
-/// (CNI-86).
+/// Checks that the endpoint may be written. A name that does not match the spec is reported alone, because the other
+/// fields are not reliable then (CNI-86).
 pub fn validate_workload_endpoint(endpoint: &WorkloadEndpoint) -> Result<(), ValidationError> {
     let expected = EndpointIdentifiers::of(&endpoint.spec).name()?;
     if endpoint.metadata.name != expected {

@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 
 use super::draft::{AtomicFileError, Result};
 
-/// Maximum size in bytes of a file that this module reads or writes. Plugins accept no larger input.
+/// Maximum size in bytes of a file that this module reads or `amend` writes. Plugins accept no larger input.
 pub const MAX_SIZE: usize = 1 << 20;
 
 /// Opens a regular file, following links, without blocking: opening a FIFO without a writer would block forever.
@@ -100,7 +100,7 @@ impl ReadFile {
         }
     }
 
-    /// Returns true if it is not a link and its mode has all bits of `mode`.
+    /// Returns true for a file that is not a link and whose mode has all bits of `mode`.
     pub fn grants(&self, mode: u32) -> bool {
         !self.is_link && self.mode & mode == mode
     }

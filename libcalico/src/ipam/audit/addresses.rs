@@ -100,7 +100,7 @@ fn needs_no_endpoint(allocation: &Allocation<'_>, pods: &Pods) -> bool {
 }
 
 /// Returns the reason why the pod that owns an allocation keeps the address without an endpoint. The addresses of an
-/// endpoint come from annotations, which a tenant writes, so they alone do not free an address.
+/// endpoint depend on annotations, which a tenant writes, so they alone do not free an address.
 pub fn pod_in_use_reason(allocation: &Allocation<'_>, pods: &Pods) -> Option<InUseReason> {
     match assess_address(allocation, pods) {
         (OwnerKind::Pod, Verdict::InUse(reason)) => Some(reason),

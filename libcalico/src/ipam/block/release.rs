@@ -34,7 +34,7 @@ pub struct Released {
 /// The reason why an address was not released.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
-    /// The given sequence number is not the stored one, so the address was reallocated or released.
+    /// The given sequence number is not the stored one.
     #[error("the given sequence number ({given}) does not match ({stored}) when attempting to release IP {ip}")]
     Sequence {
         /// The address.

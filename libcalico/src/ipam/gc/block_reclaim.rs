@@ -1,4 +1,4 @@
-//! [`BlockReclaim`]: the blocks and deleted nodes that may be released. `index::reclaim` selects from them.
+//! [`BlockReclaim`]: the timers and sets from which `index::reclaim` selects blocks and deleted nodes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;

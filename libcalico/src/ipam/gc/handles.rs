@@ -118,7 +118,7 @@ impl Index {
         addresses
     }
 
-    /// Returns the handles that blocks name. Those of Windows have no object.
+    /// Returns the handles that blocks name, except that of Windows, which has no object.
     fn handle_ids(&self) -> impl Iterator<Item = (RowId, HandleId)> {
         use crate::ipam::OwnerKind::HostReserved;
         let has_object = |row: RowId| self.addresses.get(row).is_some_and(|tracked| tracked.kind != HostReserved);

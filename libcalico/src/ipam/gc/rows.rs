@@ -199,7 +199,7 @@ impl CompactHandle {
     fn split(handle: &str) -> Option<(&str, [u8; 32])> {
         let (network, text) = handle.rsplit_once('.')?;
         let mut id = [0; 32];
-        // Decoding would panic on a wrong length. Lower-case digits can be restored.
+        // Decoding would panic on a wrong length. It accepts only lower-case digits, so the text can be restored.
         (text.len() == 64 && HEXLOWER.decode_mut(text.as_bytes(), &mut id).is_ok()).then_some((network, id))
     }
 

@@ -154,7 +154,7 @@ pub enum InUseReason {
     /// The node exists, although its deletion was the reason to confirm the leak.
     #[error("its node exists")]
     Node,
-    /// The facts do not suffice, because an object was not looked up, or could not be.
+    /// The known facts do not suffice for a decision.
     #[error("its owner cannot be looked up")]
     NotLookedUp,
 }
@@ -177,7 +177,7 @@ pub enum LeakReason {
     /// The pod was evicted.
     #[error("its pod was evicted")]
     PodEvicted,
-    /// Neither the VirtualMachine nor the VMI exists, and no pod uses the address.
+    /// Neither the VirtualMachine nor the VMI exists, and no pod is known to use the address.
     #[error("its virtual machine is gone")]
     VmiGone,
     /// KubeVirt is not installed, and no pod that the VMI's allocation names exists.

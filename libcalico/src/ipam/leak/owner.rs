@@ -66,8 +66,8 @@ pub enum OwnerKind {
 }
 
 impl<'a> AllocationOwner<'a> {
-    /// Returns the owner and the Calico node that an allocation names, in the attributes of the active or else the
-    /// alternate owner, or the owner to which its handle belongs.
+    /// Returns the owner that an allocation names in its attributes or else by its handle, and the Calico node, if it
+    /// names one. The alternate owner counts if there is no active one.
     pub fn of(attribute: &'a Attribute) -> (Self, Option<&'a str>) {
         if attribute.is_windows_reserved() {
             return (AllocationOwner::HostReserved, non_empty(&attribute.active_owner, "node"));

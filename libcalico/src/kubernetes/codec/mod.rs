@@ -1,4 +1,4 @@
-//! [`Codec`]: translates the store's reads and writes to requests to the API server, and its objects to stored pairs.
+//! [`Codec`]: translates the store's reads and writes to requests, and the API server's objects to stored pairs.
 
 use serde_json::Value;
 

@@ -84,8 +84,8 @@ fn addresses(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<Cidr> {
     valid_values(listed.parse().map(|address| address.map_err(PodProblem::from)), problems)
 }
 
-/// Pairs each floating address with the pod's own address of the same family, if it has one. No floating address can
-/// belong to a range.
+/// Pairs each floating address with the pod's own address of the same family, if it has one. If one of the pod's own
+/// addresses is a range, there are no pairs.
 fn floating_nats(pod: &Pod, addresses: &[Cidr], problems: &mut Vec<PodProblem>) -> Vec<IpNat> {
     let external = texts(pod, FLOATING_IPS, problems);
     if external.is_empty() {

@@ -14,8 +14,8 @@ pub struct ExaminedEndpoint<'a> {
     pub addresses: &'a [Cidr],
     /// The node of the endpoint.
     pub node: ExaminedNode<'a>,
-    /// The uid of the pod that the endpoint was created for; `None` if it is not known, because the stored endpoint has
-    /// only the name of the pod.
+    /// The uid of the pod that the endpoint was created for; `None` if it is not known. The stored endpoint has only
+    /// the name of the pod.
     pub pod_uid: Option<Uuid>,
 }
 

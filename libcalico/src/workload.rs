@@ -147,8 +147,8 @@ impl WorkloadIdentity {
 
 /// Converts the key or the value of a Mesos label to a valid label (CNI-153).
 ///
-/// `/` becomes `.`, a run of other forbidden characters a single `-`, and a run of `.` and `-` that contains a `.` a
-/// single `.`.
+/// `/` becomes `.`. A run of other forbidden characters becomes a single `-`. A run of `.` and `-` that contains a `.`
+/// becomes a single `.`.
 fn sanitize_mesos_label(text: &str) -> String {
     dots_from_mixed_runs(&dashes_for_forbidden(text)).trim_matches(is_separator).to_owned()
 }

@@ -61,7 +61,7 @@ fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A pod's data come from the pod that was created before the step.
+/// Returns the workload of the call. A pod's data come from the pod that was created before the step.
 fn workload(step: &Value) -> WorkloadIdentity {
     let network = text(step, "/stdin/name");
     let orchestrator = match step.pointer("/before/create_pod") {
@@ -82,7 +82,7 @@ fn workload(step: &Value) -> WorkloadIdentity {
     }
 }
 
-/// Before version 0.3.0, a result has one key per family.
+/// Returns the addresses in the result, which has one key per family before version 0.3.0.
 fn result_addresses(step: &Value) -> Vec<IpAddr> {
     let result = &step["stdout"];
     let listed = result["ips"].as_array().into_iter().flatten().map(|ip| text(ip, "/address"));

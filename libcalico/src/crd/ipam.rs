@@ -51,7 +51,7 @@ pub struct AllocationAttribute {
     pub released_at: Option<String>,
 }
 
-/// Only v3 checks the range and the affinity (DS-54).
+/// Returns the definition of IPAMBlock. Only v3 checks the range and the affinity (DS-54).
 pub(super) fn block(group: ApiGroup) -> Value {
     let about = "A block of addresses with the owner of each allocation. Written by IPAM.";
     CustomResource::new::<IpamBlockSpec>(group, "IPAMBlock", "ipamblocks", about)
@@ -85,7 +85,7 @@ pub struct BlockAffinitySpec {
     pub deleted: bool,
 }
 
-/// In v1 the mark for deletion is text, and neither the state nor the range is checked (DS-54).
+/// Returns the definition. In v1 the mark for deletion is text, and neither the state nor the range is checked (DS-54).
 pub(super) fn affinity(group: ApiGroup) -> Value {
     let about = "Assignment of a block of addresses to a node. Written by IPAM.";
     CustomResource::new::<BlockAffinitySpec>(group, "BlockAffinity", "blockaffinities", about)
@@ -123,7 +123,7 @@ pub(super) fn handle(group: ApiGroup) -> Value {
         .definition
 }
 
-/// The kind is IPAMConfig in v1. Only v3 has defaults (DS-46).
+/// Returns the definition. The kind is IPAMConfig in v1. Only v3 has defaults (DS-46).
 pub(super) fn settings(group: ApiGroup) -> Value {
     let about = "Settings of IPAM. The only object is named default.";
     let (kind, plural) = match group {

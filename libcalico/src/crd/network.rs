@@ -30,7 +30,7 @@ pub(super) fn pool(group: ApiGroup) -> Value {
         .definition
 }
 
-/// The API server evaluates these rules only for a valid CIDR.
+/// Adds the rules for `cidr`, which the API server evaluates only for a valid CIDR.
 fn range(cidr: &mut Field<'_>) {
     let overlaps = |other: &str| format!("cidr(self).containsCIDR('{other}') || cidr('{other}').containsCIDR(self)");
     cidr.rule("self == oldSelf", "cidr must not change")
@@ -41,7 +41,7 @@ fn range(cidr: &mut Field<'_>) {
     }
 }
 
-/// A `blockSize` of 0 counts as missing.
+/// Adds the rules for `blockSize`, where 0 counts as missing.
 fn block_size(spec: &mut Field<'_>) {
     let none = "!has(self.blockSize) || self.blockSize == 0";
     let limits = "(cidr(self.cidr).ip().family() == 4 ? self.blockSize >= 20 && self.blockSize <= 32 \
@@ -82,7 +82,7 @@ fn load_balancer(spec: &mut Field<'_>) {
     rule("(has(self.nodeSelector) && self.nodeSelector == 'all()')", "a pool for LoadBalancer must be for all() nodes");
 }
 
-/// The entries must be CIDRs, although readers also accept single addresses (DS-96).
+/// Returns the definition. Its entries must be CIDRs, although readers also accept single addresses (DS-96).
 pub(super) fn reservation(group: ApiGroup) -> Value {
     let about = "Ranges from which no address is assigned automatically. Addresses in use stay in use.";
     CustomResource::new::<IpReservationSpec>(group, "IPReservation", "ipreservations", about)

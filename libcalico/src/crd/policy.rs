@@ -259,7 +259,7 @@ fn of<K: PolicyKind, S: JsonSchema>(group: ApiGroup, about: &'static str) -> Val
 const BUILT_IN_TIERS: [(&str, &str, u32); 3] =
     [("default", "Deny", 1_000_000), ("kube-admin", "Pass", 1_000), ("kube-baseline", "Pass", 10_000_000)];
 
-/// The built-in tiers must keep their order and default action (DS-97).
+/// Returns the definition of Tier. The built-in tiers must keep their order and default action (DS-97).
 pub(super) fn tier(group: ApiGroup) -> Value {
     let about = "A group of network policies that are evaluated together.";
     let mut tier = CustomResource::new::<TierSpec>(group, "Tier", "tiers", about)

@@ -99,7 +99,7 @@ impl HostNode {
     }
 }
 
-/// The texts may be empty or invalid.
+/// Returns the texts of the node's addresses, which may be empty or invalid.
 fn address_texts(node: &Node) -> impl Iterator<Item = &str> {
     let spec = &node.spec;
     let bgp = spec.bgp.iter().flat_map(|bgp| [&bgp.ipv4_address, &bgp.ipv6_address, &bgp.ipv4_ipip_tunnel_addr]);

@@ -43,8 +43,8 @@ impl Pool {
     }
 }
 
-/// Returns the pool of an object if the pool is of the family and in service: not disabled, being deleted or marked as
-/// not allocatable (IPAM-93). That also applies to requests for a particular address (IPAM-132).
+/// Returns the pool of an object if it is of the family and in service: not disabled, being deleted or marked as not
+/// allocatable (IPAM-93). That also applies to requests for a particular address (IPAM-132).
 pub fn enabled_pool(object: &IpPool, version: IpVersion) -> Result<Pool, PoolRejection> {
     let spec = &object.spec;
     let cidr = spec.range().map_err(|_| PoolRejection::InvalidCidr { cidr: spec.cidr.clone() })?;

@@ -97,7 +97,7 @@ fn round_trip<K: Kind>(codec: &Codec, select: &K::Select, name: &str, object: &V
     read.key
 }
 
-/// A v1 writer adds the annotation to a ClusterInformation that only kubectl wrote.
+/// Adds the annotation to a ClusterInformation that only kubectl wrote, as a v1 writer does.
 fn with_own_annotation(object: &Value, kind: &str) -> Value {
     let mut object = object.clone();
     let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);

@@ -19,7 +19,7 @@ use crate::store::Kind;
 /// The name of `affinity_claim_time` in the stored block and in the `spec`.
 const CLAIM_TIME: (&str, &str) = ("affinity_claim_time", "affinityClaimTime");
 
-/// The CIDR in the `spec` identifies the block, not the resource's name (DS-69).
+/// Returns the path of the block that the CIDR in the `spec` identifies, not the resource's name (DS-69).
 pub(super) fn block_path_of_spec(spec: &Fields) -> Result<String, Malformed> {
     let cidr = text(spec, "cidr").ok_or_else(|| Malformed("spec.cidr is missing".into()))?;
     let cidr: Cidr = cidr.parse().map_err(|error| Malformed(format!("spec.cidr: {error}")))?;
@@ -152,7 +152,7 @@ pub(super) fn config_from_spec(mut spec: Fields) -> Fields {
     spec
 }
 
-/// The `spec` requires the two booleans (DS-55).
+/// Converts stored settings to a `spec`, which requires the two booleans (DS-55).
 pub(super) fn config_to_spec(mut stored: Fields) -> Fields {
     for (stored_name, resource) in RENAMED {
         if let Some(value) = stored.remove(stored_name) {

@@ -23,8 +23,8 @@ enum AnnotationFormat {
     AsNumber,
 }
 
-/// The annotations that contain fields of the v3 node: the name after `projectcalico.org/`, the object in the v3 `spec`
-/// (empty for the `spec` itself), its field, and the form of the value.
+/// The annotations that contain fields of the v3 node. Each entry has the name after `projectcalico.org/`, the object
+/// in the v3 `spec` (empty for the `spec` itself), its field, and the form of the value.
 const ANNOTATED_FIELDS: [(&str, &str, &str, AnnotationFormat); 11] = [
     ("IPv4Address", "bgp", "ipv4Address", AnnotationFormat::AddressOrNetwork(IpVersion::V4)),
     ("IPv6Address", "bgp", "ipv6Address", AnnotationFormat::AddressOrNetwork(IpVersion::V6)),

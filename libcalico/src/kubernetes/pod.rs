@@ -142,7 +142,7 @@ impl ContainerPort {
 
 // === paths in a read batch ===
 
-/// These objects are not Calico's, but one batch can read them together with Calico's.
+/// The prefix of the paths of pods, which one batch can read together with Calico's objects.
 const PODS: &str = "/kubernetes/pods/";
 const NAMESPACES: &str = "/kubernetes/namespaces/";
 

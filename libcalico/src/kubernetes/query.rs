@@ -111,7 +111,7 @@ fn endpoints(range: &Range, list: List) -> Query {
     Query::List(List { namespace: Some(namespace.into()), ..list })
 }
 
-/// A separator is a single dash; in a name a dash is doubled.
+/// Returns true if the name ends with a separator, a single dash; in a part of a name a dash is doubled.
 fn ends_with_separator(name: &str) -> bool {
     name.bytes().rev().take_while(|b| *b == b'-').count() % 2 == 1
 }

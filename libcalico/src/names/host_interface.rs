@@ -42,8 +42,8 @@ const DIGEST_LENGTH: usize = 64;
 
 /// The text that ADD sets as alias on the host end of an interface pair.
 ///
-/// The name of a pod's host interface contains 44 bits of a hash, so two pods may share a name, and the sandboxes of
-/// one pod always do. The alias distinguishes them.
+/// The name of a pod's host interface contains 44 bits of a hash, so two pods may share a name. The sandboxes of one
+/// pod always do. The alias distinguishes them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceAlias {
     container: String,

@@ -98,7 +98,7 @@ pub struct NodeName {
 
 /// Returns the first input that is not empty, in the order of the fields of [`NodeNameInputs`] (CNI-72).
 ///
-/// White space around the file's content and the kernel's host name is removed: with upstream's trailing line break in
+/// White space around the file's content and the kernel's host name is removed. With upstream's trailing line break in
 /// the name, every object of the node fails validation.
 pub fn node_name(inputs: NodeNameInputs<'_>) -> Option<NodeName> {
     let candidates = [

@@ -145,7 +145,7 @@ impl Segment<'_> {
     }
 }
 
-/// The first character is never a separator, so that the node is never empty.
+/// Splits a name. The first character is never a separator, so that the node is never empty.
 fn split(name: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut chars = name.chars().peekable();

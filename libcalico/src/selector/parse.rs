@@ -18,7 +18,7 @@ pub(super) fn parse(text: &str) -> Result<Expr, SelectorError> {
     }
 }
 
-/// Never moves past the last token, `End`.
+/// A reader of tokens that never moves past the last one, `End`.
 struct Parser<'t> {
     text: &'t str,
     tokens: &'t [Token<'t>],
@@ -46,7 +46,8 @@ impl<'t> Parser<'t> {
         found
     }
 
-    /// Open parentheses are on an explicit stack, so that nesting does not use the thread's stack.
+    /// Parses an expression. Open parentheses are on an explicit stack, so that nesting does not use the thread's
+    /// stack.
     fn expression(&mut self) -> Result<Expr, SelectorError> {
         let mut outer: Vec<Group> = Vec::new();
         let mut group = Group::default();

@@ -1,6 +1,6 @@
 //! The interface to the datastore.
 //!
-//! A store answers a [`ReadBatch`] in as few round trips as it can, so callers collect all reads that they can name in
+//! A store answers a [`ReadBatch`] in as few round trips as it can. Callers collect all reads that they can name in
 //! advance into one batch.
 //!
 //! Paths and values have the canonical encoding of [`Kind`].

@@ -134,7 +134,7 @@ pub(super) fn label_value_problem(value: &str) -> Option<&'static str> {
     (!value.is_empty() && !is_label_text(value)).then_some(problem)
 }
 
-/// Upstream's error texts contain such values.
+/// Formats a map as Go does, because upstream's error texts contain such values.
 pub(super) fn go_map(map: &BTreeMap<String, String>) -> String {
     let pairs: Vec<String> = map.iter().map(|(key, value)| format!("{key}:{value}")).collect();
     format!("map[{}]", pairs.join(" "))

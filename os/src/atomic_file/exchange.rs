@@ -32,9 +32,9 @@ impl Finished {
     /// leaves the file as it is, if another program has changed it since it was read.
     ///
     /// # Errors
-    /// Returns an error if the draft cannot be put in place, if the directory cannot be synced, or if another program's
-    /// file cannot be put back after an exchange: then the draft is in place, and the error contains the new name of
-    /// that file.
+    /// Returns an error if the draft cannot be put in place or the directory cannot be synced. Also returns an error if
+    /// another program's file cannot be put back after an exchange. The draft is then in place, and the error contains
+    /// the new name of that file.
     pub fn put_in_place_of(self, expected: Option<&ReadFile>, replacement: Replacement) -> Result<bool> {
         match replacement {
             Replacement::Rename => self.rename_if_unchanged(expected),

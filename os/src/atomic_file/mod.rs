@@ -61,8 +61,8 @@ pub fn sweep(directory: &Path) -> usize {
     entries.filter(|entry| is_draft(&entry.path()) && remove_abandoned(&entry.path())).count()
 }
 
-/// Removes a draft that no process has locked. The lock is held until the name is removed, because the draft's creator
-/// may wait for it, and then checks that the draft still has a name.
+/// Removes a draft that no process has locked. The lock is held until the name is removed. The draft's creator may wait
+/// for the lock, and then checks that the draft still has a name.
 fn remove_abandoned(path: &Path) -> bool {
     let Ok(draft) = File::open(path) else { return false };
     draft.try_lock().is_ok() && fs::remove_file(path).is_ok()

@@ -36,7 +36,7 @@ fn network(text: &str) -> Result<String, CidrParseError> {
     Ok(mapped.unwrap_or(cidr).to_string())
 }
 
-/// The API server reads `010.0.0.0/8` as 10.0.0.0/8; other programs read it as octal or reject it.
+/// Parses `010.0.0.0/8` as 10.0.0.0/8, like the API server; other programs read it as octal or reject it.
 fn parse_with_leading_zeros(text: &str) -> Option<Cidr> {
     let (address, prefix) = text.split_once('/')?;
     let octets = address.split('.').map(decimal).collect::<Option<Vec<u8>>>()?;

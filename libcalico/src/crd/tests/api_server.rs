@@ -81,7 +81,7 @@ fn keeps(schema: &Value, keyword: &str, limit: &Value, value: &Value) -> bool {
     }
 }
 
-/// The API server applies defaults first.
+/// Returns true also for a default, because the API server applies defaults first.
 fn is_there(schema: &Value, fields: &Map<String, Value>, name: &str) -> bool {
     fields.get(name).is_some_and(|value| !value.is_null()) || schema["properties"][name].get("default").is_some()
 }

@@ -52,7 +52,7 @@ pub(in crate::ipam) fn miscounted<'a>(
     blocks.into_iter().map(counts).filter(|&(_, counted, held)| usize::try_from(counted) != Ok(held))
 }
 
-/// Addresses that Windows reserves never have a handle object.
+/// Returns the addresses whose handle is missing. Those that Windows reserves never have a handle object.
 fn missing_handles(inventory: &Inventory<'_>) -> Vec<Finding> {
     let existing: HashSet<HandleId> = inventory.handles.iter().map(|entry| HandleId::new(entry.key.as_str())).collect();
     let mut findings = Vec::new();

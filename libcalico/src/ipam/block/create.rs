@@ -80,8 +80,8 @@ impl Block {
         self.affinity_claim_time = None;
     }
 
-    /// Raises the sequence number by one. Call it once for every write of the block, except for the creation of an
-    /// empty block, after all changes of that write: a new allocation records the number before the write.
+    /// Raises the sequence number by one. Call it once for every write of the block except the creation of an empty
+    /// one. Call it after all changes of that write: a new allocation records the number before the write.
     ///
     /// A block that is created together with its first allocation is counted, too (IPAM-212).
     pub fn count_write(&mut self) {

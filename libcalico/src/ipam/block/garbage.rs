@@ -62,7 +62,7 @@ impl Block {
         self.unallocated.len() != before
     }
 
-    /// In a consistent block, ordinals return to the free list only here.
+    /// Frees an ordinal. In a consistent block, ordinals return to the free list only here.
     fn free_ordinal(&mut self, ordinal: usize) {
         self.allocations[ordinal] = None;
         self.unallocated.push(ordinal);

@@ -1,5 +1,5 @@
-//! [`Conflict`]: an address that a running pod reports although IPAM has it free or allocated to another owner, for
-//! example after a restore of the datastore. Conflicts are only reported to operators.
+//! [`Conflict`]: an address that a running pod reports although IPAM has it free or allocated to another owner.
+//! Conflicts are only reported to operators.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

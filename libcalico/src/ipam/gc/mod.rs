@@ -1,9 +1,9 @@
 //! Garbage collection: an index of a cluster in little memory, and the decisions about the addresses, blocks, handles
 //! and affinities to release.
 //!
-//! Watches keep an [`Index`] up to date. [`Index::examine`] checks the addresses that changed, [`Index::suspects`]
-//! returns confirmed leaks, [`Suspect::recheck`] decides about each of them again on facts just read, and [`plan`]
-//! groups the addresses to release by block.
+//! Watches keep an [`Index`] up to date. [`Index::examine`] checks the addresses that changed, and [`Index::suspects`]
+//! returns confirmed leaks. [`Suspect::recheck`] decides about each of them again on facts just read. [`plan`] groups
+//! the addresses to release by block.
 //!
 //! Times of type [`std::time::Duration`] count from a fixed start of a monotonic clock. Do not query the index before
 //! all watches are complete.

@@ -188,7 +188,7 @@ impl Keyed for HandleRow {
 }
 
 impl CompactHandle {
-    /// `network` returns the row of a network's name; if it returns `None`, so does this function.
+    /// Converts an ID. Returns `None` if `network`, which returns the row of a network's name, does.
     pub(super) fn parse(handle: &str, mut network: impl FnMut(&str) -> Option<RowId>) -> Option<Self> {
         match Self::split(handle) {
             Some((name, id)) => Some(CompactHandle::Container { network: network(name)?, id }),

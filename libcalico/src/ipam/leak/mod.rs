@@ -243,8 +243,8 @@ pub fn assess(kind: OwnerKind, facts: &OwnerFacts<'_>) -> Verdict {
     }
 }
 
-/// A launcher pod that may use the address keeps it even after the deletion of the VMI. Without KubeVirt, no controller
-/// deletes launcher pods, so any existing pod keeps the address.
+/// Decides about a VMI's address. A launcher pod that may use the address keeps it even without the VMI. Without
+/// KubeVirt, no controller deletes launcher pods, so any existing pod keeps the address.
 fn assess_vmi(vmi: VmiLookup, owner: OwnerPodsLookup) -> Verdict {
     match (vmi, owner) {
         (VmiLookup::Present, _) => Verdict::InUse(InUseReason::Vmi),
@@ -256,8 +256,8 @@ fn assess_vmi(vmi: VmiLookup, owner: OwnerPodsLookup) -> Verdict {
     }
 }
 
-/// A pod that has the address keeps it on any node, because the node in the allocation can be wrong. Upstream compares
-/// the nodes first (KC-434).
+/// Decides about a pod's address. A pod that has the address keeps it on any node, because the node in the allocation
+/// can be wrong. Upstream compares the nodes first (KC-434).
 fn assess_pod(pod: &AddressInPod<'_>, node: Option<&str>) -> Verdict {
     if pod.has == Some(true) && pod.ended.is_none() {
         return Verdict::InUse(InUseReason::Pod);

@@ -171,8 +171,8 @@ fn selects(object: &IpPool, field: &'static str, selector: &str, labels: &Labels
     })
 }
 
-/// Returns the blocks in `owned` that the node should give up if they are empty: those in pools that no longer select
-/// the node and that the request does not use (IPAM-99).
+/// Returns the blocks in `owned` that the node should give up if they are empty. Their pools no longer select the node,
+/// and the request does not use them (IPAM-99).
 pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, labels: &Labels) -> Vec<Cidr> {
     let is_inside = |pools: &[Pool], block: &Cidr| pools.iter().any(|pool| pool.cidr.contains(block.network()));
     let is_deselected = |block: &&Cidr| {

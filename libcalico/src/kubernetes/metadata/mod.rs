@@ -291,7 +291,7 @@ fn remove_keys(fields: &mut Fields, keys: &[&str]) {
     }
 }
 
-/// Equal metadata gives equal text.
+/// Metadata in upstream's order, so that equal metadata gives equal text.
 struct Ordered<'f>(&'f Fields);
 
 impl Serialize for Ordered<'_> {

@@ -42,7 +42,7 @@ fn resource_without_the_annotation_has_the_objects_metadata() {
     );
 }
 
-/// As in upstream's own example.
+/// Returns the metadata of upstream's own example.
 fn annotated_resource() -> Value {
     json!({
         "name": "p", "uid": UID, "resourceVersion": "9", "generation": 3,

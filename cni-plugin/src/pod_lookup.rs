@@ -13,7 +13,6 @@ use crate::cni_error::store_error;
 use crate::ipam::pod_cidr::{self, PodCidrSubnets};
 use crate::pod::{PodWithNamespace, no_such_namespace};
 
-/// The objects that a call needs.
 #[derive(Debug, Clone, Copy, Default)]
 struct PodQueries {
     /// Whether to read the pod and its namespace, which configure the network of the pod.

@@ -48,7 +48,6 @@ fn serve(call: Box<Call>, mut timings: Timings) -> ! {
     })
 }
 
-/// Runs one verb, and returns the text for stdout.
 async fn run_verb(call: Box<Call>, timings: Timings) -> Result<String, CniError> {
     let (result_version, command) = (call.result_version(), call.command);
     let request_timeout = (command == Command::Status).then_some(status::DEADLINE);

@@ -1,5 +1,3 @@
-//! Serves an ADD of a plain container that has an endpoint already.
-
 use ipam_plugin::cni;
 use libcalico::api::{Profile, WorkloadEndpoint};
 use netconf::{CniError, CniResult, Code};
@@ -16,8 +14,8 @@ use crate::ipam;
 use crate::timings::Timings;
 
 /// Serves an ADD of a plain container that has an endpoint: the container keeps its interface and addresses, and gets
-/// the network's profile (CNI-149). Creates a missing interface again, for example after a reboot; upstream's result
-/// would name an interface that does not exist.
+/// the network's profile (CNI-149). Creates a missing interface again; upstream's result would name an interface that
+/// does not exist.
 pub(super) async fn rejoin(
     attachment: &Attachment<'_>,
     timings: &mut Timings,

@@ -1,5 +1,3 @@
-//! [`MacAddr`]: an Ethernet address.
-
 use std::fmt;
 use std::str::FromStr;
 

@@ -16,9 +16,7 @@ use super::plan::{Sysctl, SysctlKey};
 pub struct SysctlError {
     /// The operation: `read`, or `set to 1`.
     action: String,
-    /// The setting.
     key: SysctlKey,
-    /// The error of the system, or of the crate `sysctl`.
     source: Cause,
 }
 

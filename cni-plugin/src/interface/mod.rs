@@ -1,7 +1,4 @@
 //! Creates and removes the container's interface with the kernel's dataplane or with a gRPC dataplane (CNI-234).
-//!
-//! `config` derives the plan from the call, `existing` handles an existing interface of the same name, and
-//! `kernel` and `grpc` execute the plan.
 
 mod config;
 mod existing;
@@ -47,8 +44,7 @@ impl InterfaceConfig<'_> {
         Ok(created)
     }
 
-    /// Cuts the container's traffic and starts the removal of its interface. `store` is read if only IPAM can prove
-    /// that the interface belongs to the pod.
+    /// Cuts the container's traffic and starts the removal of its interface.
     pub async fn remove(&self, store: &Datastore, recorded: RecordedEndpoint<'_>) -> Result<PendingRemoval, CniError> {
         match self.grpc_socket() {
             Some(socket) => grpc::remove(self.call, socket).await.map(|()| PendingRemoval(None)),

@@ -1,8 +1,4 @@
-//! Assigns and releases addresses: with `calico-ipam` in this process, by the same code as the separate program, or
-//! with another IPAM plugin as a child process.
-//!
-//! ADD calls [`assign`], and [`AssignedAddresses::unassign`] if a later step fails. [`release`] serves DEL and GC, and
-//! `exec` runs another plugin.
+//! Assigns and releases addresses: with `calico-ipam` in this process, or with another IPAM plugin as a child process.
 
 mod exec;
 pub mod pod_cidr;
@@ -134,8 +130,7 @@ impl AssignedAddresses {
     }
 
     /// Releases the addresses of a failed ADD, after removing them from the endpoint. With `calico-ipam` the container
-    /// keeps the addresses that it had before, and a VMI keeps its addresses. Another IPAM plugin releases all
-    /// addresses of the container.
+    /// keeps the addresses that it had before, and a VMI keeps its addresses.
     pub async fn unassign(&self, store: &Datastore, call: &Call, workload: &WorkloadIdentity) -> Result<(), CniError> {
         let endpoints = ContainerEndpoints::new(store, workload.clone());
         let request = self.request.as_deref();

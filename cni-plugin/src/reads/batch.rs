@@ -29,10 +29,8 @@ pub struct NotReady {
     pub has_cluster_information: bool,
 }
 
-/// The objects to read in addition to the ClusterInformation.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Query<'a> {
-    /// No other objects.
     Cluster,
     /// The endpoints and the profile.
     Endpoint,
@@ -103,7 +101,6 @@ async fn switch_after_migration(cx: &Context, query: Query<'_>, objects: &mut Re
     Ok(true)
 }
 
-/// Undoes the part of an allocation that ran at the same time as the reads.
 pub(super) async fn undo_prefetch(cx: &Context, request: Option<&IpamRequest>, inputs: Option<&mut AllocationInputs>) {
     if let (Some(request), Some(inputs)) = (request, inputs) {
         prefetch::discard(&cx.store, &SystemClock::start(), &request.container_handle(), inputs).await;
@@ -238,7 +235,6 @@ impl ReadObjects {
     }
 }
 
-/// Returns the error for a configuration that names the locked group.
 fn objects_moved() -> CniError {
     let msg =
         "Calico's objects moved to projectcalico.org/v3, and the network configuration names crd.projectcalico.org/v1";

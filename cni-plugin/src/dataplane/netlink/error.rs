@@ -1,5 +1,3 @@
-//! [`NetlinkError`], with the kernel's explanation of an error.
-
 use std::io;
 
 use netlink_packet_core::{NLM_F_ACK_TLVS, NLM_F_CAPPED, NetlinkHeader, NlasIterator};

@@ -1,5 +1,5 @@
 //! The desired network of one endpoint as values. ADD brings the kernel to this state, CHECK compares the kernel with
-//! it. Pure: it makes no system calls.
+//! it.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -237,7 +237,6 @@ impl EndpointPlan {
         }
     }
 
-    /// Returns the pod's addresses as /32 and /128.
     pub(super) fn full_length_cidrs(&self) -> impl Iterator<Item = Cidr> + '_ {
         self.addresses.iter().map(|address| Cidr::host(address.to_canonical()))
     }
@@ -266,8 +265,8 @@ impl EndpointPlan {
         list
     }
 
-    /// Returns the kernel settings of the pod's end. Upstream writes all but accept_dad after the link is up. ADD
-    /// writes them before: the result in the kernel is the same, and one batch can contain the rest of the work.
+    /// Returns the kernel settings of the pod's end. ADD writes them before the link is up, so that one batch can
+    /// contain the rest of the work.
     fn container_sysctls(&self) -> Vec<Sysctl> {
         let forwarding = u8::from(self.allow_ip_forwarding);
         let mut list = Vec::with_capacity(6);
@@ -320,7 +319,6 @@ impl Sysctl {
     }
 }
 
-/// Returns true if the kernel accepts the name for an interface.
 pub(super) fn is_ifname(name: &str) -> bool {
     let forbidden = |c: char| c == '/' || c == ':' || c == '\0' || c.is_ascii_whitespace();
     !name.is_empty() && name.len() <= IFNAME_MAX && name != "." && name != ".." && !name.contains(forbidden)

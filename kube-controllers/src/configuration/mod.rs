@@ -31,7 +31,6 @@ use state::{ConfigurationState, NAME, StateChange, StatusBackoff};
 /// Reason of the Events about the object.
 const REASON: &str = "UnreadableConfiguration";
 
-/// The KubeControllersConfiguration that this process follows.
 pub(crate) struct Configuration {
     calico: Arc<Datastore>,
     environment: Environment,
@@ -49,9 +48,7 @@ pub(crate) struct Configuration {
 type ConfigurationEvents = mpsc::UnboundedReceiver<WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>>;
 
 impl Configuration {
-    /// Creates the follower of the object; sends no request. A replica that is not the leader does not write the
-    /// object. The leader of a locked datastore (`elected` without `leadership`) writes the status of the object, but
-    /// does not create the object.
+    /// Creates the follower of the object; sends no request.
     pub(crate) fn new(clients: Clients, environment: Environment, elected: Leadership, leadership: Leadership) -> Self {
         let Clients { kubernetes, calico, mode } = clients;
         let reporter = ProblemReporter::new(kubernetes, mode);
@@ -59,8 +56,7 @@ impl Configuration {
     }
 
     /// Returns the first settings, or `None` if `stop` is canceled before the object has been read. A failed read is
-    /// retried, because with the default settings controllers would delete objects that the configuration asks for. The
-    /// log and the probes report the failure, and an Event reports an unreadable object.
+    /// retried, because with the default settings controllers would delete objects that the configuration asks for.
     pub(crate) async fn read_first(&self, status: &Status, stop: &CancellationToken) -> Option<Settings> {
         let attempt = async || {
             let read = self.read().await;
@@ -100,7 +96,7 @@ impl Configuration {
     }
 
     /// Follows the object until `stop`, publishes the effective settings in `settings` whenever they change, creates
-    /// the object and writes its status. Returns at once on the embedded datastore, which cannot be watched.
+    /// the object and writes its status.
     pub(crate) async fn follow(self, settings: watch::Sender<Arc<Settings>>, stop: CancellationToken) {
         let Some((mut events, _watching)) = self.watch() else { return };
         let (mut state, mut backoff) = (ConfigurationState::default(), StatusBackoff::default());
@@ -151,8 +147,7 @@ impl Configuration {
     }
 
     /// Writes the status or creates the object, as `change` says, and logs a failure. A conflict with another writer is
-    /// not a failure: the next event shows the result. [`StateChange::Wait`] writes nothing, and reports the object if
-    /// it is unreadable.
+    /// not a failure: the next event shows the result.
     async fn write(&self, change: StateChange, state: &ConfigurationState, merged: Option<&Merged>) {
         let outcome = match (change, &state.entry, merged) {
             (StateChange::WriteStatus, Some(entry), Some(merged)) => {

@@ -1,5 +1,3 @@
-//! [`Clock`]: the clock of grace periods.
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,7 +15,6 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Starts a clock at zero.
     pub(super) fn start() -> Self {
         Clock { started_at: Instant::now(), offset_millis: Arc::default(), offset_changed: Arc::default() }
     }

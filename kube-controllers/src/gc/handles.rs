@@ -1,8 +1,7 @@
 //! Repairs handles that count addresses which no block holds, or miss addresses which a block holds. Upstream never
 //! deletes such handles (IPAM-230).
 //!
-//! There is no watch, because a wrong handle blocks no address. All handles are listed periodically, page by page, and
-//! only the wrong handles are kept in memory.
+//! There is no watch, because a wrong handle blocks no address: all handles are listed periodically.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,8 +25,7 @@ use crate::settings::GcMode;
 /// [`MAX_LIST_INTERVAL`].
 const MIN_LIST_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_LIST_INTERVAL: Duration = Duration::from_secs(450);
-/// Time limit of one list of all handles and affinities. A list that takes longer is canceled, and repeated at the next
-/// interval.
+/// Time limit of one list of all handles and affinities.
 const LIST_DEADLINE: Duration = Duration::from_secs(300);
 /// Number of handles repaired together. A block that several handles share is written once per such batch.
 const BATCH_SIZE: usize = 1000;
@@ -38,7 +36,6 @@ pub(super) struct HandleAudit {
     wrong_handles: WrongHandles,
     /// The list in progress, if any. A list takes seconds to minutes, so passes do not wait for it.
     list: JoinSet<()>,
-    /// The time at which the last list was started.
     last_list_at: Option<Duration>,
     reported: HashSet<HandleId>,
 }
@@ -86,7 +83,6 @@ impl HandleAudit {
         self.last_list_at.map_or(Duration::ZERO, |last| last + (grace / 2).clamp(MIN_LIST_INTERVAL, MAX_LIST_INTERVAL))
     }
 
-    /// Returns the number of wrong handles.
     pub(super) fn wrong_count(&self) -> usize {
         self.wrong_handles.get().len()
     }

@@ -91,7 +91,6 @@ impl Controller for GarbageCollection {
     }
 }
 
-/// Runs one pass after another until the controllers are stopping.
 async fn run_passes(mut gc_pass: GcPass) {
     let stop = gc_pass.context.stop.clone();
     stop.run_until_cancelled(wait_until_listed(&gc_pass.cache, &gc_pass.metrics)).await;
@@ -118,8 +117,7 @@ async fn run_passes(mut gc_pass: GcPass) {
     }
 }
 
-/// Waits until all required kinds have been listed. Each minute, the log names the kinds that have not been listed, for
-/// example because the role does not allow it.
+/// Waits until all required kinds have been listed.
 async fn wait_until_listed(cache: &ClusterCache, metrics: &PassMetrics) {
     let mut remind_at = Instant::now() + LOG_INTERVAL;
     loop {

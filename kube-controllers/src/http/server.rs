@@ -52,7 +52,7 @@ pub(super) struct PortServer {
 
 impl PortServer {
     /// Opens the port that `ports` contains at the start. Returns `None` if there is none, and for a port on localhost,
-    /// which is opened later, because no probe and no scrape depends on it.
+    /// which is opened later.
     pub(super) async fn bind_first(&self, ports: &watch::Receiver<Ports>) -> Result<Option<TcpListener>, ListenError> {
         let port = (self.port)(&ports.borrow());
         let Some(port) = port.filter(|_| !self.localhost) else { return Ok(None) };
@@ -127,7 +127,6 @@ async fn serve_connections(listener: TcpListener, routes: &Routes) {
     }
 }
 
-/// Serves the request of one connection.
 async fn serve_connection(stream: TcpStream, routes: Routes) {
     let respond = service_fn(move |request| {
         let routes = routes.clone();

@@ -1,5 +1,3 @@
-//! The right to write: [`Leadership`].
-
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
@@ -98,8 +96,7 @@ impl Leadership {
         }
     }
 
-    /// Waits until this replica may no longer write. A suspension of the machine is noticed within a second;
-    /// [`Leadership::holds`] notices it at once.
+    /// Waits until this replica may no longer write.
     pub async fn lost(&mut self) {
         loop {
             let term = *self.term.borrow_and_update();
@@ -124,7 +121,6 @@ impl Leadership {
     }
 }
 
-/// Returns a channel whose value never changes.
 fn always<T>(value: T) -> watch::Receiver<T> {
     // The last value stays readable after the sender is dropped.
     watch::channel(value).1

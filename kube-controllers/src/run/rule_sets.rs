@@ -1,8 +1,8 @@
 //! [`RuleSet`]: the rights that only an optional controller needs. A separate role grants them.
 //!
 //! A cluster that does not use such a controller need not bind the role. A controller without its rights is not
-//! started, and all others run. If the settings enable the controller, the log and a metric name the missing role. The
-//! API server is asked again every minute, and all controllers restart when its answer has changed.
+//! started, and all others run. The API server is asked again every minute, and all controllers restart when its answer
+//! has changed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,9 +27,7 @@ const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 /// The rights that one controller needs beyond those that all controllers share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RuleSet {
-    /// The rights of the controller that assigns addresses to Services.
     LoadBalancer,
-    /// The rights of the controller of automatic host endpoints.
     HostEndpoints,
     /// The rights of the controller that replaces policies under the names of an older Calico.
     PolicyNames,
@@ -65,7 +63,6 @@ impl RuleSet {
         }
     }
 
-    /// Returns true if the settings enable the controller of this set.
     fn is_enabled(self, settings: &Settings) -> bool {
         match self {
             RuleSet::LoadBalancer => settings.enabled.contains(&ControllerName::LoadBalancer),
@@ -100,7 +97,7 @@ async fn is_refused(kubernetes: &kube::Client, [group, resource, subresource, ve
 }
 
 /// Waits until the API server refuses other sets than `refused`. Logs and sets a metric for each refused set whose
-/// controller the settings enable. The log does not repeat a set after a restart of all controllers.
+/// controller the settings enable.
 pub(super) async fn await_change(context: &Context, refused: &BTreeSet<RuleSet>) {
     let mut settings = context.settings.clone();
     loop {

@@ -1,5 +1,4 @@
-//! The effective settings. In order of precedence: the environment, KubeControllersConfiguration, the defaults. This
-//! module does no I/O: callers pass a lookup of variables, and the object.
+//! The effective settings. In order of precedence: the environment, KubeControllersConfiguration, the defaults.
 
 mod configuration;
 mod controllers;

@@ -1,9 +1,9 @@
-//! [`Status`]: the readiness of the process, by [`Component`], for probes over HTTP ([`crate::http`]) and through a
-//! file that `check-status` reads.
+//! [`Status`]: the readiness of the process, by [`Component`], for probes over HTTP and through a file that
+//! `check-status` reads.
 //!
-//! Upstream's `check-status -l` equals `-r`. So kubelet restarts a healthy process when the API server has been
-//! unreachable for a minute. With `STATUS_LIVENESS=heartbeat`, the process writes heartbeats to the file, and `-l`
-//! tests only these.
+//! Upstream's `check-status -l` equals `-r`, so kubelet restarts a healthy process when the API server is unreachable
+//! for a minute. With `STATUS_LIVENESS=heartbeat`, the process writes heartbeats to the file, and `-l` tests only
+//! these.
 
 pub mod check;
 mod file;

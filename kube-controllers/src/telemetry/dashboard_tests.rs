@@ -39,7 +39,6 @@ const LEFT_OUT: [&str; 7] = [
     "process_virtual_memory_bytes",
 ];
 
-/// Collects the expressions of all panels and variables.
 fn expressions(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => fields.iter().for_each(|(name, value)| match value {
@@ -69,7 +68,6 @@ fn sources() -> Vec<String> {
     found.iter().map(|file| fs::read_to_string(file).expect("a source file")).collect()
 }
 
-/// Returns the lower-case names in quotation marks.
 fn literals(source: &str) -> BTreeSet<&str> {
     let name = |text: &&str| text.chars().all(|sign| sign.is_ascii_lowercase() || sign == '_') && !text.is_empty();
     source.split('"').filter(name).collect()

@@ -104,7 +104,6 @@ impl Metrics {
         TextEncoder::new().encode_to_string(&self.gather())
     }
 
-    /// Returns all metrics, sorted by name.
     fn gather(&self) -> Vec<MetricFamily> {
         let mut families = self.shared.registry.gather();
         // Clones the registry to release the lock: a collector may take a while, and a controller may register metrics

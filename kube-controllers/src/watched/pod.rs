@@ -1,5 +1,3 @@
-//! [`Pod`].
-
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;

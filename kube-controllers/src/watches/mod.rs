@@ -46,7 +46,7 @@ impl<T: Watched> Subscribers<T> {
     /// Adds an event handler. Takes effect only before the watch starts.
     ///
     /// The handler is called on the task of the watch and delays all event handlers of the same kind, so it must not
-    /// wait or do I/O: store the needed data, add keys to queues, and return.
+    /// wait or do I/O.
     pub fn subscribe(&mut self, handler: impl FnMut(&Event<'_, T>) + Send + 'static) {
         self.handlers.push(Box::new(handler));
     }

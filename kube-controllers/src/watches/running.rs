@@ -46,8 +46,7 @@ impl RunningWatches {
     }
 
     /// Removes [`Component::Lists`] from `status` when each kind has been listed, except kinds whose list the role
-    /// forbids or that the API server does not serve. Until then, the probes name the kinds that have not been listed.
-    /// Never returns.
+    /// forbids or that the API server does not serve. Never returns.
     pub(crate) async fn await_lists(&self, status: &Status) -> Infallible {
         loop {
             let awaited = self.health.iter().filter(|health| health.stats().is_awaited()).map(|health| health.kind);

@@ -20,8 +20,7 @@ use crate::watched::{
     WatchedVm, WatchedVmi, object_key,
 };
 
-/// Declares one watch per line. Watches of Kubernetes kinds deliver a projection; watches of Calico's kinds deliver
-/// whole objects.
+/// Declares one watch per line.
 macro_rules! watches {
     (
         kubernetes { $($(#[$native_doc:meta])* $native:ident: $projection:ty,)* }

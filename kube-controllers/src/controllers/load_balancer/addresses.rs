@@ -21,7 +21,6 @@ use time::OffsetDateTime;
 use super::decision::{HeldAddress, MissingAddress};
 use crate::runtime::ReconcileError;
 
-/// Access to the addresses of all Services in the datastore.
 pub(super) struct ServiceAddresses {
     pub(super) store: Arc<Datastore>,
 }
@@ -143,8 +142,7 @@ fn attributes(service: &ObjectKey) -> BTreeMap<String, String> {
 }
 
 /// Converts an error. An error of the datastore or a contention is retried, because it may go away by itself. Any other
-/// error, such as a pool without a free address, usually lasts until a pool or a block changes. The event of that
-/// change, or the next full pass, causes the next attempt.
+/// error, such as a pool without a free address, usually lasts until a pool or a block changes.
 fn ipam_failure(error: IpamError) -> ReconcileError {
     match error {
         IpamError::Store(_) | IpamError::Contention => ReconcileError::Retry(error.to_string()),

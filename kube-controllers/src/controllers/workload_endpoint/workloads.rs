@@ -15,7 +15,7 @@ use crate::controllers::node_names::NodeNames;
 use crate::watched::{Node, Pod, StringInterner};
 use crate::watches::{Cache, Event};
 
-/// All pods and their endpoints. In a cluster with 150,000 pods, each takes a few hundred bytes.
+/// All pods and their endpoints.
 #[derive(Default)]
 pub struct Workloads {
     workloads: HashMap<ObjectKey, Workload>,
@@ -35,7 +35,6 @@ pub(super) struct Workload {
     pub(super) endpoints: Vec<CachedEndpoint>,
 }
 
-/// A cached pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct CachedPod {
     /// Node of the pod by its name in Kubernetes; empty before scheduling.
@@ -46,11 +45,9 @@ pub(super) struct CachedPod {
     /// Fingerprint of the desired fields of the pod's endpoints.
     pub(super) labels_hash: u64,
     identity: PodUidAndAddress,
-    /// True if the pod uses the host network.
     host_network: bool,
 }
 
-/// A cached endpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct CachedEndpoint {
     pub(super) name: Box<str>,
@@ -70,7 +67,6 @@ struct ListProgress {
 }
 
 impl Workloads {
-    /// Applies an event about a pod. Returns the resulting work.
     pub(super) fn apply_pod(&mut self, event: &Event<'_, Pod>) -> Vec<ResyncKey> {
         match event {
             Event::ListStart => self.pods.number += 1,
@@ -107,7 +103,6 @@ impl Workloads {
         Vec::new()
     }
 
-    /// Applies an event about an endpoint. Returns the resulting work.
     pub(super) fn apply_endpoint(&mut self, event: &Event<'_, Entry<WorkloadEndpoint>>) -> Vec<ResyncKey> {
         match event {
             Event::ListStart => self.endpoints.number += 1,
@@ -176,7 +171,6 @@ impl Workloads {
         self.workloads.get(pod)
     }
 
-    /// Returns true if the endpoint is cached.
     pub(super) fn has_endpoint(&self, endpoint: &ObjectKey) -> bool {
         let workload = pod_and_node(endpoint).and_then(|(pod, _)| self.workloads.get(&pod));
         workload.is_some_and(|workload| workload.endpoints.iter().any(|cached| *cached.name == *endpoint.name))
@@ -197,7 +191,6 @@ impl Workloads {
         pods_to_check.map(|(pod, _)| pod.clone()).collect()
     }
 
-    /// Returns true if an endpoint looks orphaned by the cached state.
     pub(super) fn may_be_orphaned(&self, workload: &Workload, endpoint: &CachedEndpoint) -> bool {
         let Some(pod) = &workload.pod else { return true };
         let node = self.kubernetes_node(&endpoint.node);
@@ -228,8 +221,7 @@ impl Workloads {
 }
 
 impl Workload {
-    /// Returns true if the pod's fields have to be copied to the endpoint, because they differ there. Returns false if
-    /// the pod is missing or is not networked.
+    /// Returns true if the pod's fields have to be copied to the endpoint, because they differ there.
     pub(super) fn has_outdated_labels(&self, endpoint: &CachedEndpoint) -> bool {
         self.pod.as_ref().is_some_and(|pod| pod.is_networked && pod.labels_hash != endpoint.labels_hash)
     }

@@ -40,8 +40,7 @@ impl EventPublisher {
     }
 
     /// Posts an Event. Returns true if another attempt would change nothing: the Event exists, or the API server
-    /// refused this Event or an earlier one in the namespace `default` (403). Returns false if this replica may not
-    /// write, or after another error.
+    /// refuses Events there (403).
     pub(super) async fn write(&self, client: &kube::Client, gate: &LeaderGate, event: Value) -> bool {
         // A 403 in a namespace other than `default` may come from a quota or from the namespace's deletion, and does
         // not apply to other namespaces.

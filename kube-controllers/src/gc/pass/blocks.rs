@@ -151,8 +151,7 @@ impl GcPass {
         }
     }
 
-    /// Logs the blocks that would be released. The log names an empty block again after another grace period, and a
-    /// deleted node after pauses that grow up to five minutes.
+    /// Logs the blocks that would be released.
     pub(super) fn report_blocks(&self) {
         let now = self.now();
         let mut index = self.cache.index();

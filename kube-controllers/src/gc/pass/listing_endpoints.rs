@@ -26,7 +26,6 @@ type EndpointGroup = (String, Option<String>);
 struct NamedPod<'s> {
     namespace: &'s str,
     name: &'s str,
-    /// The pod's node, if the allocation names it.
     node: Option<&'s str>,
     /// True if the pod is running, or cannot be looked up. The endpoint of a running pod stays, because it may be newer
     /// than the addresses that kubelet reports.

@@ -1,7 +1,4 @@
 //! The last check before a release: reads the owners of leaked addresses from the API, never from the cache of a watch.
-//!
-//! If many pods of a node are in question, they are read with one list of the node's pods. Everything else is read with
-//! a request each, concurrently over one connection, at the request rate of garbage collection.
 
 mod kubevirt;
 mod pods;
@@ -102,7 +99,6 @@ impl ApiReader<'_> {
         to_lookup(api_reads::read_object(self.kubernetes, resource, key).await)
     }
 
-    /// Looks up if the object exists in the API server. The result of a failed read is unknown.
     async fn exists(&self, resource: Resource, key: &ObjectKey) -> Lookup<()> {
         self.gate.pace(1).await;
         to_lookup(api_reads::exists(self.kubernetes, resource, key).await.map(|there| there.then_some(())))
@@ -180,7 +176,6 @@ fn key((namespace, name): (&str, &str)) -> ObjectKey {
     ObjectKey::namespaced(namespace, name)
 }
 
-/// Returns the Service, the Kubernetes node and the Calico node on which a suspect depends.
 fn other_objects(suspect: &Suspect) -> [Option<OtherObject>; 3] {
     let queries = suspect.required_lookups();
     [

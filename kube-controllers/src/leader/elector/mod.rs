@@ -13,7 +13,6 @@ use super::election::{Election, ElectionStep};
 use super::leadership::{Deadline, LeadershipTerm};
 use super::leases::{LeaseError, Leases};
 
-/// A candidate of the election.
 pub(super) struct Elector<L> {
     leases: L,
     config: LeaderElectionConfig,
@@ -26,7 +25,6 @@ pub(super) struct Elector<L> {
     last_warning: Option<String>,
 }
 
-/// The outcome of an attempt.
 #[derive(Debug)]
 enum Outcome {
     /// This process holds the Lease and may write until the deadline.
@@ -170,13 +168,11 @@ impl<L: Leases> Elector<L> {
         }
     }
 
-    /// Sets the right to write that results from the election.
     fn set_term(&mut self, term: LeadershipTerm) {
         self.without_lease = false;
         self.term.send_replace(term);
     }
 
-    /// Returns true if this process writes without a Lease.
     fn writes_without_lease(&self) -> bool {
         self.without_lease && self.term.borrow().holds()
     }
@@ -242,7 +238,7 @@ impl<L: Leases> Elector<L> {
 /// before the role lost the permission also still writes. So only refusals that last longer than a Lease count.
 #[derive(Debug, Default)]
 struct RefusalLog {
-    /// `None` if no refusal is recorded. Any other response ends the series.
+    /// `None` if no refusal is recorded.
     series: Option<RefusalSeries>,
 }
 
@@ -270,7 +266,6 @@ impl RefusalLog {
     }
 }
 
-/// Returns the wall-clock time for the Lease.
 fn wall_clock() -> MicroTime {
     MicroTime(Timestamp::now())
 }

@@ -43,7 +43,6 @@ pub async fn run<R: Reconcile>(reconciler: Arc<R>, queue: Queue<R::Key>, workers
     pool.run(workers, context.leadership, context.stop).await;
 }
 
-/// The state that the workers of one controller share.
 struct WorkerPool<R: Reconcile> {
     reconciler: Arc<R>,
     queue: Queue<R::Key>,
@@ -169,7 +168,6 @@ struct KeyBackoff<K> {
     failures: HashMap<K, u32>,
 }
 
-/// A failure of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct KeyFailure {
     /// Number of failures in a row, including this failure.

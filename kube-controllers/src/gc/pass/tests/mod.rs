@@ -32,7 +32,6 @@ use crate::watches::Watches;
 /// Time that each response of the API server takes.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Returns a client of an API server that fails each request after [`ANSWER`], and counts the requests.
 fn failing(asked: Arc<AtomicUsize>) -> kube::Client {
     let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
         asked.fetch_add(1, Ordering::Relaxed);
@@ -46,7 +45,6 @@ fn failing(asked: Arc<AtomicUsize>) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-/// Returns a client of an API server that never responds, and counts the requests.
 fn silent(asked: Arc<AtomicUsize>) -> kube::Client {
     let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
         asked.fetch_add(1, Ordering::Relaxed);
@@ -55,7 +53,6 @@ fn silent(asked: Arc<AtomicUsize>) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-/// Returns an index with a confirmed leak of a pod's address, and the block of the address.
 fn leaky() -> (Index, Block) {
     leaked(
         libcalico::ipam::gc::GcSettings::default(),

@@ -71,8 +71,7 @@ impl RecordedAttachment {
         Ok(RecordedAttachment { host_end: host.cloned(), container_end, addresses })
     }
 
-    /// Compares the kernel's state with the plan of the ADD, which follows from the configuration and prevResult.
-    /// Returns no differences for a gRPC dataplane, whose interfaces are unknown to this program.
+    /// Compares the kernel's state with the plan of the ADD. Returns no differences for a gRPC dataplane.
     fn compare_kernel(&self, config: InterfaceConfig<'_>, host_routes: bool) -> Result<Vec<String>, CniError> {
         if config.grpc_socket().is_some() {
             return Ok(Vec::new());

@@ -15,8 +15,7 @@ use tokio::time::Instant;
 use crate::interface::InterfaceConfig;
 use crate::pod_lookup;
 
-/// The time in which the datastore, and a separate API server, must answer at least one request of a DEL. Without an
-/// answer by then, all requests to that server fail.
+/// The time in which the datastore, and a separate API server, must answer at least one request of a DEL.
 const FIRST_RESPONSE_LIMIT_OF_DEL: Duration = Duration::from_secs(3);
 
 /// A CNI call and the connections that serve it.

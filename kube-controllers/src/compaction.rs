@@ -13,7 +13,7 @@ use crate::leader::Leadership;
 use crate::settings::Settings;
 
 /// Compacts etcd once per `compaction_period` while this replica is the leader, until `stop`. A period of zero turns
-/// compaction off. With another datastore, only waits for `stop`.
+/// compaction off.
 pub(crate) async fn run(
     calico: Arc<Datastore>,
     leadership: Leadership,

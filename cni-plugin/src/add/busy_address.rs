@@ -93,8 +93,7 @@ async fn replace(
     Err(attachment.roll_back(assigned, ATTACH_STEP, error).await)
 }
 
-/// Returns the error that names all busy addresses and their routes. `cause` is the error of IPAM for the request for
-/// another address; `None` if the maximum number of addresses was tried.
+/// Returns the error of the ADD. `cause` is the error of IPAM; `None` if the maximum number of addresses was tried.
 fn no_address_error(busy: &[BusyRoute], cause: Option<CniError>) -> CniError {
     let msg = busy.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     let Some(cause) = cause else {

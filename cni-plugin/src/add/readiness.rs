@@ -94,7 +94,6 @@ pub(super) fn wait_for_policy(cx: &Context, workload: &WorkloadIdentity, endpoin
     }
 }
 
-/// Returns true if `file` exists in `directory` or appears there within `timeout`.
 fn wait_for_file(directory: &Path, file: &str, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
     loop {
@@ -162,7 +161,6 @@ mod tests {
     };
 
     /// Starts a server that answers one connection after the other with these status lines and then closes its socket.
-    /// Returns its URL and the number of its connections.
     fn gate(answers: &'static [&'static str]) -> (String, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/ready", listener.local_addr().unwrap());

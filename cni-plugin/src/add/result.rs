@@ -1,5 +1,3 @@
-//! The result of an ADD.
-
 use libcalico::api::WorkloadEndpoint;
 use netconf::result::{Interface, IpConfig, IpNet};
 use netconf::{Call, CniError, CniResult};

@@ -1,5 +1,4 @@
-//! [`Annotations`]: the settings that a pod and its namespace request for the pod's network. The plugin validates them
-//! before it assigns addresses.
+//! [`Annotations`]: the settings that a pod and its namespace request for the pod's network.
 
 mod address_source;
 
@@ -165,8 +164,7 @@ fn read_floating_ips(pod: &Pod, conf: &NetConf) -> Result<Vec<String>, CniError>
     Ok(addresses)
 }
 
-/// The annotations of a pod and of its namespace. An annotation of the pod takes precedence over the same annotation of
-/// the namespace.
+/// The annotations of a pod and of its namespace, in the order of precedence.
 type AnnotationSources<'a> = [&'a BTreeMap<String, String>; 2];
 
 /// Returns the pod's annotations if they have a non-empty value for `key`, else the namespace's if those have one.

@@ -87,7 +87,6 @@ enum SearchResult {
 }
 
 /// The message sent when the traffic is cut: the interface to be deleted, or an interface that stays for lack of proof.
-/// Both are `None` if there is no interface.
 type CutReport = (Option<String>, Option<ConflictingInterface>);
 
 impl TeardownTarget {

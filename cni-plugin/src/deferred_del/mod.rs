@@ -208,7 +208,7 @@ pub async fn record_identity(cx: &Context) {
 }
 
 /// Runs `work` without waiting for a busy API server, because other processes wait for the journal's lock until `work`
-/// ends. Later requests wait until `busy_until` again.
+/// ends.
 async fn without_waiting_for_busy_server<T>(cx: &Context, busy_until: Instant, work: impl Future<Output = T>) -> T {
     busy_server::wait_until(Instant::now(), &cx.store, &cx.api);
     let outcome = work.await;

@@ -66,8 +66,7 @@ impl Replayer<'_> {
         self.replay_by_urgency(locked, DEFAULT_LIMIT, |_| Urgency::NotRequired).await
     }
 
-    /// Replays all deferred DELs with [`Urgency::Required`], and then the others until `limit`. The limit counts the
-    /// required ones, too.
+    /// Replays all deferred DELs with [`Urgency::Required`], and then the others until `limit`.
     pub(super) async fn replay_by_urgency(
         &self,
         locked: &LockedJournal<'_>,
@@ -124,8 +123,8 @@ impl Replayer<'_> {
         entries
     }
 
-    /// Replays one deferred DEL: removes the addresses from the endpoint and then releases them, as in DEL, and removes
-    /// the journal entry. The addresses stay allocated if the container has another interface.
+    /// Replays one deferred DEL: removes the addresses from the endpoint and then releases them and removes the journal
+    /// entry. The addresses stay allocated if the container has another interface.
     pub(super) async fn replay(
         &self,
         locked: &LockedJournal<'_>,

@@ -24,8 +24,7 @@ pub(super) struct AddTarget<'a> {
 }
 
 impl<'a> AddTarget<'a> {
-    /// Returns the target of `call`. `requested` is the address in CNI_ARGS; `described` is the pod, whose annotations
-    /// may request further addresses.
+    /// `requested` is the address in CNI_ARGS; `described` is the pod, whose annotations may request further addresses.
     pub(super) fn new(call: &'a Call, requested: Option<IpAddr>, described: Option<&PodWithNamespace>) -> Self {
         let mut addresses = Vec::from_iter(requested);
         // Invalid annotations fail the ADD itself, at a later step.

@@ -1,5 +1,3 @@
-//! The interface of one call.
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

@@ -22,8 +22,7 @@ pub use kernel::RecordedEndpoint;
 pub struct PendingRemoval(Option<Teardown>);
 
 /// Opens CNI_NETNS before the ADD changes anything. The plugin's own namespace is an error here (CNI-27). Returns
-/// `None` for a namespace that cannot be opened, or for the plugin's own if CNI_NETNS_OVERRIDE is set. As in upstream,
-/// the step that needs the namespace then fails.
+/// `None` for a namespace that cannot be opened, or for the plugin's own if CNI_NETNS_OVERRIDE is set.
 pub fn open_netns(call: &Call) -> Result<Option<NetnsFd>, CniError> {
     match NetnsFd::open(Path::new(&call.netns)) {
         Err(NetnsError::SameNamespace { .. }) if call.netns_override => Ok(None),

@@ -117,8 +117,8 @@ impl IpamExec {
         IpamExec { limit, ..self }
     }
 
-    /// Runs the plugin and returns its stdout. `args` is the plugin's CNI_ARGS; the plugin inherits the rest of the
-    /// environment. A plugin that exceeds its time limit is killed.
+    /// Runs the plugin and returns its stdout. Kills a plugin that exceeds its time limit. `args` is the plugin's
+    /// CNI_ARGS.
     fn call(&self, command: &str, args: &str, stdin: &[u8]) -> Result<Vec<u8>, CniError> {
         let mut plugin = Command::new(&self.binary);
         plugin.env("CNI_COMMAND", command).env("CNI_ARGS", args).stderr(Stdio::piped());

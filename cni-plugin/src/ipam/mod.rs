@@ -80,9 +80,8 @@ pub fn request(call: &Call, node: &str, vmi: Option<VmiPod>) -> Option<IpamReque
     call.conf.ipam.is_calico().then(|| IpamRequest { vmi, ..IpamRequest::from_call(call, node) })
 }
 
-/// Assigns addresses. After a failure, releases the addresses assigned so far, those of another IPAM plugin only if
-/// `existing` is `None`; other addresses stay allocated until DEL. `existing` is the endpoint of the container or pod,
-/// if one was found.
+/// Assigns addresses. `existing` is the endpoint of the container or pod, if one was found. After a failure, the
+/// addresses assigned so far are released, or stay allocated until the DEL.
 pub async fn assign(
     store: &Datastore,
     call: &Call,

@@ -16,8 +16,7 @@ pub struct PodCidrSubnets {
     v6: String,
 }
 
-/// Returns the family that a placeholder stands for; `None` for a subnet. As in upstream, the letter case of a
-/// placeholder does not matter.
+/// Returns the family that a placeholder stands for; `None` for a subnet.
 fn family(subnet: &str) -> Option<IpVersion> {
     match subnet {
         text if text.eq_ignore_ascii_case("usePodCidr") => Some(IpVersion::V4),

@@ -103,9 +103,8 @@ pub async fn leaked(
     Ok(if is_calico { leaked } else { leaked.without_leaks() })
 }
 
-/// Releases leaked addresses after removing them from endpoints, except those of the containers in `valid` and
-/// `kept`. The runtime does not name the containers in `kept`, but their network stays. Returns one text per
-/// failure.
+/// Releases leaked addresses after removing them from endpoints, except those of the containers in `valid` and `kept`.
+/// Returns one text per failure.
 pub async fn release_leaked(
     store: &Datastore,
     call: &Call,

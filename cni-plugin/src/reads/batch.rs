@@ -1,5 +1,3 @@
-//! Reads the ClusterInformation and the other objects of a verb in one batch.
-
 use futures::future::join;
 use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::alloc::prefetch::{self, Prefetch};

@@ -28,7 +28,6 @@ use crate::startup::retry_until_ok;
 use crate::status::{Component, Status};
 use state::{ConfigurationState, NAME, StateChange, StatusBackoff};
 
-/// Reason of the Events about the object.
 const REASON: &str = "UnreadableConfiguration";
 
 pub(crate) struct Configuration {
@@ -136,8 +135,8 @@ impl Configuration {
     }
 
     /// Returns the events of a watch, which runs until the returned handle is dropped, or `None` for the embedded
-    /// datastore, which cannot be watched. The watch has a task of its own, because a watch that is canceled in the
-    /// middle of a request loses its position.
+    /// datastore. The watch has a task of its own, because a watch that is canceled in the middle of a request loses
+    /// its position.
     fn watch(&self) -> Option<(ConfigurationEvents, AbortOnDropHandle<()>)> {
         let select = ObjectSelect { name_prefix: NAME.into(), ..ObjectSelect::default() };
         let mut watch = self.calico.watch::<KubeControllersConfiguration>(&select)?;
@@ -169,8 +168,7 @@ impl Configuration {
         }
     }
 
-    /// Logs the parts of the configuration that cannot be followed: `notes` only in the log, and `problems`, because of
-    /// which objects stay as they are, also in an Event.
+    /// Logs the parts of the configuration that cannot be followed, and also reports `problems` in an Event.
     async fn report(&self, Merged { notes, problems, .. }: &Merged) {
         for note in notes {
             tracing::warn!("KubeControllersConfiguration({NAME}): {note}");
@@ -190,8 +188,7 @@ impl Configuration {
         }
     }
 
-    /// Creates the object with the settings `last` of the deleted object, or with the default settings if `last` is
-    /// `None`.
+    /// Creates the object with the settings `last` of the deleted object; `None` stands for the default settings.
     async fn create(&self, last: Option<&KubeControllersConfigurationSpec>) -> Result<(), StoreError> {
         let spec = last.cloned().unwrap_or_else(default_configuration);
         let mut object = KubeControllersConfiguration::new(NAME, spec);

@@ -66,8 +66,7 @@ impl ConfigurationState {
         }
     }
 
-    /// Returns the next write toward the desired state: the object exists and has `status`. `status` is ignored while
-    /// the object is missing.
+    /// Returns the next write toward the desired state: the object exists and has `status`.
     pub(super) fn next_write(&self, status: Option<&KubeControllersConfigurationStatus>) -> StateChange {
         match (&self.entry, status) {
             (None, _) if self.missing_since.is_some_and(|since| since.elapsed() < RECREATE_DELAY) => StateChange::Wait,
@@ -85,7 +84,6 @@ fn has_status(object: &KubeControllersConfiguration, status: &KubeControllersCon
     stored.is_some_and(|stored| stored.is_ok_and(|stored| stored == *status))
 }
 
-/// Delay after the first write.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 /// Longest delay between writes that have no effect, for example because another program writes a different state.
 const MAX_DELAY: Duration = Duration::from_secs(60);

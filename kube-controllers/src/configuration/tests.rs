@@ -36,7 +36,6 @@ struct Scene {
     status: Status,
     stop: CancellationToken,
     calico: Arc<Datastore>,
-    /// The Events posted to the API server.
     events: Arc<Mutex<Vec<Value>>>,
     _dirs: [tempfile::TempDir; 2],
 }

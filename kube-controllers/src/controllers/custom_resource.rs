@@ -1,5 +1,4 @@
-//! [`CustomResources`]: writes the parts of Calico's custom resources that the store does not write: finalizers, and
-//! the [`StatusCondition`]s of the status.
+//! [`CustomResources`]: writes finalizers and [`StatusCondition`]s of Calico's custom resources.
 
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
@@ -22,8 +21,7 @@ impl CustomResources {
         CustomResources { api: Api::all_with(client, &api_resource(S::KIND, S::PLURAL)), kind: S::KIND }
     }
 
-    /// Replaces the finalizers of an object, and returns the new resource version. Fails if the object is no longer at
-    /// the resource version `version`.
+    /// Replaces the finalizers of an object. Fails if the object is no longer at the resource version `version`.
     pub(super) async fn write_finalizers(
         &self,
         name: &str,
@@ -35,8 +33,7 @@ impl CustomResources {
         self.version(name, "finalizers", patched)
     }
 
-    /// Replaces the conditions of an object, and returns the new resource version. Fails if the object is no longer at
-    /// the resource version `version`.
+    /// Replaces the conditions of an object. Fails if the object is no longer at the resource version `version`.
     pub(super) async fn write_conditions(
         &self,
         name: &str,

@@ -1,5 +1,3 @@
-//! Helpers for tests of controllers.
-
 use std::sync::{Arc, Mutex};
 
 use datastore::config::{DEFAULT_DEADLINE, LocalConfig};

@@ -89,7 +89,6 @@ impl Reconcile for TierReconciler {
     }
 }
 
-/// Maximum number of policies in a page of a list.
 const PAGE_SIZE: u32 = 500;
 
 /// Numbers of policies by kind, in upstream's order: global, namespaced, staged global, staged namespaced.

@@ -1,5 +1,3 @@
-//! The index of garbage collection.
-
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,7 +25,6 @@ pub(super) struct ClusterCache {
 struct Shared {
     index: Mutex<Index>,
     changed: Notify,
-    /// Kinds of which a list has been complete.
     listed: Mutex<HashSet<WatchedKind>>,
 }
 

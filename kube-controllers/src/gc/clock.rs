@@ -9,7 +9,6 @@ use tokio::time::Instant;
 #[derive(Debug, Clone)]
 pub struct Clock {
     started_at: Instant,
-    /// Number of milliseconds by which the clock was advanced.
     offset_millis: Arc<AtomicU64>,
     offset_changed: Arc<Notify>,
 }
@@ -19,7 +18,6 @@ impl Clock {
         Clock { started_at: Instant::now(), offset_millis: Arc::default(), offset_changed: Arc::default() }
     }
 
-    /// Returns the time since the start.
     pub(super) fn now(&self) -> Duration {
         self.started_at.elapsed() + Duration::from_millis(self.offset_millis.load(Ordering::Acquire))
     }

@@ -21,8 +21,7 @@ use super::cache::ClusterCache;
 use super::gate::LeaderGate;
 use crate::settings::GcMode;
 
-/// Shortest interval between two lists of all handles. The interval is half of the grace period, and at most
-/// [`MAX_LIST_INTERVAL`].
+/// Shortest interval between two lists of all handles.
 const MIN_LIST_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_LIST_INTERVAL: Duration = Duration::from_secs(450);
 /// Time limit of one list of all handles and affinities.
@@ -30,7 +29,6 @@ const LIST_DEADLINE: Duration = Duration::from_secs(300);
 /// Number of handles repaired together. A block that several handles share is written once per such batch.
 const BATCH_SIZE: usize = 1000;
 
-/// The audit of handles: the wrong handles, and the list that finds them.
 #[derive(Debug, Default)]
 pub(super) struct HandleAudit {
     wrong_handles: WrongHandles,
@@ -50,7 +48,6 @@ impl WrongHandles {
     }
 }
 
-/// The numbers of handles by the outcome of their repair.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RepairedHandles {
     pub(super) deleted: usize,

@@ -117,7 +117,6 @@ async fn run_passes(mut gc_pass: GcPass) {
     }
 }
 
-/// Waits until all required kinds have been listed.
 async fn wait_until_listed(cache: &ClusterCache, metrics: &PassMetrics) {
     let mut remind_at = Instant::now() + LOG_INTERVAL;
     loop {
@@ -133,8 +132,6 @@ async fn wait_until_listed(cache: &ClusterCache, metrics: &PassMetrics) {
     }
 }
 
-/// Waits until a pass is due: events have come and paused, a deadline has passed, the settings have changed, or this
-/// replica has become the leader.
 async fn wait_until_due(gc_pass: &GcPass, full_at: Instant) {
     let now = (Instant::now(), gc_pass.now());
     let due = gc_pass.next_deadline().saturating_sub(now.1);

@@ -11,7 +11,6 @@ const PASS: [f64; 10] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.
 
 #[derive(Clone)]
 pub(super) struct PassMetrics {
-    /// Number of confirmed leaks.
     pub(super) leaked: IntCounter,
     pub(super) reclaimed: IntCounter,
     pub(super) reported_leaks: IntCounter,

@@ -1,5 +1,3 @@
-//! [`Routes`]: the responses of each port.
-
 use std::time::Duration;
 
 use http_body_util::Full;

@@ -14,7 +14,6 @@ use tokio::time::{sleep, timeout};
 
 use super::routes::Routes;
 
-/// Delay between two attempts to open a port.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit for a client to send its request. The clients are kubelet and Prometheus.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -95,8 +95,7 @@ async fn wait_for_restart(settings: &Settings, mut current: watch::Receiver<Arc<
     }
 }
 
-/// A controller that has subscribed to its watches: its name in logs and metrics, and its work, which ends when the
-/// controllers are stopped.
+/// A controller that has subscribed to its watches: its name in logs and metrics, and its work.
 type NamedTask = (&'static str, BoxFuture<'static, ()>);
 
 /// Creates the controllers that the settings enable, except those with a refused rule set, and subscribes them to

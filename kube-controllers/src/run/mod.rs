@@ -114,7 +114,7 @@ impl Process {
     }
 
     /// Joins the leader election. Returns the right to write, and a future that ends after the attempt to release the
-    /// Lease. Without an election, the right never ends, and the future ends at once.
+    /// Lease.
     fn join_election(
         &self,
         clients: &Clients,

@@ -19,7 +19,6 @@ use crate::settings::{ControllerName, Mode, Settings};
 
 /// Interval at which the API server is asked again which rights this process has.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Time limit for the answer about one set.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";

@@ -1,5 +1,3 @@
-//! Periodic health checks of the datastore and the API server.
-
 use std::fmt::Display;
 use std::time::Duration;
 

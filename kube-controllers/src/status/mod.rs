@@ -28,7 +28,6 @@ use tokio_util::sync::CancellationToken;
 
 use file::Liveness;
 
-/// Interval of heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// Age of the last heartbeat above which the process counts as hanging. Long enough for a slow disk and a throttled
 /// processor.
@@ -164,7 +163,6 @@ pub async fn write_heartbeats(status: Status, stop: CancellationToken) {
     }
 }
 
-/// Returns the seconds since boot.
 fn since_boot() -> u64 {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |time| Duration::from(time).as_secs())
 }

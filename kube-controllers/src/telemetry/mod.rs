@@ -120,7 +120,7 @@ impl Metrics {
 }
 
 /// Registers the only `calico_migration_*` metric that upstream exposes from the start of the process, without any
-/// migration (KC-155). This program never migrates; scrapes may expect the metric.
+/// migration (KC-155).
 fn register_migration_duration(registry: &Registry) {
     let opts =
         HistogramOpts::new("calico_migration_duration_seconds", "Duration of a datastore migration, in seconds.");

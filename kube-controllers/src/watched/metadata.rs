@@ -70,7 +70,6 @@ struct NamespaceStatus {
     phase: String,
 }
 
-/// The metadata of a cluster-scoped object.
 #[derive(Deserialize)]
 struct GlobalMetadata {
     name: String,

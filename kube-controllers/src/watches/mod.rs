@@ -28,7 +28,6 @@ pub enum Event<'a, T: Watched> {
     ListEnd,
 }
 
-/// An event handler of a watch.
 type EventHandler<T> = Box<dyn FnMut(&Event<'_, T>) + Send>;
 
 /// The event handlers of one kind of object. A watch without event handlers is not started.

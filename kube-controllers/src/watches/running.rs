@@ -1,5 +1,3 @@
-//! [`RunningWatches`]: the watches that have been started.
-
 use std::convert::Infallible;
 use std::pin::pin;
 use std::time::Duration;
@@ -14,7 +12,6 @@ use crate::status::{Component, Status};
 use crate::telemetry::{Metrics, WatchMetrics};
 use crate::watched::Watched;
 
-/// Interval at which the metrics of a watch are updated.
 const METRICS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The started watches.

@@ -1,5 +1,3 @@
-//! [`Watches`]: the watches of the process, one for each kind of object.
-
 use std::marker::PhantomData;
 
 use datastore::kubernetes::{ApiSource, CollectionError, Decode};
@@ -98,7 +96,6 @@ watches! {
     }
 }
 
-/// Returns the source that a watch of the kind `T` reads.
 fn source<T: Projection>(context: &Context, options: ProjectionOptions) -> ApiSource<ProjectionDecoder<T>> {
     let projected = ProjectionDecoder { strings: StringInterner::default(), options, kind: PhantomData };
     ApiSource::new(context.kubernetes.clone(), projected)

@@ -1,5 +1,3 @@
-//! The addresses of an interface, and its static neighbor entries.
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};

@@ -20,11 +20,9 @@ pub(crate) struct Link {
     pub(crate) name: String,
     pub(crate) mac: Option<MacAddr>,
     pub(crate) mtu: u32,
-    /// True if the administrative state of the interface is up.
     pub(crate) is_up: bool,
     /// True if the interface can carry packets. One end of a pair can if both ends are up.
     pub(crate) has_carrier: bool,
-    /// True if the interface is one end of a veth or netkit pair.
     pub(crate) is_paired: bool,
     /// The index of the other end, in the other end's namespace; `None` if the kernel reports no other end.
     pub(crate) peer_index: Option<u32>,

@@ -40,8 +40,7 @@ pub(crate) fn add(step: String, destination: Cidr, gateway: Option<IpAddr>, inde
     Request::new(step, RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
 }
 
-/// Returns the request that deletes the route to `destination` through interface `index`, but no route to `destination`
-/// through another interface.
+/// Returns the request that deletes the route to `destination` through interface `index`.
 pub(crate) fn delete(step: String, destination: Cidr, index: u32) -> Request {
     let mut message = through(destination, index);
     // The kernel then deletes a route of any scope, type and protocol.

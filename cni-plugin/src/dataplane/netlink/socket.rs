@@ -13,8 +13,7 @@ use std::os::fd::AsFd;
 use super::NetlinkError;
 use super::error::extended_ack_text;
 
-/// The size of the receive buffer: the largest datagram that the kernel builds for a dump, and enough for any single
-/// answer.
+/// The size of the receive buffer: the largest datagram that the kernel builds for a dump.
 const RECEIVE_BUFFER: usize = 32 * 1024;
 
 const DUMP_ATTEMPTS: usize = 10;
@@ -60,9 +59,8 @@ impl NetlinkSocket {
         Ok(opened)
     }
 
-    /// Sends all requests at once and returns one answer for each, in the same order.
-    ///
-    /// The kernel processes the requests in order, and continues after a request that it rejects.
+    /// Sends all requests at once and returns one answer for each, in the same order. The kernel continues after a
+    /// request that it rejects.
     pub(crate) fn exchange(&mut self, requests: Vec<Request>) -> Result<Vec<Answer>, NetlinkError> {
         let Some(last) = requests.len().checked_sub(1) else { return Ok(Vec::new()) };
         let first_sequence = self.sequence.wrapping_add(1);

@@ -24,7 +24,7 @@ enum ConflictingRoute {
 
 impl ConflictingRoute {
     /// Returns the place in the order in which routes are examined. Busy routes come first, so that a failure precedes
-    /// any deletion, and because the route to add does not make the address free.
+    /// any deletion.
     fn rank(&self) -> u8 {
         match self {
             ConflictingRoute::Busy(_) => 0,
@@ -101,8 +101,7 @@ impl HostRoutes<'_> {
     }
 
     /// Adds a route although another one exists; fails if the existing route has to stay. A route is never replaced in
-    /// place, because another program could use it by then. Instead, the idle route is deleted by its interface, and
-    /// the new route is added if its place is still free.
+    /// place, because another program could use it by then.
     fn replace_idle_route(&mut self, destination: Cidr, mut last_error: NetlinkError) -> Result<(), DataplaneError> {
         for _ in 0..MAX_ATTEMPTS {
             if self.delete_idle_routes(destination)? {

@@ -192,7 +192,6 @@ fn due_writes(wanted: Vec<HostEndpoint>, mut stored: Vec<Entry<HostEndpoint>>, k
     due
 }
 
-/// Maximum number of cached patterns.
 const MAX_PATTERNS: usize = 64;
 
 /// The regular expressions of templates, compiled at their first use.

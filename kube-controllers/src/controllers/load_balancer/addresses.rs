@@ -1,5 +1,3 @@
-//! [`ServiceAddresses`]: reads, assigns and releases the stored addresses of Services.
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -70,8 +68,7 @@ impl ServiceAddresses {
         released.map(drop).map_err(ipam_failure)
     }
 
-    /// Assigns the missing addresses as far as possible. If several cannot be assigned, the error describes only one of
-    /// them.
+    /// Assigns the missing addresses as far as possible.
     pub(super) async fn assign(
         &self,
         service: &ObjectKey,

@@ -111,7 +111,7 @@ impl Family<'_> {
         }
         let is_published = |held: &HeldAddress| self.service.published.contains(&held.ip);
         // A fixed order, so that two replicas with the same addresses keep the same one. After the requested address
-        // come the published addresses, because they are in use: such an address stays until another is published.
+        // come the published addresses, because they are in use.
         let rank = |held: &HeldAddress| {
             (Some(held.ip) != requested, !is_published(held), held.since.clone(), held.sequence, held.ip)
         };

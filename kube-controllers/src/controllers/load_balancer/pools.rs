@@ -7,7 +7,6 @@ use libcalico::store::{ReadBatch, Store};
 
 use crate::runtime::ReconcileError;
 
-/// A pool for Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LoadBalancerPool {
     pub(super) name: String,

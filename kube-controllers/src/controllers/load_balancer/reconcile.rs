@@ -1,5 +1,3 @@
-//! [`ServiceReconciler`]: assigns, publishes and releases the addresses of a Service.
-
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -219,8 +217,7 @@ impl ServiceReconciler {
         Ok(service.map(|service| (live, service)))
     }
 
-    /// Writes the status if `change` changes it, based on the version that was read. After a successful write, `live`
-    /// is the Service as the API server returned it.
+    /// Writes the status if `change` changes it, based on the version that was read.
     async fn write_status(
         &self,
         key: &ObjectKey,

@@ -11,8 +11,7 @@ use super::service::{ADDRESSES, IPV4_POOLS, IPV6_POOLS, LoadBalancerService};
 pub(super) struct AddressRequest {
     /// The requested addresses; empty for any address.
     pub(super) addresses: Vec<IpAddr>,
-    /// True if the addresses are from the annotation [`ADDRESSES`]. No other address suits the Service then. False if
-    /// the address is from `spec.loadBalancerIP`, which is only preferred, and if no address is requested.
+    /// True if the addresses are from the annotation [`ADDRESSES`]: no other address suits the Service then.
     pub(super) is_mandatory: bool,
     /// Ranges of the requested IPv4 pools; empty if the Service requests none.
     pub(super) pools4: Vec<Cidr>,

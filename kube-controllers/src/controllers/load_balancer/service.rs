@@ -1,5 +1,4 @@
-//! [`LoadBalancerService`]: the parts of a Service of type LoadBalancer on which its addresses depend, and the
-//! addresses in its status.
+//! [`LoadBalancerService`]: the parts of a Service of type LoadBalancer on which its addresses depend.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,5 +1,3 @@
-//! [`ServiceCache`]: the Services, the pools for Services, and the addresses of each Service.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -46,8 +44,7 @@ impl ServiceCache {
         self.keys_if_ready(changed)
     }
 
-    /// Applies an event. Returns the Services to reconcile: all if a pool for Services changed, because any may need or
-    /// have an address of the pool, and otherwise none.
+    /// Applies an event. Returns the Services to reconcile: all if a pool for Services changed and otherwise none.
     pub(super) fn apply_pool(&mut self, event: &Event<'_, Entry<IpPool>>) -> Vec<ObjectKey> {
         let changed = self.pools.apply(event, |entry| LoadBalancerPool::from_pool(&entry.value));
         let touched = if changed.is_empty() { Vec::new() } else { self.services() };

@@ -87,7 +87,6 @@ type Labels = BTreeMap<String, String>;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct RecordedLabels {
     labels: Labels,
-    /// The annotation [`RECORD`], if there is one.
     record: Option<String>,
 }
 

@@ -58,7 +58,6 @@ struct PolicyNameReconciler {
     rollout: Rollout,
     /// True if there are policies that wait for the roll-out.
     has_misnamed: AtomicBool,
-    /// Number of checks in a row that found the roll-out incomplete.
     incomplete_checks: AtomicU32,
 }
 
@@ -155,7 +154,7 @@ impl PolicyNameReconciler {
     }
 
     /// Handles a policy that already exists under its own name. Replaces the new policy if the old one was written
-    /// later. Fails if the new policy is being deleted, or if the order of the two writes is unknown.
+    /// later.
     async fn resolve_duplicate<K: PolicyKind>(&self, old: &StoredPolicy<K>) -> Result<(), ReconcileError> {
         let key = &old.value.key();
         let new = self.context.calico.get::<Object<PolicySpec<K>>>(key).await?;

@@ -1,5 +1,3 @@
-//! [`Workloads`]: the cached pods with their endpoints.
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -147,7 +145,7 @@ impl Workloads {
     }
 
     /// Applies an event about a Kubernetes node. A new or deleted node may affect every endpoint on the node, so all
-    /// endpoints are compared, as they are at the end of a list.
+    /// endpoints are compared.
     pub(super) fn apply_node(&mut self, event: &Event<'_, Node>) -> Vec<ResyncKey> {
         let changed = self.nodes.apply(event, |_| Some(()));
         if changed.is_empty() && !matches!(event, Event::ListEnd) { Vec::new() } else { vec![ResyncKey::All] }

@@ -19,7 +19,6 @@ const MAX_NAMED_ADDRESSES: usize = 10;
 /// Length of a message in bytes above which no further address is added. Readers of Events may accept only 1 KiB.
 const MAX_MESSAGE_LENGTH: usize = 550;
 
-/// Number of Events that are posted at the same time.
 const MAX_CONCURRENT: usize = 8;
 
 /// A publisher of Events. Once the role has refused an Event in the namespace `default`, no more Events are posted

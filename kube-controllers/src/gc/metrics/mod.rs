@@ -59,7 +59,6 @@ struct CounterSnapshot {
     pools: Vec<PoolCounters>,
     nodes: Vec<Arc<str>>,
     samples: Vec<OwnedSample>,
-    /// Released addresses by pool and node.
     reclaimed: Vec<(Name, Name, u64)>,
 }
 

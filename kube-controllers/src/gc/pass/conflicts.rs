@@ -52,8 +52,7 @@ impl GcPass {
     }
 
     /// Reads the pod and the block again, because a watch may lag behind. If the conflict still exists, returns the
-    /// pod's uid and the state of the address in its block. The result is unknown if the pod or the block cannot be
-    /// read.
+    /// pod's uid and the state of the address in its block.
     async fn recheck_conflict(&self, conflict: &Conflict) -> Lookup<(String, ConflictKind)> {
         let Conflict { namespace, name, address, block } = conflict;
         let pod = match self.reader().pod(&ObjectKey::namespaced(namespace, name)).await {

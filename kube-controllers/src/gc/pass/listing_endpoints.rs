@@ -1,6 +1,5 @@
 //! Workload endpoints that still list a leaked address, if endpoints are objects in etcd. An address is released only
-//! when no endpoint of the pods that its allocation names lists it. On a Kubernetes datastore the endpoint is the pod,
-//! which has been looked up already.
+//! when no endpoint of the pods that its allocation names lists it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -44,7 +44,6 @@ pub(super) struct GcPass {
     config_read_at: Option<Duration>,
     /// Leaks that the mode `report` has already logged.
     reported: HashSet<(HandleId, IpAddr, Option<u64>)>,
-    /// Affinities that the mode `report` has already logged.
     reported_affinities: HashSet<AffinityKey>,
 }
 

@@ -24,9 +24,8 @@ impl ApiReader<'_> {
         VmiLookup::Absent
     }
 
-    /// Checks if the API server serves neither VirtualMachines nor VirtualMachineInstances. Returns
-    /// [`VmiLookup::Undefined`] if so. Otherwise, and after a failed request, returns [`VmiLookup::Unknown`], because
-    /// no particular machine was looked up.
+    /// Returns [`VmiLookup::Undefined`] if the API server serves neither VirtualMachines nor VirtualMachineInstances,
+    /// and otherwise [`VmiLookup::Unknown`].
     pub(in crate::gc) async fn look_up_kubevirt(&self) -> VmiLookup {
         match self.serves(GROUP, &[VIRTUAL_MACHINES.plural, VIRTUAL_MACHINE_INSTANCES.plural]).await {
             Lookup::Absent => VmiLookup::Undefined,

@@ -24,7 +24,6 @@ use crate::api_reads;
 use crate::runtime::ReconcileError;
 use crate::watched::Pod;
 
-/// The objects that were read for one batch of suspects.
 #[derive(Debug, Default)]
 pub(super) struct CurrentState {
     pods: BTreeMap<ObjectKey, Lookup<Pod>>,

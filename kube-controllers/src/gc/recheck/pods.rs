@@ -90,8 +90,7 @@ impl ApiReader<'_> {
 type PodsByNode = BTreeMap<String, BTreeSet<ObjectKey>>;
 
 /// Decides which pods are read by a list of their node, and which by single requests. A list proves that a pod is gone
-/// only if the cache does not know the pod either: a known pod may be on another node. A list needs at least `many`
-/// pods on the node.
+/// only if the cache does not know the pod either: a known pod may be on another node.
 fn split_reads(suspects: &[Suspect], many: usize) -> (PodsByNode, BTreeSet<ObjectKey>) {
     let (mut lists, mut gets) = (PodsByNode::new(), BTreeSet::new());
     for suspect in suspects {

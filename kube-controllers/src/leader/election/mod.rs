@@ -20,7 +20,6 @@ pub(super) struct Election {
     first_write_at: Option<Instant>,
 }
 
-/// The permission to use the Lease, according to the responses to this process.
 #[derive(Debug, Clone, Copy)]
 enum LeaseAccess {
     NeverRefused,
@@ -82,7 +81,6 @@ impl Election {
         self.observed.as_ref().is_some_and(|observed| self.duration_of(&observed.lease) > self.timing.lease)
     }
 
-    /// Returns true if this process holds the Lease, as last observed.
     pub(super) fn is_held_by_self(&self) -> bool {
         self.observed.as_ref().is_some_and(|observed| holder(&observed.lease) == self.identity)
     }

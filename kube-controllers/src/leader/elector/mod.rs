@@ -1,5 +1,3 @@
-//! [`Elector`]: takes the Lease, renews it, and releases it.
-
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;

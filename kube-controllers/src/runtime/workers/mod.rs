@@ -162,7 +162,6 @@ impl<K: Clone + Eq + Hash + Send + 'static> Drop for KeyInProgress<'_, K> {
     }
 }
 
-/// Number of failures in a row of each key.
 #[derive(Debug)]
 struct KeyBackoff<K> {
     failures: HashMap<K, u32>,
@@ -172,7 +171,6 @@ struct KeyBackoff<K> {
 struct KeyFailure {
     /// Number of failures in a row, including this failure.
     times: u32,
-    /// Time until the next attempt.
     delay: Duration,
 }
 

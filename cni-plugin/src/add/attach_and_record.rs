@@ -86,8 +86,8 @@ pub(super) async fn attach_and_record(
     Err(AttachFailure::Other(Box::pin(after_failed_write(attachment, assigned, &created, failure)).await))
 }
 
-/// Returns the failure of an ADD that could not create its interface, and undoes the ADD where that is safe. `written`
-/// is the outcome of the write of the endpoint; `Ok(None)` if the write was not started.
+/// Returns the failure of an ADD that could not create its interface. Undoes the ADD unless the result is `Busy` or an
+/// outcome is unknown. `written` is the outcome of the write of the endpoint; `Ok(None)` if it was not started.
 async fn after_failed_create(
     attachment: &Attachment<'_>,
     assigned: &AssignedAddresses,

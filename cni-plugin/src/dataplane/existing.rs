@@ -46,8 +46,8 @@ pub fn is_absent(host_ifname: &str, container_ifname: &str, netns: &NetnsFd) -> 
 }
 
 /// Returns the host interface that an ADD may replace; `None` if there is no interface of that name. Fails if the ADD
-/// may not replace it, or if CNI_IFNAME in the pod's namespace is not its other end: nothing may be deleted for an ADD
-/// that cannot succeed (CNI-258).
+/// may not replace it, or if another interface in the pod's namespace is named CNI_IFNAME: nothing may be deleted for
+/// an ADD that cannot succeed (CNI-258).
 pub(super) fn replaceable(
     host: &mut NetlinkSocket,
     desired: &DesiredInterface<'_>,

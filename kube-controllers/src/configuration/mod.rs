@@ -168,7 +168,7 @@ impl Configuration {
         }
     }
 
-    /// Logs the parts of the configuration that cannot be followed, and also reports `problems` in an Event.
+    /// Logs `notes`, and passes `problems` to the `ProblemReporter`.
     async fn report(&self, Merged { notes, problems, .. }: &Merged) {
         for note in notes {
             tracing::warn!("KubeControllersConfiguration({NAME}): {note}");

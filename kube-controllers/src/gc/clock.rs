@@ -1,3 +1,5 @@
+//! [`Clock`]: the clock of grace periods.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,15 +11,18 @@ use tokio::time::Instant;
 #[derive(Debug, Clone)]
 pub struct Clock {
     started_at: Instant,
+    /// Number of milliseconds by which the clock was advanced.
     offset_millis: Arc<AtomicU64>,
     offset_changed: Arc<Notify>,
 }
 
 impl Clock {
+    /// Starts a clock at zero.
     pub(super) fn start() -> Self {
         Clock { started_at: Instant::now(), offset_millis: Arc::default(), offset_changed: Arc::default() }
     }
 
+    /// Returns the time since the start.
     pub(super) fn now(&self) -> Duration {
         self.started_at.elapsed() + Duration::from_millis(self.offset_millis.load(Ordering::Acquire))
     }

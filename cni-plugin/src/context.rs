@@ -82,8 +82,7 @@ impl Context {
         matches!(self.store, Datastore::Kubernetes(_))
     }
 
-    /// Returns K8S_POD_UID of CNI_ARGS on Kubernetes, where an endpoint has the uid of its pod (CNI-223). Returns an
-    /// empty text on another datastore, or if CNI_ARGS does not contain the uid.
+    /// Returns K8S_POD_UID of CNI_ARGS on Kubernetes (CNI-223), and an empty text on another datastore.
     pub fn pod_uid(&self) -> &str {
         self.call.args.pod().filter(|_| self.is_on_kubernetes()).and_then(|pod| pod.uid).unwrap_or_default()
     }

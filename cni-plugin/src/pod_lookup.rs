@@ -138,8 +138,7 @@ impl PendingPodLookup {
         }
     }
 
-    /// Returns the objects in the answers. On ADD, the pod must exist, the node if its pod CIDRs are needed, and the
-    /// namespace if its labels are needed.
+    /// Returns the objects in the answers. On ADD, fails if an object that the ADD needs is missing.
     pub fn resolve(&self, call: &Call, answers: Result<&Answers, StoreError>) -> Result<PodLookup, PodLookupError> {
         let read_error = |cause: StoreError| {
             let pod = call.args.pod().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default();

@@ -120,8 +120,7 @@ pub async fn has_pods(kubernetes: &kube::Client, node: &ObjectKey) -> Result<boo
     Ok(false)
 }
 
-/// Returns true if the API server serves at least one of these kinds, given by their plurals, in any version of
-/// `group`.
+/// Returns true if the API server serves at least one of these kinds in any version of `group`.
 pub async fn serves(kubernetes: &kube::Client, group: &str, plurals: &[&str]) -> Result<bool, ReconcileError> {
     let failed = |error: &dyn Display| {
         ReconcileError::Retry(format!("cannot discover the API group {group} in Kubernetes: {error}"))

@@ -21,8 +21,7 @@ pub struct Difference {
     pub found: String,
 }
 
-/// The item that a [`Difference`] is about, with the name of the interface, address, route, setting or neighbor. It is
-/// displayed as a noun phrase.
+/// The item that a [`Difference`] is about, with the name of the interface, address, route, setting or neighbor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CheckedItem {
     /// An interface.

@@ -20,14 +20,13 @@ pub struct SuspectContainer {
     /// True if the runtime names another attachment of the container. An interface is then removed only if a route
     /// proves that it belongs to the attachment to be removed.
     pub has_valid_attachment: bool,
-    /// True if the container may have an address in another network. All networks of a container that is not a pod
-    /// share one interface, so its removal needs the same proof by a route.
+    /// True if the container may have an address in another network.
     pub may_have_other_network: bool,
     /// The aliases that the container's interfaces in this network may have. An interface of the container with another
     /// alias is a suspect only if a host route leads through it to an address in `allocated` or `listed`.
     pub aliases: Vec<InterfaceAlias>,
     /// The addresses that IPAM has allocated to the container. A host route to one of them identifies an interface
-    /// without an alias, such as one of upstream's.
+    /// without an alias.
     pub allocated: Vec<IpAddr>,
     /// The addresses that endpoints of the container list. IPAM may have allocated them to another container.
     pub listed: Vec<IpAddr>,

@@ -37,8 +37,7 @@ pub struct EndpointWrite {
 pub struct WriteFailure {
     /// The error for the runtime.
     pub error: CniError,
-    /// True if the outcome of a write is unknown and could not be determined: the endpoint may exist, or may appear
-    /// soon.
+    /// True if the outcome of a write is unknown and could not be determined.
     pub may_be_written: bool,
 }
 

@@ -53,7 +53,7 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
     }
 
     /// Includes endpoints without a container ID, unless they belong to a pod with another uid than `pod_uid`. An empty
-    /// `pod_uid` is an unknown uid, and all of them are included.
+    /// `pod_uid` is an unknown uid.
     #[must_use]
     pub fn including_unnamed(mut self, pod_uid: &str) -> Self {
         self.unnamed_of_pod = Some(pod_uid.to_owned());

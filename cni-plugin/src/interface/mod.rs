@@ -16,8 +16,7 @@ use crate::dataplane::{self, NetnsError, NetnsFd, Removed, Teardown};
 pub use config::{CreateError, CreateResult, CreatedInterface, InterfaceConfig, NewInterface};
 pub use kernel::RecordedEndpoint;
 
-/// The removal of an interface that has been started: a deletion by the kernel; `None` if a gRPC dataplane has removed
-/// the interface.
+/// The removal of an interface that has been started; `None` if a gRPC dataplane has removed the interface.
 #[derive(Debug)]
 pub struct PendingRemoval(Option<Teardown>);
 

@@ -53,8 +53,7 @@ pub struct ReadObjects {
     pub(super) inputs: Option<AllocationInputs>,
     /// The allocations of the container's handles; `None` without handles.
     pub release: Option<ReleaseInputs>,
-    /// An error if an object that an ADD needs is missing, or, for example, if a Kubernetes API that is not the
-    /// datastore did not respond.
+    /// An error if an object that an ADD needs is missing or cannot be read.
     pub pod_lookup: Result<PodLookup, PodLookupError>,
     /// True if the objects moved to `projectcalico.org/v3` while the configuration names the other group.
     has_moved: bool,

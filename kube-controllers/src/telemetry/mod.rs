@@ -69,8 +69,7 @@ impl Metrics {
         self.controller_registry().register(Box::new(collector))
     }
 
-    /// Removes everything that [`Metrics::register`] added, and the state behind it. Called when these controllers have
-    /// ended.
+    /// Removes everything that [`Metrics::register`] added, and the state behind it.
     pub fn remove_controllers(&self) {
         *self.controller_registry() = Registry::new();
     }

@@ -84,11 +84,9 @@ pub struct EndpointPlan {
     pub allow_ip_forwarding: bool,
     /// Whether to give the host a route to each address.
     pub host_routes: bool,
-    /// Whether to replace a host route to one of the addresses if the interface of the route has no carrier. True if
-    /// IPAM assigned the addresses to this ADD: such a route remains from the previous pod with the address.
+    /// Whether to replace a host route to one of the addresses if the interface of the route has no carrier.
     pub replaces_idle_routes: bool,
-    /// Whether to fail the ADD if another pod of this node has one of the addresses, even if the host gets no route to
-    /// it.
+    /// Whether to fail the ADD if another pod of this node has one of the addresses.
     pub refuses_addresses_of_pods: bool,
 }
 
@@ -161,8 +159,7 @@ pub struct Sysctl {
     pub is_required: bool,
 }
 
-/// The name of a kernel setting. It is displayed with slashes, which sysctl(8) accepts, because an interface name may
-/// contain dots.
+/// The name of a kernel setting. It is displayed with slashes, because an interface name may contain dots.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SysctlKey {
     /// A setting of the namespace, in dotted form (`net.ipv4.ip_forward`).

@@ -138,8 +138,8 @@ fn attributes(service: &ObjectKey) -> BTreeMap<String, String> {
     texts.map(|(key, text)| (key.to_owned(), text)).into()
 }
 
-/// Converts an error. An error of the datastore or a contention is retried, because it may go away by itself. Any other
-/// error, such as a pool without a free address, usually lasts until a pool or a block changes.
+/// An error of the datastore or a contention is retried, because it may go away by itself. Any other error, such as a
+/// pool without a free address, usually lasts until a pool or a block changes.
 fn ipam_failure(error: IpamError) -> ReconcileError {
     match error {
         IpamError::Store(_) | IpamError::Contention => ReconcileError::Retry(error.to_string()),

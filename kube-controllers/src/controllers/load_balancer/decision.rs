@@ -17,7 +17,6 @@ pub(super) struct HeldAddress {
     /// The block's sequence number at the time of the assignment, if the block records it.
     pub(super) sequence: Option<u64>,
     /// Time of the assignment, as stored in the block: Go's text of a UTC time, which sorts in the order of time.
-    /// `None` if the block does not contain it.
     pub(super) since: Option<String>,
 }
 

@@ -42,8 +42,8 @@ impl MisnamedPolicies {
     }
 }
 
-/// Lists the misnamed policies of one kind, page by page. A kind that the API server does not serve has none.
-/// Unreadable policies are skipped.
+/// Lists the misnamed policies of one kind. A kind that the API server does not serve has none. Unreadable policies are
+/// skipped.
 async fn list_misnamed<K: PolicyKind>(calico: &Datastore) -> Result<Vec<StoredPolicy<K>>, WatchFailure> {
     let mut pages = calico.pages::<Object<PolicySpec<K>>>(ObjectSelect::default());
     let mut misnamed = Vec::new();

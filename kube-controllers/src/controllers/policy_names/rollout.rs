@@ -84,8 +84,7 @@ impl Rollout {
 }
 
 impl DaemonSet {
-    /// Returns true if every required pod runs, all pods are up to date and available, and none is on a wrong node. A
-    /// DaemonSet that needs no pods is complete.
+    /// Returns true if every required pod runs, all pods are up to date and available, and none is on a wrong node.
     fn is_rolled_out(&self) -> bool {
         let status = &self.status;
         status.observed_generation == self.metadata.generation

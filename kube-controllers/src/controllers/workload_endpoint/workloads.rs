@@ -158,8 +158,7 @@ impl Workloads {
         if changed.is_empty() && !matches!(event, Event::ListEnd) { Vec::new() } else { vec![ResyncKey::All] }
     }
 
-    /// Returns true if all kinds have been listed, so that an object that is not cached is known not to exist or to be
-    /// unreadable.
+    /// Returns true if all kinds have been listed.
     pub(super) fn is_complete(&self) -> bool {
         self.pods.is_complete && self.endpoints.is_complete && self.nodes.is_synced() && self.calico_nodes.is_synced()
     }

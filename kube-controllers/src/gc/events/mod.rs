@@ -29,8 +29,7 @@ pub(super) struct EventPublisher {
 }
 
 impl EventPublisher {
-    /// Posts an Event per node about `suspects`, which were released, or would be in the mode `report`. Failures are
-    /// only logged, because nothing depends on Events.
+    /// Posts an Event per node about `suspects`, which were released, or would be in the mode `report`.
     pub(super) async fn publish(&self, client: &kube::Client, gate: &LeaderGate, mode: GcMode, suspects: &[&Suspect]) {
         let by_node = group_by_node(suspects).into_iter();
         let events = by_node.map(|(node, suspects)| build_event(node, mode, &suspects, SystemTime::now()));

@@ -20,8 +20,7 @@ impl GcPass {
         self.metrics.set_conflicts(free, another);
     }
 
-    /// Reports the conflicts that have lasted two minutes and have not been reported: by a log line and an Event for
-    /// each pod and address.
+    /// Reports the conflicts that have lasted two minutes and have not been reported.
     pub(super) async fn report_conflicts(&self) {
         let conflicts = self.cache.index().conflicts(self.now());
         let reports = conflicts.into_iter().map(|conflict| self.report_conflict(conflict));

@@ -103,8 +103,7 @@ impl ApiReader<'_> {
         to_lookup(api_reads::exists(self.kubernetes, resource, key).await.map(|there| there.then_some(())))
     }
 
-    /// Looks up if the API server serves at least one of these kinds, given by their plurals, in any version of a
-    /// group.
+    /// Looks up if the API server serves at least one of these kinds.
     async fn serves(&self, group: &str, plurals: &[&str]) -> Lookup<()> {
         self.gate.pace(1).await;
         to_lookup(api_reads::serves(self.kubernetes, group, plurals).await.map(|serves| serves.then_some(())))

@@ -27,7 +27,6 @@ fn endpoint(node: &str, pod: &str, container: &str) -> WorkloadEndpoint {
     endpoint
 }
 
-/// Returns a client of an API server that has these pods in the namespace and ignores Events.
 fn answering(pods: &[Value]) -> kube::Client {
     let pods = pods.to_vec();
     let service = tower::service_fn(move |request: hyper::Request<Body>| {

@@ -61,8 +61,7 @@ fn leaky() -> (Index, Block) {
     )
 }
 
-/// Returns an index with the confirmed leak 10.0.0.1, and its block. The allocation has this handle, and the attributes
-/// of an active and an alternate owner.
+/// Returns an index with the confirmed leak 10.0.0.1, and its block.
 fn leaked(settings: libcalico::ipam::gc::GcSettings, handle: &str, owners: [&[(&str, &str)]; 2]) -> (Index, Block) {
     let grace = Duration::from_secs(600);
     let mut index = Index::new(libcalico::ipam::gc::GcSettings { leak_grace: Some(grace), ..settings });

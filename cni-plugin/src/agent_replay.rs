@@ -14,7 +14,6 @@ use libcalico::store::Store;
 use crate::context::node_name_or_empty;
 use crate::deferred_del::{ReplayOutcome, Replayer};
 
-/// The time limit of one request to the datastore.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Replays a bounded number of deferred DELs of this node, and records the identity of the node's datastore. Replays

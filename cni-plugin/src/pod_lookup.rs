@@ -15,13 +15,11 @@ use crate::pod::{PodWithNamespace, no_such_namespace};
 
 #[derive(Debug, Clone, Copy, Default)]
 struct PodQueries {
-    /// Whether to read the pod and its namespace, which configure the network of the pod.
     pod_and_namespace: bool,
     /// Whether to read the namespace for its labels, which the namespace selectors of pools match.
     namespace_labels: bool,
     /// Whether to read the pod because it may belong to a KubeVirt VMI.
     vmi: bool,
-    /// Whether to read the node for its pod CIDRs.
     node: bool,
 }
 

@@ -99,7 +99,6 @@ pub(crate) fn has_empty_run() -> bool {
 }
 
 pub(crate) struct Reply {
-    /// The delay before the reply, on the clock of the test.
     pub(crate) after: Duration,
     /// The status. A 429 has the header `retry-after: 7`.
     pub(crate) status: u16,
@@ -129,7 +128,6 @@ impl ApiServer {
         server
     }
 
-    /// Returns `METHOD PATH` of all requests so far.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
     }

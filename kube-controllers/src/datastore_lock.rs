@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 use crate::leader::Leadership;
 use crate::startup::retry_until_ok;
 
-/// Name of the only ClusterInformation.
 const NAME: &str = "default";
 
 /// Returns the right to write Calico's objects, derived from `elected`, and a future that follows ClusterInformation

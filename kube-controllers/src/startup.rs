@@ -13,7 +13,6 @@ use crate::context::Clients;
 use crate::http::ListenError;
 use crate::settings::{Mode, SettingsError};
 
-/// First pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Requests per second for Calico's objects, and the burst above that, if the environment does not set them (KC-111).

@@ -25,7 +25,6 @@ struct GateTimeouts {
     interval: Duration,
     /// Maximum time until a gate is ready.
     total: Duration,
-    /// Maximum duration of one probe.
     probe: Duration,
 }
 

@@ -15,7 +15,6 @@ pub use self::listing::Listing;
 pub use self::unlist::ContainerEndpoints;
 use crate::cni_error::store_error;
 
-/// Maximum number of attempts for a write with an unknown outcome.
 const MAX_ATTEMPTS: u32 = 3;
 
 /// An endpoint that the datastore already contains.

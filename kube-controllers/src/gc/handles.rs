@@ -24,7 +24,6 @@ use crate::settings::GcMode;
 /// Shortest interval between two lists of all handles.
 const MIN_LIST_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_LIST_INTERVAL: Duration = Duration::from_secs(450);
-/// Time limit of one list of all handles and affinities.
 const LIST_DEADLINE: Duration = Duration::from_secs(300);
 /// Number of handles repaired together. A block that several handles share is written once per such batch.
 const BATCH_SIZE: usize = 1000;
@@ -84,7 +83,6 @@ impl HandleAudit {
         self.wrong_handles.get().len()
     }
 
-    /// Returns the time of the next list or repair.
     pub(super) fn next_deadline(&self, now: Duration, grace: Duration) -> Duration {
         let next_list = self.next_list(grace);
         self.wrong_handles.get().next_deadline(now, grace).map_or(next_list, |due| due.min(next_list))

@@ -39,13 +39,11 @@ use crate::watches::Watches;
 const FULL_PASS_INTERVAL: Duration = Duration::from_secs(300);
 /// Time without events after which a pass starts, so that related events are assessed together.
 const QUIET_PERIOD: Duration = Duration::from_millis(50);
-/// Longest time to wait for a moment without events.
 const MAX_QUIET_WAIT: Duration = Duration::from_secs(1);
 /// Time limit for the current writes when the controllers are stopping.
 const STOP_DEADLINE: Duration = Duration::from_secs(3);
 /// Interval at which the log names the kinds that have not been listed yet.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Pause after a pass that panicked.
 const PANIC_PAUSE: Duration = Duration::from_secs(5);
 
 /// The controller of garbage collection.

@@ -58,7 +58,6 @@ impl PortServer {
         self.bind(port).await.map(Some).map_err(|source| ListenError { port, source })
     }
 
-    /// Serves `routes`, on `bound` at first, and on another port whenever the port changes.
     pub(super) async fn serve(self, mut ports: watch::Receiver<Ports>, mut bound: Option<TcpListener>, routes: Routes) {
         loop {
             let port = (self.port)(&ports.borrow_and_update());

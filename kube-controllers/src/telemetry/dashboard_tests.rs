@@ -100,7 +100,6 @@ fn identifiers(expression: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.starts_with(|sign: char| sign.is_ascii_alphabetic() || sign == '_'))
 }
 
-/// Returns the metric that a word of a query refers to.
 fn family(word: &str) -> &str {
     ["_bucket", "_count", "_sum"].iter().find_map(|suffix| word.strip_suffix(suffix)).unwrap_or(word)
 }

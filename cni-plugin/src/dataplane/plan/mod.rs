@@ -51,7 +51,6 @@ pub const HOST_LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xe
 /// The MTU of an interface pair in bytes if the plan has none: the default of the kernel.
 pub const KERNEL_DEFAULT_MTU: u32 = 1500;
 
-/// Maximum length of an interface name in bytes.
 const IFNAME_MAX: usize = 15;
 
 /// All inputs that determine the network of one endpoint.

@@ -24,7 +24,6 @@ pub(super) struct ServiceAddresses {
 }
 
 impl ServiceAddresses {
-    /// Returns the addresses that `handle` holds now.
     pub(super) async fn held(&self, handle: &HandleId) -> Result<Vec<HeldAddress>, StoreError> {
         let blocks = match self.store.get::<Handle>(handle).await {
             Ok(entry) => entry.value.block,
@@ -138,8 +137,8 @@ fn attributes(service: &ObjectKey) -> BTreeMap<String, String> {
     texts.map(|(key, text)| (key.to_owned(), text)).into()
 }
 
-/// An error of the datastore or a contention is retried, because it may go away by itself. Any other error, such as a
-/// pool without a free address, usually lasts until a pool or a block changes.
+/// Converts an error of the datastore or a contention to a failure that is retried, and any other error to a permanent
+/// one.
 fn ipam_failure(error: IpamError) -> ReconcileError {
     match error {
         IpamError::Store(_) | IpamError::Contention => ReconcileError::Retry(error.to_string()),

@@ -97,7 +97,6 @@ struct Family<'a> {
 }
 
 impl Family<'_> {
-    /// Adds the changes for `held`, the addresses of this family, to the plan.
     fn plan<'h>(&self, held: impl Iterator<Item = &'h HeldAddress>, plan: &mut Plan) {
         let (mut fitting, mut others): (Vec<_>, Vec<_>) = held.cloned().partition(|held| self.may_stay(held.ip));
         let requested = self.request.address(self.version);

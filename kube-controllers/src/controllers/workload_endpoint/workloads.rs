@@ -179,7 +179,6 @@ impl Workloads {
         workload.endpoints.iter().find(|cached| *cached.name == *endpoint.name)?.sandbox.pod_uid(container_id)
     }
 
-    /// Returns the pods with an endpoint that is out of date or may be orphaned.
     pub(super) fn pods_to_check(&self) -> Vec<ObjectKey> {
         let pods_to_check = self.workloads.iter().filter(|(_, workload)| {
             let mut endpoints = workload.endpoints.iter();

@@ -109,7 +109,6 @@ impl ApiReader<'_> {
         to_lookup(api_reads::serves(self.kubernetes, group, plurals).await.map(|serves| serves.then_some(())))
     }
 
-    /// Returns the JSON of the list at the URL path `target`.
     async fn list(&self, target: &str) -> Result<String, kube::Error> {
         self.gate.pace(1).await;
         let request = Request::get(target).header(ACCEPT, "application/json").body(Vec::new());

@@ -16,7 +16,6 @@ use crate::leader::Leadership;
 
 const MIN_LISTED_PODS: u8 = pods::MIN_LISTED_PODS as u8;
 
-/// The responses of an API server, by path and query.
 #[derive(Clone, Default)]
 struct Server {
     answers: Arc<Mutex<BTreeMap<String, (u16, Value)>>>,

@@ -222,7 +222,6 @@ impl<L: Leases> Elector<L> {
         self.leases.replace(lease).await.map(|_| true)
     }
 
-    /// Logs a warning, unless it repeats the last one.
     fn warn_once(&mut self, warning: String) {
         if self.last_warning.as_ref() != Some(&warning) {
             tracing::warn!("{warning}");

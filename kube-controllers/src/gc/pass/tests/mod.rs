@@ -29,7 +29,6 @@ use crate::status::Watchdog;
 use crate::telemetry::Metrics;
 use crate::watches::Watches;
 
-/// Time that each response of the API server takes.
 const ANSWER: Duration = Duration::from_secs(30);
 
 fn failing(asked: Arc<AtomicUsize>) -> kube::Client {

@@ -1,8 +1,8 @@
 //! [`RuleSet`]: the rights that only an optional controller needs. A separate role grants them.
 //!
 //! A cluster that does not use such a controller need not bind the role. A controller without its rights is not
-//! started, and all others run. If the settings enable the controller, the log and a metric name the missing role. The
-//! API server is asked again every minute, and all controllers restart when its answer has changed.
+//! started, and all others run. The API server is asked again every minute, and all controllers restart when its answer
+//! has changed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,7 +20,6 @@ use crate::status::{Component, Status};
 
 /// Interval at which the API server is asked again which rights this process has.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Time limit for the answer about one set.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -28,9 +27,7 @@ const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 /// The rights that one controller needs beyond those that all controllers share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RuleSet {
-    /// The rights of the controller that assigns addresses to Services.
     LoadBalancer,
-    /// The rights of the controller of automatic host endpoints.
     HostEndpoints,
     /// The rights of the controller that replaces policies under the names of an older Calico.
     PolicyNames,
@@ -66,7 +63,6 @@ impl RuleSet {
         }
     }
 
-    /// Returns true if the settings enable the controller of this set.
     fn is_enabled(self, settings: &Settings) -> bool {
         match self {
             RuleSet::LoadBalancer => settings.enabled.contains(&ControllerName::LoadBalancer),
@@ -101,8 +97,7 @@ async fn is_refused(kubernetes: &kube::Client, [group, resource, subresource, ve
 }
 
 /// Waits until the API server refuses other sets than `refused`. For each refused set whose controller the settings
-/// enable, writes a log line, sets a metric and adds the role to the status. The log does not repeat a set after a
-/// restart of all controllers.
+/// enable, writes a log line, sets a metric and adds the role to the status.
 pub(super) async fn await_change(context: &Context, status: &Status, refused: &BTreeSet<RuleSet>) {
     let mut settings = context.settings.clone();
     loop {

@@ -32,8 +32,7 @@ pub struct Merged {
 }
 
 /// Merges the configuration, field by field, with the environment, which takes precedence. `spec` may lack the defaults
-/// that upstream's client adds when it writes the object, for example if kubectl wrote the object; these defaults are
-/// added here.
+/// that upstream's client adds; these defaults are added here.
 pub fn merge(environment: &Environment, spec: &KubeControllersConfigurationSpec, mode: Mode) -> Merged {
     let mut spec = spec.clone();
     complete_kube_controllers_configuration(&mut spec);
@@ -138,7 +137,7 @@ impl Merger<'_> {
     }
 
     /// Returns the period of each enabled controller of etcd. A controller without a configured period has the default
-    /// period. Upstream's controllers never compare all objects in this case.
+    /// period.
     fn reconcile_periods(&mut self, enabled: &BTreeSet<ControllerName>) -> BTreeMap<ControllerName, Duration> {
         let given = self.take_override(&self.environment.reconcile_period);
         let period = |name: ControllerName| {

@@ -14,25 +14,20 @@ use crate::watch::WatchFailure;
 /// Maximum capacity, in bytes, of an empty buffer that is kept for the next event.
 const KEPT_CAPACITY: usize = 256 << 10;
 
-/// The response body of a watch.
 pub(super) struct Events {
     body: Body,
     /// The bytes of the response that have arrived and are still needed.
     buffer: Vec<u8>,
-    /// The number of bytes of `buffer` that belong to the event returned last.
     consumed: usize,
 }
 
-/// An event from the server.
 #[derive(Debug, PartialEq)]
 pub(super) enum Event<'a> {
-    /// The object is new or changed.
     Upsert { object: &'a str, position: String },
     /// The object was deleted; the text is its last state.
     Delete { object: &'a str, position: String },
     /// There are no further changes up to this position.
     Bookmark { position: String },
-    /// The watch cannot continue.
     Error(Box<ApiStatusError>),
 }
 
@@ -41,7 +36,7 @@ impl Events {
         Events { body, buffer: Vec::new(), consumed: 0 }
     }
 
-    /// Returns the next event, or `None` at the end of the watch.
+    /// Returns `None` at the end of the watch.
     pub(super) async fn next(&mut self) -> Result<Option<Event<'_>>, WatchFailure> {
         self.buffer.drain(..std::mem::take(&mut self.consumed));
         if self.buffer.is_empty() {

@@ -29,8 +29,8 @@ use crate::backoff::Backoff;
 use crate::config::KubernetesConfig;
 use crate::deadline::Deadline;
 
-/// Maximum number of connections for short requests in a long-running process if the server supports only HTTP/1.1. In
-/// a short-lived process, more than one connection would take more time for handshakes than it saves.
+/// Maximum number of HTTP/1.1 connections for short requests in a long-running process. In a short-lived process, more
+/// than one connection would take more time for handshakes than it saves.
 const LONG_RUNNING_CONNECTIONS: usize = 8;
 /// First and longest pause before a retry. A `Retry-After` of the server can be longer.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);

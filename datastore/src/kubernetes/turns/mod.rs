@@ -48,8 +48,7 @@ struct ProcessClock {
 #[derive(Debug)]
 pub(super) struct Turn<'t> {
     process_turn: MutexGuard<'t, ()>,
-    /// The locked file. `None` while no request of the node waits for the server. Also `None` if the file cannot be
-    /// used; then the processes of the node do not wait for each other.
+    /// The locked file. `None` if no process of the node waits for the server, or if the file cannot be used.
     file: Option<File>,
 }
 

@@ -1,5 +1,4 @@
-//! [`ClusterRead`]: all objects that `check` compares and `release` verifies. On etcd and the embedded datastore, all
-//! but the nodes are from one snapshot.
+//! [`ClusterRead`]: all objects that `check` compares and `release` verifies.
 
 use std::net::IpAddr;
 
@@ -35,9 +34,7 @@ pub(super) struct ClusterRead {
 /// A stored value that cannot be read. Allocation skips such values without an error (DS-42).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct UnreadableObject {
-    /// The path.
     pub(super) key: String,
-    /// The decoder's error.
     pub(super) reason: String,
 }
 

@@ -1,4 +1,4 @@
-//! The operations that a runtime requests with `CNI_COMMAND`, and the versions of the CNI specification that have them.
+//! The operations that a runtime requests with `CNI_COMMAND`.
 
 use std::fmt;
 
@@ -61,7 +61,7 @@ impl Command {
     /// Checks that a configuration of this version may be used with the command.
     ///
     /// # Errors
-    /// Code 1 if `version` of the CNI specification does not have the command.
+    /// Code 1 if not.
     pub fn check_version(self, version: Version) -> Result<(), CniError> {
         if version >= self.since() {
             return Ok(());

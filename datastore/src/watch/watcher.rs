@@ -56,6 +56,7 @@ enum WatcherState<S: WatchSource> {
     Listing { page: Option<S::Token>, is_started: bool },
     /// The next request opens a watch from this position.
     Listed(S::Position),
+    /// The watch is open.
     Watching { position: S::Position, opened: Instant },
 }
 

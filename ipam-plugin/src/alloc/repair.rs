@@ -11,6 +11,7 @@ use crate::block_writes::PriorAffinity;
 /// A repair of an affinity. It fails if an object has changed since it was read.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum AffinityRepair {
+    /// Deletes the affinity, because the block is another owner's.
     Delete { affinity: Entry<BlockAffinity> },
     /// Confirms the affinity, because the block is the owner's. A rewrite of the block makes a concurrent release of it
     /// fail (IPAM-123).

@@ -23,11 +23,13 @@ pub(super) struct Events {
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Event<'a> {
+    /// The object is new or changed.
     Upsert { object: &'a str, position: String },
     /// The object was deleted; the text is its last state.
     Delete { object: &'a str, position: String },
     /// There are no further changes up to this position.
     Bookmark { position: String },
+    /// The watch cannot continue.
     Error(Box<ApiStatusError>),
 }
 

@@ -43,10 +43,10 @@ impl Datastore {
         })
     }
 
-    /// Reads the identity of the datastore. Returns `None` if the ID is empty.
+    /// Reads the identity of the datastore. Returns `None` if the datastore has none.
     ///
     /// # Errors
-    /// The datastore is unreachable, rejects the request, or lacks the object with the ID.
+    /// The datastore is unreachable, rejects the request, or lacks the object that contains the identity.
     pub async fn identity(&self) -> Result<Option<String>, StoreError> {
         let (kind, id) = match self {
             Datastore::Kubernetes(api) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-/// The time limit of requests to one server, with an additional limit for its first response.
+/// The time limit of requests to one server, with an optional limit for its first response.
 #[derive(Debug)]
 pub(crate) struct Deadline {
     per_request: Duration,

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::kubernetes_api::KubernetesApi;
 use crate::lock;
 
-/// The file that the process locks which sends requests while an API server is busy.
+/// The file that a process locks while it sends requests to a busy API server.
 pub const LOCK_FILE: &str = "/var/run/calico/api-server-busy.lock";
 
 /// Returns the longest time for which a call waits for a busy API server. Runtimes limit a call to two minutes, and a

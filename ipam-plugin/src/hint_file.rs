@@ -9,7 +9,7 @@ use std::{fs, io};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Reads the hints of a regular file of at most `largest` bytes. Returns `None` for any other file.
+/// Reads the hints of a regular file of at most `largest` bytes. Returns `None` for any other or an invalid file.
 pub(crate) fn read<T: DeserializeOwned>(file: &Path, largest: u64) -> Option<T> {
     let metadata = fs::symlink_metadata(file).ok()?;
     let is_valid = metadata.is_file() && metadata.len() <= largest;

@@ -63,7 +63,7 @@ impl PodQueries {
             lookup.labels = Some(found.value.metadata.labels);
         }
         let pod = pod_ticket.map(|ticket| answers.get(&ticket)).transpose().map_err(VmiError::from)?.flatten();
-        // Without a VMI, a DEL releases the addresses under the container's handle.
+        // A missing pod has no VMI, so a DEL releases the addresses under the container's handle.
         let pod = pod.map(|entry| entry.value);
         let detected = vmi::detect(Some(api), store, pod.as_ref()).await.map_err(VmiError::from)?;
         lookup.vmi = match call.command {

@@ -7,8 +7,7 @@ use libcalico::backoff::{Backoff, Jitter};
 use crate::error::{IpamError, Result};
 use os::clock::Clock;
 
-/// Maximum duration of an allocation or release: not less than an ADD waits for a busy API server. Upstream allows 90
-/// s.
+/// Maximum duration of an allocation or release, as long as an ADD waits for a busy API server. Upstream allows 90 s.
 pub const OPERATION_TIME: Duration = Duration::from_secs(110);
 /// Maximum duration of an undo, even after the operation's own time has ended (IPAM-185).
 pub const UNDO_TIME: Duration = Duration::from_secs(30);

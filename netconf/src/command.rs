@@ -61,7 +61,7 @@ impl Command {
     /// Checks that a configuration of this version may be used with the command.
     ///
     /// # Errors
-    /// Code 1 if not.
+    /// Code 1 if `version` of the CNI specification does not have the command.
     pub fn check_version(self, version: Version) -> Result<(), CniError> {
         if version >= self.since() {
             return Ok(());

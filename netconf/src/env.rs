@@ -50,7 +50,7 @@ impl Environment {
     /// Reads the variables and validates the ones that the command requires.
     ///
     /// # Errors
-    /// Code 4. An empty value counts as missing.
+    /// Code 4 if a required variable is missing, empty or malformed.
     pub fn read(lookup: EnvLookup<'_>) -> Result<Environment, CniError> {
         let get = |name: &str| lookup(name).unwrap_or_default();
         let command = get("CNI_COMMAND");

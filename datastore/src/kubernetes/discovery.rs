@@ -5,8 +5,8 @@
 //!
 //! A cached group must not violate the rule that v3 is used only if v1 does not exist. Otherwise nodes with a cached
 //! group and nodes that discover the group would assign the same addresses. A cached v1 needs no check, because
-//! responses show that v1 is missing. A cached v3 needs a check: the API server still serves v3 after v1 was added.
-//! Thus a process with a cached v3 looks up v1 in parallel with its first reads.
+//! responses show if v1 is missing. A cached v3 needs a check: the API server still serves v3 after v1 was added. Thus
+//! a process with a cached v3 looks up v1 in parallel with its first reads.
 //!
 //! The rule has one exception: v3 is used if upstream's migration has opened v3 while v1 still exists, see
 //! [`migration`].

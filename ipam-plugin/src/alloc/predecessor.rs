@@ -15,7 +15,7 @@ use os::clock::Clock;
 /// The earlier sandbox of a pod. A tenant can change the pod's annotations that name it. An address is therefore
 /// treated as the sandbox's only if its allocation has the sandbox's handle and its attributes name this pod.
 ///
-/// The handle object is not needed here, because a killed call may have lost it. The pod would otherwise never start.
+/// The handle object is not needed here, because a killed call may have lost it, and the pod would then never start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Predecessor {
     /// The sandbox's handle.

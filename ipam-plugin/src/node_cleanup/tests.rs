@@ -64,7 +64,7 @@ async fn deleted_node_releases_its_endpoints_addresses_and_blocks() {
     let unknown = cluster.one("node1", "unknown").await.unwrap();
     cluster.one("node1", "vxlan-tunnel-addr-node1").await.unwrap();
     let keys = [endpoint(&cluster, "node1", "web", web).await, endpoint(&cluster, "node2", "other", other).await];
-    // A stale endpoint.
+    // The address of the stale endpoint has another owner by now.
     let stale = endpoint(&cluster, "node1", "stale", other).await;
     for node in ["node1", "node2"] {
         peer(&cluster, &format!("peer-of-{node}"), node);

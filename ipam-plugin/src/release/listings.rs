@@ -1,5 +1,5 @@
 //! [`Listings`]: the endpoints that list addresses. An address becomes free only after no endpoint lists it any more,
-//! because another container could get it.
+//! because another container may get it then.
 
 use std::future::Future;
 use std::net::IpAddr;

@@ -131,8 +131,8 @@ fn read_binary_name(node: &Node<'_>) -> Result<String, DecodeError> {
     }
 }
 
-/// Reads the string `"true"` or `"false"`, which upstream requires instead of a Boolean. Upstream accepts any string, and
-/// all but one of them select the default (IPAM-13).
+/// Reads the string `"true"` or `"false"`, which upstream requires instead of a Boolean. Upstream accepts any string,
+/// and all but one of them select the default (IPAM-13).
 fn read_true_or_false(object: &Object<'_>, key: &str) -> Result<Option<bool>, DecodeError> {
     object.read_word(key, &[("true", true), ("false", false)], false)
 }

@@ -162,7 +162,7 @@ pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr,
     }
 }
 
-/// Returns the blocks whose pools do not select their nodes. A missing node counts as selected.
+/// Returns those of `emptied` whose pools do not select their nodes. A missing node counts as selected.
 async fn find_deselected<'a, S: Store>(
     store: &S,
     emptied: &'a [(Cidr, AffinityOwner)],

@@ -38,7 +38,7 @@ async fn used_block_of_a_deselected_pool_is_retained() {
     assert_eq!(cluster.affinity("node1", "10.1.0.0/26"), Some(AffinityState::Confirmed));
 }
 
-// Another reason not to use the pool releases no empty blocks.
+// Only a node selector that no longer matches releases empty blocks.
 #[tokio::test]
 async fn empty_blocks_of_unused_pools_that_select_the_node_are_retained() {
     for reason in ["use", "requested", "manual", "namespace", "disabled"] {

@@ -1,4 +1,5 @@
 //! The writes of a block: its creation after its affinity, and its update or deletion after a release.
+
 use libcalico::ipam::{AffinityKey, AffinityOwner, AffinityState, Block, BlockAffinity};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Revision, StoreError, Write};

@@ -1,4 +1,5 @@
 //! Loads certificates and keys, from files or inline texts.
+
 use data_encoding::BASE64;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 

@@ -117,8 +117,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
     }
 
     /// Decrements the handle by the counts of assignments that did not take effect. Counts made beforehand are dropped
-    /// if the lost write of the handle may still take effect, so that a later attempt writes the handle and invalidates
-    /// it.
+    /// if the lost write of the handle may still take effect. A later attempt then writes the handle and invalidates
+    /// the lost write.
     async fn correct_handle(&mut self, unknown: &UnknownWrite<'_>, observed: &ObservedWrite) {
         let Some(sent) = &unknown.list.handle else { return consume_reserved(self.snapshot, &observed.committed) };
         let (read, now) = (self.snapshot.handle(), observed.handle.as_ref());

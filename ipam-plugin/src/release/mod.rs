@@ -1,8 +1,7 @@
 //! Releases of addresses.
 //!
 //! `by_handle` serves a DEL. `by_address` releases a few given addresses, and `in_batches` many addresses of given
-//! blocks. `missing_blocks` handles missing blocks that a handle counts; `handle_repair` corrects the counts of
-//! handles.
+//! blocks. `missing_blocks` prevents late creations of missing blocks; `handle_repair` corrects the counts of handles.
 
 mod by_address;
 mod by_handle;

@@ -1,5 +1,5 @@
 //! Assigns an address in one pass of the migration: of a pod, or of the node's IPIP device. With host-local the device
-//! has the second address of the node's range, so it must be assigned before other addresses.
+//! has the second address of the node's range, so that address must be assigned before others.
 
 use std::io;
 use std::net::IpAddr;

@@ -38,8 +38,8 @@ impl DetectedVmi {
     }
 }
 
-/// Reads the VMI of a pod from `api`, the Kubernetes API if the call needs it. Reads from `store`, which may be the
-/// same, if VMIs keep their addresses. Returns `None` if the pod has no VMI, or if `api` or `pod` is `None`.
+/// Reads the VMI of a pod from `api`, the Kubernetes API if the call needs it. Reads the setting that VMIs keep their
+/// addresses from `store`, which may be the same. Returns `None` if the pod has no VMI, or if `api` or `pod` is `None`.
 pub async fn detect<A: Store, S: Store>(
     api: Option<&A>,
     store: &S,

@@ -1,4 +1,5 @@
 //! The blocks that a node uses, releases and leaves alone, as in upstream's tests.
+
 use libcalico::api::AllowedUse;
 use libcalico::ipam::{AffinityOwner, AffinityState, Block, BlockAffinity, BlockWalk};
 use libcalico::store::Kind;

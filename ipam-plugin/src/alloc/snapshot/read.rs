@@ -1,4 +1,5 @@
 //! [`MissingReads`]: the objects that a plan needs next. Reads them into the [`Snapshot`].
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::{try_join, try_join3};

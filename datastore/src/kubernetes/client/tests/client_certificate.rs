@@ -1,4 +1,5 @@
 //! Certificates that change while the client runs: the client's and the cluster's.
+
 use super::*;
 
 async fn later() {

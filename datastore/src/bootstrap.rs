@@ -60,7 +60,6 @@ pub async fn ensure_node(store: &impl Store, node: Node) -> Result<bool, StoreEr
     create_if_missing(store, node).await
 }
 
-/// Returns true if the object was created.
 async fn create_if_missing<S: Spec>(store: &impl Store, object: Object<S>) -> Result<bool, StoreError> {
     let mut batch = ReadBatch::new();
     let ticket = batch.get::<Object<S>>(&object.key());

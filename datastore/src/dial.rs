@@ -15,7 +15,6 @@ use tokio::time::timeout;
 
 /// Longest delay after which the next address is tried too, as RFC 8305 recommends.
 const HEAD_START: Duration = Duration::from_millis(250);
-/// Time within which the attempts at all addresses start.
 const START_TIME_LIMIT: Duration = Duration::from_secs(2);
 
 pub(crate) async fn dial(server: &Uri) -> io::Result<TcpStream> {

@@ -15,7 +15,6 @@ use crate::hint_file;
 /// The file with the notes. A reboot deletes it, as it deletes the routes.
 pub const FILE: &str = "/var/run/calico/cni/busy_addresses";
 
-/// Validity of a note.
 const VALIDITY: Duration = Duration::MINUTE;
 
 /// Maximum number of notes; the oldest are removed first.
@@ -24,7 +23,6 @@ const MAX_NOTES: usize = 128;
 /// Maximum size of a file that is read, in bytes. The plugin writes no larger file.
 const MAX_FILE_SIZE: u64 = 1 << 18;
 
-/// Maximum length of a route's text, in characters.
 const LONGEST_ROUTE: usize = 200;
 
 /// An address to which the kernel has a route that no ADD may replace.

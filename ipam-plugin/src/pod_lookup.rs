@@ -18,7 +18,6 @@ pub(crate) struct PodQueries {
     vmi: bool,
 }
 
-/// The labels of the pod's namespace, and the pod's VMI, as far as they were read.
 #[derive(Debug, Default)]
 pub(crate) struct PodLookup {
     labels: Option<Labels>,
@@ -26,7 +25,6 @@ pub(crate) struct PodLookup {
 }
 
 impl PodQueries {
-    /// Determines the reads of a call.
     pub(crate) fn for_call(call: &Call, datastore: &DatastoreConfig) -> Self {
         let on_container = matches!(call.command, Command::Add | Command::Del | Command::Check);
         let vmi = on_container && may_have_vmi(call, datastore);

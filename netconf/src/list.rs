@@ -42,7 +42,6 @@ pub(crate) fn refuse_list(root: &Node<'_>) -> Result<(), CniError> {
         .with_details(LIST_ADVICE))
 }
 
-/// Advice for a user who passed a configuration list.
 pub(crate) const LIST_ADVICE: &str =
     "extract the configuration of the plugin: jq '.plugins[0] + {name, cniVersion}' /etc/cni/net.d/10-calico.conflist";
 

@@ -9,7 +9,6 @@ use tonic::{Code, ConnectError, Status};
 
 use crate::error::{causes, describe_error_chain};
 
-/// A request or a connection that failed.
 #[derive(Debug)]
 pub(super) enum EtcdFailure {
     /// No connection was made, so nothing was sent.

@@ -8,7 +8,6 @@ use libcalico::store::{RawEntry, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// The prefix of all of Calico's pairs.
 pub(super) const ROOT: &str = "/calico/";
 const FORMAT: &str = "calico-export";
 const VERSION: u32 = 1;

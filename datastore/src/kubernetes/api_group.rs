@@ -117,7 +117,6 @@ impl ApiGroupResolver {
         ResolvedGroup { codec, from_cache, is_v3: Arc::default() }
     }
 
-    /// Discards the group if it came from the cache, so that the next request discovers it.
     pub(super) async fn discard_cached(&self) {
         let mut slot = self.resolved.lock().await;
         if slot.as_ref().is_some_and(|resolved| resolved.from_cache) {

@@ -71,7 +71,6 @@ impl GroupCache {
         }
     }
 
-    /// Discards the cached group, which proved wrong.
     pub(super) fn invalidate(&self) {
         self.invalid.store(true, Ordering::Relaxed);
         let _ = self.file.as_ref().map(fs::remove_file);

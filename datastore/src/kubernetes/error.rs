@@ -15,7 +15,6 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// Maximum length, in characters, of the quotation of a response that is not a `Status`.
 const MAX_QUOTE_LENGTH: usize = 200;
 
-/// A request that failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestError {
     /// A response with an error status, from the API server or from a proxy.

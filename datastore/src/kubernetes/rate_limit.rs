@@ -41,7 +41,6 @@ impl RateLimiter {
 }
 
 impl TokenBucket {
-    /// Takes a token. Returns the instant from which it may be used.
     fn take(&self, now: Instant) -> Instant {
         let mut full_at = self.full_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let due = full_at.map_or(now, |full_at| full_at.max(now));

@@ -25,9 +25,7 @@ pub(super) struct ApiRequest {
     pub(super) target: String,
     /// The media type of the response; `None` means the default of the method.
     pub(super) accept: Option<&'static str>,
-    /// Content type and body.
     pub(super) body: Option<(&'static str, Bytes)>,
-    /// The permission to serve a read from the server's cache.
     pub(super) cache: Option<Cache>,
 }
 
@@ -36,7 +34,6 @@ pub(super) struct ApiRequest {
 pub(super) struct Cache {
     /// The `resourceVersion` that the cache must have reached; 0 for any.
     pub(super) version: u64,
-    /// Time limit of the attempt to read from the cache.
     pub(super) time_limit: Duration,
 }
 

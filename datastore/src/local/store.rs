@@ -48,12 +48,10 @@ impl Local {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Returns the ID of the file.
     pub(crate) fn identity(&self) -> Result<String, StoreError> {
         self.run(schema::identity)
     }
 
-    /// Reads ranges as one snapshot.
     pub(crate) fn read_ranges(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
         self.run(|connection| {
             if let [range] = ranges {

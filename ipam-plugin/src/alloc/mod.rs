@@ -253,7 +253,6 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         }
     }
 
-    /// Pauses and reads again all objects that may have changed.
     async fn read_again(&mut self, blocks_to_read: Vec<Cidr>) -> Result<()> {
         self.retry.pause_after_race().await?;
         let own = self.families.iter().flat_map(|family| self.snapshot.own_affinities(family.planner.version));

@@ -53,7 +53,6 @@ pub(crate) struct Note {
     pub(crate) own: BTreeMap<Cidr, FullBlock>,
 }
 
-/// A pool that was searched, and its use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SearchedPool {
     pub(crate) cidr: Cidr,

@@ -91,7 +91,6 @@ pub(super) fn find_identity(directory: &Path, name: &str) -> String {
     recorded.filter(|recorded| recorded.datastore == name).map(|recorded| recorded.identity).unwrap_or_default()
 }
 
-/// Stores the identity of `target`.
 pub(super) fn record_identity(directory: &Path, target: &DatastoreIdentity) -> Result<(), JournalError> {
     let DatastoreIdentity { name, identity } = target.clone();
     write(&identity_file(directory, &name), &RecordedIdentity { datastore: name, identity })

@@ -12,7 +12,6 @@ pub(crate) enum Step {
 #[derive(Debug)]
 pub(crate) struct Key {
     pub(crate) steps: Vec<Step>,
-    /// The JSON type of the value.
     pub(crate) kind: String,
     schema: Value,
 }
@@ -45,7 +44,6 @@ impl Key {
         self.steps.last() == Some(&Step::Item)
     }
 
-    /// Returns the name of the key, or an empty string for an array's item.
     pub(crate) fn name(&self) -> &str {
         match self.steps.last() {
             Some(Step::Key(key)) => key,

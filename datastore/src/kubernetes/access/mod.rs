@@ -16,7 +16,6 @@ use crate::error::describe_error_chain;
 /// The settings that may contain credentials if there is no kubeconfig. Errors name them.
 const CONFIGURATION_PLACE: &str = "the configuration (policy.k8s_auth_token, policy.k8s_client_certificate)";
 
-/// The configuration of the client.
 pub(super) struct ClusterAccess {
     pub(super) config: Config,
     /// The token, or the user name and password, of each request. Those in `config` are not used.
@@ -25,7 +24,6 @@ pub(super) struct ClusterAccess {
     pub(super) ca_file: Option<PathBuf>,
 }
 
-/// The CA certificates of the cluster in a pod.
 const POD_CA_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 
 /// Determines the API server and the credentials, from the kubeconfig, the settings or the pod.

@@ -19,7 +19,6 @@ async fn read_text(content: &str) -> Result<ClusterAccess, String> {
     Err(refused)
 }
 
-/// Returns a kubeconfig with this user and cluster.
 fn with(user: Value, mut cluster: Value) -> String {
     cluster["server"] = json!("https://localhost:1");
     json!({

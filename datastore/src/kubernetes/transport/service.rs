@@ -20,7 +20,6 @@ struct Transport {
     http1: Arc<Http1Pool>,
 }
 
-/// The HTTP version of the server.
 #[derive(Clone)]
 enum HttpVersion {
     Http2(http2::SendRequest<Body>),

@@ -14,7 +14,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-/// Interval between attempts to get the lock.
 const LOCK_POLL: Duration = Duration::from_millis(50);
 /// Maximum delay in the file. A longer one is ignored, because the clock was set back after the delay was written.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
@@ -44,7 +43,6 @@ struct ProcessClock {
     instant: Instant,
 }
 
-/// The permission to send a request to a busy server.
 #[derive(Debug)]
 pub(super) struct Turn<'t> {
     process_turn: MutexGuard<'t, ()>,

@@ -15,7 +15,6 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// An API server that rejects all requests before `opens_after`.
 struct Server {
     began: Instant,
     opens_after: Duration,

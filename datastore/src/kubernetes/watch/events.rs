@@ -38,7 +38,6 @@ impl Events {
         Events { body, buffer: Vec::new(), consumed: 0 }
     }
 
-    /// Returns `None` at the end of the watch.
     pub(super) async fn next(&mut self) -> Result<Option<Event<'_>>, WatchFailure> {
         self.buffer.drain(..std::mem::take(&mut self.consumed));
         if self.buffer.is_empty() {

@@ -25,7 +25,6 @@ fn cluster(store: MemoryStore) -> Cluster {
     cluster
 }
 
-/// Each block takes three writes.
 #[tokio::test]
 async fn affinity_release_sends_no_write_after_the_gate_closes() {
     let owner = AffinityOwner::Host("node1".into());

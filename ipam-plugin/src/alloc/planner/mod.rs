@@ -35,7 +35,6 @@ use crate::exhausted::Search;
 /// Maximum number of blocks of a node, if neither the request nor the cluster sets a limit (IPAM-103).
 const DEFAULT_BLOCK_LIMIT: usize = 20;
 
-/// The next step of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum PlannerStep {
     Read(MissingReads),
@@ -46,7 +45,6 @@ pub(crate) enum PlannerStep {
     Exhausted(Exhaustion),
 }
 
-/// The plan of one family of a request.
 #[derive(Debug)]
 pub(crate) struct FamilyPlanner<'a> {
     pub(crate) request: &'a AssignRequest,
@@ -55,7 +53,6 @@ pub(crate) struct FamilyPlanner<'a> {
     choice: PoolChoice,
     node_labels: Labels,
     search: Search,
-    /// Blocks whose affinity could not be repaired.
     pub(crate) excluded: BTreeSet<Cidr>,
     /// True until the datastore forbids this node to take over another node's block, because it would refuse each
     /// further candidate as well.
@@ -270,7 +267,6 @@ fn requested_pools(texts: &[String], version: IpVersion, pools: &[IpPool]) -> Re
     texts.iter().map(resolve).collect()
 }
 
-/// Returns the search of `owner` in the chosen pools.
 fn search_of(owner: &AffinityOwner, version: IpVersion, choice: &PoolChoice, inputs: &AllocationInputs) -> Search {
     let strict = inputs.config.strict_affinity;
     let mut key = format!("IPv{version} of {owner}{}", if strict { ", strict" } else { "" });

@@ -12,7 +12,6 @@ use crate::cli::cluster_read::ClusterRead;
 
 /// The other steps of the same `release`, by which a handle's step is decided.
 pub(super) struct OtherWork<'a> {
-    /// The repairs of blocks, which come first.
     pub(super) repairs: &'a [&'a BlockRepair],
     pub(super) unrepaired: BTreeSet<Cidr>,
     /// Addresses that are released afterwards.

@@ -61,7 +61,6 @@ impl ReleaseChange {
         }
     }
 
-    /// Returns the detail that the output shows with the change.
     pub(super) fn reason(&self) -> String {
         match self {
             ReleaseChange::Release(held) => owner_of(held),
@@ -98,7 +97,6 @@ impl BlockRepair {
         &self.repaired.block
     }
 
-    /// Returns the handles of the addresses that the repair keeps.
     pub(super) fn handles(&self) -> impl Iterator<Item = HandleId> {
         let Repaired { block, kept, .. } = &self.repaired;
         kept.iter().filter_map(|ip| block.allocation(*ip)?.handle())

@@ -23,6 +23,7 @@ const MAX_NOTES: usize = 128;
 /// Maximum size of a file that is read, in bytes. The plugin writes no larger file.
 const MAX_FILE_SIZE: u64 = 1 << 18;
 
+/// In characters.
 const LONGEST_ROUTE: usize = 200;
 
 /// An address to which the kernel has a route that no ADD may replace.

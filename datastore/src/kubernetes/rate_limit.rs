@@ -41,6 +41,7 @@ impl RateLimiter {
 }
 
 impl TokenBucket {
+    /// Returns the instant from which the token may be used.
     fn take(&self, now: Instant) -> Instant {
         let mut full_at = self.full_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let due = full_at.map_or(now, |full_at| full_at.max(now));

@@ -52,6 +52,7 @@ impl Local {
         self.run(schema::identity)
     }
 
+    /// Reads ranges as one snapshot.
     pub(crate) fn read_ranges(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
         self.run(|connection| {
             if let [range] = ranges {

@@ -44,6 +44,7 @@ fn instance(cluster: &Cluster, uid: &str, owned: bool, going: bool) {
     cluster.store.put(&ObjectKey::namespaced("ns", "vm1"), &instance);
 }
 
+/// Creates a pod of the instance; with a job, the target of a migration.
 fn pod(suffix: &str, uid: &str, job: Option<&str>) -> Pod {
     let labels = job.map_or(json!({}), |job| json!({ "kubevirt.io/migrationJobUID": job }));
     let owner = json!({ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "vm1",

@@ -75,6 +75,7 @@ impl<'a> PodLogLines<'a> {
         }
     }
 
+    /// Returns the lines, and the number of earlier lines left out.
     pub(super) fn into_lines(self) -> (Vec<String>, usize) {
         (self.lines.into(), self.omitted)
     }

@@ -127,7 +127,6 @@ fn first_add_on_a_local_datastore_creates_the_node_and_status_does_not() {
     assert_eq!(nodes(), [ObjectKey::global("node1")]);
 }
 
-/// Another plugin runs `calico-ipam` as its IPAM plugin, for a pod.
 #[test]
 fn log_lines_of_a_delegated_call_name_container_pod_and_endpoint() {
     let cluster = Cluster::new();

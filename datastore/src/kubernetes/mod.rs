@@ -28,5 +28,5 @@ pub use store::Kubernetes;
 pub use turns::BusyRule;
 pub use watch::{ApiSource, CalicoObjects, CollectionError, Decode};
 
-/// File in which a process that had to discover the API group stores the group for later processes (DS-22).
+/// File that caches the API group for later processes on the node (DS-22).
 pub const API_GROUP_FILE: &str = "/var/lib/calico/api-group.json";

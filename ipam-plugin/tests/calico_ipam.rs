@@ -142,7 +142,7 @@ fn log_lines_of_a_delegated_call_name_container_pod_and_endpoint() {
         ("ADD", &refused, 1, "ADD failed"),
         ("ADD", &conf, 0, "assigned addresses addresses=\"10.65."),
         ("DEL", &conf, 0, "ended the release of the container's addresses addresses=\"10.65."),
-        ("ADD", &unreadable, 1, "the call is refused error="),
+        ("ADD", &unreadable, 1, "the call is refused command=\"ADD\" error="),
     ] {
         _ = std::fs::remove_file(cluster.file("cni.log"));
         assert_eq!(cluster.call(verb, conf, &pod).status.code(), Some(exit));

@@ -1,4 +1,4 @@
-//! Calls of people and installers without a runtime: `-v`, `-t`, `--help`, VERSION, and the bare command in a terminal.
+//! Calls without a runtime: `-v`, `-t`, `--help`, VERSION, and the bare command in a terminal.
 
 use std::process::{Command, Stdio};
 
@@ -30,7 +30,6 @@ fn assert_refused(outcome: &Outcome, word: &str) {
 
 fn connection_test_of_a_ready_datastore_succeeds_without_output(cluster: &Cluster<'_>) {
     cluster.load(&Content::ready());
-    // The connection test reads no Node, no pools, no nodename file and no MTU file.
     let conf = cluster.conf("stranger", json!({ "nodename_file_optional": false, "require_mtu_file": true }));
     let outcome = test_connection(cluster, &conf);
     assert_eq!((outcome.success(), outcome.stderr.as_str()), (json!(""), ""));
@@ -125,7 +124,7 @@ fn call_in_a_terminal_prints_a_short_help_without_waiting_for_stdin() {
     {
         let program = plugins.dir().join("calico");
         let line = format!("exec timeout 5 {}", program.display());
-        // A terminal has no end of file: this pipe keeps the stdin of `script` open for as long as the plugin runs.
+        // This pipe keeps the stdin of `script` open for as long as the plugin runs.
         let (silence, _nobody) = std::io::pipe().unwrap();
         let output = Command::new("script")
             .args(["--quiet", "--return", "--command", &line, "/dev/null"])

@@ -1,4 +1,4 @@
-//! `calico doctor` lists each deferred DEL with its pod, datastore, age and reason, the oldest first.
+//! `calico doctor` lists each deferred DEL, the oldest first.
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,7 +8,7 @@ use installer::doctor::{Format, examine};
 use installer::layout::{Layout, NET_DIR};
 use serde_json::{Value, json};
 
-/// Returns a journal entry that is `hours` old, in the format of this and earlier releases.
+/// Returns a journal entry that is `hours` old.
 fn entry(container_id: &str, endpoint: &str, datastore: &str, hours: u64, reason: &str) -> Value {
     // Half an hour is added so that no age changes during the test.
     let age = Duration::from_secs(hours * 3600 + 1800);
@@ -28,7 +28,6 @@ async fn doctor_lists_deferred_dels_and_unreadable_entries_oldest_first() {
         ("a.json", entry("c1", "node1-cni-c1-eth0", "local /x.db", 26, "").to_string()),
         ("b.debt", entry("c2", "node1-k8s-web-eth0", "etcd http://a:2379", 77, "it is away").to_string()),
         ("c.json", "{".to_owned()),
-        // The cached identity of a datastore is not a deferred DEL.
         ("d.datastore", "{}".to_owned()),
     ] {
         fs::write(journal.join(name), text).unwrap();

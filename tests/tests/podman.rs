@@ -1,5 +1,4 @@
-//! podman with its CNI backend as the runtime: two containers with our plugin reach each other and leave nothing
-//! behind.
+//! podman with its CNI backend as the runtime: two containers with our plugin reach each other.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -79,7 +78,7 @@ impl Podman {
 impl Drop for Podman {
     fn drop(&mut self) {
         let _ = self.podman("rm --all --force --time 0");
-        // podman leaves its cgroup behind. A cgroup in use cannot be deleted.
+        // podman leaves its cgroup behind.
         let _ = run("find", &["/sys/fs/cgroup", "-depth", "-path", "*/libpod_parent*", "-type", "d", "-delete"]);
     }
 }
@@ -106,7 +105,6 @@ fn podman_containers_reach_each_other_and_release_their_addresses(cluster: &Clus
         let pinged = podman.run("--rm --name second", &format!("/bin/ping {family} -c 2 -W 5 {address}")).unwrap();
         assert!(pinged.contains("2 packets received"), "{pinged}");
     }
-    // The second container has ended and released its addresses; the first still has its own.
     assert_eq!(cluster.accounts().held.len(), 2);
     cluster.assert_in_order();
     podman.podman("rm --force --time 0 first").unwrap();

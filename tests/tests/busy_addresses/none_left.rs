@@ -1,5 +1,4 @@
-//! Busy addresses that an ADD does not replace: after three attempts, without another free address, and if the call
-//! requests a particular address.
+//! Busy addresses that an ADD does not replace.
 
 use std::fs;
 use std::path::Path;
@@ -38,7 +37,6 @@ fn add_with_three_busy_addresses_fails_and_names_all(cluster: &Cluster<'_>) {
     assert_names(&error, &[&free[0], &free[1], &free[2], OTHER]);
     cluster.assert_only(&[&resident]);
     free[..3].iter().for_each(|address| assert_eq!(devices(address), [OTHER]));
-    // The next ADD uses the hints that the failed ADD recorded.
     let (given, tried) = add(cluster, &pod, &conf);
     assert_eq!((&given[0], tried), (&free[3], 0));
 }
@@ -52,7 +50,6 @@ fn with_pool(cluster: &Cluster<'_>, cidr: &str, size: u8) -> Value {
 fn add_on_a_pool_of_one_busy_address_fails_and_names_the_address(cluster: &Cluster<'_>) {
     let (conf, pod) = (with_pool(cluster, "10.65.0.7/32", 32), cluster.pod(1));
     route("add", "10.65.0.7");
-    // The second ADD has a hint about the address, the first one has not.
     for _ in 0..2 {
         let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
         assert_names(&error, &["10.65.0.7", OTHER, "10.65.0.7/32", "addresses were released"]);

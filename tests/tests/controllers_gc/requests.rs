@@ -1,4 +1,4 @@
-//! The number of requests of a garbage collection, counted in the audit log.
+//! The number of requests of a garbage collection.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -58,7 +58,6 @@ fn release_of_a_thousand_leaks_costs_one_write_per_block_and_handle() {
         assert_eq!(of("update", "ipamblocks"), BLOCKS, "{counts:?}");
         assert_eq!(of("delete", "ipamhandles"), BLOCKS * EACH, "{counts:?}");
         assert_eq!((of("update", "ipamhandles"), of("create", "ipamhandles")), (0, 0));
-        // The pods of each node are read with one list.
         assert_eq!(of("get", "pods"), 0, "{counts:?}");
         assert!((BLOCKS..=BLOCKS + 3).contains(&of("list", "pods")), "{counts:?}");
         assert_eq!(of("get", "ipamblocks"), BLOCKS, "{counts:?}");
@@ -67,7 +66,6 @@ fn release_of_a_thousand_leaks_costs_one_write_per_block_and_handle() {
     });
 }
 
-/// Prints the time span and the mean duration of each kind of request.
 fn timeline(requests: &[Request]) {
     let begin = requests[0].received;
     let mut spans = BTreeMap::new();

@@ -51,7 +51,6 @@ fn setup_without_mac_and_mtu_uses_the_kernels_values() {
 #[test]
 fn pods_and_host_reach_each_other() {
     isolated(|host| {
-        // The host answers ARP for 169.254.1.1 only if it has a route to that address.
         host.add_uplink().unwrap();
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "fd00:65::2"])).unwrap();
         set_up(host, "pod2", &plan("cali2", &["10.65.0.3", "fd00:65::3"])).unwrap();
@@ -134,8 +133,7 @@ fn setup_without_link_local_addresses_fails_and_names_the_sysctl() {
     });
 }
 
-/// Covers kernels with and without netkit. The test reads the kernel's symbols to distinguish them, independently of
-/// the code under test, because Debian 12's `ip` does not support netkit.
+/// The test reads the kernel's symbols to distinguish kernels, because Debian 12's `ip` does not support netkit.
 #[test]
 fn netkit_pair_is_created_if_supported_and_a_veth_pair_otherwise() {
     isolated(|host| {

@@ -57,7 +57,6 @@ fn teardown_stops_traffic_before_it_waits_for_the_deletion() {
     isolated(|host| {
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
         let under_way = Teardown::start(endpoint(Some(&pod_path("pod1")), HostLinkProof::Absent)).unwrap();
-        // The link is down or already deleted.
         let inside = ip_json("-n pod1 link show up").unwrap();
         assert_eq!(inside.as_array().unwrap().iter().filter(|link| link["ifname"] == "eth0").count(), 0);
         assert_eq!(under_way.finish().unwrap(), removed("eth0"));
@@ -175,7 +174,7 @@ fn teardown_removes_an_interface_renamed_in_the_pod_by_its_host_end() {
     });
 }
 
-/// The call must not disconnect other interfaces of the pod, of which it has no information.
+/// The call has no information about other interfaces of the pod.
 #[test]
 fn teardown_keeps_a_host_end_whose_peer_is_another_pod_interface() {
     isolated(|host| {

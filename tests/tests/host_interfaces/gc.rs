@@ -50,7 +50,7 @@ impl Drop for Process {
     }
 }
 
-/// Two sandboxes of pods, the first with a process.
+/// Two sandboxes, the first with a process.
 struct Node<'a> {
     cluster: &'a Cluster<'a>,
     conf: Value,
@@ -109,7 +109,6 @@ impl<'a> Node<'a> {
 fn gc_keeps_and_names_a_running_container(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     node.assert_left_and_named();
-    // Each GC reports the container again.
     node.assert_left_and_named();
 }
 
@@ -162,7 +161,7 @@ fn gc_keeps_a_pod_listed_with_a_different_interface(cluster: &Cluster<'_>) {
     assert_eq!(cluster.state(), before);
 }
 
-/// Covers two runtimes with different networks: neither lists the containers of the other.
+/// Neither of two runtimes lists the containers of the other.
 fn gc_keeps_a_pod_of_another_network_and_succeeds(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     for with_alias in [true, false] {
@@ -182,7 +181,6 @@ fn gc_keeps_a_pod_of_another_network_and_succeeds(cluster: &Cluster<'_>) {
     drop(node);
 }
 
-/// The interface has no alias, and IPAM has no address of the container any more.
 fn gc_keeps_the_endpoint_of_an_interface_without_ownership_proof(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     forget_alias(&node.ended.host_ifname());
@@ -201,7 +199,6 @@ fn gc_keeps_the_endpoint_of_an_interface_without_ownership_proof(cluster: &Clust
     assert_eq!(cluster.state(), before);
 }
 
-/// An ADD of this network failed and left its address, and an ADD of another network followed.
 fn gc_of_a_leak_keeps_the_containers_interface_in_another_network(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     let sandbox = Sandbox::new(cluster, 3, "team-a", "web-2");

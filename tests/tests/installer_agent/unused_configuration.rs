@@ -1,5 +1,4 @@
-//! The agent while container runtimes do not use its configuration: another network's file sorts first, or the runtime
-//! reads another directory.
+//! The agent while container runtimes do not use its configuration.
 
 use std::fs;
 
@@ -52,7 +51,6 @@ fn agent_behind_multus_is_ready() {
 const NO_NETWORK: &str = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady \
     message:Network plugin returns error: cni plugin not initialized";
 
-/// Writes the Node's Ready condition, as kubelet does.
 fn report(kubernetes: &Kubernetes, status: &str, message: &str) {
     let condition: Value =
         json!({ "type": "Ready", "status": status, "reason": "KubeletNotReady", "message": message });
@@ -73,14 +71,13 @@ fn agent_is_not_ready_while_kubelet_reports_no_network() {
             .await_reason(&["kubelet reports for Node node1", "cni plugin not initialized", "/etc/cni/net.d"])
             .unwrap();
         assert_eq!(agent.metric("node_network_ready").unwrap(), 0);
-        // A node that is not ready for another reason does not concern the agent.
         report(kubernetes, "False", "PLEG is not healthy");
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(agent.metric("node_network_ready").unwrap(), 1);
     });
 }
 
-/// The Node is missing here. A missing right to read the Node has the same effect.
+/// A missing Node has the same effect as a missing right to read it.
 #[test]
 fn agent_that_cannot_read_its_node_claims_nothing() {
     in_pod(|_, kubernetes, mut pod| {

@@ -39,7 +39,6 @@ fn is_held(cluster: &Cluster<'_>, pod: &Pod) -> bool {
     cluster.accounts().held.values().any(|holder| *holder == handle(pod))
 }
 
-/// Runs `calico-ipam` on the etcd of the test.
 fn calico_ipam(cluster: &Cluster<'_>, arguments: &[&str]) -> String {
     let outcome = cluster.store.calico_ipam(&cluster.plugins, arguments).unwrap();
     assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
@@ -66,7 +65,6 @@ fn deferred_del_of_another_datastore_stays_listed_until_adopted() {
         set_guid(cluster, "0123456789abcdef");
         record_identity(cluster);
         let pod = pod_with_deferred_del(cluster, 1);
-        // The datastore was recreated at the same endpoint.
         set_guid(cluster, "fedcba9876543210");
         later_call(cluster, "STATUS", &pod);
         later_call(cluster, "DEL", &pod);
@@ -86,8 +84,7 @@ fn deferred_del_of_another_datastore_stays_listed_until_adopted() {
     });
 }
 
-/// Entries of earlier releases have no identity: their datastore is that of the endpoint, as the configuration spells
-/// it.
+/// Entries of earlier releases have no identity.
 #[test]
 fn deferred_del_without_identity_is_replayed_by_its_spelling() {
     with_etcd(|cluster| {
@@ -106,14 +103,12 @@ fn deferred_del_without_identity_is_replayed_by_its_spelling() {
     });
 }
 
-/// Creates deferred DELs of pods, with etcd stopped.
 fn pods_with_deferred_dels(cluster: &mut Cluster<'_>, numbers: std::ops::Range<usize>) -> Vec<Pod> {
     let conf = conf(cluster);
     let pods: Vec<Pod> = numbers.map(|number| cluster.pod(number)).collect();
     let results: Vec<Value> = pods.iter().map(|pod| cluster.add(pod, &conf)).collect();
     etcd(cluster).stop();
     for (pod, result) in pods.iter().zip(results) {
-        // A runtime passes prevResult to DEL.
         let mut conf = conf.clone();
         conf["prevResult"] = result;
         cluster.delete(pod, &conf);
@@ -197,7 +192,6 @@ fn deferred_del_in_a_damaged_block_fails_only_adds_of_its_owner_or_address() {
     });
 }
 
-/// A copy of an embedded datastore is the same datastore, wherever its file is.
 #[test]
 fn deferred_del_of_a_moved_embedded_datastore_is_replayed() {
     integration_tests::cluster::on_local(|cluster| {

@@ -1,4 +1,4 @@
-//! Blocks of other nodes: the token of a node can neither delete them nor change their owner, but can borrow addresses.
+//! Blocks of other nodes: the token of a node can borrow addresses from them, but not delete or take them.
 
 use integration_tests::kubernetes::Client;
 use libcalico::kubernetes::ApiGroup;
@@ -8,8 +8,7 @@ use crate::scene::{Scene, assert_denied, restricted};
 
 const POLICY: &str = "calico-cni-blocks";
 
-/// Creates six blocks: for `node1`, for `node2` and without an owner, one without addresses and one with an address of
-/// `node2` each.
+/// Creates six blocks: for `node1`, for `node2` and without an owner, each empty and with an address of `node2`.
 fn create_blocks(scene: &Scene<'_>) {
     for (cidr, owner, allocations) in [
         ("10.65.1.0/30", "host:node1", &[][..]),
@@ -52,7 +51,7 @@ fn other_blocks_keep_their_owner(group: ApiGroup) {
             assert_edit_denied(scene, &thief, foreign, |block| {
                 block["metadata"]["finalizers"] = json!(["example.com/held"]);
             });
-            // With an owner that does not exist, the garbage collector of Kubernetes would delete the block.
+            // The garbage collector of Kubernetes would delete a block whose owner does not exist.
             assert_edit_denied(scene, &thief, foreign, |block| {
                 let gone = json!({ "apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "none" });
                 block["metadata"]["ownerReferences"] = json!([gone]);
@@ -72,7 +71,6 @@ fn other_blocks_keep_their_owner(group: ApiGroup) {
             block["metadata"]["name"] = json!(name);
             assert_denied(thief.create(&scene.path("ipamblocks"), &block), POLICY);
         }
-        // A block of this node cannot be deleted while another node has an address in it.
         assert_denied(thief.delete(&path(scene, "10-65-1-4-30")), POLICY);
     });
 }
@@ -96,8 +94,8 @@ fn own_blocks_are_written_and_other_blocks_borrowed_from(group: ApiGroup) {
             block["spec"].as_object_mut().unwrap().remove("affinity");
         });
         given_up.unwrap().success().unwrap();
-        // The plugin that releases the last address of a block without an owner deletes the stored block, which still
-        // has the address.
+        // The plugin that releases the last address of such a block deletes the stored block, which still has the
+        // address.
         for name in ["10-65-1-0-30", "10-65-3-0-30", "10-65-3-4-30"] {
             plugins.delete(&path(scene, name)).unwrap().success().unwrap();
         }
@@ -106,8 +104,6 @@ fn own_blocks_are_written_and_other_blocks_borrowed_from(group: ApiGroup) {
     });
 }
 
-/// Blocks that count as empty although one of their addresses is allocated, and a block that another program marked as
-/// deleted.
 #[test]
 fn blocks_that_ipam_deletes_may_be_deleted() {
     restricted(ApiGroup::CrdV1, |scene| {

@@ -34,7 +34,6 @@ fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience() 
             (&made["spec"]["audiences"], &made["spec"]["expirationSeconds"]),
             (&json!(["vault"]), &json!(31_536_000))
         );
-        // With a token for the API server the thief has all rights of the plugins.
         let made = done(thief.client.create(&plugins, &request(json!({}))));
         let identity = Identity::Token(made["status"]["token"].as_str().unwrap().to_owned());
         let client = world.api.client(&identity).unwrap();
@@ -42,8 +41,7 @@ fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience() 
     });
 }
 
-/// While the ClusterInformation is missing, no pod starts anyway, and kube-controllers or calico-node creates it within
-/// seconds.
+/// While the ClusterInformation is missing, no pod starts.
 #[test]
 fn stolen_agent_token_locks_a_datastore_only_if_nobody_has_opened_it() {
     with_kubernetes(|_, servers| {

@@ -191,7 +191,7 @@ fn configuration_is_created_and_its_status_restored(lab: &mut Lab<'_>) {
     let restored = await_that(PATIENCE, || Ok(lab.configuration()["status"] == made["status"]));
     assert!(restored.is_ok(), "{}", lab.configuration());
 
-    // A process that observed the deletion waits a minute, because a tool may replace the object.
+    // A process that observed the deletion would wait a minute, because a tool may replace the object.
     lab.delete_configuration();
     controllers.terminate().unwrap();
     controllers.restart().unwrap();

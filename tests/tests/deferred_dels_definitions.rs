@@ -63,7 +63,7 @@ fn del_deferred_without_v3_definitions_is_replayed_once_they_exist() {
     replays_once_the_definitions_exist(ApiGroup::V3);
 }
 
-/// ADD with an unknown group could write into another group than the other nodes do.
+/// ADD fails with an unknown group, because it could write into another group than the other nodes do.
 fn deletes_with_an_unknown_group(group: ApiGroup) {
     on_group(group, |faulty, _| {
         let pod = faulty.pod();

@@ -166,7 +166,7 @@ fn pure_crates_have_no_io_dependencies() -> Result<()> {
     Ok(())
 }
 
-/// A file has no use in a Deployment.
+/// The embedded datastore is a file, which has no use in a Deployment.
 #[test]
 fn controllers_do_not_depend_on_the_embedded_datastore() -> Result<()> {
     for dependency in dependencies("kube-controllers")? {
@@ -175,7 +175,7 @@ fn controllers_do_not_depend_on_the_embedded_datastore() -> Result<()> {
     Ok(())
 }
 
-/// A plugin process runs for milliseconds.
+/// A plugin process runs for milliseconds, so it contains no crates for long-running processes.
 #[test]
 fn plugin_does_not_depend_on_crates_of_the_controllers() -> Result<()> {
     const LASTING: [&str; 5] = ["kube-controllers", "kube-runtime", "pprof", "procfs", "prometheus"];

@@ -123,7 +123,7 @@ fn block_update_removes_managed_fields() {
     });
 }
 
-/// No cache ever reaches the second revision, which makes the server read etcd.
+/// A revision that no cache ever reaches makes the server read etcd.
 #[test]
 fn block_read_from_the_cache_has_at_least_the_given_revision() {
     on_kubernetes(|_, kubernetes| {

@@ -58,6 +58,7 @@ fn status_of_a_working_node_succeeds_with_one_request(cluster: &Cluster<'_>) {
     assert_eq!(cluster.state(), before);
     let timings: Value = serde_json::from_str(&fs::read_to_string(timings).unwrap()).unwrap();
     assert_eq!(timings["requests"], 1, "runtimes ask every few seconds: {timings}");
+    // STATUS exists since version 1.1.0.
     let old = cluster.conf("node1", json!({ "cniVersion": "1.0.0" }));
     assert_eq!(verb(cluster, "STATUS", &old).run().unwrap().error().code, 1);
 }

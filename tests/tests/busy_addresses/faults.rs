@@ -15,7 +15,7 @@ use crate::{addresses, conf, other_program, restore, route};
 
 const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
 
-/// Restores the datastore to `empty` and deletes all hints, so that every ADD starts with the first address.
+/// Restores the datastore to `empty` and deletes all hints, so that every ADD begins with the same address.
 fn begin_anew(faulty: &Faulty<'_>, empty: &BTreeMap<String, Value>) {
     restore(faulty.cluster, empty);
     let _ = fs::remove_file(RECENT_BLOCKS);

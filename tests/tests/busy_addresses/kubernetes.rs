@@ -70,7 +70,7 @@ fn add_with_three_busy_addresses_fails_and_writes_no_annotations() {
     });
 }
 
-/// The plugin creates no host route to a requested address, so the kernel does not report the conflict.
+/// The plugin creates no host route to an address that an annotation requests, so the kernel reports no conflict.
 #[test]
 fn requested_address_of_another_pod_is_an_error_that_names_the_interface() {
     on_api_server(ApiGroup::CrdV1, |cluster, _| {

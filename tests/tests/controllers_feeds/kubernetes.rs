@@ -123,7 +123,7 @@ fn pod_watch_converges_through_cuts_failing_requests_and_a_restart() {
     });
 }
 
-/// A server responds so if it has compacted the revision of the list.
+/// The proxy rejects the request for the second page as a server does that has compacted the revision of the list.
 #[test]
 fn list_with_an_expired_continue_token_starts_again() {
     on_kubernetes(|_, kubernetes| {

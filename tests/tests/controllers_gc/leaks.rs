@@ -84,7 +84,7 @@ fn deletion_of_a_pod_starts_the_grace_period_without_a_full_pass(lab: &Lab<'_>) 
     lab.pod("pod", "node-a", &address);
     let collecting = lab.collect(with_a_long_grace_period(lab));
     collecting.has_looked();
-    // The grace period begins with the deletion.
+    // The grace period begins with the deletion, not with the first look at the address.
     collecting.pass_after(LONG_GRACE * 2);
     collecting.shows("ipam_allocations_gc_candidates{ippool=\"pool\",node=\"node-a\"} 0");
     let looked = collecting.full_passes();

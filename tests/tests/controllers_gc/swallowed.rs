@@ -5,8 +5,8 @@ use libcalico::kubernetes::ApiGroup;
 
 use crate::lab::{self, Collecting, GRACE, Lab, SOON, to_pod, within};
 
-/// Waits until a leaked address is released although the first such request gets no answer. The log then has `line`
-/// `times` times.
+/// Waits until a leaked address is released although the first `method` request for `target` gets no answer. The log
+/// then has `line` `times` times.
 fn release_without_answer_to(
     lab: &Lab<'_>,
     (method, target): (&'static str, &'static str),

@@ -26,7 +26,7 @@ fn only_the_leader_writes_and_releases_the_lease_at_exit() {
         lab.await_endpoint(&endpoint);
         let first = before.first().unwrap().received;
         let early: Vec<_> = lab.writes("two", false).into_iter().filter(|request| request.received < first).collect();
-        // The first replica that runs creates these objects, leader or not.
+        // The objects that make the datastore usable are created by the first replica that runs, leader or not.
         assert!(early.iter().all(|request| request.verb == "create"), "{early:?}");
         assert!(!early.iter().any(|request| request.resource == "hostendpoints"), "{early:?}");
         // The transitions are the acquisitions by `one` and by `two`.
@@ -124,7 +124,7 @@ fn replica_without_lease_permission_runs_alone_and_logs_once() {
     on(|mut lab| {
         role(&lab, &json!(["", "crd.projectcalico.org", "apps"]));
         let replica = lab.start("one", "no-leases");
-        // Another replica could still hold a Lease.
+        // The replica becomes the leader only after the time for which another replica could hold a Lease.
         await_leader(&replica);
         let endpoint = lab.node();
         lab.await_endpoint(&endpoint);
@@ -170,7 +170,7 @@ fn creator_of_the_lease_writes_only_after_the_leaseless_replica_stops() {
         let (last, first) = (of_nodes("one").pop().unwrap(), of_nodes("two").remove(0));
         assert!(last.answered < first.received, "{:?}\n{:?}", lines(&of_nodes("one")), lines(&of_nodes("two")));
         assert_eq!(of_nodes("two").len(), endpoints.len(), "{:?}", lines(&of_nodes("two")));
-        // The Lease states 25 s while its creator waits, so that the last write of the old leader has ended before.
+        // The Lease states 25 s while its creator waits for the last write of the old leader, and 15 s afterwards.
         let lease = || api.admin().get(LEASE).unwrap().success().unwrap();
         let renewed = await_that(PATIENCE, || Ok(lease()["spec"]["leaseDurationSeconds"] == 15));
         assert!(renewed.is_ok() && lab.holder() == "two", "{}", lease());

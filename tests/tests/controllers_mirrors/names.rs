@@ -91,7 +91,7 @@ fn custom_resource_policies_are_renamed_with_their_whole_spec() {
         });
         scene.admin.create(COLLECTION, &old).unwrap().success().unwrap();
         scene.policy("k", 1);
-        // As in a Calico without this kind.
+        // Removes a definition, as in a Calico without this kind.
         let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
         let staged = format!("{definitions}/stagedglobalnetworkpolicies.crd.projectcalico.org");
         scene.admin.delete(&staged).unwrap().success().unwrap();
@@ -103,8 +103,8 @@ fn custom_resource_policies_are_renamed_with_their_whole_spec() {
     });
 }
 
-/// Of two policies that exist under both names, the test deletes the old name of `copied` and the new name of
-/// `uncopied`.
+/// Of two policies that exist under both names, the test deletes `copied` under the old name and `uncopied` under the
+/// new one.
 #[test]
 fn policies_deleted_while_stopped_are_not_created_again() {
     on_scene(|scene| {

@@ -79,7 +79,7 @@ fn node_controllers_converge_against_a_conflicting_writer() {
         let end = Instant::now() + Duration::from_secs(3);
         for round in (0..).take_while(|_| Instant::now() < end) {
             for name in ["k-1", "k-2"] {
-                // Sometimes conflicts with the controllers, as calico-node does.
+                // Writes as calico-node does, and sometimes conflicts with the controllers.
                 let Some(mut node) = scene.get::<NodeSpec>(name) else { continue };
                 node.value.metadata.annotations.insert("round".into(), format!("{round}"));
                 let _ = scene.wait_on(libcalico::store::Store::update(

@@ -1,4 +1,4 @@
-//! Events in a cluster while kube-controllers runs, with the permissions that they need.
+//! Events in a cluster while kube-controllers runs. Each step needs permissions that the steps before do not need.
 
 use integration_tests::controllers::{Controllers, NAMESPACE, PATIENCE, Setup, World, await_that};
 use integration_tests::namespaces::Host;

@@ -36,7 +36,7 @@ fn every_object_has_the_labels_and_annotations_of_the_chart() {
         assert!(CHART_LABELS.iter().all(|label| labels[label].is_string()), "{name}: {labels}");
         assert_eq!(labels["helm.sh/chart"], format!("calico-cni-{VERSION}"), "{name}");
     }
-    // Labels by which objects find each other stay.
+    // The labels by which objects find each other stay, and no pod is replaced because of a label.
     assert_eq!(objects[DAEMON_SET]["metadata"]["labels"]["k8s-app"], "calico-cni");
     for workload in [DAEMON_SET, DEPLOYMENT] {
         let pod = &objects[workload]["spec"]["template"]["metadata"]["labels"];

@@ -63,7 +63,7 @@ fn quota_of_the_chart_admits_critical_pods_outside_of_kube_system() {
             assert!(refused.reason().contains("insufficient quota to match these scopes"), "{refused:?}");
         }
         let quota = api.admin().apply_object(&objects[QUOTA]).unwrap();
-        // No controller computes the status.
+        // No controller runs here that computes the status.
         let path = format!("/api/v1/namespaces/{NAMESPACE}/resourcequotas/calico-cni-critical-pods/status");
         let status = json!({ "status": { "hard": quota["spec"]["hard"], "used": { "pods": "0" } } });
         api.admin().patch(&path, &status).unwrap().success().unwrap();

@@ -108,7 +108,7 @@ fn upgrade_from_the_last_release_and_rollback_keep_every_object() {
     });
 }
 
-/// No kubelet runs here.
+/// No kubelet runs here. The test writes the pod's status in its place.
 #[test]
 fn helm_test_succeeds_or_fails_with_its_pod() {
     if !can_render() {

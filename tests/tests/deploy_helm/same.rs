@@ -29,7 +29,7 @@ fn without_additions(mut objects: Objects) -> Objects {
     objects
 }
 
-/// Returns true if helm keeps an object: a definition, or an account or role that running pods need for their release.
+/// Returns true if helm keeps an object: a definition, or an account or role that the DELs of running pods need.
 pub(super) fn is_kept(name: &str) -> bool {
     let account = name.rsplit([' ', '/']).next();
     let is_of_nodes = matches!(account, Some("calico-cni" | "calico-cni-plugin" | "calico-cni-plugin-bound"));

@@ -56,7 +56,7 @@ fn helm_uninstall_keeps_the_objects_without_which_no_pod_can_be_deleted() {
         cluster.delete(&later, &conf);
         assert!(journal_entries().is_empty());
 
-        // A new key stands for the expiry of the token.
+        // A new key of the API server stands for the expiry of the token.
         servers.api.rotate_token_key().unwrap();
         cluster.delete(&last, &conf);
         assert_eq!(journal_entries().len(), 1);

@@ -129,7 +129,7 @@ fn selectors_match_their_pods_and_services() {
     assert_eq!(monitor["endpoints"][0]["port"], port["name"]);
     let mut ports = list(&template["spec"]["containers"][0]["ports"]);
     assert!(ports.any(|of_pod| of_pod["name"] == port["targetPort"] && of_pod["containerPort"] == port["port"]));
-    // The agents have no Service.
+    // The agents have no Service: their monitor selects the pods.
     let agents = &objects["PodMonitor.monitoring.coreos.com kube-system/calico-cni"]["spec"];
     let template = &objects[super::DAEMON_SET]["spec"]["template"];
     assert!(chosen(&agents["selector"]["matchLabels"], &template["metadata"]["labels"]));

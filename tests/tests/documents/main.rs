@@ -146,7 +146,7 @@ fn nodename() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_lowercase()
 }
 
-/// Creates the objects that the documents expect in a cluster.
+/// Command that creates the objects that the documents expect in a cluster.
 const CLUSTER: &str = r#"
 kubectl apply -f - <<END
 apiVersion: v1
@@ -169,7 +169,7 @@ spec: { datastoreReady: true }
 END
 "#;
 
-/// Writes a configuration list with a log file, and runs an ADD that fails because its IP pool does not exist.
+/// Commands that write a configuration list, and run an ADD that fails because its IP pool does not exist.
 const FAILED_ADD: &str = r#"
 jq '{name, cniVersion, plugins: [. + {log_file_path: "/var/log/calico/cni/cni.log"}]}' conf.json \
     >/etc/cni/net.d/10-calico.conflist

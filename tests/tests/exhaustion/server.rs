@@ -32,7 +32,7 @@ pub(super) struct Server {
 }
 
 impl State {
-    /// The list of a very large cluster has to end within the time limit of a request, so its blocks are short.
+    /// Returns the number of attributes in each block: one in a very large cluster, whose list must end in time.
     fn attributes(&self) -> usize {
         if self.blocks > IN_FIRST_POOL { 1 } else { ADDRESSES }
     }

@@ -46,7 +46,7 @@ fn cached_v3_is_replaced_once_v1_is_served_too() {
         faulty.conf.as_object_mut().unwrap().remove("calico_api_group");
         let (first, second) = (faulty.pod(), faulty.pod());
         faulty.run("ADD", &first);
-        // An ADD creates a handle ahead of its reads.
+        // All objects except the handle that an ADD creates ahead of its reads.
         let kept = |faulty: &Faulty<'_>| {
             let mut objects = faulty.cluster.store.dump().unwrap();
             objects.retain(|key, _| !key.contains("ipamhandles"));

@@ -174,7 +174,7 @@ fn del_removes_only_its_address_from_annotations_of_another_sandbox() {
     });
 }
 
-/// The allocation names the pod, whatever pod CNI_ARGS names.
+/// The allocation names the pod whose annotations list the address, whatever pod CNI_ARGS names.
 #[test]
 fn del_removes_the_address_from_the_pod_that_the_allocation_names() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {

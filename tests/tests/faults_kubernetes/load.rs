@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::on_faulty_api;
 
-/// Seats of the priority level.
+/// Seats of the plugins' priority level.
 const SEATS: usize = 3;
 /// Number of concurrent requests of the other account.
 const OTHERS: usize = 15 * SEATS;

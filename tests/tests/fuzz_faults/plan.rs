@@ -128,7 +128,7 @@ fn place(rng: &mut Rng, has_http: bool) -> Point {
     }
 }
 
-/// A server that responds 409, 429 or 503 has not executed the request. etcd has no such responses.
+/// Chooses a fault. A server that responds 409, 429 or 503 has not executed the request. etcd has no such responses.
 fn fault(rng: &mut Rng, place: Point, has_http: bool) -> Fault {
     let is_answer = matches!(place, Point::Answer(_));
     let codes = if is_answer { &[500, 502, 504][..] } else { &[409, 429, 500, 503] };

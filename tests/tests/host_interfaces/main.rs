@@ -1,4 +1,4 @@
-//! The plugin removes no interface that another sandbox uses, whatever its name.
+//! The plugin removes no interface that another sandbox uses, whatever the interface's name.
 
 mod alias;
 mod gc;

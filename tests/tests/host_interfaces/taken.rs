@@ -172,7 +172,7 @@ fn del_of_a_pod_with_a_renamed_interface_removes_the_pair(cluster: &Cluster<'_>)
     for change in ["set eth0 down", "set eth0 name eth0-nic", "set eth0-nic up", "add eth0 type bridge"] {
         ip(&format!("-n {} link {change}", pod.pod.name)).unwrap();
     }
-    // Only the result of the ADD proves that the interface is the container's.
+    // With an unreachable datastore, only the result of the ADD proves that the interface is the container's.
     let mut away = away(&conf);
     assert_eq!(pod.call(cluster, "DEL", &away).run().unwrap().error().code, 11);
     away["prevResult"] = result;
@@ -211,7 +211,7 @@ fn interface_without_alias_with_carrier_is_replaced_if_ipam_proves_ownership(clu
     let result = add(cluster, &new, &conf);
     assert_eq!(alias_of(SHARED), Some(new.alias()));
     check(cluster, &new, &conf, &result);
-    // The same sandbox has the interface in its network namespace.
+    // The same sandbox again: its interface is in its own network namespace.
     forget_alias(SHARED);
     ip("route flush dev calib3d7af96bd3 scope link").unwrap();
     let result = add(cluster, &new, &conf);

@@ -108,8 +108,8 @@ fn missing_template_is_named_until_it_exists_again() {
     });
 }
 
-/// Starts an agent that cannot read `unreadable`, and asserts that it restores the configuration once `put_back` has
-/// made the file readable.
+/// Starts an agent that cannot read `unreadable`, after deleting the configuration. Asserts that the agent restores the
+/// configuration once `put_back` has made the file readable.
 fn is_asked_for_again(pod: &NodePod, unreadable: &str, put_back: impl FnOnce()) {
     let before = pod.container.conf(CONF).unwrap();
     fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();

@@ -72,7 +72,8 @@ fn each_change_beside_running_istio_and_linkerd_is_one_write() {
             assert!(pods.into_iter().all(|pods| pods.end().unwrap() > 0));
             let text = container.conf(FILE).unwrap();
             assert_eq!((kinds(&text).len(), mtu(&text)), (2 + neighbours.len(), 1300), "{text}");
-            // linkerd-cni writes the file at its start, and again with its entry.
+            // linkerd-cni writes the file at its start, and again with its entry. It then adds the entry to each new
+            // file.
             let expected = match neighbours {
                 [Neighbour::Istio] => Some(1),
                 [Neighbour::Linkerd] => Some(4),

@@ -17,10 +17,10 @@ const FILE: &str = "10-calico.conflist";
 /// The user ID of `kube`.
 const KUBE: u32 = 997;
 
-/// Starts a program with the rights of the container in deploy/base.
+/// A command that starts a program with the rights of the container in deploy/base.
 const WITHOUT_CAPABILITIES: &str = "setpriv --bounding-set=-all --inh-caps=-all";
 
-/// Starts a program with the rights of the container in deploy/components/dac-override.
+/// A command that starts a program with the rights of the container in deploy/components/dac-override.
 const WITH_DAC_OVERRIDE: &str = "setpriv --bounding-set=-all,+dac_override --inh-caps=-all";
 
 /// Creates a container on a node where some directories belong to `kube`. Returns `None` if this process may not give

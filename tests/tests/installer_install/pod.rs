@@ -278,7 +278,7 @@ fn install_outside_of_a_pod_creates_the_etcd_objects_too() {
         let etcd = |endpoints: &str| {
             json!({ "type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": endpoints }).to_string()
         };
-        // The image of a node may be built on another machine.
+        // Without a reachable etcd there is only a warning: the image of a node may be built on another machine.
         logged(&run(etcd("http://127.0.0.1:9")), "[WARNING]");
         let outcome = run(etcd(etcd::ENDPOINT));
         for words in
@@ -287,7 +287,7 @@ fn install_outside_of_a_pod_creates_the_etcd_objects_too() {
             logged(&outcome, words);
         }
         assert!(kubernetes.etcd.dump().unwrap().contains_key("/calico/resources/v3/projectcalico.org/nodes/my-node"));
-        // The installer lacks the rights outside a pod.
+        // On Kubernetes the installer lacks the rights outside a pod.
         let outcome = run(r#"{"type": "calico", "datastore_type": "kubernetes"}"#.into());
         logged(&outcome, "IPPool default-ipv4-ippool, 10.65.0.0/16, is not created: there is no service account");
     });

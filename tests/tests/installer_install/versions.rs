@@ -11,7 +11,7 @@ use super::{DEFAULT, failed, logged, succeeded};
 
 const FILE: &str = "10-calico.conflist";
 
-/// Makes [`Container::program`] answer VERSION with old versions.
+/// An argument for [`Container::program`]: the program then answers VERSION with old versions.
 const OLD: &str = r#"'{"cniVersion":"0.4.0","supportedVersions":["0.3.1","0.4.0"]}'"#;
 
 #[test]

@@ -181,7 +181,7 @@ fn uninstall_moves_chained_plugins_into_the_next_calico_configuration() {
     });
 }
 
-/// These plugins are chained to Calico's plugin.
+/// These plugins are chained to Calico's plugin, not to any plugin.
 #[test]
 fn uninstall_moves_no_chained_plugins_into_another_network() {
     installed(|container| {

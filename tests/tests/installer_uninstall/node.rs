@@ -133,7 +133,7 @@ fn uninstall_with_options_removes_interfaces_and_keeps_foreign_ones() {
 fn release_of_addresses_of_connected_pods_is_refused() {
     isolated(|host| {
         let node = Node::new(host);
-        // Reading changes the database.
+        // All files except the database, which reading changes too.
         let files = || {
             let seen = node.container.fingerprint().into_iter();
             seen.filter(|(path, _)| !path.display().to_string().contains("calico.db")).collect::<Vec<_>>()

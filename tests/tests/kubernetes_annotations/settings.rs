@@ -113,7 +113,7 @@ fn add_reads_mtu_and_node_name_from_their_files_or_fails_unchanged() {
         let before = cluster.state();
         let error = cluster.verb("ADD", &pod, &required).run().unwrap().error();
         assert!(error.msg.starts_with("failed to read MTU file /var/lib/calico/mtu"), "{error:?}");
-        // Otherwise the block's sequence number would have changed.
+        // The file is checked before an address is assigned; otherwise the block's sequence number would have changed.
         cluster.assert_unchanged(&before);
         let mut by_file = cluster.conf("node1", json!({ "nodename_file_optional": false }));
         by_file.as_object_mut().unwrap().remove("nodename");

@@ -8,7 +8,8 @@ use crate::scene::{Scene, assert_denied, restricted};
 
 const POLICY: &str = "calico-cni-blocks";
 
-/// Creates six blocks: for `node1`, for `node2` and without an owner, each empty and with an address of `node2`.
+/// Creates six blocks: for `node1`, for `node2` and without an owner, one without addresses and one with an address of
+/// `node2` each.
 fn create_blocks(scene: &Scene<'_>) {
     for (cidr, owner, allocations) in [
         ("10.65.1.0/30", "host:node1", &[][..]),
@@ -94,8 +95,8 @@ fn own_blocks_are_written_and_other_blocks_borrowed_from(group: ApiGroup) {
             block["spec"].as_object_mut().unwrap().remove("affinity");
         });
         given_up.unwrap().success().unwrap();
-        // The plugin that releases the last address of such a block deletes the stored block, which still has the
-        // address.
+        // The plugin that releases the last address of a block without an owner deletes the stored block, which still
+        // has the address.
         for name in ["10-65-1-0-30", "10-65-3-0-30", "10-65-3-4-30"] {
             plugins.delete(&path(scene, name)).unwrap().success().unwrap();
         }

@@ -49,7 +49,7 @@ impl Scene<'_> {
         self.await_policies();
     }
 
-    /// The server applies a policy a moment after it was written.
+    /// Waits until each policy is in force, a moment after it was written.
     fn await_policies(&self) {
         let (plugins, agent) = (self.plugins_of("node1"), self.agent_of("node1"));
         self.pod("node2", "probe");

@@ -9,7 +9,7 @@ use regex::Regex;
 
 use crate::workspace;
 
-/// Below this number, a page was lost.
+/// Fewest facts: below this number, a page was lost.
 const FEWEST: usize = 200;
 
 /// Returns the tracked text files except recordings and lock files, with their paths.

@@ -48,7 +48,7 @@ impl World<'_> {
         });
         let mut made = client.create(&pods, &pod)?;
         for part in ["labels", "serviceAccountName"] {
-            // The other texts are still tried.
+            // A rejected text is left out, so that the other texts are still tried.
             if made.code >= 400 {
                 let place = if part == "labels" { &mut pod["metadata"] } else { &mut pod["spec"] };
                 place[part] = Value::Null;

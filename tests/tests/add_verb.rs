@@ -363,6 +363,7 @@ fn log_is_written_to_file_and_stderr_never_to_stdout(cluster: &Cluster<'_>) {
     cluster.delete(&pod, &conf);
     assert!(fs::read_to_string(file).unwrap().len() > log.len(), "DEL appends");
 
+    // ADD succeeds even if its log cannot be written.
     let conf = prepared(cluster, json!({ "log_level": "debug", "log_file_path": "/proc/nowhere/cni.log" }));
     cluster.add(&pod, &conf);
 }

@@ -30,6 +30,7 @@ fn assert_refused(outcome: &Outcome, word: &str) {
 
 fn connection_test_of_a_ready_datastore_succeeds_without_output(cluster: &Cluster<'_>) {
     cluster.load(&Content::ready());
+    // The connection test reads no Node, no pools, no nodename file and no MTU file.
     let conf = cluster.conf("stranger", json!({ "nodename_file_optional": false, "require_mtu_file": true }));
     let outcome = test_connection(cluster, &conf);
     assert_eq!((outcome.success(), outcome.stderr.as_str()), (json!(""), ""));

@@ -342,6 +342,7 @@ fn cpu_profile_contains_whole_stacks() {
         await_served(9095, "/debug/pprof/");
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
+            // Keeps the program busy during the profile.
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     let _ = page(9095, "/debug/pprof/heap");
@@ -432,6 +433,7 @@ fn controllers_exit_with_success_on_sigterm() {
     });
 }
 
+/// A period of 0 turns compaction off.
 #[test]
 fn etcd_is_compacted_every_compaction_period() {
     on(None, |lab| {

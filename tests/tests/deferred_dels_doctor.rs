@@ -28,6 +28,7 @@ async fn doctor_lists_deferred_dels_and_unreadable_entries_oldest_first() {
         ("a.json", entry("c1", "node1-cni-c1-eth0", "local /x.db", 26, "").to_string()),
         ("b.debt", entry("c2", "node1-k8s-web-eth0", "etcd http://a:2379", 77, "it is away").to_string()),
         ("c.json", "{".to_owned()),
+        // The cached identity of a datastore is not a deferred DEL.
         ("d.datastore", "{}".to_owned()),
     ] {
         fs::write(journal.join(name), text).unwrap();

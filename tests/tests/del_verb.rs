@@ -118,6 +118,7 @@ fn del_of_a_different_interface_changes_nothing(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
+/// The name alone does not prove that an interface is ours.
 fn del_leaves_a_foreign_host_interface_of_the_same_name(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);

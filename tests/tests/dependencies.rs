@@ -43,6 +43,7 @@ fn text(output: &Output) -> String {
 #[test]
 fn dependencies_follow_the_rules_of_deny_toml() -> Result<()> {
     let Some(program) = cargo_deny()? else { return Ok(()) };
+    // An entry of deny.toml without effect is an error too.
     let idle = ["unnecessary-skip", "unmatched-skip", "license-not-encountered"].map(|lint| ["-D", lint]).concat();
     let output = Command::new(program)
         .current_dir(workspace())
@@ -185,6 +186,7 @@ fn plugin_does_not_depend_on_crates_of_the_controllers() -> Result<()> {
     Ok(())
 }
 
+/// The crate `os` handles files and processes of any node, and so needs no type of Calico or CNI.
 #[test]
 fn os_depends_on_no_crate_of_the_workspace() -> Result<()> {
     let tree = cargo(&["tree", "--package", "os", "--edges=normal", "--prefix=none", "--format={p}"])?;

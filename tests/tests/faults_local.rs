@@ -172,6 +172,7 @@ fn del_on_a_full_disk_succeeds_or_names_the_cause() {
             pods += 1;
             let pod = cluster.pod(pods);
             cluster.add(&pod, &conf(cluster));
+            // The next write needs space for a new log.
             local(cluster).checkpoint().unwrap();
             let filler = fill(disk, pages);
             let outcome = cluster.verb("DEL", &pod, &conf(cluster)).run().unwrap();

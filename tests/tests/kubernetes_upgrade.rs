@@ -63,6 +63,7 @@ fn moves_pods(group: ApiGroup) {
             let path = format!("{}/status", pod_path(pod.object.as_ref().unwrap()));
             admin.patch(&path, &status).unwrap().success().unwrap();
         }
+        // A lease of a deleted pod that host-local did not release.
         fs::write(Path::new(LEASES).join("10.244.7.77"), "gone\r\neth0").unwrap();
         assert!(cluster.accounts().held.is_empty());
 

@@ -100,6 +100,7 @@ fn others(cluster: &Cluster<'_>) -> Vec<Namesake> {
         (2, "vxlan-tunnel-addr-ip-10-0-0-1.ec2.internal", json!({ "node": "node1", "type": "vxlanTunnelAddress" })),
         (3, "lb-shop.checkout", json!({ "service": "checkout", "namespace": "shop", "type": "loadbalancer" })),
         (4, &format!("{NETWORK}.vmi.prod.db"), machine),
+        // A VMI that does not run: its address names no pod.
         (5, &format!("{NETWORK}.vmi.prod.stopped"), Value::Null),
         (6, "lb-CcByVDWerSL9WUOKfbkyPBft2m9Xxf822Zvhn2YSpts", json!({ "service": "checkout", "namespace": "shop" })),
     ] {

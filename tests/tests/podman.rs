@@ -105,6 +105,7 @@ fn podman_containers_reach_each_other_and_release_their_addresses(cluster: &Clus
         let pinged = podman.run("--rm --name second", &format!("/bin/ping {family} -c 2 -W 5 {address}")).unwrap();
         assert!(pinged.contains("2 packets received"), "{pinged}");
     }
+    // The second container has ended and released its addresses; the first still has its own.
     assert_eq!(cluster.accounts().held.len(), 2);
     cluster.assert_in_order();
     podman.podman("rm --force --time 0 first").unwrap();

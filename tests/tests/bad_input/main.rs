@@ -192,6 +192,7 @@ fn invalid_cni_variables_are_refused_without_changes(cluster: &Cluster<'_>) {
         let error = call.run().unwrap().error();
         assert_eq!((error.code, error.msg.contains(netns)), (4, true), "CNI_NETNS={netns}: {error:?}");
     }
+    // The plugin's own network namespace is rejected before anything changes (code 8).
     let own = cluster.verb("ADD", &newcomer, &conf).env("CNI_NETNS", Path::new("/proc/self/ns/net")).run().unwrap();
     assert_eq!(own.error().code, 8);
     // As upstream does, a failed ADD may keep the affinity of the block and a higher sequence number.

@@ -22,6 +22,7 @@ fn add_with_a_foreign_route_assigns_another_address(cluster: &Cluster<'_>) {
     assert_eq!(given, [&*free4[1], &*free6[0]]);
     assert!(outcome.stderr.contains(&free4[0]) && outcome.stderr.contains(OTHER), "{}", outcome.stderr);
     assert_eq!(devices(&free4[0]), [OTHER]);
+    // The busy address is free again, and IPAM assigns it after all other free addresses of its block.
     assert_eq!(next(cluster, "-4").last(), Some(&free4[0]));
     assert_eq!(held(cluster, &pod), given);
     cluster.assert_only(&[&resident, &pod]);

@@ -38,6 +38,7 @@ fn next_adds_skip_a_busy_address_for_a_minute(cluster: &Cluster<'_>) {
     assert_eq!(add(cluster, &pods[3], &conf), (vec![free[1].clone()], 0));
     cluster.delete(&pods[3], &conf);
 
+    // The hint expires after a minute.
     assert_eq!(next(cluster, "-4"), [&*free[0], &*free[1]]);
     let mut notes: Value = serde_json::from_slice(&fs::read(NOTES).unwrap()).unwrap();
     assert_eq!((notes.as_array().unwrap().len(), &notes[0]["address"]), (1, &json!(free[0])));

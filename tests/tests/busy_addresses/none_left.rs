@@ -50,6 +50,7 @@ fn with_pool(cluster: &Cluster<'_>, cidr: &str, size: u8) -> Value {
 fn add_on_a_pool_of_one_busy_address_fails_and_names_the_address(cluster: &Cluster<'_>) {
     let (conf, pod) = (with_pool(cluster, "10.65.0.7/32", 32), cluster.pod(1));
     route("add", "10.65.0.7");
+    // The second ADD has a hint about the address, the first one has not.
     for _ in 0..2 {
         let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
         assert_names(&error, &["10.65.0.7", OTHER, "10.65.0.7/32", "addresses were released"]);

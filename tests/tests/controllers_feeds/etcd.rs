@@ -68,6 +68,7 @@ fn watch_reports_existing_and_changed_pools_and_counts_unreadable_ones() {
         let (listening, heard) = scene.listen();
         heard.becomes(&scene.pools);
         assert_eq!(listening.health("IPPool").stats().unreadable, 1);
+        // The list has several pages and counts once.
         assert_eq!(listening.health("IPPool").stats().lists, 1);
         scene.put("new", "10.200.0.0/16");
         scene.put("pool001", "10.201.0.0/16");

@@ -111,6 +111,7 @@ fn pod_watch_converges_through_cuts_failing_requests_and_a_restart() {
         let report = listening.health("Pod").stats();
         assert!(cuts > 0 && report.watches >= cuts && report.lists == 1, "{cuts} cuts, {report:?}");
 
+        // The next watch or a new list reports objects that were deleted while no watch was open.
         proxy.go_away();
         pods.delete("p000");
         kubernetes.api.stop();
@@ -208,6 +209,7 @@ fn watches_of_calicos_kinds_work_in_both_api_groups() {
             create("ippools", "IPPool", "pool", json!({"cidr": "10.0.0.0/16"}));
             create("ipamblocks", "IPAMBlock", "10-0-0-0-31", block("10.0.0.0/31", 1));
             create("ipamblocks", "IPAMBlock", "10-0-0-2-31", block("10.0.0.2/31", 2));
+            // The third block's CIDR is invalid if the definition accepts invalid CIDRs.
             let checked = group == ApiGroup::V3;
             let third = if checked { "10.0.0.6/31" } else { "nonsense" };
             create("ipamblocks", "IPAMBlock", "10-0-0-4-31", block(third, 3));

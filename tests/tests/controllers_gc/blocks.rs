@@ -73,6 +73,7 @@ fn gc_releases_leaks_beside_unreadable_objects_and_a_constant_writer() {
         let key = "/calico/ipam/v2/assignment/ipv4/block/10.0.0.64-26";
         let end = Instant::now() + GRACE + Duration::from_secs(2);
         while Instant::now() < end {
+            // The same value with a new revision.
             let bytes = lab.servers.etcd.dump_raw().unwrap().remove(key);
             lab.servers.etcd.put(key, &bytes.unwrap()).unwrap();
             sleep(Duration::from_millis(20));

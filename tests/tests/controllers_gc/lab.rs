@@ -179,6 +179,7 @@ impl Lab<'_> {
             addresses.push(address);
             self.count(&id, cidr);
         }
+        // Stored handle IDs may have a suffix that the names of handles lack.
         for (attribute, given) in block.attributes.iter_mut().zip(given) {
             attribute.handle_id = Some(given.handle.clone());
         }

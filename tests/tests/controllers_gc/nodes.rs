@@ -44,6 +44,7 @@ fn gc_releases_everything_of_deleted_nodes_without_grace(lab: &Lab<'_>) {
     assert!(!collecting.metrics().contains("node-b"), "{}", collecting.metrics());
 }
 
+/// A NotReady node still exists.
 fn not_ready_node_keeps_addresses_and_blocks(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");

@@ -58,6 +58,7 @@ fn release_of_a_thousand_leaks_costs_one_write_per_block_and_handle() {
         assert_eq!(of("update", "ipamblocks"), BLOCKS, "{counts:?}");
         assert_eq!(of("delete", "ipamhandles"), BLOCKS * EACH, "{counts:?}");
         assert_eq!((of("update", "ipamhandles"), of("create", "ipamhandles")), (0, 0));
+        // The pods of each node are read with one list.
         assert_eq!(of("get", "pods"), 0, "{counts:?}");
         assert!((BLOCKS..=BLOCKS + 3).contains(&of("list", "pods")), "{counts:?}");
         assert_eq!(of("get", "ipamblocks"), BLOCKS, "{counts:?}");

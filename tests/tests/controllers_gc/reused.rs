@@ -83,6 +83,7 @@ fn leaked_address_reallocated_to_another_pod_is_not_released() {
         assert_eq!(address_of(&cluster.add(&first, &conf)), POOL);
         let collecting = with_release_held(cluster, control_plane, &first);
         let lab = Lab { cluster, control_plane, conf, collecting };
+        // The kubelet's DEL was late, and another pod gets the only address.
         cluster.delete(&first, &lab.conf);
         assert_eq!(address_of(&cluster.add(&second, &lab.conf)), POOL);
         says_its_address(control_plane, &second);

@@ -54,6 +54,7 @@ fn standby_takes_over_from_a_killed_leader_after_the_lease_expires() {
         let endpoint = lab.node();
         lab.await_endpoint(&endpoint);
         leader.kill();
+        // No leader exists that could react to this node.
         let endpoint = lab.node();
         await_leader(&standby);
         assert_lease_was_left_alone(&lab);
@@ -91,6 +92,7 @@ fn leader_paused_past_its_lease_stops_writing() {
         assert!(!late(true).iter().any(succeeded), "{:?}", lines(&late(true)));
         assert_eq!(lab.holder(), "two");
 
+        // The former leader is on standby. It becomes the leader again when the other replica exits.
         let mut standby = standby;
         standby.terminate().unwrap();
         leader.await_log(LEADS, 2).unwrap();

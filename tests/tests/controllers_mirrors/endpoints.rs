@@ -69,6 +69,7 @@ fn endpoint_labels_follow_the_pod_and_keep_writes_of_the_cni_plugin() {
         scene.node();
         scene.pod("a");
         let _running = scene.start(only_at_first);
+        // The controller does not create a missing endpoint.
         scene.pod_runs();
         scene.pod("b");
         stays(None, || scene.get(ENDPOINT));
@@ -107,6 +108,7 @@ fn endpoint_is_deleted_after_its_pod_is_missing_for_the_grace_period() {
         becomes(None, || scene.get(ENDPOINT));
         assert!(scene.get("workloadendpoints/shop/node1-cni-c9-eth0").is_some(), "another orchestrator's");
 
+        // The pod is deleted while no controller runs, and created again within the grace period.
         drop(running);
         scene.endpoint("c2", "a");
         let running = scene.start(every_second);

@@ -53,6 +53,7 @@ impl Scene<'_> {
     }
 }
 
+/// Policies of other tiers keep their names.
 #[test]
 fn policies_are_renamed_once_every_node_has_the_new_version() {
     on_scene(|scene| {

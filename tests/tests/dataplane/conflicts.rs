@@ -101,6 +101,7 @@ fn host_route_of_a_dead_interface_stays_unless_ipam_assigned_the_address() {
     });
 }
 
+/// With several routes to an address, the route in use remains, and the idle one too, because the ADD fails.
 #[test]
 fn idle_route_beside_a_busy_route_stays() {
     isolated(|host| {
@@ -115,6 +116,7 @@ fn idle_route_beside_a_busy_route_stays() {
     });
 }
 
+/// The ADD fails because of the route to the second address, so the route to the first one remains.
 #[test]
 fn idle_route_stays_if_the_route_to_the_second_address_is_busy() {
     isolated(|host| {

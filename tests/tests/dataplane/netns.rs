@@ -23,6 +23,7 @@ fn open_distinguishes_missing_paths_from_paths_without_a_namespace() {
         let error = NetnsFd::open(Path::new("/proc/self/status")).unwrap_err();
         assert!(matches!(error, NetnsError::NotANamespace { .. }), "{error:?}");
 
+        // A namespace of another type is detected only when it is entered.
         let mounts = NetnsFd::open(Path::new("/proc/self/ns/mnt")).unwrap();
         let error = mounts.run_in(|| Ok::<_, NetnsError>(())).unwrap_err();
         assert!(matches!(error, NetnsError::NotANamespace { .. }), "{error:?}");

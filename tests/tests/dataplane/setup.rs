@@ -51,6 +51,7 @@ fn setup_without_mac_and_mtu_uses_the_kernels_values() {
 #[test]
 fn pods_and_host_reach_each_other() {
     isolated(|host| {
+        // The host answers ARP for 169.254.1.1 only if it has a route to that address.
         host.add_uplink().unwrap();
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "fd00:65::2"])).unwrap();
         set_up(host, "pod2", &plan("cali2", &["10.65.0.3", "fd00:65::3"])).unwrap();

@@ -57,6 +57,7 @@ fn teardown_stops_traffic_before_it_waits_for_the_deletion() {
     isolated(|host| {
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
         let under_way = Teardown::start(endpoint(Some(&pod_path("pod1")), HostLinkProof::Absent)).unwrap();
+        // The link is down or already deleted.
         let inside = ip_json("-n pod1 link show up").unwrap();
         assert_eq!(inside.as_array().unwrap().iter().filter(|link| link["ifname"] == "eth0").count(), 0);
         assert_eq!(under_way.finish().unwrap(), removed("eth0"));

@@ -81,6 +81,7 @@ fn former_directories_are_mounted_into_install_cni() {
         assert!(install["volumeMounts"].as_array().unwrap().contains(&mount), "{install}");
         assert!(!agent.to_string().contains(volume), "{agent}");
     }
+    // The installer records its files with the directory of the node.
     for container in [install, agent] {
         let recorded = json!({ "name": "CNI_BIN_DIR", "value": "/var/lib/cni/bin" });
         assert!(container["env"].as_array().unwrap().contains(&recorded), "{container}");

@@ -64,6 +64,7 @@ fn values_and_schema_have_the_same_keys() {
 
 fn compare(values: &Value, schema: &Value, path: &str) {
     let (Some(values), Some(properties)) = (values.as_object(), schema["properties"].as_object()) else { return };
+    // `{}` has no default content to compare.
     if values.is_empty() {
         return;
     }

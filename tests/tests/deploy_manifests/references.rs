@@ -51,6 +51,7 @@ fn unbound(objects: &Objects) -> Vec<String> {
     for (name, binding) in objects.iter().filter(|(_, object)| !object["roleRef"].is_null()) {
         let (kind, role) = (binding["roleRef"]["kind"].as_str().unwrap(), binding["roleRef"]["name"].as_str().unwrap());
         let place = if kind == "Role" { format!("{NAMESPACE}/") } else { String::new() };
+        // Roles with this prefix are those of the platform.
         let is_of_platform = kind == "ClusterRole" && role.starts_with("system:");
         if !is_of_platform && !objects.contains_key(&format!("{kind}.rbac.authorization.k8s.io {place}{role}")) {
             missing.push(format!("{name}: {kind} {role}"));

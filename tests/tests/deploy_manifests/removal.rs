@@ -154,6 +154,7 @@ fn pods_end_after_the_deletion_of_install_yaml_which_deletes_all_addresses() {
         let has_group = || anyhow::Ok(api.admin().get("/apis")?.success()?.to_string().contains("projectcalico.org"));
         await_that(PATIENCE, || Ok(!has_group()?)).unwrap();
         defer_del(cluster, &pod, &conf);
+        // The definitions come back without the objects.
         install(api);
         let blocks = api.admin().get("/apis/crd.projectcalico.org/v1/ipamblocks").unwrap().success().unwrap();
         assert_eq!(blocks["items"], json!([]));

@@ -56,6 +56,7 @@ fn cached_v3_is_replaced_once_v1_is_served_too() {
         control_plane.servers.api.define(ApiGroup::CrdV1.api_version()).unwrap();
         control_plane.servers.api.await_group("crd.projectcalico.org").unwrap();
         faulty.proxy.arm(None);
+        // The ADD uses v1, which has no objects yet.
         let error = faulty.call("ADD", &second).run().unwrap().error();
         assert!(error.msg.contains("ClusterInformation"), "{error:?}");
         assert_eq!(questions(faulty), 1);

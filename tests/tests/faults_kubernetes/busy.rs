@@ -91,6 +91,7 @@ fn only_one_call_of_a_node_retries_on_a_busy_api_server() {
 #[test]
 fn del_killed_on_a_busy_server_has_removed_the_interface_and_is_replayed() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {
+        // Before any object is read, and when the address is to be released.
         for point in [Point::EveryRequest, Point::First("PUT", "/ipamblocks/")] {
             let pod = faulty.pod();
             faulty.run("ADD", &pod);

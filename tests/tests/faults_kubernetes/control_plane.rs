@@ -64,6 +64,7 @@ fn add_and_del_succeed_after_a_short_outage_of_the_api_server() {
 #[test]
 fn api_server_lost_in_the_middle_of_add_or_del_leaves_no_leak() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
+        // This ADD gives the node a block.
         let first = faulty.pod();
         faulty.run("ADD", &first);
         faulty.run("DEL", &first);
@@ -108,6 +109,7 @@ fn invalid_token_is_reported_and_a_renewed_token_is_used() {
             faulty.cluster.assert_unchanged(&before);
         }
 
+        // The token is renewed after the plugin has read it and before the server receives it.
         faulty.proxy.arm(Some((Point::Request(0), Fault::Hold)));
         let call = faulty.call("ADD", &pod);
         let child = call.spawn().unwrap();

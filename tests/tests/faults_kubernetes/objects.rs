@@ -66,6 +66,7 @@ fn pod_deleted_before_the_endpoint_write_keeps_no_address() {
             faulty.cluster.remove_pod(&pod);
         }
 
+        // DEL finds no pod whose annotations it could change.
         let pod = faulty.pod();
         faulty.run("ADD", &pod);
         meanwhile(faulty, "DEL", &pod, WRITES_ENDPOINT, || delete_object(admin, &pod)).success();

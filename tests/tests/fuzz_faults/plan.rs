@@ -92,6 +92,7 @@ pub(crate) fn faults(rng: &mut Rng, has_http: bool) -> Vec<(Point, Fault)> {
     match rng.u32(..100) {
         0..10 => faults.push((Point::EveryRequest, Fault::Delay(millis(rng, 60)))),
         10..18 if has_http => faults.push((Point::EachNth(rng.usize(4..12)), BROKEN)),
+        // The datastore is unreachable until the round is over.
         18..20 => faults.push((Point::Request(rng.usize(..REQUESTS)), Fault::Gone)),
         _ => {}
     }

@@ -155,6 +155,7 @@ impl World<'_> {
     }
 
     fn lose_netns(&self, node: usize, sandbox: &Sandbox) {
+        // The network namespace may be deleted already.
         let _ = self.nodes[node].on(|host| host.delete_pod(&sandbox.netns));
     }
 

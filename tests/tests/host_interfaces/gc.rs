@@ -181,6 +181,7 @@ fn gc_keeps_a_pod_of_another_network_and_succeeds(cluster: &Cluster<'_>) {
     drop(node);
 }
 
+/// The interface has no alias, and IPAM has no address of the container any more.
 fn gc_keeps_the_endpoint_of_an_interface_without_ownership_proof(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     forget_alias(&node.ended.host_ifname());
@@ -199,6 +200,7 @@ fn gc_keeps_the_endpoint_of_an_interface_without_ownership_proof(cluster: &Clust
     assert_eq!(cluster.state(), before);
 }
 
+/// An ADD of this network failed and left its address, and an ADD of another network followed.
 fn gc_of_a_leak_keeps_the_containers_interface_in_another_network(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     let sandbox = Sandbox::new(cluster, 3, "team-a", "web-2");

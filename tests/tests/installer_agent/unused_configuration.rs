@@ -71,6 +71,7 @@ fn agent_is_not_ready_while_kubelet_reports_no_network() {
             .await_reason(&["kubelet reports for Node node1", "cni plugin not initialized", "/etc/cni/net.d"])
             .unwrap();
         assert_eq!(agent.metric("node_network_ready").unwrap(), 0);
+        // A node that is not ready for another reason does not concern the agent.
         report(kubernetes, "False", "PLEG is not healthy");
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(agent.metric("node_network_ready").unwrap(), 1);

@@ -102,6 +102,7 @@ fn mtu_file_of_felix_is_kept() {
         fs::remove_file(node.file()).unwrap();
         node.install(json!({}));
         assert_eq!(node.written().as_deref(), Some("1450"));
+        // Felix has replaced the file since then.
         fs::write(node.file(), "1380").unwrap();
         node.install(json!({}));
         assert_eq!(node.written().as_deref(), Some("1380"));

@@ -77,6 +77,7 @@ fn readers_and_runners_see_complete_files_during_installs() {
             let conf: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
             assert_eq!(conf["name"], "k8s-pod-network");
         };
+        // A missing, non-executable or busy program would be an error here.
         let run = |name: &str| {
             let status = Command::new(bin.join(name)).arg("-v").stdout(Stdio::null()).status();
             assert!(status.unwrap_or_else(|error| panic!("{name}: {error}")).success());

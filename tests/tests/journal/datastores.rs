@@ -65,6 +65,7 @@ fn deferred_del_of_another_datastore_stays_listed_until_adopted() {
         set_guid(cluster, "0123456789abcdef");
         record_identity(cluster);
         let pod = pod_with_deferred_del(cluster, 1);
+        // The datastore was recreated at the same endpoint.
         set_guid(cluster, "fedcba9876543210");
         later_call(cluster, "STATUS", &pod);
         later_call(cluster, "DEL", &pod);
@@ -192,6 +193,7 @@ fn deferred_del_in_a_damaged_block_fails_only_adds_of_its_owner_or_address() {
     });
 }
 
+/// A copy of an embedded datastore is the same datastore, wherever its file is.
 #[test]
 fn deferred_del_of_a_moved_embedded_datastore_is_replayed() {
     integration_tests::cluster::on_local(|cluster| {

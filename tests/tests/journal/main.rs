@@ -55,6 +55,7 @@ fn del_with_an_unreadable_endpoint_keeps_the_address() {
         let content = cluster.store.dump().unwrap();
         let key = content.keys().find(|key| key.contains("/workloadendpoints/")).unwrap();
         cluster.store.put(key, &json!("no endpoint")).unwrap();
+        // The runtime's DEL after a failed ADD is not for the interface of the endpoint.
         let before = cluster.state();
         cluster.verb("DEL", &pod, &conf).env("CNI_IFNAME", "net1").run().unwrap().success();
         cluster.assert_unchanged(&before);

@@ -72,6 +72,7 @@ fn other_blocks_keep_their_owner(group: ApiGroup) {
             block["metadata"]["name"] = json!(name);
             assert_denied(thief.create(&scene.path("ipamblocks"), &block), POLICY);
         }
+        // A block of this node cannot be deleted while another node has an address in it.
         assert_denied(thief.delete(&path(scene, "10-65-1-4-30")), POLICY);
     });
 }

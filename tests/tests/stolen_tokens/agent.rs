@@ -34,6 +34,7 @@ fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience() 
             (&made["spec"]["audiences"], &made["spec"]["expirationSeconds"]),
             (&json!(["vault"]), &json!(31_536_000))
         );
+        // With a token for the API server the thief has all rights of the plugins.
         let made = done(thief.client.create(&plugins, &request(json!({}))));
         let identity = Identity::Token(made["status"]["token"].as_str().unwrap().to_owned());
         let client = world.api.client(&identity).unwrap();

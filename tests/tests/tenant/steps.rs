@@ -79,6 +79,7 @@ impl World<'_> {
             }
         };
         if self.rng.bool() {
+            // The network namespace may be deleted already.
             let _ = self.nodes[attachment.node].on(|host| host.delete_pod(&attachment.sandbox.netns));
         }
         let outcome = self.nodes[attachment.node].run(&self.call("DEL", &attachment, &Value::Null))?;

@@ -90,7 +90,7 @@ fn requested_address_of_another_pod_is_an_error_that_names_the_interface() {
         assert!(error.msg.contains(&living[0]) && error.msg.contains(&ifname), "{error:?}");
         assert_eq!(devices(&living[0]), [&*ifname]);
         assert!(crate::held(cluster, &asking).is_empty());
-        // Felix, not the plugin, creates the route to such a pod.
+        // Felix, not the plugin, creates the routes to requested addresses.
         other_program();
         route("add", "10.65.7.7");
         create_asking(cluster, "pod3", "10.65.7.7");

@@ -1,4 +1,4 @@
-//! Upgrades of a release: a changed configuration rolls the workloads, and a strategy that cannot work is refused.
+//! Upgrades of a release.
 
 use integration_tests::manifests::{Objects, containers, template};
 use serde_json::json;
@@ -6,7 +6,6 @@ use serde_json::json;
 use super::options::with;
 use super::{DAEMON_SET, DEPLOYMENT, can_render};
 
-/// Returns the checksum of the configuration in the pods of each workload.
 fn checksums(objects: &Objects) -> [String; 2] {
     [DAEMON_SET, DEPLOYMENT].map(|workload| {
         let annotations = &objects[workload]["spec"]["template"]["metadata"]["annotations"];
@@ -14,7 +13,7 @@ fn checksums(objects: &Objects) -> [String; 2] {
     })
 }
 
-/// Covers every value that the workloads read from a ConfigMap at their start. Other values change the pods themselves.
+/// Covers every value that the workloads read from a ConfigMap.
 #[test]
 fn changed_configuration_changes_the_checksum_of_both_workloads() {
     if !can_render() {
@@ -58,7 +57,6 @@ fn surge_of_the_daemon_set_is_refused() {
     }
 }
 
-/// After a change of the directories, install-cni also mounts those before the change. The agent does not.
 #[test]
 fn former_directories_are_mounted_into_install_cni() {
     if !can_render() {

@@ -1,4 +1,4 @@
-//! Labels and annotations of all objects, further objects, the pod of `helm test`, ports, and the chart's README.
+//! Labels and annotations of all objects, further objects, and the pod of `helm test`.
 
 use integration_tests::command::run;
 use integration_tests::manifests::{NAMESPACE, containers, deploy, helm, parse};
@@ -9,7 +9,7 @@ use super::{CHART_LABELS, DAEMON_SET, DEPLOYMENT, can_render, pods};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Renders the chart with the pod of `helm test`, and returns this pod.
+/// Renders the chart, and returns the pod of `helm test`.
 fn test_pod(values: &str) -> Value {
     let chart = deploy("helm/calico-cni").display().to_string();
     let words = ["template", "calico-cni", &chart, "--namespace", NAMESPACE, "--set", values];
@@ -111,7 +111,7 @@ fn strict_affinity_value_sets_the_variable_and_grants_the_creation() {
     }
 }
 
-/// The pod is on the network that the chart installs, whatever network kube-controllers use, and has their access.
+/// The pod is on the network that the chart installs, whatever network kube-controllers use.
 #[test]
 fn test_pod_reads_its_own_address_on_the_pod_network() {
     if !can_render() {

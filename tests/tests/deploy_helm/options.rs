@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{CONFIG, DAEMON_SET, DEPLOYMENT, can_render, of_configuration};
 
-/// Renders the chart with some values. Returns the objects, and their differences from the chart without these values.
+/// Renders the chart with `values`. Returns the objects, and their differences from the chart without values.
 pub(super) fn with(values: &[&str]) -> (Objects, Vec<String>) {
     let set: Vec<&str> = values.iter().flat_map(|value| ["--set", value]).collect();
     let objects = template(&set).unwrap();
@@ -83,7 +83,6 @@ fn agent_values_change_only_the_agent_container() {
     }
 }
 
-/// Probes use the address and port at which the agent listens; the loopback address if it listens on all addresses.
 #[test]
 fn probes_use_the_listen_address_of_the_agent() {
     if !can_render() {
@@ -132,7 +131,6 @@ fn pod_values_apply_to_all_workloads() {
         assert_eq!(template["spec"]["nodeSelector"], json!({ "kubernetes.io/os": "linux", "pool": "a" }));
         assert_eq!(template["metadata"]["labels"]["team"], "net");
         assert_eq!(template["metadata"]["annotations"]["note"], "x");
-        // The selectors, which assign pods to workloads, do not change.
         assert_eq!(objects[workload]["spec"]["selector"]["matchLabels"].as_object().unwrap().len(), 1);
     }
     assert_eq!(objects[DAEMON_SET]["spec"]["template"]["spec"]["priorityClassName"], "mine");
@@ -152,7 +150,6 @@ fn pod_values_apply_to_all_workloads() {
     assert_eq!(*endpoint, expected);
 }
 
-/// The directories of other platforms, such as OpenShift, in mounts and in paths of the configuration.
 #[test]
 fn cni_directory_values_change_host_paths_only() {
     if !can_render() {
@@ -171,7 +168,6 @@ fn cni_directory_values_change_host_paths_only() {
         let env = container["env"].as_array().unwrap();
         let net_dir = env.iter().find(|variable| variable["name"] == "CNI_NET_DIR").unwrap();
         assert_eq!(net_dir["value"], "/var/run/multus/cni/net.d");
-        // The mount points in the container do not change.
         assert_eq!(container["volumeMounts"][1]["mountPath"], "/host/etc/cni/net.d");
     }
 }
@@ -187,7 +183,6 @@ fn etcd_without_tls_has_no_certificates() {
     assert_eq!([&data["etcd_ca"], &data["etcd_cert"], &data["etcd_key"]], ["", "", ""]);
 }
 
-/// The chart merges patches as kustomize does: lists by name, and null deletes a value.
 #[test]
 fn patches_of_the_chart_are_merged_as_in_kustomize() {
     if !can_render() {

@@ -54,8 +54,7 @@ fn directory_values_take_precedence_over_the_platform() {
     }
 }
 
-/// On a node, an address such as localhost may lead to a proxy for the API servers. In a pod's own network it leads to
-/// the pod itself.
+/// In a pod's own network, an address such as localhost leads to the pod itself.
 #[test]
 fn node_local_api_server_requires_controllers_on_the_hosts_network() {
     if !can_render() {

@@ -45,8 +45,7 @@ fn ipam_values_set_families_and_one_pool_of_each() {
     assert!(template(&twice).unwrap_err().to_string().contains("two pools of IPv4"));
 }
 
-/// With etcd, the pools have the same variables as on Kubernetes. The installer creates the pools through the plugins'
-/// access to the datastore, so no Kubernetes role is needed.
+/// The installer creates the pools through the plugins' access to the datastore, so no Kubernetes role is needed.
 #[test]
 fn pool_values_with_etcd_set_the_same_variables() {
     if !can_render() {
@@ -60,8 +59,7 @@ fn pool_values_with_etcd_set_the_same_variables() {
     assert!(!objects.keys().any(|name| name == "ClusterRole.rbac.authorization.k8s.io calico-cni"));
 }
 
-/// Without a pool in the values, the notes explain how to create one. With etcd, the notes name `calico-ipam` instead
-/// of kubectl, which cannot write to etcd.
+/// kubectl cannot write to etcd.
 #[test]
 fn notes_explain_pool_creation_only_without_a_pool() {
     if !can_render() {

@@ -1,4 +1,4 @@
-//! Releases of the chart on a real API server: the upgrade from the last release and the way back, and `helm test`.
+//! Releases of the chart on a real API server: upgrade, rollback and `helm test`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,8 +46,7 @@ fn chart() -> String {
     deploy("helm/calico-cni").display().to_string()
 }
 
-/// Writes the chart of the last release into a folder: that of the newest tag before this commit. Before the first
-/// release, it is the present chart with an older version.
+/// Writes the chart of the newest tag before this commit; without a tag, the present chart with an older version.
 fn last_release(into: &Path) -> Result<PathBuf> {
     let (tree, folder) = (in_tree(""), into.display().to_string());
     let chart = into.join("deploy/helm/calico-cni");
@@ -62,7 +61,6 @@ fn last_release(into: &Path) -> Result<PathBuf> {
     Ok(chart)
 }
 
-/// Returns the UID of each object of a manifest.
 fn uids(api: &ApiServer, manifest: &str) -> Result<BTreeMap<String, String>> {
     let listed: Value = serde_json::from_str(&api.kubectl(&["get", "--filename", manifest, "--output", "json"])?)?;
     let objects = listed["items"].as_array().context("kubectl printed no list")?;
@@ -73,8 +71,7 @@ fn uids(api: &ApiServer, manifest: &str) -> Result<BTreeMap<String, String>> {
     Ok(objects.iter().map(uid).collect())
 }
 
-/// Neither the upgrade nor the way back creates an object anew: definitions, and with them all pools and addresses,
-/// accounts and workloads stay.
+/// Definitions, and with them all pools and addresses, stay.
 #[test]
 fn upgrade_from_the_last_release_and_rollback_keep_every_object() {
     if !can_render() {

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use super::can_render;
 use super::same::is_kept;
 
-/// Runs a command of helm for the release `calico-cni`.
 fn release(api: &ApiServer, command: &[&str]) {
     let kubeconfig = api.admin_kubeconfig().display().to_string();
     let place = ["--namespace", NAMESPACE, "--kubeconfig", &kubeconfig];
@@ -24,7 +23,6 @@ fn install(api: &ApiServer) {
     release(api, &["install", "calico-cni", &deploy("helm/calico-cni").display().to_string()]);
 }
 
-/// Returns the names of those objects of `file` that the server has.
 fn stored(api: &ApiServer, file: &str) -> BTreeSet<String> {
     let list = api.kubectl(&["get", "--ignore-not-found", "-f", file, "-o", "json"]).unwrap();
     let list: Value = serde_json::from_str(&list).unwrap();
@@ -58,14 +56,12 @@ fn helm_uninstall_keeps_the_objects_without_which_no_pod_can_be_deleted() {
         cluster.delete(&later, &conf);
         assert!(journal_entries().is_empty());
 
-        // A new key of the API server stands for the expiry of the token, which no agent renews any more. The API
-        // server rejects the token in both cases.
+        // A new key of the API server stands for the expiry of the token.
         servers.api.rotate_token_key().unwrap();
         cluster.delete(&last, &conf);
         assert_eq!(journal_entries().len(), 1);
 
-        // A new release of the same name takes over the kept objects, and the next call of the plugin on the node
-        // completes the deferred DEL.
+        // The next call of the plugin on the node completes the deferred DEL.
         install(&servers.api);
         assert_eq!(stored(&servers.api, &file), all);
         servers.api.cni_user().unwrap();

@@ -53,7 +53,6 @@ fn invalid_values_are_refused_by_the_schema() {
     }
 }
 
-/// Each value in values.yaml has an entry in the schema, and each entry of the schema has a value.
 #[test]
 fn values_and_schema_have_the_same_keys() {
     let values: Value =
@@ -80,7 +79,6 @@ fn compare(values: &Value, schema: &Value, path: &str) {
     assert_eq!(schema["additionalProperties"], false, "{path}");
 }
 
-/// The server accepts the rendering of a chart with many values.
 #[test]
 fn server_dry_run_accepts_a_chart_with_many_values() {
     if !can_render() {

@@ -6,8 +6,6 @@ use serde_json::json;
 
 use super::{can_render, overlay};
 
-/// The account of the DaemonSet may create tokens for the plugins' user only, and may get and create the
-/// ClusterInformation. The server denies the other permissions that this test requests.
 #[test]
 fn agent_may_create_tokens_for_the_plugins_user_only() {
     if !can_render() {
@@ -48,7 +46,6 @@ fn agent_may_create_tokens_for_the_plugins_user_only() {
             assert_eq!(may(&api, &agent.user, verb, group, resource), allowed, "{verb} {resource}");
         }
 
-        // The plugin's user cannot create another token for itself.
         let plugin = api.service_account(NAMESPACE, "calico-cni-plugin").unwrap();
         let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/calico-cni-plugin/token");
         assert_eq!(plugin.client.create(&path, &request).unwrap().code, 403);

@@ -1,4 +1,4 @@
-//! `deploy/publish.sh`, with a registry of the test's own (`crane registry serve`).
+//! `deploy/publish.sh`, with a private registry (`crane registry serve`).
 
 use std::fs::{self, File};
 use std::net::TcpStream;
@@ -15,7 +15,6 @@ use integration_tests::skip::skipped;
 use super::files::{VERSION, path};
 use super::{can_release, release};
 
-/// The registry's address on a private host.
 const REGISTRY: &str = "127.0.0.1:5000";
 
 /// A registry in memory, without TLS. Killed on drop.
@@ -24,7 +23,7 @@ struct Registry(Child);
 impl Registry {
     fn start(host: &Host) -> Result<Registry> {
         let log = File::create(host.dir("registry").join("log"))?;
-        // The kernel kills the server when the thread that starts it here ends, even if the test process is killed.
+        // The kernel kills the server when this thread ends, even if the test process is killed.
         let server = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(built("crane")?)
@@ -60,7 +59,7 @@ fn published_release_has_its_digests_referrers_and_chart_in_the_registry() {
         let _registry = Registry::start(host).unwrap();
         let home = host.dir("home").display().to_string();
         let environment = |words: &[&str]| -> Vec<String> {
-            // With these folders, helm and oras neither read nor write the logins and caches of this machine's user.
+            // helm and oras must not use the logins and caches of this machine's user.
             let folders = ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME", "DOCKER_CONFIG"];
             let own = folders.map(|name| format!("{name}={home}"));
             own.into_iter().chain(words.iter().map(|word| (*word).to_owned())).collect()
@@ -97,7 +96,6 @@ fn published_release_has_its_digests_referrers_and_chart_in_the_registry() {
         run("env", &environment(&[&[helm().unwrap().display().to_string().as_str()], &words[..]].concat())).unwrap();
         let name = format!("calico-cni-{VERSION}.tgz");
         assert!(fs::read(host.dir("home").join(&name)).unwrap() == fs::read(path(made.path(), &name)).unwrap());
-        // A second run adds nothing.
         publish();
         assert_eq!(referrers(), found);
     });

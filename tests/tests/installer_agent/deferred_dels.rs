@@ -1,4 +1,4 @@
-//! On an idle node, the agent replays deferred DELs, with the plugins' credentials.
+//! On an idle node, the agent replays deferred DELs.
 
 use std::fs;
 

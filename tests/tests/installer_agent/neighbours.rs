@@ -1,5 +1,4 @@
-//! The agent beside running neighbors: it writes the configuration once for each foreign change of our entries, and
-//! never for a file that Cilium renamed.
+//! The agent beside running neighbors: it writes the configuration once for each foreign change of our entries.
 
 use std::fs;
 use std::slice;
@@ -15,14 +14,13 @@ use integration_tests::skip::skipped;
 
 use crate::scene::{CONF, Hastened, PLUGINS, REASON, asked, in_pod, install};
 
-/// Removes a program and lets the agent check its files. When the program is restored, the check has ended.
+/// Removes a program and waits until the agent has restored it, which ends a check of the files.
 fn check(pod: &NodePod, agent: &mut Hastened, mended: &mut i64) {
     fs::remove_file(pod.container.path(BIN).join("portmap")).unwrap();
     look(agent, mended);
 }
 
-/// Lets the agent check its files, and waits until it has restored one more. `mended` is the number of files that it
-/// restored before.
+/// Lets the agent check its files, and waits until it has restored one more than `mended`.
 fn look(agent: &mut Hastened, mended: &mut i64) {
     agent.look();
     *mended += 1;
@@ -59,7 +57,7 @@ fn agent_restores_an_edited_entry_beside_running_istio_and_linkerd_once() {
     });
 }
 
-/// Each start of calico-node's pod overwrites the configuration, and so removes the entry of istio-cni.
+/// Each start of calico-node's pod removes the entry of istio-cni.
 #[test]
 fn agent_restores_the_configuration_once_for_each_start_of_upstreams_installer() {
     if !KNOWN {
@@ -89,7 +87,6 @@ fn agent_restores_the_configuration_once_for_each_start_of_upstreams_installer()
     });
 }
 
-/// calico-node writes a token of its own into the same kubeconfig. The agent tests that token, and accepts it.
 #[test]
 fn agent_keeps_a_valid_token_that_calico_node_wrote() {
     if !KNOWN {
@@ -103,7 +100,7 @@ fn agent_keeps_a_valid_token_that_calico_node_wrote() {
         upstream_renews(&pod.kubeconfig(), &token).unwrap();
         let before = fs::read_to_string(pod.kubeconfig()).unwrap();
         let audit = kubernetes.api.audit().unwrap();
-        // The agent tests the token before it checks the files, and would replace a rejected token.
+        // The agent would replace a rejected token.
         check(&pod, &mut agent, &mut 0);
         let user = format!("system:serviceaccount:{NAMESPACE}:{PLUGINS}");
         assert!(audit.of(&user).unwrap().iter().any(|request| request.resource == "/version"));
@@ -133,7 +130,7 @@ fn agent_leaves_a_configuration_that_cilium_renamed() {
         agent.agent.await_page("/readiness", 200).unwrap();
         assert_eq!((writes.count().unwrap(), chained.writes()), (0, 2), "Cilium's configuration runs Calico's plugin");
 
-        // Without chaining, pods get Cilium's network. The agent reports that, and cannot change it.
+        // Without chaining, pods get Cilium's network.
         drop(chained);
         let alone = Running::start(CiliumAgent { chains: false }, &net).unwrap();
         settle(slice::from_ref(&alone)).unwrap();

@@ -1,5 +1,4 @@
-//! The installer and the agent continue by themselves when an obstacle is gone: an unreachable API server, a port that
-//! another program uses.
+//! The installer and the agent continue by themselves when an obstacle is gone.
 
 use std::net::TcpListener;
 
@@ -13,8 +12,7 @@ use crate::scene::{CONF, PLUGINS, in_pod};
 /// A template without Calico's plugin, which the installer does not try out.
 const TEMPLATE: &str = r#"{"name":"n","cniVersion":"1.0.0","type":"flannel"}"#;
 
-/// On a new node kube-proxy, without which the address of the API server is unreachable, may start after the installer.
-/// The installer waits in one process, so no container restarts.
+/// On a new node, kube-proxy may start after the installer.
 #[test]
 fn first_installation_waits_for_an_unreachable_api_server() {
     on_kubernetes(|host, kubernetes| {
@@ -74,7 +72,7 @@ fn token_due_during_an_outage_is_renewed_once_the_api_server_answers() {
     });
 }
 
-/// Pods start only with a valid token. They also start without the agent's probes.
+/// Pods start only with a valid token, but also without the agent's probes.
 #[test]
 fn agent_renews_the_token_while_another_program_uses_its_port() {
     in_pod(|_, _, pod| {

@@ -7,10 +7,8 @@ use integration_tests::namespaces::Host;
 use integration_tests::node_pod::{Agent, NAMESPACE, NodePod, may_make_tokens};
 use serde_json::Value;
 
-/// The account of the plugins.
 pub(crate) const PLUGINS: &str = "calico-cni-plugin";
 
-/// The configuration that the pod installs.
 pub(crate) const CONF: &str = "10-calico.conflist";
 
 /// Reason for which a test with [`Hastened`] is skipped.
@@ -20,7 +18,7 @@ pub(crate) const REASON: &str =
 /// Longer than the interval between two checks of the files, in seconds.
 const LOOK: i32 = 90;
 
-/// An agent whose clocks a test can advance, so that it checks its files at once.
+/// An agent whose clocks a test can advance.
 pub(crate) struct Hastened {
     pub(crate) agent: Agent,
     slept: i32,
@@ -31,8 +29,7 @@ impl Hastened {
         Hastened { agent: pod.agent().unwrap(), slept: 0 }
     }
 
-    /// Advances all clocks, as if the machine had slept, so that the agent's pause ends and a check of the files is
-    /// due.
+    /// Advances all clocks, as if the machine had slept, so that a check of the files is due.
     pub(crate) fn look(&mut self) {
         self.slept += LOOK;
         self.agent.set_clocks(Ahead { calendar: self.slept, boot: self.slept, timers: self.slept }).unwrap();
@@ -50,12 +47,10 @@ pub(crate) fn in_pod(test: impl FnOnce(&Host, &mut Kubernetes, NodePod) + Send) 
     });
 }
 
-/// Returns the number of tokens that the pod requested.
 pub(crate) fn asked(audit: &Audit, pod: &NodePod) -> Result<usize> {
     Ok(audit.of(&pod.account.user)?.iter().filter(|request| request.resource == "serviceaccounts/token").count())
 }
 
-/// Returns the claims of a token.
 pub(crate) fn claims(token: &str) -> Value {
     use base64::Engine;
     let middle = token.split('.').nth(1).unwrap();

@@ -26,7 +26,6 @@ fn doctor_finds_no_problem_on_a_good_node_in_both_formats() {
         assert_eq!(text.exit, Some(0));
         assert!(text.stdout.starts_with("ok       configuration"), "{}", text.stdout);
         assert!(text.stdout.ends_with(" ok, 0 warnings, 0 failures, 0 skipped\n"), "{}", text.stdout);
-        // The output contains no token.
         let token = scene.pod.token().unwrap();
         let (_, secret) = token.rsplit_once('.').unwrap();
         assert!(!text.stdout.contains(secret) && !text.stderr.contains(secret));

@@ -24,7 +24,7 @@ fn configuration_with_a_program_that_lacks_its_version_is_refused_by_name() {
         failed(&outcome, "10-calico.conflist is not written, as programs lack its cniVersion 1.0.0: ");
         logged(&outcome, "host/opt/cni/bin/portmap supports 0.3.1, 0.4.0; ");
         assert_eq!(container.conf(FILE).unwrap(), DEFAULT);
-        // The two remedies are an older `cniVersion` in the template, and the program of the image.
+        // The remedies are an older `cniVersion` in the template, and the program of the image.
         let older = DEFAULT.replace("\"1.0.0\"", "\"0.4.0\"");
         succeeded(&container.run(&[("CNI_NETWORK_CONFIG", &older)]).unwrap());
         assert_eq!(container.conf(FILE).unwrap(), older);
@@ -33,7 +33,7 @@ fn configuration_with_a_program_that_lacks_its_version_is_refused_by_name() {
     });
 }
 
-/// The installer asks our own plugin for its versions, too, and has no list of them.
+/// The installer has no list of our plugin's versions.
 #[test]
 fn configuration_newer_than_calicos_plugin_is_refused() {
     isolated(|host| {
@@ -47,8 +47,7 @@ fn configuration_newer_than_calicos_plugin_is_refused() {
     });
 }
 
-/// A program whose interpreter is missing stands for a dynamically linked one, whose dynamic linker the container
-/// lacks.
+/// The missing interpreter stands for the dynamic linker of a dynamically linked program.
 #[test]
 fn configuration_with_a_program_that_gives_no_answer_is_written_with_a_warning() {
     isolated(|host| {

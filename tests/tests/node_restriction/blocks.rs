@@ -1,4 +1,4 @@
-//! Blocks of other nodes: the token of a node can neither delete them nor change their owner, but can borrow addresses.
+//! Blocks of other nodes: the token of a node can borrow addresses from them, but not delete or take them.
 
 use integration_tests::kubernetes::Client;
 use libcalico::kubernetes::ApiGroup;
@@ -52,7 +52,7 @@ fn other_blocks_keep_their_owner(group: ApiGroup) {
             assert_edit_denied(scene, &thief, foreign, |block| {
                 block["metadata"]["finalizers"] = json!(["example.com/held"]);
             });
-            // With an owner that does not exist, the garbage collector of Kubernetes would delete the block.
+            // The garbage collector of Kubernetes would delete a block whose owner does not exist.
             assert_edit_denied(scene, &thief, foreign, |block| {
                 let gone = json!({ "apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "none" });
                 block["metadata"]["ownerReferences"] = json!([gone]);
@@ -106,8 +106,6 @@ fn own_blocks_are_written_and_other_blocks_borrowed_from(group: ApiGroup) {
     });
 }
 
-/// Blocks that count as empty although one of their addresses is allocated, and a block that another program marked as
-/// deleted.
 #[test]
 fn blocks_that_ipam_deletes_may_be_deleted() {
     restricted(ApiGroup::CrdV1, |scene| {

@@ -1,5 +1,4 @@
-//! Runs the shipped programs with tokens that are bound to Nodes: ADD, DEL, a borrowed address, an empty block of
-//! another node, and a Node that is created again.
+//! Runs the shipped programs with tokens that are bound to Nodes.
 
 use std::path::{Path, PathBuf};
 
@@ -71,8 +70,7 @@ impl<'s> Node<'s> {
     }
 }
 
-/// Creates the objects that an ADD needs. The pool has room for two blocks of four addresses, and serves the nodes that
-/// `selector` selects.
+/// Creates the objects that an ADD needs. The pool has room for two blocks of four addresses.
 fn prepare(scene: &Scene<'_>, selector: &str) {
     let version = scene.group.api_version();
     for (kind, name, spec) in [
@@ -103,7 +101,7 @@ fn life(group: ApiGroup) {
         assert_eq!((near.blocks(), far.blocks()), (vec![0], vec![1]));
         assert_eq!(refused(), Vec::<String>::new());
 
-        // With this component a node cannot take an empty block from another node, and borrows from that block instead.
+        // With this component a node cannot take an empty block from another node.
         far.succeed("DEL", "far-1");
         let list = scene.api.admin().get(&scene.path("ipamblocks")).unwrap().success().unwrap();
         for block in list["items"].as_array().unwrap() {
@@ -117,7 +115,7 @@ fn life(group: ApiGroup) {
         let is_reclaim = |line: &String| line.starts_with("update blockaffinities node2-");
         assert!(!refused.is_empty() && refused.iter().all(is_reclaim), "{refused:?}");
 
-        // A block whose pool does not select the node any more is deleted with its last address.
+        // A block whose pool does not select the node is deleted with its last address.
         prepare(scene, "!all()");
         pods.iter().for_each(|pod| near.succeed("DEL", pod));
         assert_eq!(near.blocks(), Vec::<usize>::new());
@@ -134,8 +132,7 @@ fn plugins_add_borrow_and_release_with_bound_tokens_in_v3() {
     life(ApiGroup::V3);
 }
 
-/// The API server rejects the token as soon as the Node is deleted. The DEL deletes the interface and writes the
-/// journal without a token.
+/// The API server rejects the token once the Node is deleted.
 #[test]
 fn del_after_its_node_was_deleted_is_deferred_until_the_node_has_a_new_token() {
     restricted(ApiGroup::CrdV1, |scene| {
@@ -162,7 +159,7 @@ fn del_after_its_node_was_deleted_is_deferred_until_the_node_has_a_new_token() {
     });
 }
 
-/// The DEL deletes the block without writing the release first, so the stored block still has the address.
+/// The DEL deletes the block without writing the release first.
 #[test]
 fn del_of_the_last_address_of_a_block_without_an_owner_deletes_the_block() {
     restricted(ApiGroup::CrdV1, |scene| {

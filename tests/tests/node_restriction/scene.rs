@@ -9,13 +9,9 @@ use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// The namespace of the accounts.
 pub(crate) const SYSTEM: &str = "kube-system";
-/// The namespace of the pods.
 pub(crate) const NAMESPACE: &str = "suite";
-/// The account of the plugins.
 pub(crate) const PLUGINS: &str = "calico-cni-plugin-bound";
-/// The account of the agent.
 const AGENT: &str = "calico-cni";
 
 pub(crate) struct Scene<'a> {
@@ -53,7 +49,7 @@ impl Scene<'_> {
         self.await_policies();
     }
 
-    /// Waits until each policy refuses a request. The server applies a policy a moment after it was written.
+    /// Waits until each policy is in force, a moment after it was written.
     fn await_policies(&self) {
         let (plugins, agent) = (self.plugins_of("node1"), self.agent_of("node1"));
         self.pod("node2", "probe");
@@ -89,7 +85,7 @@ impl Scene<'_> {
         self.bound_token(PLUGINS, "Node", node)
     }
 
-    /// Creates a pod of the agent on a node, and returns a client with the token that kubelet mounts in this pod.
+    /// Creates a pod of the agent on a node, and returns a client with that pod's token.
     pub(crate) fn agent_of(&self, node: &str) -> Client {
         let name = format!("{AGENT}-{node}");
         let containers = json!([{ "name": "c", "image": "none" }]);
@@ -112,8 +108,7 @@ impl Scene<'_> {
         format!("/apis/{}/{plural}", self.group.api_version())
     }
 
-    /// Returns a block with four addresses. `allocations` has the node of each address in use; `owner` is empty for a
-    /// block without an affinity.
+    /// Returns a block with four addresses. `allocations` has the node of each address in use; `owner` may be empty.
     pub(crate) fn block(&self, cidr: &str, owner: &str, allocations: &[&str]) -> Value {
         let taken = allocations.len();
         let indexes: Vec<Option<usize>> = (0..4).map(|index| (index < taken).then_some(index)).collect();
@@ -143,12 +138,12 @@ impl Scene<'_> {
         if self.group == ApiGroup::CrdV1 { json!(deleted.to_string()) } else { json!(deleted) }
     }
 
-    /// Returns an object of a kind of Calico's, and does not store it.
+    /// Returns an object, and does not store it.
     pub(crate) fn calico(&self, kind: &str, name: &str, spec: Value) -> Value {
         json!({ "apiVersion": self.group.api_version(), "kind": kind, "metadata": { "name": name }, "spec": spec })
     }
 
-    /// Reads the object at a path as the administrator, changes it by `edit`, and replaces it as `client`.
+    /// Changes the object at a path by `edit` and replaces it as `client`.
     pub(crate) fn change(&self, client: &Client, path: &str, edit: impl FnOnce(&mut Value)) -> Result<Answer> {
         let mut object = self.api.admin().get(path)?.success()?;
         edit(&mut object);
@@ -177,13 +172,11 @@ fn is_denied(answer: &Answer, policy: &str) -> bool {
     answer.code == 403 && answer.reason().contains(&format!("ValidatingAdmissionPolicy '{policy}'"))
 }
 
-/// Waits until a policy refuses a request.
 pub(crate) fn await_denial(policy: &str, probe: impl Fn() -> Result<Answer>) {
     let denied = await_that(PATIENCE, || Ok(is_denied(&probe()?, policy)));
     assert!(denied.is_ok(), "{policy} does not refuse: {:?}", probe());
 }
 
-/// Expects that a policy refuses a request.
 #[track_caller]
 pub(crate) fn assert_denied(answer: Result<Answer>, policy: &str) {
     let answer = answer.unwrap();

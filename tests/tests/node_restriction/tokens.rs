@@ -37,7 +37,6 @@ fn agent_makes_tokens_of_its_node_for_the_api_server_and_a_day_only() {
             wrong[field] = value;
             assert_denied(ask(wrong), POLICY);
         }
-        // The agent may no longer make tokens of the account without limits.
         let unlimited = agent.create(&token_path("calico-cni-plugin"), &token_request(right)).unwrap();
         assert_eq!(unlimited.code, 403, "{unlimited:?}");
     });
@@ -58,7 +57,7 @@ fn tokens_without_a_node_are_refused() {
     });
 }
 
-/// Upstream's role of the plugins has the same name as ours and grants these writes. The policies still refuse them.
+/// Upstream's role has the same name as ours and grants these writes.
 #[test]
 fn token_of_a_node_writes_no_pools_and_settings_with_upstreams_role() {
     restricted(ApiGroup::CrdV1, |scene| {

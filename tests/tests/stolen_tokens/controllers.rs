@@ -43,7 +43,7 @@ fn attack(thief: &Thief<'_>) {
         thief.reads(&calico(plural), "default");
     }
 
-    // The thief gives a Service another address, to which clients then connect.
+    // Clients then connect to the thief's address.
     thief.replaces(&format!("{}/status", service_path("web")), |service| {
         service["status"]["loadBalancer"] = json!({ "ingress": [{ "ip": "10.9.9.9" }] });
     });

@@ -9,10 +9,8 @@ use serde_json::{Value, json};
 use crate::thief::{Thief, assert_refused, done};
 
 const ACCOUNT: &str = "calico-cni-plugin";
-/// URL path of the service accounts of `kube-system`.
 const ACCOUNTS: &str = "/api/v1/namespaces/kube-system/serviceaccounts";
 
-/// Creates the victim: a pod on another node, with an address.
 fn prepare(world: &World<'_>) {
     world.api.define_machines().unwrap();
     world.node("node2", "10.0.0.2");
@@ -79,7 +77,7 @@ fn stolen_plugins_token_uses_every_right_and_takes_the_addresses_of_another_node
         for (plural, name) in [("ipamblocks", block), ("blockaffinities", affinity), ("ipamhandles", handle)] {
             thief.reads(&calico(plural), name);
         }
-        // The thief frees the victim's address, which the next pod of the cluster may get.
+        // The next pod of the cluster may get the victim's address.
         let path = |plural: &str, name: &str| format!("{}/{name}", calico(plural));
         thief.replaces(&path("ipamblocks", block), |block| {
             block["spec"]["allocations"] = vec![Value::Null; 64].into();

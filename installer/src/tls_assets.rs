@@ -1,7 +1,7 @@
 //! The TLS files for etcd, which are copied from the mounted Secret to `calico-tls` beside the configuration.
 //!
-//! Upstream first deletes the directory, so each restart leaves the node without its files for a moment. Here new files
-//! are written first, and stale ones are removed once the configuration no longer names them (INST-27).
+//! Upstream first deletes the directory, so each restart leaves the node without its files for a moment. Here stale
+//! files are removed once the configuration no longer names them (INST-27).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,10 +27,9 @@ pub struct TlsAssets {
 }
 
 impl TlsAssets {
-    /// Finds the files in a directory. Writes nothing.
+    /// Finds the files in a directory.
     ///
-    /// # Errors
-    /// Returns an error if a file cannot be examined.
+    /// # Errors Returns an error if a file cannot be examined.
     pub fn find(directory: &Path) -> Result<TlsAssets, AtomicFileError> {
         let mut modes = BTreeMap::new();
         for name in FILES {
@@ -45,8 +44,7 @@ impl TlsAssets {
         Ok(TlsAssets { directory: directory.to_owned(), modes })
     }
 
-    /// Returns the paths of the copies on the node, below its configuration directory `net_dir`. The path of a file
-    /// that is not mounted is empty.
+    /// Returns the paths of the copies on the node, below its configuration directory `net_dir`.
     #[must_use]
     pub fn on_node(&self, net_dir: &str) -> TlsPaths {
         let exists = |name: &str| self.modes.contains_key(name);
@@ -55,11 +53,9 @@ impl TlsAssets {
         TlsPaths { ca, cert, key }
     }
 
-    /// Copies the files to `calico-tls` in the configuration directory. Logs a warning about each missing file, unless
-    /// all are missing.
+    /// Copies the files to `calico-tls` in the configuration directory.
     ///
-    /// # Errors
-    /// Returns an error if a file cannot be copied.
+    /// # Errors Returns an error if a file cannot be copied.
     pub fn copy(&self, net_dir: &Path) -> Result<(), AtomicFileError> {
         if self.modes.is_empty() {
             return Ok(());
@@ -101,8 +97,7 @@ impl TlsAssets {
     }
 }
 
-/// Removes all files in the directory `calico-tls` that the configuration does not name, except temporary files, and
-/// the directory if it is then empty.
+/// Removes from `calico-tls` the files that the configuration does not name.
 pub fn remove_stale(net_dir: &Path, tls: &TlsPaths) {
     let directory = net_dir.join(DIRECTORY);
     atomic_file::sweep(&directory);

@@ -9,8 +9,8 @@ use nix::errno::Errno;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use os::child::{self, BusyRetry};
 
-/// Attempts to run a program that is busy. A fork in another thread inherits the open descriptor of a program that was
-/// just written, and the program stays busy until the exec of that fork.
+/// Attempts to run a program that is busy. A program that was just written stays busy while a fork in another thread
+/// has its open descriptor.
 pub(crate) const BUSY: BusyRetry = BusyRetry { attempts: 20, pause: Duration::from_millis(25) };
 
 /// Reasons for a failed test run.

@@ -9,7 +9,6 @@ const MAX_LISTED_DELS: usize = 5;
 
 const NO_CONFIGURATION: &str = "no configuration of Calico can be read";
 
-/// Checks the node name that the plugins use.
 pub(super) fn check_name(snapshot: &NodeSnapshot) -> Checked {
     let Some(NodeName { name, configured, path, written, optional }) = &snapshot.node else {
         return Err(NO_CONFIGURATION.into());
@@ -34,7 +33,7 @@ pub(super) fn check_name(snapshot: &NodeSnapshot) -> Checked {
     }
 }
 
-/// Checks that packets of pods fit through every uplink.
+/// Checks that packets of pods fit through every uplink, with the largest overhead of all pools.
 pub(super) fn check_mtu(snapshot: &NodeSnapshot) -> Checked {
     let Some(configured) = snapshot.configured_mtu else { return Err(NO_CONFIGURATION.into()) };
     if snapshot.mtu_file_required && snapshot.mtu_file == Ok(None) {
@@ -104,7 +103,6 @@ pub(super) fn check_settings(snapshot: &NodeSnapshot) -> Checked {
     pass(listed.collect::<Vec<_>>().join(" "))
 }
 
-/// Reports the deferred DELs in the journal of this node.
 pub(super) fn check_journal(snapshot: &NodeSnapshot) -> Checked {
     let deferred_dels = snapshot.journal.as_ref().map_err(Clone::clone)?;
     if deferred_dels.is_empty() {

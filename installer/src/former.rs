@@ -95,7 +95,7 @@ fn remove(path: &Path, installed: &InstalledFile) -> bool {
     true
 }
 
-/// No other configuration refers to these TLS files.
+/// Removes the TLS files, to which no other configuration refers.
 fn remove_tls_files(directory: &Path) {
     for name in tls_assets::FILES {
         let _ = fs::remove_file(directory.join(name));

@@ -23,7 +23,6 @@ pub const REQUIRES: &str = "etcd is not installed (Debian: etcd-server)";
 /// Key prefix of an API server's objects, not all of which are JSON.
 const REGISTRY: &str = "/registry/";
 
-/// A single-member etcd. Killed on drop; its data disappear with the host's tmpfs.
 #[derive(Debug)]
 pub struct Etcd {
     data: PathBuf,
@@ -160,7 +159,6 @@ impl Etcd {
     }
 }
 
-/// Sends one request to etcd's JSON gateway.
 fn post(method: &str, body: &Value) -> Result<Value> {
     let url = format!("{ENDPOINT}/v3/{method}");
     let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(60))).proxy(None).build();
@@ -168,7 +166,6 @@ fn post(method: &str, body: &Value) -> Result<Value> {
     answer.body_mut().read_json().with_context(|| url)
 }
 
-/// Decodes a base64 field; the gateway omits empty fields.
 fn bytes(field: &Value) -> Result<Vec<u8>> {
     Ok(BASE64.decode(field.as_str().unwrap_or_default())?)
 }

@@ -75,14 +75,14 @@ impl Present {
 }
 
 impl PresentFile {
-    /// Upstream compares the mode, too (INST-18).
+    /// Returns true if content and mode are the same, as upstream compares them (INST-18).
     fn matches(&self, program: &SourceProgram) -> bool {
         self.digest == program.digest && self.mode == program.mode
     }
 }
 
 impl Plan {
-    /// `examine` returns the object with this name in the directory.
+    /// Plans the steps. `examine` returns the object with this name in the directory.
     pub(super) fn new(
         place: DirectoryRole,
         directory: &Path,

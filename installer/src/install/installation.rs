@@ -249,7 +249,7 @@ fn put_in_place(
     Ok(())
 }
 
-/// The installer creates a kubeconfig only in a pod.
+/// Warns about a missing kubeconfig, which the installer creates only in a pod.
 fn warn_missing_kubeconfig(conflist: &Conflist) {
     let Some(conf) = &conflist.plugin_conf else { return };
     let kubeconfig = &conf.kubernetes.kubeconfig;

@@ -57,7 +57,7 @@ impl TokenRequest {
         }
     }
 
-    /// An empty list of audiences stands for the API server's own audience.
+    /// Returns the body. An empty list of audiences stands for the API server's own audience.
     fn body(&self) -> Vec<u8> {
         let mut spec = json!({ "audiences": [], "expirationSeconds": self.lifetime.as_secs() });
         if let Some(node) = &self.node {

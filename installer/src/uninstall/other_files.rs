@@ -94,7 +94,7 @@ fn remove_empty(journal: &Journal, directory: &Path, lock: &Path) -> io::Result<
     ignore_missing(fs::remove_dir(directory))
 }
 
-/// A missing file counts as removed.
+/// Treats a missing file as removed.
 pub(super) fn ignore_missing(removal: io::Result<()>) -> io::Result<()> {
     match removal {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),

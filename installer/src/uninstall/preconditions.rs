@@ -66,7 +66,7 @@ fn foreign_root(layout: &Layout) -> Option<Blocker> {
     (!is_here).then(|| Blocker { action: "uninstall", target: target.to_owned(), reason: reason.to_owned() })
 }
 
-/// The origin and the programs of a configuration that cannot be read are unknown.
+/// Returns a blocker for each configuration that cannot be read: its programs are unknown.
 fn unreadable_configurations(found: &[FoundFile]) -> Vec<Blocker> {
     let mut blockers = Vec::new();
     for file in found.iter().filter(|file| file.is_configuration()) {

@@ -28,7 +28,7 @@ pub struct Permission {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Role(pub BTreeSet<Permission>);
 
-/// A rule of a ClusterRole. Other fields are rejected, because they would change the granted permissions.
+/// Other fields are rejected, because they would change the granted permissions.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Rule {
@@ -50,8 +50,7 @@ impl Role {
         Ok(Role(roles.into_iter().flat_map(|role| role.0).collect()))
     }
 
-    /// Returns the manifests that operators apply for kube-controllers with Calico's objects in the API server,
-    /// including the role of host endpoints, which are off by default.
+    /// Returns the manifests that operators apply for kube-controllers with Calico's objects in the API server.
     pub fn manifests_of_controllers() -> [PathBuf; 2] {
         ["rbac/kubernetes/calico-kube-controllers.yaml", "components/host-endpoints/rbac.yaml"].map(deploy)
     }

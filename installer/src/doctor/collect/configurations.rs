@@ -296,7 +296,7 @@ mod tests {
         fs::set_permissions(directory.join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// The first directory does not exist.
+    /// Returns a probe whose first directory does not exist.
     fn probe<'a>(here: &Path, recorded: Option<&'a State>) -> VersionProbe<'a> {
         let directories =
             vec![(DirectoryRole::SecondaryBin, PathBuf::from("/no/such/place")), (DirectoryRole::Bin, here.to_owned())];

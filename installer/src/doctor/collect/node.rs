@@ -25,7 +25,7 @@ pub(super) fn read_settings() -> Vec<(&'static str, Option<String>)> {
     SETTINGS.map(|name| (name, value(name).map(|text| text.trim().to_owned()))).into()
 }
 
-/// The IPAM lock is known only with a configuration.
+/// Observes the locks. The IPAM lock is known only with a configuration.
 pub(super) async fn observe_locks(conf: Option<&NetConf>, layout: &Layout) -> Vec<Lock> {
     let mut locks = Vec::new();
     if let Some(conf) = conf {

@@ -41,7 +41,7 @@ fn istio() -> Value {
     json!({ "type": "istio-cni", "name": "istio-cni", "ipam": {}, "dns": {} })
 }
 
-/// `recorded` is the previous rendering.
+/// Merges `today` over `present`. `recorded` is the previous rendering.
 #[track_caller]
 fn merged_over(today: Value, present: Value, recorded: Option<Value>) -> Value {
     let recorded: Vec<Rendering> = recorded.map(|recorded| Rendering::new(&list(recorded))).into_iter().collect();
@@ -212,7 +212,7 @@ fn adopted_entries_with_other_parameters_are_added_once() {
     assert_eq!(chain.entries.len(), 7);
 }
 
-/// The few types and parameters make equal entries likely.
+/// Generates plugins with few types and parameters, so that equal entries occur.
 fn an_entry() -> impl Strategy<Value = Value> {
     let kind = prop_oneof![Just("calico"), Just("portmap"), Just("bandwidth"), Just("tuning"), Just("istio-cni")];
     prop_oneof![

@@ -34,8 +34,9 @@ pub struct Layout {
     root: PathBuf,
     /// True if the node's directories are mounted below `host`.
     is_container: bool,
+    /// A path on the node.
     bin_dir: PathBuf,
-    /// A path on the node, as `bin_dir` is.
+    /// A path on the node.
     secondary_bin_dir: Option<PathBuf>,
 }
 

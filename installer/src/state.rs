@@ -123,6 +123,7 @@ impl State {
         let path = path(layout);
         let failed = |source| AtomicFileError { action: "create the directory of", path: path.clone(), source };
         fs::create_dir_all(layout.state_dir()).map_err(failed)?;
+        // Serialization of this type cannot fail.
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
         text.push('\n');
         atomic_file::replace(&path, text.as_bytes(), MODE).map(drop)

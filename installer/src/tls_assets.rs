@@ -29,7 +29,8 @@ pub struct TlsAssets {
 impl TlsAssets {
     /// Finds the files in a directory.
     ///
-    /// # Errors Returns an error if a file cannot be examined.
+    /// # Errors
+    /// Returns an error if a file cannot be examined.
     pub fn find(directory: &Path) -> Result<TlsAssets, AtomicFileError> {
         let mut modes = BTreeMap::new();
         for name in FILES {
@@ -55,7 +56,8 @@ impl TlsAssets {
 
     /// Copies the files to `calico-tls` in the configuration directory.
     ///
-    /// # Errors Returns an error if a file cannot be copied.
+    /// # Errors
+    /// Returns an error if a file cannot be copied.
     pub fn copy(&self, net_dir: &Path) -> Result<(), AtomicFileError> {
         if self.modes.is_empty() {
             return Ok(());

@@ -23,6 +23,7 @@ mod kubernetes;
 pub use faulty::{Faulty, points};
 pub use kubernetes::{ControlPlane, NAMESPACE, on_api_server, on_each_group, on_installation, pod_path};
 
+/// Turns each named function, `fn(&Cluster)`, into one test on etcd and one on the embedded datastore.
 #[macro_export]
 macro_rules! on_each_datastore {
     ($($test:ident),* $(,)?) => {

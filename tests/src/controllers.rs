@@ -175,8 +175,8 @@ fn leave_lease(api: &ApiServer) -> Result<()> {
     let spec =
         json!({ "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 0, "renewTime": given_back });
     let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec });
-    // The server creates the namespace only some time after it is ready. No replica can read a Lease from an
-    // unreachable server.
+    // The server creates the namespace only some time after it is ready. An error of the connection is ignored: no
+    // replica can read a Lease then.
     await_that(PATIENCE, || {
         Ok(api.admin().create(LEASES, &lease).map_or(true, |answer| matches!(answer.code, 201 | 409)))
     })

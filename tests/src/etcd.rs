@@ -23,6 +23,7 @@ pub const REQUIRES: &str = "etcd is not installed (Debian: etcd-server)";
 /// Key prefix of an API server's objects, not all of which are JSON.
 const REGISTRY: &str = "/registry/";
 
+/// A single-member etcd. Killed on drop; its data disappear with the host's tmpfs.
 #[derive(Debug)]
 pub struct Etcd {
     data: PathBuf,
@@ -166,6 +167,7 @@ fn post(method: &str, body: &Value) -> Result<Value> {
     answer.body_mut().read_json().with_context(|| url)
 }
 
+/// Decodes a base64 field; the gateway omits empty fields.
 fn bytes(field: &Value) -> Result<Vec<u8>> {
     Ok(BASE64.decode(field.as_str().unwrap_or_default())?)
 }

@@ -75,7 +75,7 @@ fn links() -> Result<Vec<String>> {
     Ok(links.as_array().into_iter().flatten().map(describe).collect())
 }
 
-/// IDs and counters are left out.
+/// Lists mount points with their file systems, without IDs and counters.
 fn mounts() -> Result<Vec<String>> {
     let table = fs::read_to_string("/proc/self/mountinfo")?;
     let describe = |line: &str| {

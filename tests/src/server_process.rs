@@ -65,7 +65,7 @@ impl ServerProcess {
         self.0.as_ref().map(Child::id)
     }
 
-    /// Returns the exit status of a server that has exited by itself.
+    /// Returns the exit status of a server that has exited; `None` if it runs, was stopped or never started.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.0.as_mut().and_then(|server| server.try_wait().ok().flatten())
     }

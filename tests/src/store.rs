@@ -136,6 +136,7 @@ impl Store {
     pub fn keep_only(&self, content: &BTreeMap<String, Value>) -> Result<()> {
         self.dump()?.keys().filter(|key| !content.contains_key(*key)).try_for_each(|key| {
             match key.strip_prefix("pods/") {
+                // Pods remain: they are not Calico's objects.
                 Some(_) => Ok(()),
                 None => self.delete(key),
             }

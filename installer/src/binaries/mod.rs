@@ -36,8 +36,9 @@ impl Binaries {
     /// Reads this container's programs and the node's directories, and plans the installation. Skips a directory that
     /// is missing, or in which a file cannot be written.
     ///
-    /// # Errors Returns an error if no directory is usable, if a program of this container cannot be read, or if a
-    /// program's path on the node is not a regular file.
+    /// # Errors
+    /// Returns an error if no directory is usable, if a program of this container cannot be read, or if a program's
+    /// path on the node is not a regular file.
     pub fn plan(settings: &Settings, layout: &Layout, state: &State) -> Result<Binaries, BinariesError> {
         let own = SourceProgram::current()?;
         let extra = plan::extra_plugins(layout, &settings.extra_plugins)?;
@@ -79,7 +80,8 @@ impl Binaries {
     /// Carries out the plans, records the installed files, and returns the directories with the programs. Skips a
     /// directory on a file system mounted noexec.
     ///
-    /// # Errors Returns an error if a program cannot be copied or run, or if all directories are skipped.
+    /// # Errors
+    /// Returns an error if a program cannot be copied or run, or if all directories are skipped.
     pub fn install(mut self, old: &State, state: &mut State) -> Result<Vec<PathBuf>, BinariesError> {
         let mut ready = Vec::new();
         for plan in &self.plans {
@@ -128,7 +130,7 @@ pub fn program_names(settings: &Settings, layout: &Layout) -> Vec<String> {
     [CALICO, CALICO_IPAM].into_iter().map(str::to_owned).chain(extra).collect()
 }
 
-/// Does not create a test file, because runtimes watch the directory.
+/// Returns true if the directory is writable. Does not create a test file, because runtimes watch the directory.
 fn is_writable(directory: &Path) -> bool {
     access(directory, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
 }

@@ -49,7 +49,8 @@ impl Installation<'_> {
     /// Runs the installation. The configuration comes after all files that it needs, because the runtime then reports
     /// the network as ready (INST-7).
     ///
-    /// # Errors Returns the error of the first step that fails, unless the error is only logged.
+    /// # Errors
+    /// Returns the error of the first step that fails, unless the error is only logged.
     pub fn run(&self) -> Result<(), InstallError> {
         self.install(true)
     }

@@ -36,6 +36,7 @@ struct ConfigRecord {
     file: InstalledFile,
 }
 
+/// The state of the repeated checks.
 #[derive(Debug)]
 pub struct InstallReconciler<'a> {
     installation: Installation<'a>,

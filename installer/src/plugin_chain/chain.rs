@@ -90,6 +90,7 @@ impl Chain {
         }
         let keys = self.keys.iter().map(|(key, value)| (key.as_str(), Part::Key(value)));
         let parts: BTreeMap<&str, Part<'_>> = keys.chain([(PLUGINS, Part::Plugins(&self.entries))]).collect();
+        // Serialization of values and texts cannot fail.
         let mut text = serde_json::to_vec_pretty(&parts).unwrap_or_default();
         text.push(b'\n');
         text

@@ -71,8 +71,8 @@ impl<'a> Faulty<'a> {
     /// Runs a call with a fault. With `calico-ipam`, asserts that each listed address is assigned, however the call
     /// ends.
     ///
-    /// # Panics Panics if a listed address is not assigned, or if the plugin fails without an error of the CNI
-    /// specification.
+    /// # Panics
+    /// Panics if a listed address is not assigned, or if the plugin fails without an error of the CNI specification.
     #[track_caller]
     pub fn outcome(&self, call: &Call, point: Point, fault: Fault) -> Outcome {
         self.proxy.arm(Some((point, fault)));

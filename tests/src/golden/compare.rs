@@ -64,7 +64,7 @@ fn compare(recorded: &Value, ours: &Value, path: &str, bindings: &mut Bindings, 
     }
 }
 
-/// This implementation stores the container in the alias of a host interface, which upstream leaves empty.
+/// Returns true for the alias of a host interface, in which only this implementation stores the container.
 fn is_our_alias(path: &str, recorded: &Value, ours: &Value) -> bool {
     let is_alias = path.starts_with("/after/host/links/") && path.ends_with("/alias");
     is_alias && recorded.is_null() && ours.as_str().and_then(InterfaceAlias::parse).is_some()

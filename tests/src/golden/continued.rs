@@ -108,7 +108,7 @@ impl<'r> State<'r> {
         attached.into_values()
     }
 
-    /// Returns the state after the next step, if there is one.
+    /// Returns the state after the next step, or the same state after the last step.
     #[must_use]
     pub fn next(self) -> State<'r> {
         State { steps: self.recording.steps.len().min(self.steps + 1), ..self }

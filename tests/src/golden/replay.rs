@@ -33,7 +33,8 @@ pub struct Lab<'a> {
 
 /// Replays a recording.
 ///
-/// # Errors Returns an error that lists every difference from the recording that is not wanted.
+/// # Errors
+/// Returns an error that lists every difference from the recording that is not wanted.
 pub fn replay(recording: &Recording, lab: &Lab<'_>) -> Result<()> {
     let Lab { store, .. } = lab;
     let places = places(lab);

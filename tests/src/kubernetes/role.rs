@@ -28,7 +28,7 @@ pub struct Permission {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Role(pub BTreeSet<Permission>);
 
-/// Other fields are rejected, because they would change the granted permissions.
+/// A rule of a ClusterRole. Other fields are rejected, because they would change the granted permissions.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Rule {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Program, names, replace};
 
+/// Cilium's configuration.
 pub const CILIUM_CONF: &str = "05-cilium.conflist";
 
 /// The network that Cilium chains its plugin to.

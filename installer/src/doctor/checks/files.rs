@@ -82,7 +82,7 @@ fn check_origin(observation: String, program: &RequiredProgram, own_version: &st
     let other = program.version.as_deref().filter(|version| *version != own_version);
     match (program.origin, other) {
         (ProgramOrigin::Other, _) => {
-            // The installer replaces a file of another plugin only if it installed that file itself.
+            // By default the installer replaces a file of another plugin only if it installed that file itself.
             let remedy = match program.name.as_str() {
                 CALICO | CALICO_IPAM => format!("unless another installer wrote it on purpose: {REINSTALL}"),
                 _ => format!("unless it is there on purpose: remove the file, and {REINSTALL}"),

@@ -33,7 +33,7 @@ pub(super) fn check_name(snapshot: &NodeSnapshot) -> Checked {
     }
 }
 
-/// Checks that packets of pods fit through every uplink, with the largest overhead of all pools.
+/// Checks that packets of pods fit through every uplink.
 pub(super) fn check_mtu(snapshot: &NodeSnapshot) -> Checked {
     let Some(configured) = snapshot.configured_mtu else { return Err(NO_CONFIGURATION.into()) };
     if snapshot.mtu_file_required && snapshot.mtu_file == Ok(None) {

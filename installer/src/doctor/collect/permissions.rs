@@ -104,8 +104,7 @@ async fn check_read<K: Kind>(store: &Datastore, key: &K::Key) -> PermissionCheck
     PermissionCheck { permission: permission("read", K::KIND), is_allowed }
 }
 
-/// Returns false if the outcome of a request shows that it was unauthorized. A missing object or a conflict shows that
-/// it was permitted.
+/// Returns true if the outcome of a request shows that it was permitted, as a missing object or a conflict does.
 fn is_permitted(outcome: Result<(), StoreError>) -> Observed<bool> {
     match outcome {
         Ok(()) => Ok(true),

@@ -13,8 +13,8 @@ pub(crate) fn on_pairs(floor: Duration, costs: &Costs, reads: u64, writes: u64) 
     floor + times(costs.read.p50(), reads) + times(costs.write.p50(), writes) + ALLOWANCE
 }
 
-/// Returns the budget on an API server: the median of the sums of each turn's requests. The sum of the medians would be
-/// less, because some writes wait long for the disk.
+/// Returns the budget on an API server, with the median of the sums of each turn's requests. The sum of the medians
+/// would be less: some writes wait long for the disk.
 pub(crate) fn on_api_server(floor: Duration, requests: &Requests) -> Duration {
     floor + requests.all.p50() + ALLOWANCE
 }

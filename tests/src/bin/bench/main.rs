@@ -89,7 +89,7 @@ fn start_times(plugin: &Path) -> Result<Sample> {
     (0..200).map(|_| Ok(process::timed(std::process::Command::new(plugin).arg("-v"))?.wall)).collect()
 }
 
-/// Removes files of an earlier run.
+/// Returns the path of a file in the work directory, after removing files of an earlier run.
 fn fresh(work: &Path, name: &str) -> Result<PathBuf> {
     let path = work.join(name);
     for suffix in ["", "-wal", "-shm"] {

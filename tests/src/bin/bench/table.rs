@@ -22,6 +22,7 @@ impl Display for Table {
 
 impl Table {
     fn line(&mut self, line: &str) {
+        // Writing to a String cannot fail.
         let _ = writeln!(self.text, "{line}");
     }
 

@@ -53,6 +53,7 @@ pub(crate) fn serve(objects: Arc<Objects>, directory: &Path) -> Result<PathBuf> 
             });
         }
     });
+    // Keeps the server running until the process exits.
     std::mem::forget(runtime);
 
     let kubeconfig = json!({

@@ -78,7 +78,7 @@ impl Objects {
         self.changed.send_modify(|changes| *changes += 1);
     }
 
-    /// Returns the count of the program's successful writes, such as `PUT ipamblocks`.
+    /// Returns the program's successful writes of one kind, such as `PUT ipamblocks`.
     pub(crate) fn written(&self, what: &str) -> Option<Written> {
         self.state().written.get(what).copied()
     }

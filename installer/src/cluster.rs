@@ -118,10 +118,6 @@ impl ClusterError {
 /// pod.
 ///
 /// Creates nothing if `conf` is `None`, if the datastore is a file, or if it is an API server and `pod` is `None`.
-///
-/// # Errors
-/// Returns an error if the account is unusable, if etcd's client cannot be set up, or if an object cannot be read or
-/// created.
 pub fn ensure(conf: Option<&NetConf>, pod: Option<&ServiceAccount>, settings: &Settings) -> Result<(), ClusterError> {
     let Some(conf) = conf else {
         warn_skipped_pools(settings, "Calico's plugin is not in the configuration, so its datastore is unknown");

@@ -56,9 +56,6 @@ pub fn addresses_behind(interface: &str, routes: &[Route]) -> Vec<IpAddr> {
 }
 
 /// Returns the interfaces with a default route, other than `lo`.
-///
-/// # Errors
-/// Returns an error if the kernel cannot be queried.
 pub fn uplinks(network: &dyn HostNetwork) -> Result<Vec<Interface>, NetworkError> {
     let routes = network.routes()?;
     let default = routes.iter().filter(|route| route.destination.prefix() == 0);

@@ -112,9 +112,6 @@ pub fn accepts_any_certificate(file: &str) -> bool {
 }
 
 /// Ensures that the kubeconfig in `net_dir` contains a token as `request` describes it, which the API server accepts.
-///
-/// # Errors
-/// Returns an error if no valid token exists and none can be requested, or if the file cannot be written.
 pub fn ensure(pod: &ServiceAccount, request: &TokenRequest, net_dir: &Path) -> Result<Change, KubeconfigError> {
     let file = net_dir.join(NAME);
     process::block_on(async {

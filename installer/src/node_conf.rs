@@ -51,9 +51,6 @@ const PATHS: [(Option<&str>, &[&str]); 3] = [
 
 /// Returns the configuration of Calico's plugin as a runtime passes it, with the plugin's default paths. `path_of`
 /// translates all paths.
-///
-/// # Errors
-/// Returns an error if Calico's plugin is not in the configuration.
 pub fn plugin(conf: Value, path_of: impl Fn(&Path) -> PathBuf) -> Result<Map<String, Value>, NodeConfError> {
     let mut plugin = calico_plugin(conf).map_err(NodeConfError::NoPlugin)?;
     for (key, default) in defaults(&mut plugin) {
@@ -106,34 +103,22 @@ fn translate_paths(paths: &str, path_of: impl Fn(&Path) -> PathBuf) -> String {
 }
 
 /// Parses a configuration file and translates its paths. `net_dir` is the configuration directory on the node.
-///
-/// # Errors
-/// Returns an error if the text is invalid, or if Calico's plugin is not in it or rejects it.
 pub fn parse(text: &str, layout: &Layout, net_dir: &str) -> Result<NetConf, NodeConfError> {
     read(plugin(value(text)?, |path| layout.translate(path, Path::new(net_dir)))?)
 }
 
 /// Parses a configuration file as JSON. Entries of other programs may contain values that do not fit into a [`Value`].
-///
-/// # Errors
-/// Returns an error if the text is not JSON.
 pub fn value(text: &str) -> Result<Value, NodeConfError> {
     let from_chain = || read_chain(text.as_bytes()).map(|chain| Value::Object(chain.to_list()));
     Ok(serde_json::from_str(text).or_else(|error| from_chain().ok_or(error))?)
 }
 
 /// Parses the configuration of a plugin.
-///
-/// # Errors
-/// Returns an error if Calico's plugin would reject the configuration.
 pub fn read(plugin: Map<String, Value>) -> Result<NetConf, NodeConfError> {
     Ok(NetConf::parse(Value::Object(plugin).to_string().as_bytes())?)
 }
 
 /// Opens the datastore that a configuration names. Sends no request.
-///
-/// # Errors
-/// Returns an error if the settings of the datastore are invalid.
 pub fn datastore(conf: &NetConf, deadline: Duration) -> Result<(DatastoreConfig, Datastore), NodeConfError> {
     let config = datastore_settings::from_conf(conf, Some(deadline))?;
     let store = Datastore::open(&config)?;
@@ -142,9 +127,6 @@ pub fn datastore(conf: &NetConf, deadline: Duration) -> Result<(DatastoreConfig,
 
 /// Returns the pools of the datastore that a configuration names. A missing file of the local datastore counts as
 /// empty.
-///
-/// # Errors
-/// Returns an error if the settings of the datastore are invalid, or if it is unreachable or rejects the request.
 pub fn pools(conf: &NetConf, deadline: Duration) -> Result<Vec<IpPoolSpec>, NodeConfError> {
     let (config, store) = datastore(conf, deadline)?;
     if matches!(&config, DatastoreConfig::Local(local) if !local.path.exists()) {

@@ -24,9 +24,6 @@ pub enum NodeNameFile {
 }
 
 /// Writes the name of this node, without a line break, unless the file contains a name.
-///
-/// # Errors
-/// Returns an error if the file cannot be read or written.
 pub fn ensure(layout: &Layout, name: &str) -> Result<NodeNameFile, AtomicFileError> {
     let path = layout.state_dir().join(NAME);
     let failed = |source| AtomicFileError { action: "read", path: path.clone(), source };

@@ -72,17 +72,11 @@ impl ServiceAccount {
     }
 
     /// Reads the pod's own token.
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be read.
     pub fn token(&self) -> Result<String, ServiceAccountError> {
         Ok(read(&self.token_file)?.trim().to_owned())
     }
 
     /// Returns the access to the API server. `KUBECONFIG` takes precedence. `deadline` applies to one request.
-    ///
-    /// # Errors
-    /// Returns an error if the token cannot be read.
     pub fn access(&self, deadline: Duration) -> Result<KubernetesConfig, ServiceAccountError> {
         if let Some(kubeconfig) = &self.kubeconfig {
             let kubeconfig = vec![kubeconfig.clone()];

@@ -116,9 +116,6 @@ impl State {
     }
 
     /// Saves the records, unless the file is up to date.
-    ///
-    /// # Errors
-    /// Returns an error if `/var/lib/calico` cannot be written.
     pub fn save(&self, layout: &Layout) -> Result<(), AtomicFileError> {
         let path = path(layout);
         let failed = |source| AtomicFileError { action: "create the directory of", path: path.clone(), source };

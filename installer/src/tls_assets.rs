@@ -28,9 +28,6 @@ pub struct TlsAssets {
 
 impl TlsAssets {
     /// Finds the files in a directory.
-    ///
-    /// # Errors
-    /// Returns an error if a file cannot be examined.
     pub fn find(directory: &Path) -> Result<TlsAssets, AtomicFileError> {
         let mut modes = BTreeMap::new();
         for name in FILES {
@@ -55,9 +52,6 @@ impl TlsAssets {
     }
 
     /// Copies the files to `calico-tls` in the configuration directory.
-    ///
-    /// # Errors
-    /// Returns an error if a file cannot be copied.
     pub fn copy(&self, net_dir: &Path) -> Result<(), AtomicFileError> {
         if self.modes.is_empty() {
             return Ok(());
@@ -79,9 +73,6 @@ impl TlsAssets {
     }
 
     /// Returns the paths of the copies that are missing, or differ from their source in content or mode.
-    ///
-    /// # Errors
-    /// Returns an error if a source cannot be read.
     pub fn missing(&self, net_dir: &Path) -> Result<Vec<PathBuf>, AtomicFileError> {
         let mut missing = Vec::new();
         for (name, mode) in &self.modes {

@@ -45,9 +45,6 @@ pub enum RunError {
 }
 
 /// Runs `program -v` and returns the version that it prints.
-///
-/// # Errors
-/// Returns an error if the program cannot be run or fails.
 pub(crate) fn run_version(program: &Path) -> Result<String, RunError> {
     let mut command = Command::new(program);
     command.arg("-v").env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

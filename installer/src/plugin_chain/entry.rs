@@ -101,9 +101,6 @@ fn parsed<T: DeserializeOwned>(text: &RawValue) -> Option<T> {
 }
 
 /// Returns the values of a JSON object by key. If a key is repeated, its last value is returned.
-///
-/// # Errors
-/// Returns an error if the text is not a JSON object.
 pub(super) fn values(text: &[u8]) -> Result<BTreeMap<String, Box<RawValue>>, ChainError> {
     serde_json::from_str(&replace_unpaired_surrogates(&String::from_utf8_lossy(text))).map_err(|error| {
         let (line, column) = (error.line(), error.column());

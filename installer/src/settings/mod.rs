@@ -97,9 +97,6 @@ pub enum Update {
 
 impl Settings {
     /// Reads the settings. `host` is the name of this machine.
-    ///
-    /// # Errors
-    /// Returns an error if a variable has an invalid value.
     pub fn from_environment(lookup: &dyn Fn(&str) -> Option<String>, host: &str) -> Result<Settings, SettingsError> {
         let environment = Environment { lookup };
         let net_dir = environment.text("CNI_NET_DIR", crate::layout::NET_DIR);

@@ -17,9 +17,6 @@ use crate::state::{self, State, StateError};
 use os::atomic_file;
 
 /// Removes the installed files of the node that `layout` describes, or without `options.yes` reports the plan.
-///
-/// # Errors
-/// Returns an error if the records of the installation cannot be read.
 pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -> Result<UninstallReport, StateError> {
     let mut state = State::load(layout)?;
     let net_dir = if state.net_dir.is_empty() { NET_DIR.to_owned() } else { state.net_dir.clone() };

@@ -33,8 +33,7 @@ pub struct UnsupportedVersion {
 /// or if it has no `cniVersion`. A program that lacks the version and that only foreign entries name is logged as a
 /// warning, and so is a program without a valid answer. Missing programs are skipped; another check reports them.
 ///
-/// # Errors
-/// Returns an error that names the programs of our entries that lack the version.
+/// # Errors Returns an error that names the programs of our entries that lack the version.
 pub(super) fn check(
     conflist: &Conflist,
     target: &Target,

@@ -13,8 +13,10 @@ use crate::state::{FormerDirectory, InstalledFile, State};
 use crate::tls_assets;
 use os::atomic_file::regular_file;
 
-/// Removes the recorded files, and their records, from the former directories that the settings name. A file that
-/// another program changed stays, without a record. Configurations are removed before the programs that they name.
+/// Removes the recorded files from the former directories that the settings name, except files that other programs
+/// changed. Then removes from `state` the records of the files that are removed, missing or changed. Configurations are
+/// removed before the programs that they name. The files and records of the other former directories stay, and a
+/// warning names them.
 pub(crate) fn remove_files(state: &mut State, settings: &Settings, layout: &Layout) {
     state.former.sort_by_key(|former| Reverse(former.place));
     for former in &mut state.former {
@@ -65,7 +67,8 @@ fn named_directory(former: &FormerDirectory, settings: &Settings, layout: &Layou
     named.filter(|named| *named == former.path).and_then(|named| layout.former_dir(former.place, named))
 }
 
-/// Removes a file unless another program changed it. Returns false if its record must stay for a next attempt.
+/// Removes a file unless another program changed it. Returns true if its record is no longer needed, and false if the
+/// file cannot be read or removed, so that the next start tries again.
 fn remove(path: &Path, installed: &InstalledFile) -> bool {
     let place = path.display();
     match inspect_file(path, installed) {

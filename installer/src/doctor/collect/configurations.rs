@@ -123,7 +123,8 @@ struct VersionProbe<'a> {
     is_container: bool,
 }
 
-/// Examines the plugins of the configurations, the IPAM plugin and `loopback`, each once.
+/// Examines the plugins of the configurations, the IPAM plugin and `loopback`, each once. Returns none without a
+/// configuration.
 pub(super) fn examine_programs(
     contents: &[&Content],
     conf: Option<&NetConf>,

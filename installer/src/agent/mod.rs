@@ -114,9 +114,8 @@ struct Refresher {
 /// pod, or if `CALICO_MANAGE_CNI` is false, the agent does not renew the token (INST-50). `reconcile` restores the
 /// installed files and runs at most once a minute. `replay` replays deferred DELs and never returns.
 ///
-/// # Errors
-/// Returns an error if the port of the probes cannot be bound for another reason than that a program uses it, if
-/// Calico's objects move to another API group, or if one of the `watched` directories is removed on the node.
+/// # Errors Returns an error if the port of the probes cannot be bound for another reason than that a program uses it,
+/// if Calico's objects move to another API group, or if one of the `watched` directories is removed on the node.
 pub async fn run(
     settings: &AgentSettings,
     pod: Option<ServiceAccount>,

@@ -86,7 +86,10 @@ pub struct Counts {
 }
 
 impl Status {
-    /// Returns `Ok` if the agent is ready, or the reason why it is not (INST-51).
+    /// Returns `Ok` if the last check of the files left no problem and no [`suspension`](Self::suspension), if runtimes
+    /// are not known to use a configuration without Calico's plugin, if kubelet's reports do not make the agent not
+    /// ready and, if this agent manages the token, a quarter of the token's lifetime remains and fewer than
+    /// `UNANSWERED_LIMIT` requests in a row got no response. Returns the reason otherwise (INST-51).
     pub fn readiness(&self, now: Duration) -> Result<(), ProbeFailure> {
         if self.manages_token {
             self.check_token(now)?;
@@ -126,7 +129,8 @@ impl Status {
         self.last_failure = Some(reason);
     }
 
-    /// Records that the API server accepted the token in a test.
+    /// Records that the API server accepted the token in a test. If the previous request got no response, this clears
+    /// the reason of the last failure. Otherwise the reason stays until a token request succeeds.
     pub fn record_answer(&mut self) {
         if self.unanswered > 0 {
             tracing::info!("the API server answers again");

@@ -60,8 +60,9 @@ impl Target {
         self.directory.join(&self.name)
     }
 
-    /// Returns our file under the name that Cilium gave it. Cilium with `cni.exclusive` renames each configuration of
-    /// another program at once, so it would also rename a new file of ours.
+    /// Returns our file under the name that Cilium gave it. Returns `None` if a file has our name, if there is no
+    /// readable renamed file, or if runtimes do not use a configuration of Cilium's. Cilium with `cni.exclusive`
+    /// renames each configuration of another program at once, so it would also rename a new file of ours.
     pub(super) fn renamed_by_cilium(&self) -> Option<ReadFile> {
         if self.path().symlink_metadata().is_ok() {
             return None;

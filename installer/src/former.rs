@@ -1,6 +1,5 @@
 //! The files that an earlier installation wrote into other directories of the node, before `CNI_NET_DIR` or
-//! `CNI_BIN_DIR` changed. The installer removes them from the directories that `CNI_FORMER_NET_DIR` and
-//! `CNI_FORMER_BIN_DIR` name. `calico doctor` and `calico uninstall` list the files that remain.
+//! `CNI_BIN_DIR` changed.
 
 use std::cmp::Reverse;
 use std::fs;
@@ -44,8 +43,8 @@ pub(crate) fn remove_files(state: &mut State, settings: &Settings, layout: &Layo
     state.former.retain(|former| !former.files.is_empty());
 }
 
-/// Returns the paths on the node of the files that remain in former directories, without those that other programs
-/// changed. In a container, which does not see the directories, returns the paths of all recorded files.
+/// Returns the paths on the node of the files that remain in former directories. A container does not see these
+/// directories, so there all recorded files are returned.
 pub(crate) fn remaining(state: &State, layout: &Layout) -> Vec<PathBuf> {
     let is_there = |path: &Path, installed: &InstalledFile| {
         let found = || inspect_file(&layout.path(path), installed);
@@ -68,8 +67,7 @@ pub(crate) fn remaining(state: &State, layout: &Layout) -> Vec<PathBuf> {
     paths
 }
 
-/// Returns this process's path for a former directory; `None` if the settings do not name the directory, or if this
-/// container does not mount it.
+/// Returns this process's path for a former directory, if the settings name it and it is mounted.
 fn named_directory(former: &FormerDirectory, settings: &Settings, layout: &Layout) -> Option<PathBuf> {
     let named = match former.place {
         DirectoryRole::Net => settings.former_net_dir.as_deref(),
@@ -123,7 +121,7 @@ fn remove(path: &Path, installed: &InstalledFile) -> bool {
     true
 }
 
-/// Removes the TLS files for etcd, to which only the removed configuration refers.
+/// Removes the TLS files, to which no other configuration refers.
 fn remove_tls_files(directory: &Path) {
     for name in tls_assets::FILES {
         let _ = fs::remove_file(directory.join(name));
@@ -141,8 +139,7 @@ mod tests {
         Settings::from_environment(&lookup, "n").unwrap()
     }
 
-    /// Returns the records of `calico`, `portmap` and the kubeconfig in former directories. The first two have this
-    /// content.
+    /// Returns the records of `calico` and `portmap` with this content, and of the kubeconfig, in former directories.
     fn records(text: &str) -> State {
         let mut state = State { net_dir: "/etc/cni/net.d".into(), bin_dir: "/opt/cni/bin".into(), ..State::default() };
         for name in ["calico", "portmap"] {

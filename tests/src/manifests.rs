@@ -23,7 +23,7 @@ pub type Objects = BTreeMap<String, Value>;
 /// The namespace of the manifests.
 pub const NAMESPACE: &str = "kube-system";
 
-/// The name of the configuration that the workloads read, with the hash of its content that kustomize appends.
+/// The name of the workloads' configuration, with the hash that kustomize appends.
 static HASHED: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\bcalico-cni-config-[a-z0-9]{10}\b").expect("a constant pattern"));
 
@@ -63,8 +63,7 @@ pub fn built(program: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Parses the objects of a YAML text. The hash in the name of the workloads' configuration is removed, so that
-/// renderings of different configurations have the same names; [`hashed_names`] returns the names with the hash.
+/// Parses the objects of a YAML text. The hash in the name of the workloads' configuration is removed.
 ///
 /// # Errors
 /// Returns an error if an object occurs twice.
@@ -87,8 +86,7 @@ pub fn hashed_names(text: &str) -> BTreeSet<String> {
     HASHED.find_iter(text).map(|name| name.as_str().to_owned()).collect()
 }
 
-/// Returns `Deployment.apps kube-system/calico-kube-controllers`, `ServiceAccount kube-system/calico-cni`,
-/// `ClusterRole.… calico-cni` and so on.
+/// Returns the identity of an object, such as `Deployment.apps kube-system/calico-kube-controllers`.
 fn identity(object: &Value) -> Result<String> {
     let field = |value: &Value, name: &str| {
         value[name].as_str().map(str::to_owned).with_context(|| format!("an object has no {name}: {object}"))
@@ -100,8 +98,7 @@ fn identity(object: &Value) -> Result<String> {
     Ok(format!("{kind}{group} {namespace}{name}"))
 }
 
-/// Returns the programs of [`kustomize`]: the current kubectl, and an old kustomize that tests/install-go-tools.sh
-/// builds.
+/// Returns the programs of [`kustomize`]: the current kubectl, and an old kustomize.
 pub fn kustomizers() -> Result<[(PathBuf, &'static str); 2]> {
     Ok([(program("kubectl")?, "kustomize"), (built("kustomize")?, "build")])
 }
@@ -135,7 +132,7 @@ pub fn compose(into: &Path, resources: &[&str], components: &[&str]) -> Result<O
     kustomize(into)
 }
 
-/// Renders the chart, without the pod of `helm test`, with `helm template` and additional arguments.
+/// Renders the chart, without the pod of `helm test`, with additional arguments.
 pub fn template(args: &[&str]) -> Result<Objects> {
     let chart = deploy("helm/calico-cni");
     let own: [&OsStr; 6] = [

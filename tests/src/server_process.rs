@@ -32,7 +32,6 @@ impl ServerProcess {
         Ok(())
     }
 
-    /// Kills the server.
     pub(crate) fn stop(&mut self) {
         if let Some(mut server) = self.0.take() {
             let _ = server.kill();
@@ -40,20 +39,17 @@ impl ServerProcess {
         }
     }
 
-    /// Freezes the server: it accepts connections and does not respond until [`ServerProcess::thaw`]. Waits until the
-    /// process is stopped, which may take a while on a busy machine.
+    /// Freezes the server: it accepts connections and does not respond until [`ServerProcess::thaw`].
     pub(crate) fn freeze(&self) -> Result<()> {
         let pid = self.signal(Signal::SIGSTOP)?;
         waitid(Id::Pid(pid), WaitPidFlag::WSTOPPED).context("cannot wait for a frozen server")?;
         Ok(())
     }
 
-    /// Continues a frozen server.
     pub(crate) fn thaw(&self) -> Result<()> {
         self.signal(Signal::SIGCONT).map(drop)
     }
 
-    /// Sends SIGTERM.
     pub(crate) fn terminate(&self) -> Result<()> {
         self.signal(Signal::SIGTERM).map(drop)
     }
@@ -64,7 +60,7 @@ impl ServerProcess {
         Ok(pid)
     }
 
-    /// Returns the process ID of the server; `None` if the server was stopped or never started.
+    /// Returns `None` if the server was stopped or never started.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.0.as_ref().map(Child::id)
     }

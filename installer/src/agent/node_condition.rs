@@ -56,9 +56,8 @@ enum NodeReadError {
 }
 
 impl NodeCondition {
-    /// Reads the condition at each `interval`, and writes `has_network` to the status, and `node_problem` after
-    /// [`REPORT_LIMIT`] consecutive reports of a missing network. Logs a failed read unless the previous read failed
-    /// for the same reason. Never returns.
+    /// Reads the condition at each `interval`, and writes `has_network` and `node_problem` to the status. Never
+    /// returns.
     pub(super) async fn watch(self, status: SharedStatus) {
         let (mut reports, mut reported) = (0_u32, String::new());
         loop {
@@ -88,7 +87,7 @@ impl NodeCondition {
         }
     }
 
-    /// Returns the Ready condition; `None` if kubelet does not report it, or no longer does.
+    /// Returns the Ready condition, if kubelet reports it.
     async fn read(&self) -> Result<Option<Value>, NodeReadError> {
         let client = kubernetes::client(&self.account.access(DEADLINE)?).await?;
         // With `resourceVersion=0` the API server answers from its cache.
@@ -111,15 +110,14 @@ impl NodeCondition {
     }
 }
 
-/// Returns the Ready condition that kubelet reports. Returns `None` if there is none, or if its status is `Unknown`,
-/// which the node controller sets when kubelet no longer reports.
+/// Returns the Ready condition that kubelet reports. The node controller sets the status `Unknown` when kubelet no
+/// longer reports.
 fn ready_condition(node: &Value) -> Option<&Value> {
     let mut conditions = node["status"]["conditions"].as_array()?.iter();
     conditions.find(|condition| condition["type"] == "Ready" && condition["status"] != "Unknown")
 }
 
-/// Returns kubelet's message if it says that the runtime has no network, and else `None`: a node that is not ready for
-/// another reason does not concern the agent.
+/// Returns kubelet's message if it says that the runtime has no network. Other reasons do not concern the agent.
 fn missing_network(condition: &Value) -> Option<&str> {
     let message = condition["message"].as_str().unwrap_or_default();
     (condition["status"] == "False" && message.contains(NO_NETWORK)).then_some(message)

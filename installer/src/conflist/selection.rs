@@ -10,8 +10,7 @@ use super::{candidates, is_read_by_runtimes};
 /// The choice of container runtimes among the configurations of the directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Selection {
-    /// The choice is unknown: the directory has no configuration or is unreadable, or nothing was examined, for example
-    /// because another pod restores the files.
+    /// The choice is unknown, or nothing was examined.
     #[default]
     Unknown,
     /// Runtimes use our file.
@@ -25,8 +24,8 @@ pub enum Selection {
 
 impl Selection {
     /// Finds the configuration that runtimes choose. `network` is the name of our network, and `on_node` the path of
-    /// the target's directory on the node, for messages. If the file that sorts first is unreadable, it counts as
-    /// another network's: containerd loads no other file while that one exists.
+    /// the target's directory on the node. An unreadable file counts as another network's: containerd loads no other
+    /// file while it exists.
     pub fn find(target: &Target, on_node: &str, network: &str) -> Selection {
         let Some((winner, text)) = selected(&target.directory) else { return Selection::Unknown };
         let name = &target.name;
@@ -68,9 +67,8 @@ impl Selection {
     }
 }
 
-/// Logs a warning if runtimes read no file of the target's name or choose a configuration without Calico's plugin, and
-/// if they may append plugins to the target. Upstream does not check this (INST-32). The parameters are those of
-/// [`Selection::find`].
+/// Logs a warning if runtimes do not read or choose the target, or may append plugins to it. Upstream does not check
+/// this (INST-32). The parameters are those of [`Selection::find`].
 pub fn warn_if_not_selected(target: &Target, on_node: &str, network: &str) {
     let name = &target.name;
     if is_read_by_runtimes(name) {

@@ -44,8 +44,7 @@ struct Rule {
     verbs: Vec<String>,
 }
 
-/// Returns the permissions in the manifest that apply in `scope`. The manifest lists both of Calico's API groups, of
-/// which one is in use.
+/// Returns the permissions in the manifest that apply in `scope`.
 pub fn permissions(scope: Scope<'_>) -> Vec<Permission> {
     let documents = serde_norway::Deserializer::from_str(MANIFEST).filter_map(|text| Document::deserialize(text).ok());
     let rules = documents.filter(|document| document.kind == "ClusterRole").flat_map(|document| document.rules);

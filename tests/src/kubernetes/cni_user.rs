@@ -11,10 +11,8 @@ use super::role::Role;
 use super::service_account::ServiceAccount;
 
 const NAMESPACE: &str = "kube-system";
-/// Name of the account, its role and their binding.
 const NAME: &str = "calico-cni-plugin";
 
-/// Returns the path of the manifest that operators apply.
 fn manifest() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rbac/calico-cni-plugin.yaml")
 }
@@ -46,8 +44,7 @@ impl ApiServer {
         self.await_role(user, role)
     }
 
-    /// Waits until the authorizer applies a role. The authorizer applies all rules of a role together, a moment after
-    /// the write.
+    /// Waits until the authorizer applies a role: all its rules together, a moment after the write.
     fn await_role(&self, user: &ServiceAccount, role: &Role) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut questions = Role::ours()?.0;

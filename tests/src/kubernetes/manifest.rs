@@ -11,14 +11,14 @@ use ureq::http::Method;
 use super::client::Client;
 
 impl Client {
-    /// Applies each object of a YAML manifest in turn. Waits for the resources of a CustomResourceDefinition, so that
-    /// its objects may follow in the same manifest.
+    /// Applies each object of a YAML manifest in turn. The objects of a CustomResourceDefinition may follow in the same
+    /// manifest.
     pub fn apply(&self, manifest: &str) -> Result<()> {
         objects(manifest)?.iter().try_for_each(|object| self.apply_object(object).map(drop))
     }
 
-    /// Applies the CustomResourceDefinitions that `is_wanted` selects by their URL path. Then waits for the resources of
-    /// all definitions, which the server prepares at the same time.
+    /// Applies the CustomResourceDefinitions that `is_wanted` selects by their URL path. Waits for all afterwards,
+    /// because the server prepares them at the same time.
     pub(super) fn apply_definitions(
         &self,
         manifests: &[String],
@@ -46,7 +46,7 @@ impl Client {
         Ok(kept)
     }
 
-    /// Sends the request that applies an object. Returns the object's URL path and the stored object.
+    /// Returns the object's URL path and the stored object.
     fn send_apply(&self, object: &Value) -> Result<(String, Value)> {
         let path = self.path(object)?;
         let query = format!("{path}?fieldManager=integration-tests&force=true");
@@ -96,7 +96,7 @@ impl Client {
             let version = format!("/apis/{group}/{}", version["name"].as_str().unwrap_or(""));
             let known = self.get(&version)?;
             let mut names = known.body["resources"].as_array().into_iter().flatten().map(|r| &r["name"]);
-            // Discovery and the resource itself depend on two caches of the server; both must be up to date.
+            // Discovery and the resource itself depend on two caches of the server.
             if !names.any(|name| name == plural) || self.get(&format!("{version}/{plural}?limit=1"))?.code != 200 {
                 return Ok(false);
             }
@@ -105,7 +105,6 @@ impl Client {
     }
 }
 
-/// Returns the objects of a YAML manifest.
 fn objects(manifest: &str) -> Result<Vec<Value>> {
     let documents = serde_norway::Deserializer::from_str(manifest);
     let objects: Result<Vec<Value>, _> = documents.map(Value::deserialize).collect();

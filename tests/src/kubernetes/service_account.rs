@@ -63,8 +63,7 @@ impl ApiServer {
         })
     }
 
-    /// Creates a service account as an operator does, with the manifests of its roles. Waits until the authorizer
-    /// applies their ClusterRoles.
+    /// Creates a service account with the manifests of its roles. Waits until the authorizer applies them.
     pub fn account_of(&self, namespace: &str, name: &str, manifests: &[PathBuf]) -> Result<ServiceAccount> {
         let account = self.service_account(namespace, name)?;
         for manifest in manifests {
@@ -76,8 +75,8 @@ impl ApiServer {
         Ok(account)
     }
 
-    /// Requests a new token of a service account, valid for an hour or until the account is deleted. The server caches
-    /// a token for ten seconds after its use and accepts it during that time, even if the account is deleted.
+    /// Requests a new token of a service account. The server accepts a token for ten seconds after its use, even if the
+    /// account is deleted.
     pub fn token(&self, namespace: &str, name: &str) -> Result<String> {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
         let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
@@ -94,8 +93,8 @@ impl ApiServer {
         self.admin().apply_object(&role).map(drop)
     }
 
-    /// Binds a ClusterRole to a service account and waits until the authorizer applies both. The role needs at least
-    /// one rule without resourceNames.
+    /// Binds a ClusterRole to a service account and waits until the authorizer applies both. The role needs a rule
+    /// without resourceNames.
     pub fn bind(&self, account: &ServiceAccount, role: &str) -> Result<()> {
         let subject = json!({ "kind": "ServiceAccount", "namespace": account.namespace, "name": account.name });
         let binding = json!({

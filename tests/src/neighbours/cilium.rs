@@ -19,13 +19,12 @@ const NETWORK: &str = "k8s-pod-network";
 /// Cilium's agent.
 #[derive(Debug, Default)]
 pub struct CiliumAgent {
-    /// True to chain its plugin to Calico's network (`cni.chainingTarget`); false to write a configuration with its
-    /// plugin alone.
+    /// True to chain its plugin to Calico's network (`cni.chainingTarget`).
     pub chains: bool,
 }
 
 impl CiliumAgent {
-    /// Returns its configuration; `None` if the network to chain to has none.
+    /// Returns `None` if the network to chain to has no configuration.
     fn conf(&self, directory: &Path) -> Option<Value> {
         let entry =
             json!({ "type": "cilium-cni", "enable-debug": false, "log-file": "/var/run/cilium/cilium-cni.log" });

@@ -12,8 +12,7 @@ use serde_json::Value;
 
 use super::{kinds, names};
 
-/// Pause between two starts: shorter than the time that a neighbor needs to notice a change, and long enough that other
-/// processes run.
+/// Pause between two starts: shorter than the time that a neighbor needs to notice a change.
 const PAUSE: Duration = Duration::from_micros(500);
 
 /// Reads the configuration again and again, as a runtime does for each pod, and checks that it contains a plugin.
@@ -53,8 +52,7 @@ impl PodStarts {
     }
 }
 
-/// Returns the configuration that a runtime uses. `None` if there is none, or while it is being written: no pod starts
-/// then.
+/// Returns the configuration that a runtime uses; `None` also while it is being written.
 fn chosen(directory: &Path) -> Option<String> {
     let name = names(directory, &["conf", "conflist", "json"]).into_iter().next()?;
     let text = fs::read_to_string(directory.join(name)).ok()?;

@@ -1,5 +1,5 @@
-//! Collects the snapshot of the node and the cluster. The observations are independent: an error becomes the reason for
-//! a missing observation, and the others continue.
+//! Collects the snapshot of the node and the cluster. An observation that fails becomes the reason why it is missing,
+//! and the others continue.
 
 mod cluster;
 mod configurations;
@@ -40,7 +40,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
     let directories = bin_dirs.chain([directory.clone(), layout.state_dir()]);
     let unwritable = directories.filter_map(|directory| UnwritableDirectory::examine(&directory));
     NodeSnapshot {
-        // A container that may write a directory has the capability, so that directory is no problem.
+        // A container that may write a directory has the capability.
         unwritable: unwritable.filter(|found| found.is_denied || !layout.is_container()).collect(),
         now: OffsetDateTime::now_utc().unix_timestamp(),
         net_dir: directory,

@@ -17,9 +17,8 @@ use crate::doctor::snapshot::{ApiServer, Observed, PermissionCheck, Unobserved};
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
-/// Asks the API server whether the account has each permission that the plugins need in `scope`, with one request per
-/// permission and the time limit `deadline` for each request. After a request without a response no further one is
-/// sent.
+/// Asks the API server whether the account has each permission that the plugins need in `scope`. `deadline` limits each
+/// request. Stops after a request without a response.
 pub(super) async fn test_api_server(config: &KubernetesConfig, scope: Scope<'_>, deadline: Duration) -> ApiServer {
     let address = format!("the API server of {config}");
     let mut api = ApiServer { address, reached: Ok(()), rejection: None, permissions: Vec::new() };
@@ -71,8 +70,8 @@ const IMPOSSIBLE_REVISION: &str = "9223372036854775807";
 /// A block in no pool. The range is reserved for documentation (RFC 5737).
 const DOCUMENTATION_BLOCK: &str = "192.0.2.0/26";
 
-/// Tests the permissions that the plugins need in etcd. etcd checks the permission of each write in a transaction
-/// before it evaluates the condition. The conditions used here never hold, so nothing is written.
+/// Tests the permissions that the plugins need in etcd. etcd checks the permission of each write before it evaluates
+/// the condition of the transaction. The conditions used here never hold, so nothing is written.
 pub(super) async fn test_etcd(store: &Datastore, node: &str) -> Vec<PermissionCheck> {
     let mut checks = vec![
         check_read::<ClusterInformation>(store, &ObjectKey::global("default")).await,
@@ -106,7 +105,6 @@ async fn check_read<K: Kind>(store: &Datastore, key: &K::Key) -> PermissionCheck
 }
 
 /// Returns true if the outcome of a request shows that it was permitted, as a missing object or a conflict does.
-/// Returns false if it was unauthorized, and any other error as the reason for a missing answer.
 fn is_permitted(outcome: Result<(), StoreError>) -> Observed<bool> {
     match outcome {
         Ok(()) => Ok(true),

@@ -15,8 +15,8 @@ use crate::tls_assets;
 use os::atomic_file::regular_file;
 
 /// Removes the recorded files from the former directories that the settings name, except files that other programs
-/// changed, and those of a directory that is still in use under another path. Then removes from `state` the records of the files that are removed, missing or changed. Configurations are
-/// removed before the programs that they name. The files and records of the other former directories stay, and a
+/// changed, and those of a directory that is still in use under another path. Then removes from `state` the records of
+/// the files that are removed, missing or changed. The files and records of the other former directories stay, and a
 /// warning names them.
 pub(crate) fn remove_files(state: &mut State, settings: &Settings, layout: &Layout) {
     state.former.sort_by_key(|former| Reverse(former.place));

@@ -24,8 +24,8 @@ pub(crate) fn remove_files(state: &mut State, settings: &Settings, layout: &Layo
         let Some(directory) = named_directory(former, settings, layout) else {
             let names: Vec<&str> = former.files.keys().map(String::as_str).collect();
             tracing::warn!(
-                "files of an earlier installation remain in {}: {}; mount the directory as the former one \
-                 (deploy/README.md, Platforms), or delete the files",
+                "an earlier installation wrote files into {}: {}; to have them removed, name the directory in \
+                 CNI_FORMER_NET_DIR or CNI_FORMER_BIN_DIR, and mount it (deploy/README.md, Platforms)",
                 former.path,
                 names.join(", ")
             );

@@ -208,7 +208,7 @@ fn run_self_in_user_namespace() -> Result<()> {
         .stderr(Stdio::inherit())
         .output()
         .context("cannot run unshare")?;
-    // If the output of the run inside were printed always, its test lines would be counted as those of further tests.
+    // The output of the copy is printed only if it failed: its closing line would be counted as that of another test.
     ensure!(inside.status.success(), "{test}: {}", String::from_utf8_lossy(&inside.stdout));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Handles of releases before v3, `<namespace>.<pod>` or a container ID. The creator of a container chooses these
+//! Handles of Calico before v3, `<namespace>.<pod>` or a container ID. The creator of a container chooses these
 //! names, so such a handle may be equal to another owner's.
 
 use std::collections::BTreeMap;
@@ -141,7 +141,7 @@ fn replay_keeps_an_address_whose_foreign_handle_has_the_same_name() {
     });
 }
 
-/// Releases before v3 left addresses without attributes.
+/// Calico before v3 left addresses without attributes.
 #[test]
 fn del_releases_the_addresses_of_the_pods_old_handle() {
     with_etcd(|cluster| {

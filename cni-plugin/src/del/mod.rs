@@ -264,7 +264,7 @@ fn defer(cx: &Context, cause: &CniError, record: RecordFn) -> Result<(), CniErro
     record(&cx.journal, &deferred_del::pending_del(cx, cause)).map_err(failed)?;
     tracing::warn!(
         error = %cause,
-        "deferred the DEL; a later call or the agent removes the endpoint and releases the addresses, if any remain"
+        "deferred the DEL; a later call or the agent removes what remains of the endpoint and the addresses"
     );
     Ok(())
 }

@@ -46,8 +46,9 @@ pub struct ReadObjects {
     cluster: Option<Entry<ClusterInformation>>,
     /// Endpoints of this container or pod on this node, of any interface.
     pub endpoints: Vec<ExistingEndpoint>,
-    /// The same endpoints with the addresses that they list; `None` if an endpoint could not be decoded, or if the
-    /// pod's name cannot be part of an endpoint's name.
+    /// The addresses that `endpoints` list; for a DEL on Kubernetes those that the pod lists, also without an endpoint
+    /// on this node. `None` if an endpoint or the pod could not be decoded, or on Kubernetes if the pod's name cannot
+    /// be part of an endpoint's name.
     pub listings: Option<Vec<Listing>>,
     pub(super) profile: Option<Entry<Profile>>,
     pub(super) inputs: Option<AllocationInputs>,

@@ -219,7 +219,12 @@ impl<S: WatchSource> Watcher<S> {
                 self.stats.update(|report| report.unreadable += 1);
                 if self.unreadable.insert(name.clone()) {
                     let kind = self.source.kind();
-                    tracing::error!(kind, name, reason, "cannot read an object; the watch does not deliver it");
+                    tracing::error!(
+                        kind,
+                        name,
+                        reason,
+                        "cannot decode an object; the watch reports it as deleted, or omits it if its key is unknown"
+                    );
                 }
                 self.pending.extend(key.map(WatchEvent::Delete));
                 return;
@@ -233,7 +238,7 @@ impl<S: WatchSource> Watcher<S> {
         self.backoff.reset();
         self.stats.update(|report| report.last_response = Some(Instant::now()));
         if std::mem::take(&mut self.has_warned) {
-            tracing::info!(kind = self.source.kind(), "the server responds again; the list or watch continues");
+            tracing::info!(kind = self.source.kind(), "can list or watch the objects again");
         }
     }
 

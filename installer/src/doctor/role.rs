@@ -24,7 +24,8 @@ pub struct Permission {
 pub enum Scope<'a> {
     /// Calico's objects are in this API group of the API server.
     Calico(&'a str),
-    /// Calico's objects are elsewhere, and objects of Kubernetes, such as pods, are only read from the API server.
+    /// Calico's objects are in another datastore. From the API server the plugins read objects of Kubernetes, such as
+    /// pods, and write nothing there.
     Pods,
 }
 

@@ -173,11 +173,11 @@ impl<'a> InstallReconciler<'a> {
         let write = || installation.write_mtu(&conflist, POOLS_DEADLINE, &mut installation.load_state());
         // The request blocks on an async runtime of its own, which is impossible on a thread of the agent's runtime.
         let Ok(written) = thread::scope(|scope| scope.spawn(write).join()) else { return };
-        let reason = written.err().map(|error| error.to_string());
-        if let Some(reason) = reason.as_ref().filter(|_| reason != self.reported_mtu) {
-            tracing::info!("{reason}");
+        let not_written = written.err().map(|error| error.to_string());
+        if let Some(not_written) = not_written.as_ref().filter(|_| not_written != self.reported_mtu) {
+            tracing::info!("{not_written}");
         }
-        self.reported_mtu = reason;
+        self.reported_mtu = not_written;
     }
 }
 

@@ -140,7 +140,7 @@ impl IpamRequest {
         prefetch::stop(self.lock_file.as_deref(), self.recent_file.as_deref(), own);
     }
 
-    /// Returns the handle that releases before v3 gave this container, under which DEL also releases addresses
+    /// Returns the handle that Calico before v3 gave this container, under which DEL also releases addresses
     /// (IPAM-23). Returns `None` if that handle equals the present one or may be a VMI's.
     pub fn old_handle(&self) -> Option<OldHandle> {
         let old = match &self.pod {

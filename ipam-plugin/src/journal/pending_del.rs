@@ -79,7 +79,7 @@ impl PendingDel {
         WorkloadIdentity { node, container_id, endpoint, orchestrator }
     }
 
-    /// Returns the handle that releases before v3 gave the container. Returns `None` if the endpoint's name is invalid,
+    /// Returns the handle that Calico before v3 gave the container. Returns `None` if the endpoint's name is invalid,
     /// or if that handle equals the present one or may be a virtual machine's.
     pub fn old_handle(&self) -> Option<OldHandle> {
         let (namespace, endpoint) = &self.endpoint;

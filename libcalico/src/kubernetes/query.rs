@@ -111,7 +111,8 @@ fn endpoints(range: &Range, list: List) -> Query {
     Query::List(List { namespace: Some(namespace.into()), ..list })
 }
 
-/// Returns true if the name ends with a separator, a single dash; in a part of a name a dash is doubled.
+/// Returns true if the name ends with a separator. A separator is one dash, and a dash within a part is doubled, so
+/// after a separator the number of dashes at the end is odd.
 fn ends_with_separator(name: &str) -> bool {
     name.bytes().rev().take_while(|b| *b == b'-').count() % 2 == 1
 }

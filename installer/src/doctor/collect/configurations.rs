@@ -123,8 +123,8 @@ struct VersionProbe<'a> {
     is_container: bool,
 }
 
-/// Examines the plugins of the configurations, the IPAM plugin and `loopback`, each once. Returns none without a
-/// configuration.
+/// Examines each of these programs once: the plugins that the configurations name, the IPAM plugin, and `loopback`.
+/// Returns an empty list if there is no readable configuration.
 pub(super) fn examine_programs(
     contents: &[&Content],
     conf: Option<&NetConf>,

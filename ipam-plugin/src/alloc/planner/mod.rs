@@ -54,8 +54,8 @@ pub(crate) struct FamilyPlanner<'a> {
     node_labels: Labels,
     search: Search,
     pub(crate) excluded: BTreeSet<Cidr>,
-    /// True until the datastore forbids this node to take over another node's block, because it would refuse each
-    /// further candidate as well.
+    /// False once the datastore has forbidden this request to reclaim a block. The planner then reclaims no other
+    /// block, because the datastore would refuse that too.
     pub(crate) may_reclaim: bool,
 }
 

@@ -1,4 +1,4 @@
-//! DEL under the handle of releases before v3.
+//! DEL under the handle of Calico before v3.
 
 use std::collections::BTreeMap;
 

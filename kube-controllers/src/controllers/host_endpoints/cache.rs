@@ -51,8 +51,8 @@ impl HostEndpointCache {
         nodes.into_iter().chain(named).collect::<BTreeSet<_>>().into_iter().map(str::to_owned).collect()
     }
 
-    /// Returns the node, if it exists, and the automatic endpoints that name it. Returns `None` before both kinds have
-    /// been listed.
+    /// Returns the node (`None` if it does not exist) and the automatic endpoints that name it. The outer `None` means
+    /// that nodes and host endpoints have not both been listed.
     pub(super) fn state_of(&self, node: &str) -> Option<(Option<HostNode>, Vec<Entry<HostEndpoint>>)> {
         let endpoints = self.node_of.members(node).filter_map(|key| self.endpoints.get(key).cloned());
         self.is_synced().then(|| (self.nodes.get(&ObjectKey::global(node)).cloned(), endpoints.collect()))

@@ -165,7 +165,8 @@ fn endpoint_group(pod: &NamedPod<'_>) -> EndpointGroup {
     (pod.namespace.to_owned(), pod.node.map(str::to_owned))
 }
 
-/// Returns true if the endpoint lists the address, or an unreadable text that may stand for the address.
+/// Returns true if the endpoint lists the address or a network that contains it. A text that cannot be parsed counts as
+/// any address.
 fn lists_address(endpoint: &WorkloadEndpoint, address: IpAddr) -> bool {
     let mut listed = endpoint.spec.ip_networks.iter().map(|text| Cidr::parse_or_host(text));
     listed.any(|network| network.is_none_or(|network| network.contains(address)))

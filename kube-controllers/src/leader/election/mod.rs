@@ -66,7 +66,8 @@ impl Election {
             ObservedLease { since: same.map_or(now, |observed| observed.since), lease }
         });
         self.was_held |= !self.holder().is_empty();
-        // The wait begins when the Lease is seen, because the response to the write may have been lost.
+        // The wait begins when this process first sees itself as the holder: in the response to its write of the Lease
+        // or, if that was lost, in a later read.
         let first_write_at = self.first_write_at.unwrap_or(now + self.timing.first_write_delay());
         self.first_write_at = (self.is_held_by_self() && self.shows_waiting_holder()).then_some(first_write_at);
     }

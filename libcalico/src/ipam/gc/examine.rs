@@ -306,7 +306,7 @@ impl Index {
         self.untrack(row);
     }
 
-    /// Returns the time of the next action that needs no event. It may be past if an examination is due.
+    /// Returns the time of the next action that needs no event. It is past if an action is due.
     pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
         let next = self.leaks.next_deadline(now).into_iter().chain(self.next_reclaim(now));
         next.chain(self.next_conflict(now)).min()

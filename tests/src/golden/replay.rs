@@ -85,8 +85,8 @@ impl Expectation {
         Expectation { initial, loaded, bindings: Bindings::new(places.clone()) }
     }
 
-    /// Replaces `loaded` by the content of the datastore after the load: the datastore may have assigned UIDs, times and
-    /// revisions. Fails if anything else differs.
+    /// Replaces `loaded` by the content of the datastore after the load: the datastore may have assigned UIDs, times
+    /// and revisions. Fails if anything else differs.
     fn keep(&mut self, held: Value) -> Result<()> {
         let mut bindings = Bindings::new(Places::default()).at_any_time();
         let found = differences(&self.initial, &held, "", &mut bindings);

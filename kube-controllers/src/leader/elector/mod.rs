@@ -160,7 +160,7 @@ impl<L: Leases> Elector<L> {
         } else if first {
             tracing::info!(
                 lease = self.config.name,
-                "the role does not allow the Lease ({reason}); if this lasts for {:?}, this replica writes without the Lease",
+                "the role does not allow the Lease ({reason}); if this lasts for {:?}, this replica writes without it",
                 timing.first_write_delay()
             );
         }

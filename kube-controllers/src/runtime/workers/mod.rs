@@ -93,7 +93,7 @@ impl<R: Reconcile> WorkerPool<R> {
         };
         let Some(outcome) = outcome else {
             tracing::info!(controller = R::NAME, key = %in_progress.key,
-                "canceled the work on a key, which returns to the queue: this replica may no longer write, or is stopping");
+                "canceled the work on a key, which returns to the queue: this replica may not write, or is stopping");
             return;
         };
         self.metrics.duration.observe(begin.elapsed().as_secs_f64());

@@ -85,8 +85,9 @@ pub fn warn_if_not_selected(target: &Target, on_node: &str, network: &str) {
         );
     }
     let added = target.directory.join(network);
-    if !network.is_empty() && !candidates(&added).unwrap_or_default().is_empty() {
-        tracing::warn!("container runtimes may add the plugins in files of {} to {name}", added.display());
+    let adds = |names: Vec<String>| names.iter().any(|name| name.ends_with(".conf"));
+    if !network.is_empty() && candidates(&added).is_ok_and(adds) {
+        tracing::warn!("container runtimes may add the plugins in {}/*.conf to {name}", added.display());
     }
 }
 

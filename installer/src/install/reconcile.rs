@@ -130,8 +130,10 @@ impl<'a> InstallReconciler<'a> {
         installed?;
         // The next check would take a record that this installation changed for that of another installation.
         self.owned = self.installation.read_record().unwrap_or_default().or(self.owned.take());
-        // The path is missing if its directory was skipped.
-        let restored = missing.iter().filter(|path| path.is_file()).count() as u64;
+        // The configuration was written, although another program may be replacing it now. Another path is missing if
+        // its directory was skipped.
+        let (written, others) = missing.split_at(usize::from(is_configuration));
+        let restored = (written.len() + others.iter().filter(|path| path.is_file()).count()) as u64;
         Ok(FileCheck { restored, ..FileCheck::default() })
     }
 

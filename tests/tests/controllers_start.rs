@@ -429,7 +429,7 @@ fn controllers_exit_with_success_on_sigterm() {
         let mut controllers = lab.start(lab.setup());
         await_ready(&controllers, true);
         assert_eq!(told(controllers.terminate().unwrap()), "0");
-        assert!(controllers.log().unwrap().ends_with(": the process ends\n"));
+        assert!(controllers.log().unwrap().ends_with("; the process ends\n"));
     });
 }
 

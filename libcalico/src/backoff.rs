@@ -1,8 +1,11 @@
 //! [`Backoff`]: pauses between retries that double with each failure, up to a longest pause.
+//!
+//! The caller counts the failures and draws the random numbers, so that the same count and number always give the same
+//! pause.
 
 use std::time::Duration;
 
-/// The pauses of a caller that retries. The caller counts its failures.
+/// The pauses of a caller that retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     /// The pause after the first failure, without jitter.
@@ -25,7 +28,8 @@ pub enum Jitter {
 }
 
 impl Backoff {
-    /// Returns the pause after a number of consecutive failures. `random` is between 0 and 1.
+    /// Returns the pause after a number of consecutive failures. `random` is between 0 and 1; without jitter it is not
+    /// used.
     pub fn pause(&self, failures: u32, random: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(16);
         let pause = self.first.saturating_mul(1 << doublings).min(self.longest);

@@ -22,7 +22,7 @@ mod turns;
 mod watch;
 
 pub use access_error::AccessError;
-pub use client::client;
+pub use client::{client, is_allowed};
 pub use migration::{wait_for_changed_group, wait_for_stable_group};
 pub use store::Kubernetes;
 pub use turns::BusyRule;

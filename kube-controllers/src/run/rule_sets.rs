@@ -7,11 +7,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use datastore::kubernetes::is_allowed;
 use futures::future::join_all;
-use hyper::Request;
-use hyper::header::CONTENT_TYPE;
 use libcalico::kubernetes::ApiGroup;
-use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use crate::context::Context;
@@ -21,8 +19,6 @@ use crate::status::{Component, Status};
 /// Interval at which the API server is asked again which rights this process has.
 const INTERVAL: Duration = Duration::from_secs(60);
 const DEADLINE: Duration = Duration::from_secs(5);
-
-const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
 /// The rights that one controller needs beyond those that all controllers share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,14 +46,9 @@ impl RuleSet {
     fn right(self, mode: Mode) -> Option<[&'static str; 4]> {
         match (self, mode) {
             (RuleSet::LoadBalancer, _) => Some(["", "services", "status", "update"]),
-            (RuleSet::HostEndpoints, Mode::Kubernetes(ApiGroup::CrdV1)) => {
-                Some(["crd.projectcalico.org", "hostendpoints", "", "create"])
-            }
-            (RuleSet::HostEndpoints, Mode::Kubernetes(ApiGroup::V3)) => {
-                Some(["projectcalico.org", "hostendpoints", "", "create"])
-            }
-            (RuleSet::PolicyNames, Mode::Kubernetes(ApiGroup::CrdV1)) => {
-                Some(["crd.projectcalico.org", "globalnetworkpolicies", "", "delete"])
+            (RuleSet::HostEndpoints, Mode::Kubernetes(group)) => Some([group.name(), "hostendpoints", "", "create"]),
+            (RuleSet::PolicyNames, Mode::Kubernetes(group @ ApiGroup::CrdV1)) => {
+                Some([group.name(), "globalnetworkpolicies", "", "delete"])
             }
             (RuleSet::HostEndpoints, Mode::Etcd) | (RuleSet::PolicyNames, _) => None,
         }
@@ -84,16 +75,9 @@ pub(super) async fn refused(context: &Context, before: &BTreeSet<RuleSet>) -> BT
 
 /// Returns true if the API server refuses the right to this process, and false if it grants the right; `None` without a
 /// valid answer.
-async fn is_refused(kubernetes: &kube::Client, [group, resource, subresource, verb]: [&str; 4]) -> Option<bool> {
-    let attributes = json!({ "group": group, "resource": resource, "subresource": subresource, "verb": verb });
-    let review = json!({
-        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-        "spec": { "resourceAttributes": attributes },
-    });
-    let post = Request::post(REVIEWS).header(CONTENT_TYPE, "application/json");
-    let request = post.body(review.to_string().into_bytes()).ok()?;
-    let answer = timeout(DEADLINE, kubernetes.request::<Value>(request)).await.ok()?.ok()?;
-    answer["status"]["allowed"].as_bool().map(|is_allowed| !is_allowed)
+async fn is_refused(kubernetes: &kube::Client, right: [&str; 4]) -> Option<bool> {
+    let is_allowed = timeout(DEADLINE, is_allowed(kubernetes, right)).await.ok()?.ok()??;
+    Some(!is_allowed)
 }
 
 /// Waits until the API server refuses other sets than `refused`. For each refused set whose controller the settings
@@ -144,6 +128,8 @@ fn report(context: &Context, status: &Status, settings: &Settings, refused: &BTr
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::controllers::testing::refusing_kubernetes;
 

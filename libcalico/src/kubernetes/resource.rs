@@ -15,6 +15,14 @@ pub enum ApiGroup {
 }
 
 impl ApiGroup {
+    /// Returns the name of the group, without the version.
+    pub fn name(self) -> &'static str {
+        match self {
+            ApiGroup::CrdV1 => "crd.projectcalico.org",
+            ApiGroup::V3 => "projectcalico.org",
+        }
+    }
+
     /// Returns the group and version, as objects and URLs contain it.
     pub fn api_version(self) -> &'static str {
         match self {

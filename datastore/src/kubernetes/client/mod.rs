@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
+use hyper::header::CONTENT_TYPE;
 use hyper::{Request, Response};
 use kube::client::Body;
 use libcalico::store::StoreError;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tower::{BoxError, service_fn};
@@ -28,6 +29,8 @@ use super::turns::Turns;
 use crate::backoff::Backoff;
 use crate::config::KubernetesConfig;
 use crate::deadline::Deadline;
+
+const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
 /// Maximum number of HTTP/1.1 connections for short requests in a long-running process. In a short-lived process, more
 /// than one connection would take more time for handshakes than it saves.
@@ -271,6 +274,26 @@ pub async fn client(settings: &KubernetesConfig) -> Result<kube::Client, AccessE
         async move { api.forward(request).await }.boxed()
     });
     Ok(kube::Client::new(service, namespace))
+}
+
+/// Asks the API server if the account of `client` has a right in all namespaces: API group, resource, subresource and
+/// verb. Returns `None` if the response does not say so.
+///
+/// # Errors
+/// Returns an error if the API server gives no valid response.
+pub async fn is_allowed(
+    client: &kube::Client,
+    [group, resource, subresource, verb]: [&str; 4],
+) -> Result<Option<bool>, kube::Error> {
+    let attributes = json!({ "group": group, "resource": resource, "subresource": subresource, "verb": verb });
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": { "resourceAttributes": attributes },
+    });
+    let post = Request::post(ACCESS_REVIEWS).header(CONTENT_TYPE, "application/json");
+    let request = post.body(review.to_string().into_bytes()).map_err(kube::Error::HttpError)?;
+    let answer = client.request::<Value>(request).await?;
+    Ok(answer["status"]["allowed"].as_bool())
 }
 
 impl std::fmt::Debug for ApiClient {

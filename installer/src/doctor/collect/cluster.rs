@@ -135,10 +135,7 @@ async fn find_silent_members(config: &EtcdConfig) -> Vec<(String, String)> {
 async fn query_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option<ApiServer> {
     let (config, scope) = match datastore {
         DatastoreConfig::Kubernetes(config) => {
-            let scope = match config.group {
-                Some(ApiGroup::V3) => Scope::Calico("projectcalico.org"),
-                Some(ApiGroup::CrdV1) | None => Scope::Calico("crd.projectcalico.org"),
-            };
+            let scope = Scope::Calico(config.group.unwrap_or(ApiGroup::CrdV1).name());
             (config.as_ref().clone(), scope)
         }
         _ if kubernetes_api::is_configured(conf, datastore) => {

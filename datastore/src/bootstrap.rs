@@ -89,7 +89,7 @@ pub async fn ensure_ipam_config(store: &impl Store, config: &IpamConfig) -> Resu
         return Ok(Some(stored.value));
     }
     // Settings that another process has created since the read are taken to equal `config`.
-    let is_created = is_created(store.write_one(Write::create(&IpamConfigKey, config)?).await)?;
+    let is_created = is_created(store.create(&IpamConfigKey, config).await)?;
     Ok((!is_created).then(|| config.clone()))
 }
 

@@ -100,7 +100,7 @@ impl Status {
 
     /// Records that the component is ready.
     pub fn ready(&self, component: Component) {
-        _ = self.set(component, Condition { ready: true, reason: String::new() });
+        self.ready_with_note(component, String::new());
     }
 
     /// Records that the component is ready, with a text that `/readyz` shows.

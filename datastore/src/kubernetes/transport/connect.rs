@@ -63,16 +63,12 @@ impl Server {
     }
 
     pub(super) async fn connect(&self) -> Result<Connection, TransportError> {
-        let late = |_| TransportError::Connect {
-            server: authority(&self.uri),
-            reason: format!("no connection within {CONNECT_DEADLINE:?}"),
-        };
+        let late = |_| connect_error(&self.uri, format!("no connection within {CONNECT_DEADLINE:?}"));
         timeout(CONNECT_DEADLINE, self.try_connect()).await.map_err(late)?
     }
 
     async fn try_connect(&self) -> Result<Connection, TransportError> {
-        let refuse =
-            |error: std::io::Error| TransportError::Connect { server: authority(&self.uri), reason: error.to_string() };
+        let refuse = |error: std::io::Error| connect_error(&self.uri, error.to_string());
         let stream = dial(&self.uri).await.map_err(refuse)?;
         enable_keep_alive(&stream).map_err(refuse)?;
         let Some((connector, name)) = &self.tls else { return self.start_http(stream, false).await };
@@ -89,10 +85,7 @@ impl Server {
         is_http2: bool,
     ) -> Result<Connection, TransportError> {
         let opened = if is_http2 { open_http2(io).await } else { open_http1(io).await };
-        opened.map_err(|error| TransportError::Connect {
-            server: authority(&self.uri),
-            reason: describe_error_chain(&error),
-        })
+        opened.map_err(|error| connect_error(&self.uri, describe_error_chain(&error)))
     }
 }
 
@@ -122,7 +115,11 @@ async fn open_http1(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) ->
 }
 
 fn parse_name(server: &Uri, name: String) -> Result<ServerName<'static>, TransportError> {
-    ServerName::try_from(name).map_err(|e| TransportError::Connect { server: authority(server), reason: e.to_string() })
+    ServerName::try_from(name).map_err(|error| connect_error(server, error.to_string()))
+}
+
+fn connect_error(server: &Uri, reason: String) -> TransportError {
+    TransportError::Connect { server: authority(server), reason }
 }
 
 pub(super) fn authority(server: &Uri) -> String {

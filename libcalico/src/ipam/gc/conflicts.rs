@@ -68,7 +68,7 @@ pub(super) struct Conflicts {
     pub(super) suspected: GraceTracker<(RowId, IpAddr), ()>,
     pub(super) reported: BTreeSet<(RowId, IpAddr)>,
     pub(super) pods_to_check: BTreeSet<RowId>,
-    /// Whether the next examination looks at all pods, as after a new block, whose addresses any pod may report.
+    /// True if the next examination looks at all pods, as after a new block, whose addresses any pod may report.
     pub(super) check_all_pods: bool,
     pub(super) sizes: BTreeMap<(IpVersion, u8), usize>,
 }

@@ -46,6 +46,9 @@ pub fn delegate_names(plugin: &Map<String, Value>) -> Vec<String> {
     std::iter::once(called).chain(inside).filter(|name| !name.is_empty()).collect()
 }
 
+/// The remedy for a configuration that Cilium renamed.
+pub(crate) const CILIUM_REMEDY: &str = "chain Cilium to Calico (cni.chainingMode), or remove Cilium";
+
 /// Returns true if `text` is a configuration with a plugin for whose type `is_wanted` returns true.
 pub(super) fn has_plugin(text: &[u8], is_wanted: impl Fn(&str) -> bool) -> bool {
     let conf = read_chain(text).map(|chain| chain.to_list()).unwrap_or_default();

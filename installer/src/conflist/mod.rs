@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 pub use self::configuration::{ChainProgram, Conflist, ConflistError};
 pub(crate) use self::files::CILIUM_BACKUP;
 pub use self::files::{FormerConfig, Target};
+pub(crate) use self::included::CILIUM_REMEDY;
 pub use self::included::{CILIUM, COPYING, MULTUS, delegate_names};
 pub use self::selection::{Selection, warn_if_not_selected};
 pub use self::write::Written;

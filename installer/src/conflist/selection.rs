@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::files::{CILIUM_BACKUP, Target};
-use super::included::{runs_calico, selected};
+use super::included::{CILIUM_REMEDY, runs_calico, selected};
 use super::{candidates, is_read_by_runtimes};
 
 /// The choice of container runtimes among the configurations of the directory.
@@ -39,8 +39,8 @@ impl Selection {
         let winner = path.display();
         Selection::Other(match target.renamed_by_cilium() {
             Some(_) => format!(
-                "Cilium renamed {name} to {name}.{CILIUM_BACKUP}, and pods get the network of {winner}; chain Cilium \
-                 to Calico (cni.chainingMode), or remove Cilium"
+                "Cilium renamed {name} to {name}.{CILIUM_BACKUP}, and pods get the network of {winner}; \
+                 {CILIUM_REMEDY}"
             ),
             None => format!(
                 "container runtimes use {winner}, not {name}: the first name wins; remove that file and the program \

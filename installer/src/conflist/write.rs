@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::configuration::Conflist;
 use super::files::{FormerConfig, Target};
+use super::included::replacement;
 use super::{has_only_our_entries, is_read_by_runtimes};
 use crate::layout::DirectoryRole;
 use crate::plugin_chain::{Chain, Merged, Rendering, read_chain};
@@ -66,7 +67,7 @@ impl Conflist {
             proposed = Some(text.clone());
             Some(text)
         };
-        let replacement = original_target.replacement;
+        let replacement = replacement(&original_target.directory, &original_target.net_dir);
         let change = atomic_file::amend_by(replacement, &path, original_target.mode, is_complete, change)?;
         let file = path.display();
         if let Some((copy, reason)) = copied? {

@@ -1,6 +1,6 @@
 //! Checks of the configuration that the runtime selects.
 
-use crate::conflist::CILIUM;
+use crate::conflist::{CILIUM, CILIUM_REMEDY};
 use crate::doctor::report::{Checked, Finding, Severity, fail, pass, warn};
 use crate::doctor::snapshot::{Content, NodeSnapshot, SelectedConfig};
 use crate::template::ConfigProblem;
@@ -41,9 +41,7 @@ pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Checked {
     let remedy = match names.iter().find(|other| other.contains("calico")) {
         Some(ours) => format!("remove {directory}/{name}, or give {ours} a name that sorts before it"),
         // Cilium with cni.exclusive renames every other configuration.
-        None if content.plugins.iter().any(|plugin| plugin == CILIUM) => {
-            "chain Cilium to Calico (cni.chainingMode), or remove Cilium".to_owned()
-        }
+        None if content.plugins.iter().any(|plugin| plugin == CILIUM) => CILIUM_REMEDY.to_owned(),
         None => REINSTALL.to_owned(),
     };
     fail(observation, remedy)

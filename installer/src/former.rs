@@ -80,7 +80,7 @@ fn named_directory(former: &FormerDirectory, settings: &Settings, layout: &Layou
 /// Returns true if `directory` is also a present directory, for example by a symbolic link on the node. Its files are
 /// then those that this installation has just written.
 fn is_in_use(directory: &Path, settings: &Settings, layout: &Layout) -> bool {
-    let mut present: Vec<PathBuf> = layout.bin_dirs().into_iter().map(|(_, directory)| directory).collect();
+    let mut present: Vec<PathBuf> = layout.bin_paths().collect();
     present.push(layout.net_dir(&settings.net_dir));
     present.iter().any(|present| is_same_directory(present, directory))
 }

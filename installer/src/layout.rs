@@ -101,6 +101,11 @@ impl Layout {
         if self.is_container { self.path("/host/etc/cni/net.d") } else { self.path(on_node) }
     }
 
+    /// Returns the paths of [`Self::bin_dirs`].
+    pub fn bin_paths(&self) -> impl Iterator<Item = PathBuf> {
+        self.bin_dirs().into_iter().map(|(_, directory)| directory)
+    }
+
     /// Returns the plugin directories. Runtimes search them in this order.
     #[must_use]
     pub fn bin_dirs(&self) -> Vec<(DirectoryRole, PathBuf)> {
@@ -248,7 +253,7 @@ mod tests {
     fn container_layout_maps_node_paths_below_host() {
         let layout = Layout::container();
         assert_eq!(layout.net_dir("/var/run/multus/cni/net.d"), Path::new("/host/etc/cni/net.d"));
-        let bin_dirs: Vec<_> = layout.bin_dirs().into_iter().map(|(_, dir)| dir).collect();
+        let bin_dirs: Vec<_> = layout.bin_paths().collect();
         assert_eq!(bin_dirs, [Path::new("/host/opt/cni/bin"), Path::new("/host/secondary-bin-dir")]);
         assert_eq!(layout.own_plugins().unwrap(), Path::new("/opt/cni/bin"));
         assert_eq!(layout.state_dir(), Path::new("/var/lib/calico"));

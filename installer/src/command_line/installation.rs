@@ -119,7 +119,7 @@ fn run_agent(
     let mut reconciler = InstallReconciler::new(*installation, is_installer);
     let replaying = deferred_dels::replay_repeatedly(&conf, layout, &settings.net_dir, replay);
     let reconcile = || reconciler.reconcile();
-    let bin_dirs = layout.bin_dirs().into_iter().map(|(_, directory)| directory);
+    let bin_dirs = layout.bin_paths();
     let directories = bin_dirs.chain([net_dir, layout.state_dir(), layout.run_dir()]).collect();
     let watched = Watched { directories, group, condition };
     let account = account.cloned();

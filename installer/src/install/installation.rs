@@ -1,6 +1,7 @@
 //! [`Installation`]: the steps of an installation, in order.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -97,8 +98,11 @@ impl Installation<'_> {
             warn_missing_kubeconfig(&conflist);
         }
         let replaced = FormerConfig::find(&target, settings, &mut state);
-        chain_versions::check(&conflist, &target, &replaced, layout)?;
-        self.check_configuration(&conflist, &target, &directories, contacts_servers);
+        let is_new = !conflist.is_written(&target);
+        if is_new {
+            chain_versions::check(&conflist, &target, &replaced, layout)?;
+        }
+        self.check_configuration(&conflist, &target.name, &directories, contacts_servers && is_new);
         put_in_place(&conflist, &target, &replaced, settings, &mut state, || conflist.write(&target, &replaced))?;
         tls_assets::remove_stale(&net_dir, &assets.on_node(&settings.net_dir));
         conflist::warn_if_not_selected(&target, &settings.net_dir, conflist.network());
@@ -131,17 +135,9 @@ impl Installation<'_> {
     /// Ensures that the kubeconfig contains a valid token of the plugins. Retries a temporary failure until
     /// `trial_time` is over: on a new node, the API server's Service may be unreachable until kube-proxy runs.
     fn ensure_kubeconfig(&self, account: &ServiceAccount, net_dir: &Path) -> Result<Change, KubeconfigError> {
-        let Installation { settings, .. } = *self;
-        let (request, begun) = (settings.token_request(), Instant::now());
-        loop {
-            match kubeconfig::ensure(account, &request, net_dir) {
-                Err(error) if error.is_temporary() && begun.elapsed() + PAUSE < settings.trial_time => {
-                    tracing::info!("cannot get a valid token for the plugins yet, trying again: {error}");
-                }
-                ensured => return ensured,
-            }
-            thread::sleep(PAUSE);
-        }
+        let request = self.settings.token_request();
+        let ensure = || kubeconfig::ensure(account, &request, net_dir);
+        self.retry("cannot get a valid token for the plugins yet", KubeconfigError::is_temporary, ensure)
     }
 
     /// Creates missing cluster objects. Errors are logged as warnings, except an unreachable etcd in a pod.
@@ -150,28 +146,43 @@ impl Installation<'_> {
     /// pod a warning is enough: images of nodes are built without access to etcd.
     fn create_cluster_objects(&self, conflist: &Conflist) -> Result<(), ClusterError> {
         let Installation { settings, account, .. } = *self;
+        let may_retry = |error: &ClusterError| account.is_some() && error.is_unreachable();
+        let ensure = || cluster::ensure(conflist.plugin_conf.as_ref(), account, settings);
+        match self.retry("cannot create the cluster objects yet", may_retry, ensure) {
+            Err(error) if !may_retry(&error) => {
+                tracing::warn!("cannot ensure that the cluster objects exist; the installation continues: {error}");
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Repeats `attempt` while it fails with an error for which `may_retry` returns true, until `trial_time` is over.
+    fn retry<T, E: Display>(
+        &self,
+        failure: &str,
+        may_retry: impl Fn(&E) -> bool,
+        mut attempt: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
         let begun = Instant::now();
         loop {
-            match cluster::ensure(conflist.plugin_conf.as_ref(), account, settings) {
-                Ok(()) => return Ok(()),
-                Err(error) if account.is_none() || !error.is_unreachable() => {
-                    tracing::warn!("cannot ensure that the cluster objects exist; the installation continues: {error}");
-                    return Ok(());
+            match attempt() {
+                Err(error) if may_retry(&error) && begun.elapsed() + PAUSE < self.settings.trial_time => {
+                    tracing::info!("{failure}, trying again: {error}");
                 }
-                Err(error) if begun.elapsed() + PAUSE >= settings.trial_time => return Err(error),
-                Err(error) => tracing::info!("cannot create the cluster objects yet, trying again: {error}"),
+                outcome => return outcome,
             }
             thread::sleep(PAUSE);
         }
     }
 
-    /// Logs problems of the configuration. With `tries`, also tries out a new configuration.
-    fn check_configuration(&self, conflist: &Conflist, target: &Target, directories: &[PathBuf], tries: bool) {
+    /// Logs problems of the configuration. With `tries`, also tries out the configuration.
+    fn check_configuration(&self, conflist: &Conflist, name: &str, directories: &[PathBuf], tries: bool) {
         for problem in template::find_problems(&conflist.text, &conflist.conf, directories) {
-            tracing::warn!("the network configuration {} has a problem: {problem}", target.name);
+            tracing::warn!("the network configuration {name} has a problem: {problem}");
         }
         let tries = tries && !self.settings.trial_time.is_zero();
-        if let Some(directory) = directories.first().filter(|_| tries && !conflist.is_written(target)) {
+        if let Some(directory) = directories.first().filter(|_| tries) {
             self.try_out(conflist, &directory.join(CALICO));
         }
     }

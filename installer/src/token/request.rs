@@ -72,11 +72,8 @@ impl TokenRequest {
         let server = pod.server.clone();
         match code {
             401 => TokenError::Unauthorized { server, message },
-            // [`TokenError::Forbidden`] would name a wrong remedy for the refusal of an admission policy.
-            403 if message.contains("ValidatingAdmissionPolicy") => {
-                TokenError::Failed { server, account, message, code }
-            }
-            403 => {
+            // For the refusal of an admission policy, [`TokenError::Forbidden`] would name a wrong remedy.
+            403 if !message.contains("ValidatingAdmissionPolicy") => {
                 let (name, namespace) = (self.name.clone(), pod.namespace.clone());
                 TokenError::Forbidden { account, name, namespace, message }
             }

@@ -138,7 +138,7 @@ fn remove(tasks: &[&RemovalTask], state: &mut State, acts: bool, report: &mut Un
 /// Removes temporary files of killed runs, and the directory of TLS files if it is empty.
 fn sweep(layout: &Layout, net_dir: &str) {
     let net_dir = layout.net_dir(net_dir);
-    let directories = layout.bin_dirs().into_iter().map(|(_, directory)| directory);
+    let directories = layout.bin_paths();
     for directory in directories.chain([net_dir.clone(), layout.state_dir()]) {
         atomic_file::sweep(&directory);
     }

@@ -65,7 +65,7 @@ fn read_one(name: &str, layout: &Layout, net_dir: &str) -> Read {
 
 fn content(text: &str, rejection: Option<&Unobserved>, layout: &Layout, net_dir: &str) -> Observed<Content> {
     let conf = conflist::parse(text).map_err(Unobserved::new)?;
-    let directories: Vec<_> = layout.bin_dirs().into_iter().map(|(_, directory)| directory).collect();
+    let directories: Vec<_> = layout.bin_paths().collect();
     let network = text_value(&conf, "name");
     let appends = !conf.get("loadOnlyInlinedPlugins").is_some_and(|only| only == true);
     let appended = conflist::candidates(&layout.net_dir(net_dir).join(&network)).unwrap_or_default();

@@ -36,7 +36,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
     let contents = selected.iter().chain(&delegate).filter_map(|selected| selected.content.as_ref().ok());
     let programs = configurations::examine_programs(&contents.collect::<Vec<_>>(), conf.as_ref(), layout, recorded);
     let read_busy_notes = || busy::valid_notes(&layout.path(busy::FILE), OffsetDateTime::now_utc());
-    let bin_dirs = layout.bin_dirs().into_iter().map(|(_, directory)| directory);
+    let bin_dirs = layout.bin_paths();
     let directories = bin_dirs.chain([directory.clone(), layout.state_dir()]);
     let unwritable = directories.filter_map(|directory| UnwritableDirectory::examine(&directory));
     NodeSnapshot {

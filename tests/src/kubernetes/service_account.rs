@@ -69,10 +69,16 @@ impl ApiServer {
         for manifest in manifests {
             self.admin().apply(&fs::read_to_string(manifest)?)?;
         }
-        for permission in Role::of_manifests(manifests)?.0 {
-            await_that(PATIENCE, || self.allows(&account.user, permission.access()))?;
-        }
+        self.await_granted(&account, &Role::of_manifests(manifests)?)?;
         Ok(account)
+    }
+
+    /// Waits until the authorizer allows an account each permission of a role.
+    pub fn await_granted(&self, account: &ServiceAccount, role: &Role) -> Result<()> {
+        role.0.iter().try_for_each(|permission| {
+            await_that(PATIENCE, || self.allows(&account.user, permission.access()))
+                .with_context(|| format!("the authorizer does not see the role: {permission}"))
+        })
     }
 
     /// Requests a new token of a service account. The server accepts a token for ten seconds after its use, even if the

@@ -84,10 +84,9 @@ impl ApiServer {
     /// Requests a new token of a service account. The server accepts a token for ten seconds after its use, even if the
     /// account is deleted.
     pub fn token(&self, namespace: &str, name: &str) -> Result<String> {
-        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
-        let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
-        let made = self.admin().create(&path, &request)?.success().with_context(|| path)?;
-        Ok(made["status"]["token"].as_str().context("a TokenRequest has no token")?.to_owned())
+        let path = token_path(namespace, name);
+        let made = self.admin().create(&path, &token_request(json!({})))?.success().with_context(|| path)?;
+        token_in(&made)
     }
 
     /// Creates or replaces a ClusterRole.
@@ -145,4 +144,19 @@ impl ApiServer {
         let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata });
         self.admin().apply_object(&account).map(drop)
     }
+}
+
+/// Returns the URL path of the tokens of a service account.
+pub fn token_path(namespace: &str, account: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token")
+}
+
+/// Returns a TokenRequest, and does not send it.
+pub fn token_request(spec: Value) -> Value {
+    json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec })
+}
+
+/// Returns the token in the response to a TokenRequest.
+pub fn token_in(made: &Value) -> Result<String> {
+    Ok(made["status"]["token"].as_str().context("a TokenRequest has no token")?.to_owned())
 }

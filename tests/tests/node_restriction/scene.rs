@@ -2,7 +2,9 @@
 
 use anyhow::Result;
 use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::kubernetes::{Answer, ApiServer, Client, Identity, Kubernetes, on_kubernetes};
+use integration_tests::kubernetes::{
+    Answer, ApiServer, Client, Identity, Kubernetes, on_kubernetes, token_in, token_path, token_request,
+};
 use integration_tests::manifests::{compose, kustomizers};
 use integration_tests::namespaces::Host;
 use integration_tests::skip::skipped;
@@ -57,7 +59,9 @@ impl Scene<'_> {
         let blocks = dry(self.path("ipamblocks"));
         let affinities = dry(self.path("blockaffinities"));
         let annotation = json!({ "metadata": { "annotations": { "probe": "a" } } });
-        await_denial("calico-cni-tokens", || agent.create(&dry(token_path(PLUGINS)), &token_request(json!({}))));
+        await_denial("calico-cni-tokens", || {
+            agent.create(&dry(token_path(SYSTEM, PLUGINS)), &token_request(json!({})))
+        });
         await_denial("calico-cni-pods", || plugins.patch(&dry(status_path("probe")), &annotation));
         await_denial("calico-cni-blocks", || plugins.create(&blocks, &self.block("10.65.9.0/30", "host:node2", &[])));
         await_denial("calico-cni-affinities", || plugins.create(&affinities, &self.affinity("node2", "10.65.9.0/30")));
@@ -97,10 +101,9 @@ impl Scene<'_> {
     }
 
     fn bound_token(&self, account: &str, kind: &str, name: &str) -> Identity {
-        let reference = json!({ "apiVersion": "v1", "kind": kind, "name": name });
-        let request = token_request(json!({ "boundObjectRef": reference }));
-        let made = self.api.admin().create(&token_path(account), &request).unwrap().success().unwrap();
-        Identity::Token(made["status"]["token"].as_str().unwrap().to_owned())
+        let request = token_request(json!({ "boundObjectRef": bound_to(kind, name) }));
+        let made = self.api.admin().create(&token_path(SYSTEM, account), &request).unwrap().success().unwrap();
+        Identity::Token(token_in(&made).unwrap())
     }
 
     /// Returns the URL path of Calico's objects of a kind.
@@ -160,12 +163,9 @@ pub(crate) fn status_path(pod: &str) -> String {
     format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}/status")
 }
 
-pub(crate) fn token_path(account: &str) -> String {
-    format!("/api/v1/namespaces/{SYSTEM}/serviceaccounts/{account}/token")
-}
-
-pub(crate) fn token_request(spec: Value) -> Value {
-    json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec })
+/// Returns the `boundObjectRef` of a TokenRequest.
+pub(crate) fn bound_to(kind: &str, name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": kind, "name": name })
 }
 
 fn is_denied(answer: &Answer, policy: &str) -> bool {

@@ -1,7 +1,7 @@
 //! The token in a pod of kube-controllers.
 
 use integration_tests::controllers::{NAMESPACE, PATIENCE, World, await_that, service_path};
-use integration_tests::kubernetes::{Role, with_kubernetes};
+use integration_tests::kubernetes::{Role, token_path, token_request, with_kubernetes};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
@@ -177,8 +177,7 @@ fn stolen_controllers_token_is_refused_everything_else() {
         let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
         let client = &thief.client;
         let nothing = Value::Object(serde_json::Map::new());
-        let token = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
-        let accounts = format!("/api/v1/namespaces/{SYSTEM}/serviceaccounts");
+        let token = token_request(json!({}));
         let leases = "/apis/coordination.k8s.io/v1/namespaces";
         assert_refused([
             ("create a pod", client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &nothing)),
@@ -188,8 +187,8 @@ fn stolen_controllers_token_is_refused_everything_else() {
             ("replace a Service", client.replace(&service_path("web"), &world.get(&service_path("web")))),
             ("read Secrets", client.get("/api/v1/secrets")),
             ("read ConfigMaps", client.get("/api/v1/configmaps")),
-            ("make itself a token", client.create(&format!("{accounts}/{ACCOUNT}/token"), &token)),
-            ("make the plugins a token", client.create(&format!("{accounts}/calico-cni-plugin/token"), &token)),
+            ("make itself a token", client.create(&token_path(SYSTEM, ACCOUNT), &token)),
+            ("make the plugins a token", client.create(&token_path(SYSTEM, "calico-cni-plugin"), &token)),
             ("delete a pool", client.delete(&world.path("ippools", "pool4"))),
             ("delete a tier", client.delete(&world.path("tiers", "mine"))),
             ("patch a pool", client.patch(&world.path("ippools", "pool4"), &nothing)),

@@ -1,15 +1,14 @@
 //! The token in `calico-kubeconfig` of one node.
 
 use integration_tests::controllers::{NAMESPACE, World, handle_of};
-use integration_tests::kubernetes::with_kubernetes;
+use integration_tests::kubernetes::{token_path, token_request, with_kubernetes};
 use integration_tests::manifests::deploy;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use crate::thief::{Thief, assert_refused, done};
+use crate::thief::{SYSTEM, Thief, assert_refused, done};
 
 const ACCOUNT: &str = "calico-cni-plugin";
-const ACCOUNTS: &str = "/api/v1/namespaces/kube-system/serviceaccounts";
 
 fn prepare(world: &World<'_>) {
     world.api.define_machines().unwrap();
@@ -110,7 +109,7 @@ fn stolen_plugins_token_is_refused_everything_else() {
         let labels = json!({ "metadata": { "labels": { "a": "b" } } });
         let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
             "metadata": { "name": "mine" }, "rules": [] });
-        let token = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
+        let token = token_request(json!({}));
         assert_refused([
             ("list pods", client.get("/api/v1/pods")),
             ("list nodes", client.get("/api/v1/nodes")),
@@ -125,8 +124,8 @@ fn stolen_plugins_token_is_refused_everything_else() {
             ("patch a pool", client.patch(&world.path("ippools", "pool4"), &labels)),
             ("lock the datastore", client.patch(&calico("clusterinformations"), &labels)),
             ("delete the configuration", client.delete(&calico("ipamconfigs"))),
-            ("make itself a token", client.create(&format!("{ACCOUNTS}/{ACCOUNT}/token"), &token)),
-            ("make another a token", client.create(&format!("{ACCOUNTS}/calico-cni/token"), &token)),
+            ("make itself a token", client.create(&token_path(SYSTEM, ACCOUNT), &token)),
+            ("make another a token", client.create(&token_path(SYSTEM, "calico-cni"), &token)),
             ("create a role", client.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role)),
         ]);
     });

@@ -118,9 +118,14 @@ impl<'a> World<'a> {
         if answer.code == 404 { Value::Null } else { answer.success().unwrap() }
     }
 
+    /// Returns the URL path of Calico's objects of a kind.
+    pub fn collection(&self, plural: &str) -> String {
+        format!("/apis/{}/{plural}", self.group.expect("a group").api_version())
+    }
+
     /// Returns the URL path of a Calico object.
     pub fn path(&self, plural: &str, name: &str) -> String {
-        format!("/apis/{}/{plural}/{name}", self.group.expect("a group").api_version())
+        format!("{}/{name}", self.collection(plural))
     }
 
     /// Merges a patch into an existing Calico object.

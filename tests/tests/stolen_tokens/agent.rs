@@ -29,7 +29,7 @@ fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience() 
         // With a token for the API server the thief has all rights of the plugins.
         let made = done(thief.client.create(&plugins, &token_request(json!({}))));
         let client = world.api.client(&Identity::Token(token_in(&made).unwrap())).unwrap();
-        done(client.get(&format!("/apis/{}/ipamblocks", ApiGroup::CrdV1.api_version())));
+        done(client.get(&world.collection("ipamblocks")));
     });
 }
 
@@ -39,7 +39,7 @@ fn stolen_agent_token_locks_a_datastore_only_if_nobody_has_opened_it() {
     with_kubernetes(|_, servers| {
         let world = World::new(&servers, Some(ApiGroup::CrdV1));
         let thief = Thief::of(world, &[deploy("rbac/calico-cni.yaml")], ACCOUNT);
-        let collection = format!("/apis/{}/clusterinformations", ApiGroup::CrdV1.api_version());
+        let collection = world.collection("clusterinformations");
         let locked = json!({
             "apiVersion": ApiGroup::CrdV1.api_version(), "kind": "ClusterInformation",
             "metadata": { "name": "default" }, "spec": { "datastoreReady": false },
@@ -67,7 +67,6 @@ fn stolen_agent_token_is_refused_everything_else() {
         let thief = Thief::of(world, &[deploy("rbac/calico-cni.yaml")], ACCOUNT);
         let client = &thief.client;
         let labels = json!({ "metadata": { "labels": { "a": "b" } } });
-        let calico = |plural: &str| format!("/apis/{}/{plural}", ApiGroup::CrdV1.api_version());
         let own = token_request(json!({}));
         assert_refused([
             ("make itself a token", client.create(&token_path(SYSTEM, ACCOUNT), &own)),
@@ -78,10 +77,10 @@ fn stolen_agent_token_is_refused_everything_else() {
             ("read Secrets", client.get("/api/v1/secrets")),
             ("read ConfigMaps", client.get(&format!("/api/v1/namespaces/{SYSTEM}/configmaps"))),
             ("create a pod", client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &json!({}))),
-            ("read pools", client.get(&calico("ippools"))),
-            ("create a pool", client.create(&calico("ippools"), &json!({}))),
-            ("read blocks", client.get(&calico("ipamblocks"))),
-            ("read affinities", client.get(&calico("blockaffinities"))),
+            ("read pools", client.get(&world.collection("ippools"))),
+            ("create a pool", client.create(&world.collection("ippools"), &json!({}))),
+            ("read blocks", client.get(&world.collection("ipamblocks"))),
+            ("read affinities", client.get(&world.collection("blockaffinities"))),
             ("create a role", client.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &json!({}))),
         ]);
     });

@@ -23,7 +23,6 @@ fn prepare(world: &World<'_>) {
 /// Uses the rights on objects that both API groups have, against objects of others.
 fn attack(thief: &Thief<'_>) {
     let world = thief.world;
-    let calico = |plural: &str| format!("/apis/{}/{plural}", world.group.unwrap().api_version());
     let all = |plural: &str| format!("/api/v1/{plural}");
     for (collection, name) in [
         (all("nodes"), "node2"),
@@ -37,10 +36,10 @@ fn attack(thief: &Thief<'_>) {
         thief.reads(&collection, name);
     }
     for plural in ["ippools", "ipreservations", "ipamblocks", "blockaffinities", "ipamhandles", "hostendpoints"] {
-        thief.reads(&calico(plural), "none");
+        thief.reads(&world.collection(plural), "none");
     }
     for plural in ["clusterinformations", "tiers", "kubecontrollersconfigurations"] {
-        thief.reads(&calico(plural), "default");
+        thief.reads(&world.collection(plural), "default");
     }
 
     // Clients then connect to the thief's address.
@@ -72,9 +71,9 @@ fn attack(thief: &Thief<'_>) {
         // A host endpoint makes policy apply to an interface of a node.
         ("HostEndpoint", "hostendpoints", json!({ "node": "node2", "interfaceName": "eth0" })),
     ] {
-        thief.writes(kind, &calico(plural), &spec);
+        thief.writes(kind, &world.collection(plural), &spec);
     }
-    thief.deletes(&format!("{}/10-65-2-0-26", calico("ipamblocks")));
+    thief.deletes(&world.path("ipamblocks", "10-65-2-0-26"));
 
     // No pod of the cluster starts while this is false.
     let information = world.path("clusterinformations", "default");
@@ -87,7 +86,7 @@ fn attack(thief: &Thief<'_>) {
     ] {
         let version = world.group.unwrap().api_version();
         let object = json!({ "apiVersion": version, "kind": kind, "metadata": { "name": "stolen" }, "spec": spec });
-        thief.creates(&calico(plural), &object);
+        thief.creates(&world.collection(plural), &object);
     }
     let configuration = format!("{}/status", world.path("kubecontrollersconfigurations", "stolen"));
     thief.replaces(&configuration, |object| object["status"] = json!({ "environmentVars": { "A": "b" } }));
@@ -100,14 +99,13 @@ fn stolen_controllers_token_uses_every_right_and_deletes_policies_in_crd_v1() {
         prepare(&world);
         let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
         attack(&thief);
-        let calico = |plural: &str| format!("/apis/{}/{plural}", ApiGroup::CrdV1.api_version());
-        thief.reads(&calico("ipamconfigs"), "default");
+        thief.reads(&world.collection("ipamconfigs"), "default");
         for (kind, plural) in [
             ("GlobalNetworkPolicy", "globalnetworkpolicies"),
             ("StagedGlobalNetworkPolicy", "stagedglobalnetworkpolicies"),
         ] {
-            thief.reads(&calico(plural), "none");
-            thief.writes(kind, &calico(plural), &json!({ "selector": "all()" }));
+            thief.reads(&world.collection(plural), "none");
+            thief.writes(kind, &world.collection(plural), &json!({ "selector": "all()" }));
         }
         let of_namespace =
             |plural: &str| format!("/apis/{}/namespaces/{NAMESPACE}/{plural}", ApiGroup::CrdV1.api_version());
@@ -126,12 +124,11 @@ fn stolen_controllers_token_uses_every_right_and_reads_policies_in_v3() {
         prepare(&world);
         let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
         attack(&thief);
-        let calico = |plural: &str| format!("/apis/{}/{plural}", ApiGroup::V3.api_version());
-        thief.reads(&calico("ipamconfigurations"), "default");
+        thief.reads(&world.collection("ipamconfigurations"), "default");
         for plural in
             ["globalnetworkpolicies", "networkpolicies", "stagedglobalnetworkpolicies", "stagednetworkpolicies"]
         {
-            thief.reads(&calico(plural), "none");
+            thief.reads(&world.collection(plural), "none");
         }
         // No address is assigned from a disabled pool.
         let disabled = json!({ "spec": { "disabled": true } });

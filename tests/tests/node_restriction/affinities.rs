@@ -1,5 +1,6 @@
 //! Affinities of other nodes.
 
+use integration_tests::controllers::deletion_mark;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
@@ -41,7 +42,8 @@ fn affinities_are_those_of_the_node(group: ApiGroup) {
         plugins.delete(&own).unwrap().success().unwrap();
 
         // Each plugin that reads the affinity may complete a deletion that another program began.
-        let begun = scene.change(admin, &foreign, |affinity| affinity["spec"]["deleted"] = scene.mark(true));
+        let mark = deletion_mark(group, true);
+        let begun = scene.change(admin, &foreign, |affinity| affinity["spec"]["deleted"] = mark);
         begun.unwrap().success().unwrap();
         plugins.delete(&foreign).unwrap().success().unwrap();
     });

@@ -1,7 +1,7 @@
 //! A cluster of two nodes with `components/node-restriction`, and clients with the tokens of a node.
 
 use anyhow::Result;
-use integration_tests::controllers::{PATIENCE, await_that};
+use integration_tests::controllers::{PATIENCE, await_that, deletion_mark};
 use integration_tests::kubernetes::{
     Answer, ApiServer, Client, Identity, Kubernetes, on_kubernetes, token_in, token_path, token_request,
 };
@@ -131,14 +131,9 @@ impl Scene<'_> {
 
     /// Returns a confirmed affinity.
     pub(crate) fn affinity(&self, node: &str, cidr: &str) -> Value {
-        let spec =
-            json!({ "state": "confirmed", "node": node, "type": "host", "cidr": cidr, "deleted": self.mark(false) });
+        let mark = deletion_mark(self.group, false);
+        let spec = json!({ "state": "confirmed", "node": node, "type": "host", "cidr": cidr, "deleted": mark });
         self.calico("BlockAffinity", &format!("{node}-{}", dashed(cidr)), spec)
-    }
-
-    /// Returns the mark of deletion of an affinity, which is a text in v1.
-    pub(crate) fn mark(&self, deleted: bool) -> Value {
-        if self.group == ApiGroup::CrdV1 { json!(deleted.to_string()) } else { json!(deleted) }
     }
 
     /// Returns an object, and does not store it.

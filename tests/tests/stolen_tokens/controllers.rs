@@ -1,6 +1,6 @@
 //! The token in a pod of kube-controllers.
 
-use integration_tests::controllers::{NAMESPACE, PATIENCE, World, await_that, service_path};
+use integration_tests::controllers::{NAMESPACE, PATIENCE, World, await_that, deletion_mark, service_path};
 use integration_tests::kubernetes::{Role, token_path, token_request, with_kubernetes};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ fn attack(thief: &Thief<'_>) {
         "involvedObject": involved, "type": "Warning", "reason": "Lie", "message": "untrue" });
     thief.creates(&format!("/api/v1/namespaces/{NAMESPACE}/events"), &event);
 
-    let mark = if world.group == Some(ApiGroup::V3) { json!(false) } else { json!("false") };
+    let mark = deletion_mark(world.group.unwrap(), false);
     for (kind, plural, spec) in [
         (
             "IPAMBlock",
@@ -84,9 +84,7 @@ fn attack(thief: &Thief<'_>) {
         ("Tier", "tiers", json!({ "order": 1 })),
         ("KubeControllersConfiguration", "kubecontrollersconfigurations", json!({ "controllers": {} })),
     ] {
-        let version = world.group.unwrap().api_version();
-        let object = json!({ "apiVersion": version, "kind": kind, "metadata": { "name": "stolen" }, "spec": spec });
-        thief.creates(&world.collection(plural), &object);
+        thief.creates_stolen(kind, &world.collection(plural), &spec);
     }
     let configuration = format!("{}/status", world.path("kubecontrollersconfigurations", "stolen"));
     thief.replaces(&configuration, |object| object["status"] = json!({ "environmentVars": { "A": "b" } }));

@@ -111,6 +111,11 @@ impl Scene<'_> {
         format!("/apis/{}/{plural}", self.group.api_version())
     }
 
+    /// Returns the URL path of a Calico object.
+    pub(crate) fn object_path(&self, plural: &str, name: &str) -> String {
+        format!("{}/{name}", self.path(plural))
+    }
+
     /// Returns a block with four addresses. `allocations` has the node of each address in use; `owner` may be empty.
     pub(crate) fn block(&self, cidr: &str, owner: &str, allocations: &[&str]) -> Value {
         let taken = allocations.len();

@@ -72,7 +72,7 @@ fn token_of_a_node_writes_no_pools_and_settings_with_upstreams_role() {
             await_denial(SETTINGS, || plugins.create(&format!("{all}?dryRun=All"), &object));
             assert_denied(plugins.create(&all, &object), SETTINGS);
             admin.create(&all, &object).unwrap().success().unwrap();
-            let path = format!("{all}/default");
+            let path = scene.object_path(plural, "default");
             let annotated = scene.change(&plugins, &path, |object| object["metadata"]["annotations"] = json!({}));
             assert_denied(annotated, SETTINGS);
             assert_denied(plugins.delete(&path), SETTINGS);

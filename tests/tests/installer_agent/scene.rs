@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::Result;
 use integration_tests::clock::Ahead;
 use integration_tests::installation::BIN;
-use integration_tests::kubernetes::{Audit, Kubernetes, on_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Audit, ENDPOINT, Kubernetes, on_kubernetes};
 use integration_tests::namespaces::Host;
 use integration_tests::node_pod::{Agent, NAMESPACE, NodePod, may_make_tokens};
 use serde_json::Value;
@@ -54,13 +54,18 @@ impl Hastened {
     }
 }
 
+/// Returns a pod that reaches the API server by `url` and may create tokens for the plugins.
+pub(crate) fn pod_at(host: &Host, api: &ApiServer, url: &str) -> NodePod {
+    let pod = NodePod::new(host, api, url).unwrap();
+    api.service_account(NAMESPACE, PLUGINS).unwrap();
+    may_make_tokens(api, &pod, PLUGINS).unwrap();
+    pod
+}
+
 /// Runs a test in a pod that may create tokens for the plugins.
 pub(crate) fn in_pod(test: impl FnOnce(&Host, &mut Kubernetes, NodePod) + Send) {
     on_kubernetes(|host, kubernetes| {
-        let api = &kubernetes.api;
-        let pod = NodePod::new(host, api, integration_tests::kubernetes::ENDPOINT).unwrap();
-        api.service_account(NAMESPACE, PLUGINS).unwrap();
-        may_make_tokens(api, &pod, PLUGINS).unwrap();
+        let pod = pod_at(host, &kubernetes.api, ENDPOINT);
         test(host, kubernetes, pod);
     });
 }

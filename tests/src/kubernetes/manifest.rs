@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use ureq::http::Method;
 
 use super::client::Client;
@@ -45,6 +45,12 @@ impl Client {
             self.await_established(&path)?;
         }
         Ok(kept)
+    }
+
+    /// Applies a node that has only a name.
+    pub fn node(&self, name: &str) -> Result<()> {
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
+        self.apply_object(&node).map(drop)
     }
 
     /// Applies the object of a URL path and returns the stored object.

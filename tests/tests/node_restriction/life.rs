@@ -144,7 +144,7 @@ fn del_after_its_node_was_deleted_is_deferred_until_the_node_has_a_new_token() {
         node.succeed("DEL", "late");
         assert_eq!((journal_entries().len(), node.blocks()), (1, vec![1]));
 
-        scene.node("node1");
+        scene.api.admin().node("node1").unwrap();
         node.renew();
         node.add("next");
         node.succeed("DEL", "next");

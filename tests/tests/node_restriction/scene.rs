@@ -46,7 +46,7 @@ impl Scene<'_> {
         }
         self.api.namespace(NAMESPACE).unwrap();
         for node in ["node1", "node2"] {
-            self.node(node);
+            self.api.admin().node(node).unwrap();
         }
         self.await_policies();
     }
@@ -65,11 +65,6 @@ impl Scene<'_> {
         await_denial("calico-cni-pods", || plugins.patch(&dry(status_path("probe")), &annotation));
         await_denial("calico-cni-blocks", || plugins.create(&blocks, &self.block("10.65.9.0/30", "host:node2", &[])));
         await_denial("calico-cni-affinities", || plugins.create(&affinities, &self.affinity("node2", "10.65.9.0/30")));
-    }
-
-    pub(crate) fn node(&self, name: &str) {
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
-        self.api.admin().apply_object(&node).unwrap();
     }
 
     pub(crate) fn pod(&self, node: &str, name: &str) {

@@ -96,7 +96,7 @@ impl<'h> Cluster<'h> {
     pub fn load(&self, content: &Content) {
         let Store::Kubernetes(objects) = &self.store else { return self.store.load(content.pairs()).unwrap() };
         objects.load(&content.objects(objects.group())).unwrap();
-        content.nodes().for_each(|node| kubernetes::create_node(objects.client(), node));
+        content.nodes().for_each(|node| objects.client().node(node).unwrap());
     }
 
     /// Returns a network configuration for a node, see [`conf`].

@@ -24,7 +24,7 @@ mod proxied;
 mod world;
 
 pub use proxied::Proxied;
-pub use world::{NAMESPACE, World, handle_of, merge, service_path};
+pub use world::{NAMESPACE, World, deletion_mark, handle_of, merge, service_path};
 
 /// URL path of the Leases in the namespace of kube-controllers.
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";

@@ -54,11 +54,16 @@ impl Container {
         self.root.join(path)
     }
 
-    /// Writes a script that prints `word`. The rename is needed because the old script may be running.
+    /// Writes a script that prints `word`.
     pub fn program(&self, path: &str, word: &str) -> Result<()> {
+        self.script(path, &format!("#!/bin/sh\necho {word}\n"))
+    }
+
+    /// Writes an executable script. The rename is needed because the old script may be running.
+    pub fn script(&self, path: &str, text: &str) -> Result<()> {
         let (path, new) = (self.path(path), self.path("new-program"));
         fs::create_dir_all(path.parent().context("a file has a directory")?)?;
-        fs::write(&new, format!("#!/bin/sh\necho {word}\n"))?;
+        fs::write(&new, text)?;
         fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;
         Ok(fs::rename(new, path)?)
     }

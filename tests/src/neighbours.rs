@@ -125,6 +125,12 @@ fn replace(file: &Path, text: &str, mode: u32) -> Result<()> {
     Ok(fs::rename(&draft, file)?)
 }
 
+/// Extensions of the configurations that istio-cni, linkerd-cni and Multus read.
+const EXTENSIONS: [&str; 2] = ["conf", "conflist"];
+
+/// Extensions of the configurations that runtimes read.
+const EXTENSIONS_OF_RUNTIMES: [&str; 3] = ["conf", "conflist", "json"];
+
 fn names(directory: &Path, extensions: &[&str]) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries

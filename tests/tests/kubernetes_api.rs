@@ -73,8 +73,7 @@ fn rbac_refuses_a_service_account_without_a_role_binding() {
     on_kubernetes(|_, kubernetes| {
         let api = &kubernetes.api;
         let plugin = api.service_account("kube-system", "plugin").unwrap();
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
-        api.admin().apply_object(&node).unwrap();
+        api.admin().node("node1").unwrap();
 
         let refused = plugin.client.get("/api/v1/nodes/node1").unwrap();
         assert_eq!(refused.code, 403);

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use integration_tests::golden::marks::{Concrete, Places};
 use integration_tests::golden::recording;
 use integration_tests::kubernetes::{ApiServer, Client, on_kubernetes, program};
+use integration_tests::manifests::deploy;
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ const GROUPS: [(&str, &str, &str); 2] =
 
 fn define(api: &ApiServer) {
     for (folder, ..) in GROUPS {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds").join(folder);
+        let folder = deploy("crds").join(folder);
         let mut count = 0;
         let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
         for file in files.filter(|file| file.extension().is_some_and(|extension| extension == "yaml")) {

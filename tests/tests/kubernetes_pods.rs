@@ -67,8 +67,7 @@ impl Cluster<'_> {
 fn on_each_group(test: impl Fn(&Cluster<'_>) + Send + Sync) {
     on_kubernetes(|host, Kubernetes { api, .. }| {
         api.namespace("golden").unwrap();
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
-        api.admin().apply_object(&node).unwrap();
+        api.admin().node("node1").unwrap();
         host.add_uplink().unwrap();
         for group in GROUPS {
             api.define(group).unwrap();

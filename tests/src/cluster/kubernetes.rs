@@ -92,10 +92,6 @@ impl<'k> ControlPlane<'k> {
     }
 }
 
-pub(super) fn create_node(client: &Client, name: &str) {
-    client.apply_object(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } })).unwrap();
-}
-
 pub(super) fn create_pod(client: &Client, name: &str) {
     let pod: Value = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE },

@@ -118,9 +118,14 @@ impl<'a> World<'a> {
         if answer.code == 404 { Value::Null } else { answer.success().unwrap() }
     }
 
+    /// Returns the URL path of Calico's objects of a kind.
+    pub fn collection(&self, plural: &str) -> String {
+        format!("/apis/{}/{plural}", self.group.expect("a group").api_version())
+    }
+
     /// Returns the URL path of a Calico object.
     pub fn path(&self, plural: &str, name: &str) -> String {
-        format!("/apis/{}/{plural}/{name}", self.group.expect("a group").api_version())
+        format!("{}/{name}", self.collection(plural))
     }
 
     /// Merges a patch into an existing Calico object.
@@ -164,7 +169,7 @@ impl<'a> World<'a> {
             return;
         };
         self.put("IPAMBlock", "ipamblocks", &format!("{dashed}-26"), &spec);
-        let deleted = if group == ApiGroup::V3 { json!(false) } else { json!("false") };
+        let deleted = deletion_mark(group, false);
         let spec = json!({ "cidr": cidr, "deleted": deleted, "node": node, "state": "confirmed", "type": "host" });
         // Lists of one node's affinities select by labels.
         let labels = json!({ "projectcalico.org/affinity-type": "host", "projectcalico.org/ip-version": "4",
@@ -275,6 +280,11 @@ pub fn service_path(name: &str) -> String {
 /// Returns the handle of the leaked address on a node.
 pub fn handle_of(node: &str) -> String {
     format!("k8s-pod-network.{node}")
+}
+
+/// Returns the mark of deletion of an affinity, which is a text in `crd.projectcalico.org/v1`.
+pub fn deletion_mark(group: ApiGroup, deleted: bool) -> Value {
+    if group == ApiGroup::CrdV1 { json!(deleted.to_string()) } else { json!(deleted) }
 }
 
 /// Applies a JSON merge patch (RFC 7386).

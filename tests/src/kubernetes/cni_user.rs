@@ -9,12 +9,13 @@ use anyhow::{Result, ensure};
 use super::api_server::ApiServer;
 use super::role::Role;
 use super::service_account::ServiceAccount;
+use crate::manifests::deploy;
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "calico-cni-plugin";
 
 fn manifest() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rbac/calico-cni-plugin.yaml")
+    deploy("rbac/calico-cni-plugin.yaml")
 }
 
 impl Role {
@@ -32,10 +33,7 @@ impl Role {
 impl ApiServer {
     /// Applies `deploy/rbac` and returns the CNI user, which is bound to that role alone.
     pub fn cni_user(&self) -> Result<ServiceAccount> {
-        let user = self.service_account(NAMESPACE, NAME)?;
-        self.admin().apply(&std::fs::read_to_string(manifest())?)?;
-        self.await_role(&user, &Role::ours()?)?;
-        Ok(user)
+        self.account_of(NAMESPACE, NAME, &[manifest()])
     }
 
     /// Replaces the role of the CNI user, and waits until the authorizer applies the new role.

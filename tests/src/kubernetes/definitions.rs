@@ -1,7 +1,6 @@
 //! Calico's custom resources, as `deploy/crds` defines them, and KubeVirt's.
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -9,6 +8,7 @@ use serde_json::json;
 
 use super::{ApiServer, Client};
 use crate::controllers::await_that;
+use crate::manifests::deploy;
 
 const MACHINES: [(&str, &str); 2] =
     [("VirtualMachine", "virtualmachines"), ("VirtualMachineInstance", "virtualmachineinstances")];
@@ -86,7 +86,7 @@ impl ApiServer {
 
 fn manifests(api_version: &str) -> Result<Vec<String>> {
     let version = api_version.rsplit('/').next().context("GROUP/VERSION")?;
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds").join(version);
+    let folder = deploy("crds").join(version);
     let mut manifests = Vec::new();
     for file in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
         let path = file?.path();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use ureq::http::Method;
 
 use super::client::Client;
@@ -29,7 +29,7 @@ impl Client {
             for definition in objects(manifest)? {
                 let path = self.path(&definition)?;
                 if is_wanted(&path)? {
-                    self.send_apply(&definition)?;
+                    self.send_apply(&path, &definition)?;
                 }
                 paths.push(path);
             }
@@ -39,20 +39,25 @@ impl Client {
 
     /// Applies one object and returns the stored object.
     pub fn apply_object(&self, object: &Value) -> Result<Value> {
-        let (path, kept) = self.send_apply(object)?;
+        let path = self.path(object)?;
+        let kept = self.send_apply(&path, object)?;
         if object["kind"] == "CustomResourceDefinition" {
             self.await_established(&path)?;
         }
         Ok(kept)
     }
 
-    /// Returns the object's URL path and the stored object.
-    fn send_apply(&self, object: &Value) -> Result<(String, Value)> {
-        let path = self.path(object)?;
+    /// Applies a node that has only a name.
+    pub fn node(&self, name: &str) -> Result<()> {
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
+        self.apply_object(&node).map(drop)
+    }
+
+    /// Applies the object of a URL path and returns the stored object.
+    fn send_apply(&self, path: &str, object: &Value) -> Result<Value> {
         let query = format!("{path}?fieldManager=integration-tests&force=true");
         let answer = self.request(Method::PATCH, &query, "application/apply-patch+yaml", &object.to_string())?;
-        let kept = answer.success().with_context(|| path.clone())?;
-        Ok((path, kept))
+        answer.success().with_context(|| path.to_owned())
     }
 
     /// Returns the URL path of an object, from the server's discovery of its kind.

@@ -42,7 +42,7 @@ pub use identity::Identity;
 pub use objects::Objects;
 pub use programs::program;
 pub use role::{Permission, Role};
-pub use service_account::{Access, ServiceAccount};
+pub use service_account::{Access, ServiceAccount, token_in, token_path, token_request};
 
 /// The servers of one private host. They end with the host.
 #[derive(Debug)]

@@ -69,19 +69,24 @@ impl ApiServer {
         for manifest in manifests {
             self.admin().apply(&fs::read_to_string(manifest)?)?;
         }
-        for permission in Role::of_manifests(manifests)?.0 {
-            await_that(PATIENCE, || self.allows(&account.user, permission.access()))?;
-        }
+        self.await_granted(&account, &Role::of_manifests(manifests)?)?;
         Ok(account)
+    }
+
+    /// Waits until the authorizer allows an account each permission of a role.
+    pub fn await_granted(&self, account: &ServiceAccount, role: &Role) -> Result<()> {
+        role.0.iter().try_for_each(|permission| {
+            await_that(PATIENCE, || self.allows(&account.user, permission.access()))
+                .with_context(|| format!("the authorizer does not see the role: {permission}"))
+        })
     }
 
     /// Requests a new token of a service account. The server accepts a token for ten seconds after its use, even if the
     /// account is deleted.
     pub fn token(&self, namespace: &str, name: &str) -> Result<String> {
-        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
-        let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
-        let made = self.admin().create(&path, &request)?.success().with_context(|| path)?;
-        Ok(made["status"]["token"].as_str().context("a TokenRequest has no token")?.to_owned())
+        let path = token_path(namespace, name);
+        let made = self.admin().create(&path, &token_request(json!({})))?.success().with_context(|| path)?;
+        token_in(&made)
     }
 
     /// Creates or replaces a ClusterRole.
@@ -139,4 +144,19 @@ impl ApiServer {
         let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata });
         self.admin().apply_object(&account).map(drop)
     }
+}
+
+/// Returns the URL path of the tokens of a service account.
+pub fn token_path(namespace: &str, account: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token")
+}
+
+/// Returns a TokenRequest, and does not send it.
+pub fn token_request(spec: Value) -> Value {
+    json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec })
+}
+
+/// Returns the token in the response to a TokenRequest.
+pub fn token_in(made: &Value) -> Result<String> {
+    Ok(made["status"]["token"].as_str().context("a TokenRequest has no token")?.to_owned())
 }

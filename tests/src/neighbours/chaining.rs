@@ -8,12 +8,10 @@ use anyhow::Result;
 use nix::sys::inotify::{AddWatchFlags, InotifyEvent};
 use serde_json::Value;
 
-use super::{Neighbour, Program, has, names, plugin, replace};
+use super::{EXTENSIONS, Neighbour, Program, has, names, plugin, replace};
 
 /// The file that istio-cni with `istioOwnedCNIConfig` writes.
 pub const ISTIO_OWNED: &str = "02-istio-cni.conflist";
-
-const EXTENSIONS: [&str; 2] = ["conf", "conflist"];
 
 /// istio-cni's agent. After each change it ensures that the first valid configuration contains its entry.
 #[derive(Debug, Default)]

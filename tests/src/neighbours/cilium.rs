@@ -8,7 +8,7 @@ use anyhow::Result;
 use nix::sys::inotify::InotifyEvent;
 use serde_json::{Value, json};
 
-use super::{Program, names, replace};
+use super::{EXTENSIONS_OF_RUNTIMES, Program, names, replace};
 
 /// Cilium's configuration.
 pub const CILIUM_CONF: &str = "05-cilium.conflist";
@@ -52,7 +52,7 @@ impl Program for CiliumAgent {
             replace(&own, &text, 0o644)?;
             writes += 1;
         }
-        let others = names(directory, &["conf", "conflist", "json"]).into_iter().filter(|name| name != CILIUM_CONF);
+        let others = names(directory, &EXTENSIONS_OF_RUNTIMES).into_iter().filter(|name| name != CILIUM_CONF);
         for name in others {
             let renamed = fs::rename(directory.join(&name), directory.join(format!("{name}.cilium_bak")));
             writes += usize::from(renamed.is_ok());

@@ -10,9 +10,7 @@ use anyhow::{Context, Result};
 use nix::sys::inotify::{AddWatchFlags, InotifyEvent};
 use serde_json::{Value, json};
 
-use super::{Program, names};
-
-const EXTENSIONS: [&str; 2] = ["conf", "conflist"];
+use super::{EXTENSIONS, Program, names};
 
 /// Prefix of the names of Multus' own files.
 const OWN: &str = "00-multus";

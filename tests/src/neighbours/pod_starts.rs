@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, ensure};
 use serde_json::Value;
 
-use super::{kinds, names};
+use super::{EXTENSIONS_OF_RUNTIMES, kinds, names};
 
 /// Pause between two starts: shorter than the time that a neighbor needs to notice a change.
 const PAUSE: Duration = Duration::from_micros(500);
@@ -54,7 +54,7 @@ impl PodStarts {
 
 /// Returns the configuration that a runtime uses; `None` also while it is being written.
 fn chosen(directory: &Path) -> Option<String> {
-    let name = names(directory, &["conf", "conflist", "json"]).into_iter().next()?;
+    let name = names(directory, &EXTENSIONS_OF_RUNTIMES).into_iter().next()?;
     let text = fs::read_to_string(directory.join(name)).ok()?;
     serde_json::from_str::<Value>(&text).is_ok_and(|conf| conf.is_object()).then_some(text)
 }

@@ -1,7 +1,6 @@
 //! Renames of policies that an older Calico stored under names with the prefix `default.`.
 
-use std::path::Path;
-
+use integration_tests::manifests::deploy;
 use integration_tests::proxy::{Fault, Point};
 use kube_controllers::settings::Mode;
 use libcalico::kubernetes::ApiGroup;
@@ -140,7 +139,7 @@ fn change_of_a_policy_during_its_rename_is_kept() {
         });
         scene.admin.create(COLLECTION, &old).unwrap().success().unwrap();
         scene.roll_out();
-        let role = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rbac/kubernetes/calico-kube-controllers.yaml");
+        let role = deploy("rbac/kubernetes/calico-kube-controllers.yaml");
         let proxy = scene.proxy();
         proxy.arm(Some((Point::First("DELETE", "/networkpolicies/default.a"), Fault::Hold)));
         let _running = scene.start_as(&role, "calico-kube-controllers", &proxy, every_second);

@@ -75,7 +75,7 @@ impl Life<'_> {
             "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web", "namespace": NAMESPACE },
             "spec": { "type": "LoadBalancer", "ports": [{ "port": 80 }], "selector": { "app": "web" } },
         }));
-        world.apply(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1" } }));
+        world.api.admin().node("n1").unwrap();
         world.pool("pool4", "10.65.0.0/16", "Workload");
         // The controller reads namespaces only if a pool selects them.
         let spec = json!({ "cidr": "10.80.0.0/16", "blockSize": 26, "nodeSelector": "all()", "allowedUses": ["LoadBalancer"],

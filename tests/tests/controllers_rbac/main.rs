@@ -9,10 +9,11 @@ mod optional;
 mod users;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use integration_tests::controllers::World;
 use integration_tests::kubernetes::{ApiServer, Permission, Role, ServiceAccount, with_kubernetes};
+use integration_tests::manifests::deploy;
 use libcalico::kubernetes::ApiGroup;
 
 use grudging::Grudging;
@@ -41,7 +42,7 @@ const OF_OPTIONAL_CONTROLLERS: [&str; 3] =
     ["update services/status", "create hostendpoints", "delete globalnetworkpolicies"];
 
 fn manifest(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rbac").join(name)
+    deploy("rbac").join(name)
 }
 
 /// Creates the account with the rights of all its roles in one role.
@@ -53,10 +54,7 @@ fn account(api: &ApiServer, manifests: &[PathBuf], role: &Role) -> ServiceAccoun
         let binding = format!("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{NAME}-{optional}");
         assert!(matches!(api.admin().delete(&binding).unwrap().code, 200 | 404), "{optional}");
     }
-    for permission in &role.0 {
-        let seen = || api.allows(&account.user, permission.access());
-        integration_tests::controllers::await_that(integration_tests::controllers::PATIENCE, seen).unwrap();
-    }
+    api.await_granted(&account, role).unwrap();
     account
 }
 

@@ -5,18 +5,15 @@ use std::net::TcpListener;
 
 use integration_tests::kubernetes::{ENDPOINT, Kubernetes, on_kubernetes};
 use integration_tests::namespaces::Host;
-use integration_tests::node_pod::{NAMESPACE, NodePod, may_make_tokens};
+use integration_tests::node_pod::NAMESPACE;
 use nix::mount::{MsFlags, mount};
 
-use crate::scene::{PLUGINS, install, user};
+use crate::scene::{PLUGINS, install, pod_at, user};
 
 /// Installs in a pod that reaches the API server by `url`, and waits until the agent is ready. Returns the plugins'
 /// kubeconfig.
 fn installs_at(host: &Host, kubernetes: &Kubernetes, url: &str, variables: &[(&str, &str)]) -> String {
-    let api = &kubernetes.api;
-    let mut pod = NodePod::new(host, api, url).unwrap();
-    api.service_account(NAMESPACE, PLUGINS).unwrap();
-    may_make_tokens(api, &pod, PLUGINS).unwrap();
+    let mut pod = pod_at(host, &kubernetes.api, url);
     variables.iter().for_each(|(name, value)| pod.set(name, *value));
     install(&mut pod);
     let agent = pod.agent().unwrap();

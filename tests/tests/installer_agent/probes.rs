@@ -2,19 +2,17 @@
 
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::kubernetes::on_kubernetes;
-use integration_tests::node_pod::{AGENT_PORT, Agent, NAMESPACE, NodePod, may_make_tokens};
+use integration_tests::node_pod::{AGENT_PORT, Agent, NodePod};
 use integration_tests::proxy::{Fault, Point, Proxy};
 
-use crate::scene::{PLUGINS, in_pod};
+use crate::scene::{in_pod, pod_at};
 
 fn behind_a_proxy(test: impl FnOnce(&Proxy, &Agent) + Send) {
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
         let proxy = api.proxy().unwrap();
-        let mut pod = NodePod::new(host, api, &proxy.endpoint()).unwrap();
+        let mut pod = pod_at(host, api, &proxy.endpoint());
         pod.set("CNI_TOKEN_TRIAL_INTERVAL", "200ms");
-        api.service_account(NAMESPACE, PLUGINS).unwrap();
-        may_make_tokens(api, &pod, PLUGINS).unwrap();
         let agent = pod.agent().unwrap();
         agent.await_page("/readiness", 200).unwrap();
         test(&proxy, &agent);

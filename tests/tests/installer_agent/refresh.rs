@@ -7,7 +7,6 @@ use std::time::Duration;
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::node_pod::{NAMESPACE, may_make_tokens};
 use integration_tests::proxy::{Fault, Point, Refusal};
-use serde_json::json;
 
 use crate::scene::{PLUGINS, asked, claims, in_pod, install, user};
 
@@ -128,8 +127,7 @@ fn token_of_a_recreated_account_is_replaced_before_its_expiry() {
 fn token_bound_to_a_node_is_replaced_after_the_node_is_recreated() {
     in_pod(|_, kubernetes, mut pod| {
         let admin = kubernetes.api.admin();
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
-        admin.apply_object(&node).unwrap();
+        admin.node("node1").unwrap();
         let settings = [
             ("CNI_TOKEN_BOUND_TO_NODE", "true"),
             ("KUBERNETES_NODE_NAME", "node1"),
@@ -144,7 +142,7 @@ fn token_bound_to_a_node_is_replaced_after_the_node_is_recreated() {
         assert_eq!(claims(&before)["kubernetes.io"]["node"]["name"], "node1");
         admin.delete("/api/v1/nodes/node1").unwrap().success().unwrap();
         agent.await_log("Node node1 does not exist").unwrap();
-        admin.apply_object(&node).unwrap();
+        admin.node("node1").unwrap();
         await_that(PATIENCE, || Ok(user(kubernetes, &pod).is_some())).unwrap();
         assert_ne!(pod.token().unwrap(), before);
         agent.await_page("/readiness", 200).unwrap();
@@ -154,8 +152,7 @@ fn token_bound_to_a_node_is_replaced_after_the_node_is_recreated() {
 #[test]
 fn install_replaces_a_token_that_is_not_bound_to_the_node() {
     in_pod(|_, kubernetes, mut pod| {
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
-        kubernetes.api.admin().apply_object(&node).unwrap();
+        kubernetes.api.admin().node("node1").unwrap();
         install(&mut pod);
         assert!(claims(&pod.token().unwrap())["kubernetes.io"]["node"].is_null());
         pod.set("CNI_TOKEN_BOUND_TO_NODE", "true");

@@ -61,8 +61,7 @@ fn report(kubernetes: &Kubernetes, status: &str, message: &str) {
 #[test]
 fn agent_is_not_ready_while_kubelet_reports_no_network() {
     in_pod(|_, kubernetes, mut pod| {
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
-        kubernetes.api.admin().create("/api/v1/nodes", &node).unwrap().success().unwrap();
+        kubernetes.api.admin().node("node1").unwrap();
         report(kubernetes, "False", NO_NETWORK);
         install(&mut pod);
         pod.set("CNI_NODE_CONDITION_INTERVAL", "200ms");

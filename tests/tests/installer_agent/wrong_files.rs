@@ -118,8 +118,7 @@ fn is_asked_for_again(pod: &NodePod, unreadable: &str, put_back: impl FnOnce()) 
     assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
 
     put_back();
-    agent.look();
-    agent.agent.await_metric("files_mended_total", 1).unwrap();
+    agent.mends();
     assert_eq!(pod.container.conf(CONF).unwrap(), before);
     assert!(!agent.agent.log().contains("only the token"), "{}", agent.agent.log());
 }

@@ -110,12 +110,11 @@ fn doctor_reports_each_defect_of_the_cluster() {
             || vxlan("Always"),
             || vxlan("Never"),
         );
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } });
         let admin = scene.kubernetes.api.admin();
         Break { found: &["fail node object"], words: ("node object", "has no Node node1") }.and_mend(
             scene,
             || drop(admin.delete(&format!("/api/v1/nodes/{NODE}")).unwrap().success().unwrap()),
-            || drop(admin.apply_object(&node).unwrap()),
+            || admin.node(NODE).unwrap(),
         );
     });
 }

@@ -1,7 +1,6 @@
 //! The versions of the CNI specification that the programs of a new configuration support.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use integration_tests::installation::{BIN, Container, NET, OWN_BIN};
 use integration_tests::namespaces::isolated;
@@ -52,14 +51,12 @@ fn configuration_newer_than_calicos_plugin_is_refused() {
 fn configuration_with_a_program_that_gives_no_answer_is_written_with_a_warning() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
-        let portmap = container.path(BIN).join("portmap");
         for (mtu, script, words) in [
             ("1400", "#!/no/such/interpreter\n", "host/opt/cni/bin/portmap cannot be run: No such file or directory"),
             ("1300", "#!/bin/sh\nexec sleep 1000\n", "host/opt/cni/bin/portmap does not answer within 2s"),
             ("1200", "#!/bin/sh\nexit 1\n", "host/opt/cni/bin/portmap does not answer VERSION (exit status: 1)"),
         ] {
-            fs::write(&portmap, script).unwrap();
-            fs::set_permissions(&portmap, fs::Permissions::from_mode(0o755)).unwrap();
+            container.script(&format!("{BIN}/portmap"), script).unwrap();
             let outcome = container.run(&[("CNI_MTU", mtu)]).unwrap();
             succeeded(&outcome);
             logged(&outcome, words);
@@ -95,8 +92,7 @@ fn plugin_that_is_asked_has_no_capability_and_no_secret_of_the_installer() {
             "#!/bin/sh\ngrep -E '^(CapPrm|CapEff|NoNewPrivs)' /proc/self/status >{asked}\nenv >>{asked}\n",
             asked = asked.display()
         );
-        let portmap = container.file(&format!("{OWN_BIN}/portmap"), script).unwrap();
-        fs::set_permissions(&portmap, fs::Permissions::from_mode(0o755)).unwrap();
+        container.script(&format!("{OWN_BIN}/portmap"), &script).unwrap();
         succeeded(&container.run(&[("CNI_TRY_SECONDS", "0")]).unwrap());
         let text = fs::read_to_string(&asked).unwrap();
         let none = "CapPrm:\t0000000000000000\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\n";

@@ -72,13 +72,11 @@ impl<'s> Node<'s> {
 
 /// Creates the objects that an ADD needs. The pool has room for two blocks of four addresses.
 fn prepare(scene: &Scene<'_>, selector: &str) {
-    let version = scene.group.api_version();
     for (kind, name, spec) in [
         ("ClusterInformation", "default", json!({ "datastoreReady": true })),
         ("IPPool", "pool4", json!({ "cidr": "10.65.0.0/29", "blockSize": 30, "nodeSelector": selector })),
     ] {
-        let object = json!({ "apiVersion": version, "kind": kind, "metadata": { "name": name }, "spec": spec });
-        scene.api.admin().apply_object(&object).unwrap();
+        scene.api.admin().apply_object(&scene.calico(kind, name, spec)).unwrap();
     }
 }
 
@@ -105,7 +103,7 @@ fn life(group: ApiGroup) {
         far.succeed("DEL", "far-1");
         let list = scene.api.admin().get(&scene.path("ipamblocks")).unwrap().success().unwrap();
         for block in list["items"].as_array().unwrap() {
-            let path = format!("{}/{}", scene.path("ipamblocks"), block["metadata"]["name"].as_str().unwrap());
+            let path = scene.object_path("ipamblocks", block["metadata"]["name"].as_str().unwrap());
             let long_ago = json!({ "spec": { "affinityClaimTime": "2020-01-02T03:04:05Z" } });
             scene.api.admin().patch(&path, &long_ago).unwrap().success().unwrap();
         }
@@ -146,7 +144,7 @@ fn del_after_its_node_was_deleted_is_deferred_until_the_node_has_a_new_token() {
         node.succeed("DEL", "late");
         assert_eq!((journal_entries().len(), node.blocks()), (1, vec![1]));
 
-        scene.node("node1");
+        scene.api.admin().node("node1").unwrap();
         node.renew();
         node.add("next");
         node.succeed("DEL", "next");
@@ -166,10 +164,9 @@ fn del_of_the_last_address_of_a_block_without_an_owner_deletes_the_block() {
         prepare(scene, "all()");
         let node = Node::new(scene, "node1");
         node.add("last");
-        let all = scene.path("ipamblocks");
-        let blocks = || scene.api.admin().get(&all).unwrap().success().unwrap()["items"].take();
+        let blocks = || scene.api.admin().get(&scene.path("ipamblocks")).unwrap().success().unwrap()["items"].take();
         let stored = blocks();
-        let path = format!("{all}/{}", stored[0]["metadata"]["name"].as_str().unwrap());
+        let path = scene.object_path("ipamblocks", stored[0]["metadata"]["name"].as_str().unwrap());
         let without_owner = json!({ "spec": { "affinity": null, "affinityClaimTime": null } });
         scene.api.admin().patch(&path, &without_owner).unwrap().success().unwrap();
         node.succeed("DEL", "last");

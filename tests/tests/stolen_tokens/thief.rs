@@ -65,12 +65,18 @@ impl<'a> Thief<'a> {
         assert_eq!(self.world.api.admin().get(path).unwrap().code, 404, "{path}");
     }
 
-    /// Creates, replaces and deletes an object named `stolen`.
+    /// Creates an object named `stolen`.
     #[track_caller]
-    pub(crate) fn writes(&self, kind: &str, collection: &str, spec: &Value) {
+    pub(crate) fn creates_stolen(&self, kind: &str, collection: &str, spec: &Value) {
         let version = self.world.group.unwrap().api_version();
         let object = json!({ "apiVersion": version, "kind": kind, "metadata": { "name": "stolen" }, "spec": spec });
         self.creates(collection, &object);
+    }
+
+    /// Creates, replaces and deletes an object named `stolen`.
+    #[track_caller]
+    pub(crate) fn writes(&self, kind: &str, collection: &str, spec: &Value) {
+        self.creates_stolen(kind, collection, spec);
         let path = format!("{collection}/stolen");
         self.replaces(&path, |object| object["metadata"]["annotations"] = json!({ "by": "thief" }));
         self.deletes(&path);

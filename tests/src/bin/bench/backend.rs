@@ -74,7 +74,7 @@ impl Backend {
         let account = api.service_account("kube-system", "calico-cni-plugin")?;
         api.bind(&account, "cluster-admin")?;
         api.namespace(NAMESPACE)?;
-        api.admin().apply_object(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } }))?;
+        api.admin().node(NODE)?;
         api.define(GROUP.api_version())?;
         let content = Content::ready().pool("kubernetes", KUBERNETES_POOL, 26);
         Objects::new(api.admin(), GROUP, account.kubeconfig.clone()).load(&content.objects(GROUP))?;

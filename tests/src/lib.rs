@@ -27,7 +27,7 @@ pub mod node_pod;
 pub mod plugin;
 pub mod proxy;
 pub mod seeds;
-mod server_process;
+pub mod server_process;
 pub mod skip;
 pub mod store;
 

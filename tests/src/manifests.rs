@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::command::{built_programs, run};
 use crate::golden::compare::differences;
 use crate::golden::marks::Bindings;
-use crate::kubernetes::program;
+use crate::kubernetes::{ApiServer, program};
 
 /// Objects by their identity, such as `Deployment.apps kube-system/calico-kube-controllers`.
 pub type Objects = BTreeMap<String, Value>;
@@ -145,6 +145,22 @@ pub fn template(args: &[&str]) -> Result<Objects> {
     ];
     let args: Vec<_> = own.into_iter().chain(args.iter().map(AsRef::as_ref)).collect();
     parse(&run(&helm()?.display().to_string(), &args)?)
+}
+
+/// Writes objects into a folder as one manifest for kubectl, and returns the path of the file.
+pub fn write_list<'o>(directory: &Path, objects: impl IntoIterator<Item = &'o Value>) -> Result<String> {
+    let items: Vec<&Value> = objects.into_iter().collect();
+    let file = directory.join("list.json");
+    fs::write(&file, json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string())?;
+    Ok(file.display().to_string())
+}
+
+/// Reads the objects of a manifest from the API server. Objects that the server does not have are left out.
+pub fn stored(api: &ApiServer, file: &str) -> Result<Objects> {
+    let list: Value = serde_json::from_str(&api.kubectl(&["get", "--ignore-not-found", "-f", file, "-o", "json"])?)?;
+    let items = list["items"].as_array().context("kubectl printed no list")?;
+    let documents: Vec<String> = items.iter().map(Value::to_string).collect();
+    parse(&documents.join("\n---\n"))
 }
 
 /// Returns the differences between two sets of objects: JSON pointers that begin with the object's identity.

@@ -11,11 +11,11 @@ use nix::unistd::Pid;
 
 /// The process, from its start until it is stopped.
 #[derive(Debug, Default)]
-pub(crate) struct ServerProcess(Option<Child>);
+pub struct ServerProcess(Option<Child>);
 
 impl ServerProcess {
     /// Stops the running process and starts `program`. The output is appended to `log`.
-    pub(crate) fn start(&mut self, program: &Path, args: &[String], log: &Path) -> Result<()> {
+    pub fn start(&mut self, program: &Path, args: &[String], log: &Path) -> Result<()> {
         self.stop();
         let log = File::options().create(true).append(true).open(log)?;
         // The kernel kills the server when the thread that starts it here ends, even if the test process is killed.

@@ -3,7 +3,7 @@
 use integration_tests::manifests::{Objects, containers, template};
 use serde_json::json;
 
-use super::options::with;
+use super::options::set;
 use super::{DAEMON_SET, DEPLOYMENT, can_render};
 
 fn checksums(objects: &Objects) -> [String; 2] {
@@ -28,13 +28,13 @@ fn changed_configuration_changes_the_checksum_of_both_workloads() {
         "datastore=etcd",
         "kubernetesServiceEndpoint.host=api.example.com",
     ] {
-        let after = checksums(&with(&[value]).0);
+        let after = checksums(&set(&[value]));
         assert!(before.iter().zip(&after).all(|(before, after)| before != after), "{value}");
     }
     let others =
         ["kubeControllers.replicas=3", "podAnnotations.note=x", "metrics.service=false", "commonLabels.team=net"];
     for value in others {
-        assert_eq!(checksums(&with(&[value]).0), before, "{value}");
+        assert_eq!(checksums(&set(&[value])), before, "{value}");
     }
 }
 
@@ -62,7 +62,7 @@ fn former_directories_are_mounted_into_install_cni() {
     if !can_render() {
         return;
     }
-    let (objects, _) = with(&[
+    let objects = set(&[
         "cni.binDir=/var/lib/cni/bin",
         "cni.confDir=/var/run/multus/cni/net.d",
         "cni.formerBinDir=/home/kubernetes/bin",

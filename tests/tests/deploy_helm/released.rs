@@ -11,7 +11,6 @@ use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::images::in_tree;
 use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
 use integration_tests::manifests::{NAMESPACE, deploy, helm};
-use integration_tests::namespaces::Host;
 use serde_json::{Value, json};
 
 use super::can_render;
@@ -19,15 +18,16 @@ use super::can_render;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Helm as the administrator, with caches of its own.
-struct Helm {
+pub(super) struct Helm {
     own: Vec<String>,
 }
 
 impl Helm {
-    fn new(host: &Host, api: &ApiServer) -> Result<Helm> {
-        let home = host.dir("helm");
+    pub(super) fn new(api: &ApiServer) -> Result<Helm> {
+        let (program, kubeconfig) = (helm()?.display().to_string(), api.admin_kubeconfig());
+        let home = kubeconfig.with_file_name("helm");
         let folder = |name: &str| format!("HELM_{name}_HOME={}", home.join(name).display());
-        let (program, kubeconfig) = (helm()?.display().to_string(), api.admin_kubeconfig().display().to_string());
+        let kubeconfig = kubeconfig.display().to_string();
         let options = [program.as_str(), "--kubeconfig", kubeconfig.as_str(), "--namespace", NAMESPACE];
         let folders = ["CACHE", "CONFIG", "DATA"].map(folder);
         Ok(Helm { own: folders.into_iter().chain(options.map(str::to_owned)).collect() })
@@ -37,12 +37,12 @@ impl Helm {
         self.own.iter().cloned().chain(words.iter().map(|word| (*word).to_owned())).collect()
     }
 
-    fn run(&self, words: &[&str]) -> Result<String> {
+    pub(super) fn run(&self, words: &[&str]) -> Result<String> {
         run("env", &self.command(words))
     }
 }
 
-fn chart() -> String {
+pub(super) fn chart() -> String {
     deploy("helm/calico-cni").display().to_string()
 }
 
@@ -79,7 +79,7 @@ fn upgrade_from_the_last_release_and_rollback_keep_every_object() {
     }
     with_kubernetes(|host, Kubernetes { api, .. }| {
         api.namespace(NAMESPACE).unwrap();
-        let helm = Helm::new(host, &api).unwrap();
+        let helm = Helm::new(&api).unwrap();
         let former = last_release(&host.dir("former")).unwrap().display().to_string();
         helm.run(&["install", "calico-cni", &former]).unwrap();
         let file = host.dir("manifests").join("former.yaml");
@@ -114,9 +114,9 @@ fn helm_test_succeeds_or_fails_with_its_pod() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|host, Kubernetes { api, .. }| {
+    with_kubernetes(|_, Kubernetes { api, .. }| {
         api.namespace(NAMESPACE).unwrap();
-        let helm = Helm::new(host, &api).unwrap();
+        let helm = Helm::new(&api).unwrap();
         helm.run(&["install", "calico-cni", &chart()]).unwrap();
         let pod = format!("/api/v1/namespaces/{NAMESPACE}/pods/calico-cni-test");
         let mut former = Value::Null;

@@ -1,10 +1,10 @@
 //! The roles of optional controllers.
 
-use integration_tests::manifests::template;
 use kube_controllers::settings::{ControllerName, Environment, Mode, default_configuration, merge};
 use libcalico::kubernetes::ApiGroup;
 
 use super::can_render;
+use super::options::set;
 
 const ROLES: [(&str, &str); 3] = [
     ("load-balancer", "rbac.loadBalancer"),
@@ -14,8 +14,7 @@ const ROLES: [(&str, &str); 3] = [
 
 /// Returns true for each of [`ROLES`] that the chart renders with its binding.
 fn granted(values: &[&str]) -> [bool; 3] {
-    let set: Vec<&str> = values.iter().flat_map(|value| ["--set", value]).collect();
-    let objects = template(&set).unwrap();
+    let objects = set(values);
     ROLES.map(|(role, _)| {
         let [role, binding] = ["ClusterRole", "ClusterRoleBinding"].map(|kind| {
             objects.contains_key(&format!("{kind}.rbac.authorization.k8s.io calico-kube-controllers-{role}"))

@@ -4,18 +4,15 @@ use std::fs;
 use std::path::Path;
 
 use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
-use integration_tests::manifests::{Objects, compose, deploy, parse};
+use integration_tests::manifests::{Objects, compose, deploy, parse, stored, write_list};
 use serde_json::{Value, json};
 
 use super::{COMPONENTS, OVERLAYS, can_render, is_for_prometheus, overlay};
 
 /// Writes objects as a manifest for kubectl, without kinds that this server does not define.
 pub(super) fn manifest(directory: &Path, objects: &Objects) -> String {
-    let known = |name: &&String| !is_for_prometheus(name);
-    let items: Vec<&Value> = objects.iter().filter(|(name, _)| known(name)).map(|(_, object)| object).collect();
-    let file = directory.join("manifest.json");
-    fs::write(&file, serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).unwrap();
-    file.display().to_string()
+    let known = objects.iter().filter(|(name, _)| !is_for_prometheus(name));
+    write_list(directory, known.map(|(_, object)| object)).unwrap()
 }
 
 pub(super) fn dry_run(api: &ApiServer, file: &str) -> anyhow::Result<String> {
@@ -154,7 +151,7 @@ fn installation_is_stored_completely_and_a_second_apply_changes_nothing() {
         let install = deploy("install.yaml").display().to_string();
         let apply = || api.kubectl(&["apply", "--server-side", "--validate=strict", "-f", &install]).unwrap();
         assert!(apply().lines().all(|line| line.ends_with("serverside-applied")));
-        let first = stored(&api, &install);
+        let first = stored(&api, &install).unwrap();
         for (name, sent) in &overlay(OVERLAYS[0]) {
             let kept = first.get(name).unwrap_or_else(|| panic!("{name} is not there"));
             assert!(holds(kept, sent), "{name} lost something: {kept}");
@@ -163,7 +160,7 @@ fn installation_is_stored_completely_and_a_second_apply_changes_nothing() {
         let versions = |objects: &Objects| -> Vec<Value> {
             objects.values().map(|object| object["metadata"]["generation"].clone()).collect()
         };
-        assert_eq!(versions(&stored(&api, &install)), versions(&first));
+        assert_eq!(versions(&stored(&api, &install).unwrap()), versions(&first));
 
         api.define("crd.projectcalico.org/v1").unwrap();
         for example in fs::read_dir(deploy("examples")).unwrap() {
@@ -176,12 +173,6 @@ fn installation_is_stored_completely_and_a_second_apply_changes_nothing() {
             }
         }
     });
-}
-
-pub(super) fn stored(api: &ApiServer, file: &str) -> Objects {
-    let list: Value = serde_json::from_str(&api.kubectl(&["get", "-f", file, "-o", "json"]).unwrap()).unwrap();
-    let documents: Vec<String> = list["items"].as_array().unwrap().iter().map(Value::to_string).collect();
-    parse(&documents.join("\n---\n")).unwrap()
 }
 
 /// Returns true if `kept` contains everything in `sent`.

@@ -10,10 +10,10 @@ use std::path::Path;
 use anyhow::Result;
 use integration_tests::command::run;
 use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
-use integration_tests::manifests::{Objects, changes, deploy, kustomize, parse};
+use integration_tests::manifests::{Objects, changes, deploy, kustomize, parse, stored};
 use serde_json::{Value, json};
 
-use super::api_server::{manifest, stored};
+use super::api_server::manifest;
 use super::can_render;
 use super::references::missing;
 
@@ -197,7 +197,9 @@ fn applying_upstreams_manifest_again_restores_upstream() {
             let apply = |objects: &Objects, options: &[&str]| {
                 let file = manifest(&directory, objects);
                 api.kubectl(&[&["apply", "--validate=strict", "-f", &file], options].concat()).unwrap();
-                stored(&api, &file)
+                let stored = stored(&api, &file).unwrap();
+                assert_eq!(stored.len(), objects.len(), "{overlay}: {file}");
+                stored
             };
             let by_server = ["--server-side", "--force-conflicts"];
             let first = apply(&before, &[]);

@@ -24,6 +24,7 @@ mod cni_user;
 mod definitions;
 mod identity;
 mod manifest;
+pub mod node_restriction;
 mod objects;
 mod programs;
 mod role;
@@ -42,7 +43,7 @@ pub use identity::Identity;
 pub use objects::Objects;
 pub use programs::program;
 pub use role::{Permission, Role};
-pub use service_account::{Access, ServiceAccount};
+pub use service_account::{Access, ServiceAccount, token_path, token_request};
 
 /// The servers of one private host. They end with the host.
 #[derive(Debug)]

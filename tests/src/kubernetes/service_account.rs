@@ -79,9 +79,8 @@ impl ApiServer {
     /// Requests a new token of a service account, valid for an hour or until the account is deleted. The server caches
     /// a token for ten seconds after its use and accepts it during that time, even if the account is deleted.
     pub fn token(&self, namespace: &str, name: &str) -> Result<String> {
-        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
-        let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
-        let made = self.admin().create(&path, &request)?.success().with_context(|| path)?;
+        let path = token_path(namespace, name);
+        let made = self.admin().create(&path, &token_request(&json!({})))?.success().with_context(|| path)?;
         Ok(made["status"]["token"].as_str().context("a TokenRequest has no token")?.to_owned())
     }
 
@@ -140,4 +139,14 @@ impl ApiServer {
         let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata });
         self.admin().apply_object(&account).map(drop)
     }
+}
+
+/// Returns the URL path to which a TokenRequest of a service account is sent.
+pub fn token_path(namespace: &str, name: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token")
+}
+
+/// Returns a TokenRequest.
+pub fn token_request(spec: &Value) -> Value {
+    json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec })
 }

@@ -1,5 +1,5 @@
 //! Annotations of pods and namespaces, their rejection, a pod's successor of the same name, and settings that only pods
-//! have: on a real API server, in both API groups.
+//! have: on a real API server with `components/node-restriction`, in both API groups.
 
 mod addresses;
 mod interface;

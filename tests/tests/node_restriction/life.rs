@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::journal::journal_entries;
 use integration_tests::kubernetes::Identity;
+use integration_tests::kubernetes::node_restriction::USER;
 use integration_tests::namespaces::NETNS_DIR;
 use integration_tests::plugin::{Outcome, Plugins};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use crate::scene::{NAMESPACE, PLUGINS, SYSTEM, Scene, restricted};
+use crate::scene::{NAMESPACE, Scene, restricted};
 
 /// The plugins of a node. All nodes of a test share its private host.
 struct Node<'s> {
@@ -90,9 +91,8 @@ fn life(group: ApiGroup) {
         let (near, far) = (Node::new(scene, "node1"), Node::new(scene, "node2"));
         let pods = ["near-1", "near-2", "near-3", "near-4", "near-5"];
         let audit = scene.api.audit().unwrap();
-        let user = format!("system:serviceaccount:{SYSTEM}:{PLUGINS}");
         let refused = || -> Vec<String> {
-            let requests = audit.of(&user).unwrap();
+            let requests = audit.of(USER).unwrap();
             requests.iter().filter(|request| request.code == Some(403)).map(ToString::to_string).collect()
         };
 

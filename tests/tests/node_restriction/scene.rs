@@ -1,20 +1,18 @@
 //! A cluster of two nodes with `components/node-restriction`, and clients with the tokens of a node.
 
 use anyhow::Result;
-use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::kubernetes::{Answer, ApiServer, Client, Identity, Kubernetes, on_kubernetes};
-use integration_tests::manifests::{compose, kustomizers};
+use integration_tests::kubernetes::node_restriction::{PLUGINS, await_denial};
+use integration_tests::kubernetes::{
+    Answer, ApiServer, Client, Identity, Kubernetes, on_kubernetes, token_path, token_request,
+};
+use integration_tests::manifests::{NAMESPACE as SYSTEM, compose, kustomizers};
 use integration_tests::namespaces::Host;
 use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// The namespace of the accounts.
-pub(crate) const SYSTEM: &str = "kube-system";
 /// The namespace of the pods.
 pub(crate) const NAMESPACE: &str = "suite";
-/// The account of the plugins.
-pub(crate) const PLUGINS: &str = "calico-cni-plugin-bound";
 /// The account of the agent.
 const AGENT: &str = "calico-cni";
 
@@ -55,16 +53,9 @@ impl Scene<'_> {
 
     /// Waits until each policy refuses a request. The server applies a policy a moment after it was written.
     fn await_policies(&self) {
-        let (plugins, agent) = (self.plugins_of("node1"), self.agent_of("node1"));
-        self.pod("node2", "probe");
-        let dry = |path: String| format!("{path}?dryRun=All");
-        let blocks = dry(self.path("ipamblocks"));
-        let affinities = dry(self.path("blockaffinities"));
-        let annotation = json!({ "metadata": { "annotations": { "probe": "a" } } });
-        await_denial("calico-cni-tokens", || agent.create(&dry(token_path(PLUGINS)), &token_request(json!({}))));
-        await_denial("calico-cni-pods", || plugins.patch(&dry(status_path("probe")), &annotation));
-        await_denial("calico-cni-blocks", || plugins.create(&blocks, &self.block("10.65.9.0/30", "host:node2", &[])));
-        await_denial("calico-cni-affinities", || plugins.create(&affinities, &self.affinity("node2", "10.65.9.0/30")));
+        self.api.await_node_restriction(self.group, &self.token_of("node1")).unwrap();
+        let (agent, tokens) = (self.agent_of("node1"), format!("{}?dryRun=All", token_path(SYSTEM, PLUGINS)));
+        await_denial("calico-cni-tokens", || agent.create(&tokens, &token_request(&json!({})))).unwrap();
     }
 
     pub(crate) fn node(&self, name: &str) {
@@ -86,7 +77,7 @@ impl Scene<'_> {
 
     /// Returns a token of the plugins that is bound to a node.
     pub(crate) fn token_of(&self, node: &str) -> Identity {
-        self.bound_token(PLUGINS, "Node", node)
+        self.api.token_of_node(node).unwrap()
     }
 
     /// Creates a pod of the agent on a node, and returns a client with the token that kubelet mounts in this pod.
@@ -97,14 +88,7 @@ impl Scene<'_> {
         let metadata = json!({ "name": name, "namespace": SYSTEM });
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
         self.api.admin().apply_object(&pod).unwrap();
-        self.api.client(&self.bound_token(AGENT, "Pod", &name)).unwrap()
-    }
-
-    fn bound_token(&self, account: &str, kind: &str, name: &str) -> Identity {
-        let reference = json!({ "apiVersion": "v1", "kind": kind, "name": name });
-        let request = token_request(json!({ "boundObjectRef": reference }));
-        let made = self.api.admin().create(&token_path(account), &request).unwrap().success().unwrap();
-        Identity::Token(made["status"]["token"].as_str().unwrap().to_owned())
+        self.api.client(&self.api.bound_token(AGENT, "Pod", &name).unwrap()).unwrap()
     }
 
     /// Returns the URL path of Calico's objects of a kind.
@@ -165,27 +149,9 @@ pub(crate) fn status_path(pod: &str) -> String {
     format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}/status")
 }
 
-pub(crate) fn token_path(account: &str) -> String {
-    format!("/api/v1/namespaces/{SYSTEM}/serviceaccounts/{account}/token")
-}
-
-pub(crate) fn token_request(spec: Value) -> Value {
-    json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec })
-}
-
-fn is_denied(answer: &Answer, policy: &str) -> bool {
-    answer.code == 403 && answer.reason().contains(&format!("ValidatingAdmissionPolicy '{policy}'"))
-}
-
-/// Waits until a policy refuses a request.
-pub(crate) fn await_denial(policy: &str, probe: impl Fn() -> Result<Answer>) {
-    let denied = await_that(PATIENCE, || Ok(is_denied(&probe()?, policy)));
-    assert!(denied.is_ok(), "{policy} does not refuse: {:?}", probe());
-}
-
 /// Expects that a policy refuses a request.
 #[track_caller]
 pub(crate) fn assert_denied(answer: Result<Answer>, policy: &str) {
     let answer = answer.unwrap();
-    assert!(is_denied(&answer, policy), "{policy}: {answer:?}");
+    assert!(answer.is_denied_by(policy), "{policy}: {answer:?}");
 }

@@ -1,10 +1,12 @@
 //! The tokens that the agent may make, and the objects that no token of the plugins may write.
 
-use integration_tests::kubernetes::Identity;
+use integration_tests::kubernetes::node_restriction::{PLUGINS, await_denial};
+use integration_tests::kubernetes::{Identity, token_path, token_request};
+use integration_tests::manifests::NAMESPACE as SYSTEM;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use crate::scene::{PLUGINS, SYSTEM, assert_denied, await_denial, restricted, token_path, token_request};
+use crate::scene::{assert_denied, restricted};
 
 const POLICY: &str = "calico-cni-tokens";
 const SETTINGS: &str = "calico-cni-settings";
@@ -17,7 +19,7 @@ fn bound_to(kind: &str, name: &str) -> Value {
 fn agent_makes_tokens_of_its_node_for_the_api_server_and_a_day_only() {
     restricted(ApiGroup::CrdV1, |scene| {
         let agent = scene.agent_of("node1");
-        let ask = |spec: Value| agent.create(&token_path(PLUGINS), &token_request(spec));
+        let ask = |spec: Value| agent.create(&token_path(SYSTEM, PLUGINS), &token_request(&spec));
         let own = bound_to("Node", "node1");
         let right = json!({ "boundObjectRef": own, "expirationSeconds": 86_400, "audiences": [] });
         let made = ask(right.clone()).unwrap().success().unwrap();
@@ -38,7 +40,7 @@ fn agent_makes_tokens_of_its_node_for_the_api_server_and_a_day_only() {
             assert_denied(ask(wrong), POLICY);
         }
         // The agent may no longer make tokens of the account without limits.
-        let unlimited = agent.create(&token_path("calico-cni-plugin"), &token_request(right)).unwrap();
+        let unlimited = agent.create(&token_path(SYSTEM, "calico-cni-plugin"), &token_request(&right)).unwrap();
         assert_eq!(unlimited.code, 403, "{unlimited:?}");
     });
 }
@@ -49,8 +51,8 @@ fn tokens_without_a_node_are_refused() {
     restricted(ApiGroup::CrdV1, |scene| {
         let unbound = |account: &str| scene.api.client(&Identity::Token(scene.api.token(SYSTEM, account).unwrap()));
         let (agent, plugins) = (unbound("calico-cni").unwrap(), unbound(PLUGINS).unwrap());
-        let request = token_request(json!({ "boundObjectRef": bound_to("Node", "node1") }));
-        assert_denied(agent.create(&token_path(PLUGINS), &request), POLICY);
+        let request = token_request(&json!({ "boundObjectRef": bound_to("Node", "node1") }));
+        assert_denied(agent.create(&token_path(SYSTEM, PLUGINS), &request), POLICY);
         let block = scene.block("10.65.1.0/30", "host:node1", &[]);
         assert_denied(plugins.create(&scene.path("ipamblocks"), &block), "calico-cni-blocks");
         let affinity = scene.affinity("node1", "10.65.1.0/30");
@@ -75,7 +77,7 @@ fn token_of_a_node_writes_no_pools_and_settings_with_upstreams_role() {
             ("IPAMConfig", "ipamconfigs", json!({ "strictAffinity": false, "autoAllocateBlocks": true })),
         ] {
             let (all, object) = (scene.path(plural), scene.calico(kind, "default", spec));
-            await_denial(SETTINGS, || plugins.create(&format!("{all}?dryRun=All"), &object));
+            await_denial(SETTINGS, || plugins.create(&format!("{all}?dryRun=All"), &object)).unwrap();
             assert_denied(plugins.create(&all, &object), SETTINGS);
             admin.create(&all, &object).unwrap().success().unwrap();
             let path = format!("{all}/default");

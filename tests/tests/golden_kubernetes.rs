@@ -1,13 +1,9 @@
 //! Replays every recording of upstream on Kubernetes against our binaries on a real API server.
-//!
-//! Each folder of recordings has one server. Between recordings all of its objects are deleted and the host is
-//! reinstalled.
 
 use anyhow::Result;
 use integration_tests::golden::cluster;
 use integration_tests::golden::recording;
 use integration_tests::golden::replay::{Lab, replay};
-use integration_tests::kubernetes::node_restriction::USER;
 use integration_tests::kubernetes::{ApiServer, ENDPOINT, Kubernetes, Objects, Role, on_kubernetes, with_kubernetes};
 use integration_tests::namespaces::Host;
 use integration_tests::plugin::Plugins;
@@ -24,7 +20,6 @@ fn replay_of_kdd3_recordings_equals_upstream() {
     replay_folder("kdd3", ApiGroup::V3, Role::ours);
 }
 
-/// Covers a cluster with upstream's manifests in which only the binaries are replaced.
 #[test]
 fn replay_of_kdd1_recordings_with_upstreams_role_equals_upstream() {
     replay_folder("kdd1", ApiGroup::CrdV1, Role::upstreams);
@@ -35,7 +30,7 @@ fn replay_of_kdd3_recordings_with_upstreams_role_equals_upstream() {
     replay_folder("kdd3", ApiGroup::V3, Role::upstreams);
 }
 
-/// Covers `deploy/components/node-restriction`: each call has the token of its node, which the policies limit.
+/// Each call has the token of its node, which `deploy/components/node-restriction` limits.
 #[test]
 fn replay_of_kdd1_recordings_with_node_restriction_equals_upstream() {
     replay_folder_restricted("kdd1", ApiGroup::CrdV1);
@@ -46,7 +41,7 @@ fn replay_of_kdd3_recordings_with_node_restriction_equals_upstream() {
     replay_folder_restricted("kdd3", ApiGroup::V3);
 }
 
-/// Covers pods from the API server with Calico's data in etcd, which here is also the API server's etcd.
+/// Calico's data are in etcd, which here is also the API server's etcd.
 #[test]
 fn replay_of_kubernetes_on_etcd_recording_equals_upstream() {
     with_kubernetes(|host, kubernetes| {
@@ -85,10 +80,11 @@ fn replay_folder_restricted(folder: &str, group: ApiGroup) {
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
         api.define(group.api_version()).unwrap();
+        let (account, tokens) = api.restrict_nodes(&cluster::NODES).unwrap();
+        // Adds the ranges of the nodes, which cannot be removed afterwards.
         cluster::prepare(api).unwrap();
-        let tokens = api.restrict_nodes(&cluster::NODES).unwrap();
         api.await_node_restriction(group, &tokens[cluster::NODES[0]]).unwrap();
-        replay_all(folder, group, host, api, USER, |_| api.objects_of_nodes(group, ENDPOINT, &tokens));
+        replay_all(folder, group, host, api, &account.user, |_| api.objects_of_nodes(group, ENDPOINT, &tokens));
     });
 }
 

@@ -15,11 +15,11 @@ use crate::reads::blocks_by_name;
 use crate::release::{ReleaseInputs, release, release_from_blocks};
 use os::clock::Clock;
 
-/// Releases the addresses that these endpoints list, and those that the Node lists for its tunnels, as far as they are
-/// still allocated to these pods and tunnels on this node. Returns their number.
+/// Releases the addresses of these endpoints and of the node's tunnels, as far as they are still allocated to these
+/// pods and tunnels on this node. Returns their number.
 ///
 /// A stale endpoint may list an address that has another owner by now. The addresses of VMIs are not released, because
-/// a VMI outlives its node; garbage collection checks them.
+/// a VMI outlives its node.
 pub(super) async fn release_listed<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -40,7 +40,6 @@ pub(super) async fn release_listed<S: Store, C: Clock>(
     Ok(outcome.released.len())
 }
 
-/// The addresses that a node and its endpoints list.
 struct ListedAddresses<'a> {
     node: &'a str,
     by_address: BTreeMap<IpAddr, Vec<&'a Entry<WorkloadEndpoint>>>,
@@ -58,8 +57,7 @@ impl<'a> ListedAddresses<'a> {
         ListedAddresses { node: &node.metadata.name, by_address, tunnels: tunnels_of(node).map(|(ip, _)| ip).collect() }
     }
 
-    /// Returns requests for the addresses of a block that are to be released, each with its present handle and sequence
-    /// number.
+    /// Returns requests for the addresses of a block that are to be released, each at its present sequence number.
     fn requests(&self, block: &Block) -> Vec<ReleaseRequest> {
         let to_release = block.allocated().filter(|held| !held.is_cooling() && self.is_to_be_released(held));
         let request = |held: Allocation<'_>| {
@@ -98,7 +96,6 @@ impl<'a> ListedAddresses<'a> {
     }
 }
 
-/// Returns the pod that an allocation names; `None` if the owner is not a pod.
 fn pod(attribute: &Attribute) -> Option<String> {
     let AllocationOwner::Pod { namespace, name } = AllocationOwner::of(attribute).0 else { return None };
     Some(format!("{namespace}/{name}"))
@@ -121,7 +118,6 @@ pub(super) async fn release_tunnels<S: Store, C: Clock>(store: &S, clock: &C, no
     Ok(release(store, clock, inputs).await?.addresses)
 }
 
-/// Parses an address with or without a prefix length.
 fn address(text: &str) -> Option<IpAddr> {
     text.split('/').next()?.parse().ok()
 }

@@ -65,6 +65,10 @@ async fn health_endpoints_report_the_status() {
     for path in ["/readiness", "/readyz"] {
         assert_eq!(get(port, path).await, Some((200, "Startup          ready\n".into())), "{path}");
     }
+    served.status.ready_with_note(Component::Roles, "not bound: r".into());
+    let expected = "Roles            ready  not bound: r\nStartup          ready\n";
+    assert_eq!(get(port, "/readyz").await, Some((200, expected.into())));
+    served.status.remove(Component::Roles);
     served.status.not_ready(Component::KubeApiServer, "away");
     assert_eq!(get(port, "/readiness").await.map(|(code, _)| code), Some(503));
     for path in ["/liveness", "/healthz"] {
@@ -229,7 +233,6 @@ async fn stop_ends_the_server_despite_an_open_connection() {
     assert!(TcpStream::connect(("127.0.0.1", port)).await.is_err());
 }
 
-/// Waits until the port is open.
 async fn eventually(port: u16) {
     let begin = Instant::now();
     while TcpStream::connect(("127.0.0.1", port)).await.is_err() {

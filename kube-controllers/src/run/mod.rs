@@ -109,12 +109,12 @@ impl Process {
                 "the Lease was not released within {STOP_DEADLINE:?}; another replica takes the Lease when it expires"
             );
         }
-        tracing::info!("the process ends");
+        tracing::info!("all controllers and the leader election have ended; the process ends");
         ended
     }
 
     /// Joins the leader election. Returns the right to write, and a future that ends after the attempt to release the
-    /// Lease. Without an election, the right never ends, and the future ends at once.
+    /// Lease.
     fn join_election(
         &self,
         clients: &Clients,
@@ -186,7 +186,8 @@ async fn run_controllers(context: &Context, status: &Status) {
     loop {
         match run_until_changed(context, status).await {
             LifecycleEnd::Stopped => return,
-            // Upstream's text. A parent process writes it there before it restarts the controllers (KC-101).
+            // Upstream's text (KC-101). In upstream a parent process logs it and starts the controllers' process again.
+            // Here the controllers restart within the process.
             LifecycleEnd::Changed => tracing::info!("Received exit status 129, restarting"),
             LifecycleEnd::Failed => {
                 tracing::warn!("Received exit status 129, restarting");
@@ -219,7 +220,6 @@ async fn apply_in_place(
     }
 }
 
-/// Checks the datastore and the API server while `enabled` is true, until `stop`.
 async fn follow_health(
     status: Status,
     clients: Clients,
@@ -249,7 +249,6 @@ async fn follow_health(
     }
 }
 
-/// A failed check of the API server.
 #[derive(Debug, thiserror::Error)]
 enum HealthzError {
     #[error(transparent)]
@@ -260,7 +259,6 @@ enum HealthzError {
     Client(kube::Error),
 }
 
-/// Checks that `/healthz` of the API server returns success.
 async fn check_healthz(kubernetes: &kube::Client) -> Result<(), HealthzError> {
     let request = hyper::Request::get("/healthz").body(Vec::new())?;
     match kubernetes.request_text(request).await {

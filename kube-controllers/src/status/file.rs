@@ -1,5 +1,3 @@
-//! The file through which the process reports its status to `check-status`.
-
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
@@ -28,7 +26,7 @@ pub struct Condition {
     /// True if the component is ready.
     #[serde(rename = "Ready", default)]
     pub ready: bool,
-    /// The reason why the component is not ready.
+    /// The reason why the component is not ready, or a note on a ready component.
     #[serde(rename = "Reason", default)]
     pub reason: String,
 }

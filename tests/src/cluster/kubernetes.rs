@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Cluster;
 use crate::content::Content;
-use crate::kubernetes::node_restriction::{NodeTokens, PLUGINS};
+use crate::kubernetes::node_restriction::NodeTokens;
 use crate::kubernetes::{ApiServer, Client, Kubernetes, Objects, ServiceAccount, on_kubernetes};
 use crate::namespaces::Host;
 use crate::plugin::Plugins;
@@ -37,9 +37,6 @@ pub struct ControlPlane<'k> {
 }
 
 /// Runs a test with an API server that serves Calico's objects in one API group.
-///
-/// # Panics
-/// Panics if the test does, or if the host or the servers cannot be set up.
 pub fn on_api_server(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
     on_kubernetes(|host, servers| {
         let mut control_plane = ControlPlane::of(servers);
@@ -50,9 +47,6 @@ pub fn on_api_server(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut Contr
 
 /// Runs a test with an API server that has `components/node-restriction`. The configuration of each of `nodes` has a
 /// kubeconfig with a token that is bound to this node.
-///
-/// # Panics
-/// Panics if the test does, or if the host or the servers cannot be set up.
 pub fn on_restricted_api_server(
     group: ApiGroup,
     nodes: &[&str],
@@ -67,9 +61,6 @@ pub fn on_restricted_api_server(
 
 /// Runs a test once for each API group, one after the other on one API server with `components/node-restriction` and
 /// the nodes `node1` and `node2`. Expects that the server refuses no request of the plugins.
-///
-/// # Panics
-/// Panics if the test does, or if the host or the servers cannot be set up.
 pub fn on_each_group(test: impl Fn(&Cluster<'_>, &mut ControlPlane<'_>) + Send + Sync) {
     on_kubernetes(|host, servers| {
         host.add_uplink().unwrap();
@@ -89,11 +80,7 @@ pub fn on_each_group(test: impl Fn(&Cluster<'_>, &mut ControlPlane<'_>) + Send +
 }
 
 /// Runs a test on an API server with the objects that `install` creates, and with the definitions of
-/// `crd.projectcalico.org/v1`. The plugins connect as the account of `deploy/rbac`, with its permissions and no others.
-/// The content is that of [`Content::dual_stack`].
-///
-/// # Panics
-/// Panics if the test does, or if the host, the servers or the objects cannot be set up.
+/// `crd.projectcalico.org/v1`. The plugins have the permissions of `deploy/rbac` and no others.
 pub fn on_installation(
     install: impl FnOnce(&ApiServer) + Send,
     test: impl FnOnce(&Cluster<'_>, &mut Kubernetes, &ServiceAccount) + Send,
@@ -121,13 +108,12 @@ impl<'k> ControlPlane<'k> {
 
     fn restricted(servers: &'k mut Kubernetes, nodes: &[&str]) -> ControlPlane<'k> {
         let proxy = Arc::new(servers.api.proxy().unwrap());
-        let tokens = servers.api.restrict_nodes(nodes).unwrap();
-        let account = servers.api.service_account("kube-system", PLUGINS).unwrap();
+        let (account, tokens) = servers.api.restrict_nodes(nodes).unwrap();
         servers.api.namespace(NAMESPACE).unwrap();
         ControlPlane { servers, proxy, account, tokens }
     }
 
-    /// Returns a store of a group's objects, after defining their resources if necessary.
+    /// Defines the group's resources if necessary.
     fn store(&self, group: ApiGroup) -> Store {
         let api = &self.servers.api;
         api.define(group.api_version()).unwrap();
@@ -140,12 +126,6 @@ impl<'k> ControlPlane<'k> {
     }
 }
 
-/// Creates a node unless it exists.
-pub(super) fn create_node(client: &Client, name: &str) {
-    client.apply_object(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } })).unwrap();
-}
-
-/// Creates a pod on a node unless it exists.
 pub(super) fn create_pod(client: &Client, node: &str, name: &str) {
     let pod: Value = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE },

@@ -4,30 +4,20 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use libcalico::kubernetes::ApiGroup;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::api_server::ApiServer;
 use super::client::Answer;
 use super::identity::Identity;
 use super::objects::Objects;
-use super::service_account::{token_path, token_request};
-use crate::controllers::{PATIENCE, await_that};
+use super::service_account::{ServiceAccount, token_in, token_path, token_request};
+use crate::controllers::{PATIENCE, await_that, deletion_mark};
 use crate::manifests::{NAMESPACE, deploy};
 
 /// The account of the plugins.
 pub const PLUGINS: &str = "calico-cni-plugin-bound";
-
-/// The user of [`PLUGINS`], as in the audit log.
-pub const USER: &str = "system:serviceaccount:kube-system:calico-cni-plugin-bound";
-
-/// The manifests of the account, its role and the policies.
-const MANIFESTS: [&str; 3] = [
-    "rbac/calico-cni-plugin.yaml",
-    "components/node-restriction/rbac.yaml",
-    "components/node-restriction/policies.yaml",
-];
 
 /// A node that no test uses.
 const OTHER_NODE: &str = "other-node";
@@ -36,20 +26,20 @@ const OTHER_NODE: &str = "other-node";
 pub type NodeTokens = BTreeMap<String, Identity>;
 
 impl ApiServer {
-    /// Applies the part of the component that limits the plugins, and creates the nodes that do not exist. Returns a
-    /// token of the plugins for each node.
-    pub fn restrict_nodes(&self, nodes: &[&str]) -> Result<NodeTokens> {
+    /// Applies the part of the component that limits the plugins, and nodes that have only a name. Returns the account
+    /// of the plugins, and its token for each node.
+    pub fn restrict_nodes(&self, nodes: &[&str]) -> Result<(ServiceAccount, NodeTokens)> {
         self.namespace(NAMESPACE)?;
-        for manifest in MANIFESTS.map(deploy) {
-            self.admin().apply(&fs::read_to_string(manifest)?)?;
+        for manifest in ["rbac.yaml", "policies.yaml"] {
+            self.admin().apply(&fs::read_to_string(deploy("components/node-restriction").join(manifest))?)?;
         }
-        let token = |name: &&str| -> Result<(String, Identity)> {
-            let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
-            let created = self.admin().create("/api/v1/nodes", &node)?;
-            ensure!(matches!(created.code, 201 | 409), "{created:?}");
-            Ok(((*name).to_owned(), self.token_of_node(name)?))
-        };
-        nodes.iter().map(token).collect()
+        let account = self.account_of(NAMESPACE, PLUGINS, &[deploy("rbac/calico-cni-plugin.yaml")])?;
+        let mut tokens = NodeTokens::new();
+        for &node in nodes {
+            self.admin().node(node)?;
+            tokens.insert(node.to_owned(), self.token_of_node(node)?);
+        }
+        Ok((account, tokens))
     }
 
     /// Returns a token of the plugins that is bound to a node.
@@ -59,11 +49,9 @@ impl ApiServer {
 
     /// Returns a token of an account that is bound to an object.
     pub fn bound_token(&self, account: &str, kind: &str, name: &str) -> Result<Identity> {
-        let reference = json!({ "apiVersion": "v1", "kind": kind, "name": name });
-        let request = token_request(&json!({ "boundObjectRef": reference }));
+        let request = token_request(json!({ "boundObjectRef": bound_to(kind, name) }));
         let made = self.admin().create(&token_path(NAMESPACE, account), &request)?.success()?;
-        let token = made["status"]["token"].as_str().context("a TokenRequest has no token")?;
-        Ok(Identity::Token(token.to_owned()))
+        token_in(&made).map(Identity::Token)
     }
 
     /// Returns the objects of a group, with a kubeconfig for the plugins of each node and that of the administrator for
@@ -85,20 +73,24 @@ impl ApiServer {
             "apiVersion": version, "kind": "IPAMBlock", "metadata": { "name": "10-65-9-0-30" },
             "spec": {
                 "cidr": "10.65.9.0/30", "affinity": format!("host:{OTHER_NODE}"), "strictAffinity": false,
-                "deleted": false, "allocations": [null, null, null, null], "unallocated": [0, 1, 2, 3], "attributes": [],
+                "deleted": false, "allocations": [null, null, null, null], "unallocated": [0, 1, 2, 3],
+                "attributes": [],
             },
         });
         let affinity = json!({
-            "apiVersion": version, "kind": "BlockAffinity", "metadata": { "name": format!("{OTHER_NODE}-10-65-9-0-30") },
+            "apiVersion": version, "kind": "BlockAffinity",
+            "metadata": { "name": format!("{OTHER_NODE}-10-65-9-0-30") },
             "spec": {
                 "cidr": "10.65.9.0/30", "node": OTHER_NODE, "type": "host", "state": "confirmed",
-                "deleted": if group == ApiGroup::CrdV1 { json!("false") } else { json!(false) },
+                "deleted": deletion_mark(group, false),
             },
         });
         let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "probe" },
-            "spec": { "nodeName": OTHER_NODE, "containers": [{ "name": "c", "image": "none" }] },
+            "spec": {
+                "nodeName": OTHER_NODE, "serviceAccountName": PLUGINS, "containers": [{ "name": "c", "image": "none" }],
+            },
         });
         let annotations = json!({ "metadata": { "annotations": { "probe": "a" } } });
         let dry = |plural: &str| format!("/apis/{version}/{plural}?dryRun=All");
@@ -108,6 +100,11 @@ impl ApiServer {
         await_denial("calico-cni-affinities", || plugins.create(&dry("blockaffinities"), &affinity))?;
         self.admin().delete(&format!("{pods}/probe"))?.success().map(drop)
     }
+}
+
+/// Returns the `boundObjectRef` of a TokenRequest.
+pub fn bound_to(kind: &str, name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": kind, "name": name })
 }
 
 impl Answer {

@@ -1,5 +1,6 @@
-//! An enabled controller whose role is missing: the log names the role once, the other controllers run, and the
-//! controller starts when the role is bound.
+//! An enabled controller whose role is missing starts when the role is bound.
+
+use std::fs;
 
 use integration_tests::controllers::{Controllers, PATIENCE, World, await_that};
 use integration_tests::kubernetes::{Role, with_kubernetes};
@@ -8,8 +9,7 @@ use serde_json::json;
 
 use super::{NAME, NAMESPACE};
 
-/// Waits until `is_so` returns true. The time limit is longer than the pause after which the program asks for its
-/// rights again.
+/// Waits until `is_so` returns true, for longer than the pause after which the program asks for its rights again.
 #[track_caller]
 fn until(controllers: &Controllers, what: &str, is_so: impl Fn() -> bool) {
     let seen = await_that(PATIENCE * 3, || Ok(is_so()));
@@ -40,7 +40,6 @@ fn controller_without_its_role_is_named_once_and_starts_when_the_role_is_bound()
         until(&controllers, "there is a configuration", || !configuration().is_null());
         assert_eq!(named("host-endpoints"), 0, "the controller is off");
 
-        // The controller of host endpoints is enabled at run time.
         world.configure(&json!({ "leakGracePeriod": "1s", "hostEndpoint": { "autoCreate": "Enabled" } }));
         until(&controllers, "the role of the host endpoints is missing", || named("host-endpoints") == 1);
         world.address_left_behind("n1", "10.65.1.0");
@@ -49,11 +48,15 @@ fn controller_without_its_role_is_named_once_and_starts_when_the_role_is_bound()
             audit.of(&account.user).unwrap().into_iter().filter(|one| one.code == Some(403)).collect();
         assert!(refused.is_empty(), "{refused:#?}");
         assert_eq!((named("load-balancer"), named("host-endpoints")), (1, 1));
+        let status = || fs::read_to_string(controllers.status_file()).unwrap();
+        let roles = "not bound: calico-kube-controllers-load-balancer, calico-kube-controllers-host-endpoints";
+        assert!(status().contains(roles), "{}", status());
 
         api.cluster_role(NAME, &role.rules()).unwrap();
         until(&controllers, "the Service has its address", || world.shown("web") == ["10.80.0.7"]);
         until(&controllers, "the node has an endpoint", || !world.calico("hostendpoints", "n1-auto-hep").is_null());
         assert_eq!((named("load-balancer"), named("host-endpoints")), (1, 1));
+        until(&controllers, "the status names no role", || !status().contains("Roles"));
         assert!(controllers.terminate().unwrap().success());
     });
 }

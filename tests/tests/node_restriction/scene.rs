@@ -1,6 +1,7 @@
 //! A cluster of two nodes with `components/node-restriction`, and clients with the tokens of a node.
 
 use anyhow::Result;
+use integration_tests::controllers::deletion_mark;
 use integration_tests::kubernetes::node_restriction::{PLUGINS, await_denial};
 use integration_tests::kubernetes::{
     Answer, ApiServer, Client, Identity, Kubernetes, on_kubernetes, token_path, token_request,
@@ -11,9 +12,7 @@ use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// The namespace of the pods.
 pub(crate) const NAMESPACE: &str = "suite";
-/// The account of the agent.
 const AGENT: &str = "calico-cni";
 
 pub(crate) struct Scene<'a> {
@@ -46,21 +45,16 @@ impl Scene<'_> {
         }
         self.api.namespace(NAMESPACE).unwrap();
         for node in ["node1", "node2"] {
-            self.node(node);
+            self.api.admin().node(node).unwrap();
         }
         self.await_policies();
     }
 
-    /// Waits until each policy refuses a request. The server applies a policy a moment after it was written.
+    /// Waits until each policy is in force, a moment after it was written.
     fn await_policies(&self) {
         self.api.await_node_restriction(self.group, &self.token_of("node1")).unwrap();
         let (agent, tokens) = (self.agent_of("node1"), format!("{}?dryRun=All", token_path(SYSTEM, PLUGINS)));
-        await_denial("calico-cni-tokens", || agent.create(&tokens, &token_request(&json!({})))).unwrap();
-    }
-
-    pub(crate) fn node(&self, name: &str) {
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
-        self.api.admin().apply_object(&node).unwrap();
+        await_denial("calico-cni-tokens", || agent.create(&tokens, &token_request(json!({})))).unwrap();
     }
 
     pub(crate) fn pod(&self, node: &str, name: &str) {
@@ -80,7 +74,7 @@ impl Scene<'_> {
         self.api.token_of_node(node).unwrap()
     }
 
-    /// Creates a pod of the agent on a node, and returns a client with the token that kubelet mounts in this pod.
+    /// Creates a pod of the agent on a node, and returns a client with that pod's token.
     pub(crate) fn agent_of(&self, node: &str) -> Client {
         let name = format!("{AGENT}-{node}");
         let containers = json!([{ "name": "c", "image": "none" }]);
@@ -96,8 +90,12 @@ impl Scene<'_> {
         format!("/apis/{}/{plural}", self.group.api_version())
     }
 
-    /// Returns a block with four addresses. `allocations` has the node of each address in use; `owner` is empty for a
-    /// block without an affinity.
+    /// Returns the URL path of a Calico object.
+    pub(crate) fn object_path(&self, plural: &str, name: &str) -> String {
+        format!("{}/{name}", self.path(plural))
+    }
+
+    /// Returns a block with four addresses. `allocations` has the node of each address in use; `owner` may be empty.
     pub(crate) fn block(&self, cidr: &str, owner: &str, allocations: &[&str]) -> Value {
         let taken = allocations.len();
         let indexes: Vec<Option<usize>> = (0..4).map(|index| (index < taken).then_some(index)).collect();
@@ -117,22 +115,17 @@ impl Scene<'_> {
 
     /// Returns a confirmed affinity.
     pub(crate) fn affinity(&self, node: &str, cidr: &str) -> Value {
-        let spec =
-            json!({ "state": "confirmed", "node": node, "type": "host", "cidr": cidr, "deleted": self.mark(false) });
+        let mark = deletion_mark(self.group, false);
+        let spec = json!({ "state": "confirmed", "node": node, "type": "host", "cidr": cidr, "deleted": mark });
         self.calico("BlockAffinity", &format!("{node}-{}", dashed(cidr)), spec)
     }
 
-    /// Returns the mark of deletion of an affinity, which is a text in v1.
-    pub(crate) fn mark(&self, deleted: bool) -> Value {
-        if self.group == ApiGroup::CrdV1 { json!(deleted.to_string()) } else { json!(deleted) }
-    }
-
-    /// Returns an object of a kind of Calico's, and does not store it.
+    /// Returns an object, and does not store it.
     pub(crate) fn calico(&self, kind: &str, name: &str, spec: Value) -> Value {
         json!({ "apiVersion": self.group.api_version(), "kind": kind, "metadata": { "name": name }, "spec": spec })
     }
 
-    /// Reads the object at a path as the administrator, changes it by `edit`, and replaces it as `client`.
+    /// Changes the object at a path by `edit` and replaces it as `client`.
     pub(crate) fn change(&self, client: &Client, path: &str, edit: impl FnOnce(&mut Value)) -> Result<Answer> {
         let mut object = self.api.admin().get(path)?.success()?;
         edit(&mut object);
@@ -149,7 +142,6 @@ pub(crate) fn status_path(pod: &str) -> String {
     format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}/status")
 }
 
-/// Expects that a policy refuses a request.
 #[track_caller]
 pub(crate) fn assert_denied(answer: Result<Answer>, policy: &str) {
     let answer = answer.unwrap();

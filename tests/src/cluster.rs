@@ -21,7 +21,9 @@ mod faulty;
 mod kubernetes;
 
 pub use faulty::{Faulty, points};
-pub use kubernetes::{ControlPlane, NAMESPACE, on_api_server, on_each_group, on_installation, pod_path};
+pub use kubernetes::{
+    ControlPlane, NAMESPACE, on_api_server, on_each_group, on_installation, on_restricted_api_server, pod_path,
+};
 
 /// Turns each named function, `fn(&Cluster)`, into one test on etcd and one on the embedded datastore.
 #[macro_export]
@@ -104,12 +106,17 @@ impl<'h> Cluster<'h> {
         conf(&self.store, node, more)
     }
 
-    /// Creates the network namespace of the n-th pod and, on an API server, the Pod object.
+    /// Creates the network namespace of the n-th pod and, on an API server, the Pod object on `node1`.
     pub fn pod(&self, number: usize) -> Pod {
+        self.pod_on(kubernetes::NODE, number)
+    }
+
+    /// Creates the n-th pod as [`Cluster::pod`] does, on another node.
+    pub fn pod_on(&self, node: &str, number: usize) -> Pod {
         let name = format!("pod{number}");
         let object = match &self.store {
             Store::Kubernetes(objects) => {
-                kubernetes::create_pod(objects.client(), &name);
+                kubernetes::create_pod(objects.client(), node, &name);
                 Some(name.clone())
             }
             Store::Etcd(_) | Store::Local(_) => None,

@@ -96,7 +96,7 @@ pub fn conf(store: &Store, node: &str, more: Value) -> Value {
         "nodename_file_optional": true, "ipam": { "type": "calico-ipam" },
     });
     if let (Some(keys), Value::Object(more)) = (conf.as_object_mut(), more) {
-        keys.extend(store.conf());
+        keys.extend(store.conf_of(node));
         if let Store::Kubernetes(_) = store {
             keys.insert("policy".into(), json!({ "type": "k8s" }));
         }

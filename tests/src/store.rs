@@ -73,13 +73,24 @@ impl Store {
         keys.as_object().cloned().unwrap_or_default()
     }
 
-    /// Returns a configuration with the keys of this datastore in place of the recorded ones, if there are any.
+    /// Returns the keys of a network configuration of a node that select this datastore.
+    pub fn conf_of(&self, node: &str) -> Map<String, Value> {
+        let mut keys = self.conf();
+        if let Store::Kubernetes(objects) = self {
+            keys.insert("kubernetes".into(), json!({ "kubeconfig": objects.kubeconfig_of(node) }));
+        }
+        keys
+    }
+
+    /// Returns a configuration with the keys of this datastore, for the configuration's node, in place of the recorded
+    /// ones, if there are any.
     pub fn reconfigured(&self, conf: &Value) -> Value {
         let mut conf = conf.clone();
+        let node = conf["nodename"].as_str().unwrap_or_default().to_owned();
         if let Some(keys) = conf.as_object_mut().filter(|keys| keys.contains_key("datastore_type")) {
             keys.remove("datastore_type");
             keys.remove("etcd_endpoints");
-            keys.extend(self.conf());
+            keys.extend(self.conf_of(&node));
         }
         conf
     }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use integration_tests::cluster::{Cluster, Pod, handle, on_api_server};
+use integration_tests::cluster::{Cluster, Pod, handle, on_api_server, on_restricted_api_server};
 use integration_tests::content::Content;
 use integration_tests::kernel;
 use integration_tests::on_each_datastore;
@@ -27,9 +27,14 @@ fn content(cidr: &str, block_size: u8) -> Content {
     (0..NODES).fold(Content::ready().pool("pool4", cidr, block_size), |c, n| c.node(&format!("node{n}")))
 }
 
-/// Runs a CNI command for every pod, [`PROCESSES`] at a time, spread over [`NODES`] nodes.
+/// Returns the node of a pod. The pods are spread over [`NODES`] nodes.
+fn node_of(number: usize) -> String {
+    format!("node{}", number % NODES)
+}
+
+/// Runs a CNI command for every pod on its node, [`PROCESSES`] at a time.
 fn all_at_once(cluster: &Cluster<'_>, verb: &str, pods: &[(usize, Pod)]) -> Vec<(usize, Outcome)> {
-    at_a_time(PROCESSES, cluster, verb, pods, |number| format!("node{}", number % NODES))
+    at_a_time(PROCESSES, cluster, verb, pods, node_of)
 }
 
 fn at_a_time(
@@ -55,8 +60,8 @@ fn at_a_time(
     outcomes.into_inner().unwrap()
 }
 
-fn pods(cluster: &Cluster<'_>, count: usize) -> Vec<(usize, Pod)> {
-    (0..count).map(|number| (number, cluster.pod(number))).collect()
+fn pods(cluster: &Cluster<'_>, count: usize, node: impl Fn(usize) -> String) -> Vec<(usize, Pod)> {
+    (0..count).map(|number| (number, cluster.pod_on(&node(number), number))).collect()
 }
 
 fn address(result: &Value) -> String {
@@ -78,7 +83,7 @@ fn assert_held(cluster: &Cluster<'_>, pods: &[(usize, Pod)]) {
 
 fn two_hundred_concurrent_pods_get_unique_addresses_in_two_blocks(cluster: &Cluster<'_>) {
     cluster.load(&content("10.65.0.0/24", 25));
-    let pods = pods(cluster, PODS);
+    let pods = pods(cluster, PODS, node_of);
     let added = all_at_once(cluster, "ADD", &pods);
     let addresses: BTreeSet<String> = added.iter().map(|(_, outcome)| address(&outcome.success())).collect();
     assert_eq!(addresses.len(), PODS, "an address was given twice");
@@ -110,7 +115,7 @@ fn two_hundred_concurrent_pods_get_unique_addresses_in_two_blocks(cluster: &Clus
 
 fn two_small_blocks_serve_exactly_as_many_pods_as_addresses(cluster: &Cluster<'_>) {
     cluster.load(&content("10.65.0.0/25", 26));
-    let pods = pods(cluster, PODS);
+    let pods = pods(cluster, PODS, node_of);
     let (served, refused): (Vec<_>, Vec<_>) =
         all_at_once(cluster, "ADD", &pods).into_iter().partition(|(_, outcome)| outcome.exit == Some(0));
     let addresses: BTreeSet<String> = served.iter().map(|(_, outcome)| address(&outcome.success())).collect();
@@ -163,8 +168,9 @@ fn hundred_concurrent_pods_on_an_api_server_get_unique_addresses() {
     const AT_ONCE: usize = 100;
     on_api_server(ApiGroup::CrdV1, |cluster, _| {
         cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26));
-        let pods = pods(cluster, AT_ONCE);
-        let at_once = |verb| at_a_time(AT_ONCE, cluster, verb, &pods, |_| "node1".to_owned());
+        let node = |_: usize| "node1".to_owned();
+        let pods = pods(cluster, AT_ONCE, node);
+        let at_once = |verb| at_a_time(AT_ONCE, cluster, verb, &pods, node);
         let added = at_once("ADD");
         let addresses: BTreeSet<String> = added.iter().map(|(_, outcome)| address(&outcome.success())).collect();
         assert_eq!(addresses.len(), AT_ONCE, "an address was given twice");
@@ -177,4 +183,14 @@ fn hundred_concurrent_pods_on_an_api_server_get_unique_addresses() {
 #[test]
 fn only_address_of_a_pool_passes_from_pod_to_pod_on_an_api_server() {
     on_api_server(ApiGroup::CrdV1, |cluster, _| only_address_of_a_pool_passes_from_pod_to_pod(cluster));
+}
+
+/// Each node has a token of its own, and policies keep the blocks of a node from the others, which only borrow.
+#[test]
+fn two_small_blocks_serve_four_nodes_with_node_restriction() {
+    let nodes: Vec<String> = (0..NODES).map(node_of).collect();
+    let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+    on_restricted_api_server(ApiGroup::CrdV1, &nodes, |cluster, _| {
+        two_small_blocks_serve_exactly_as_many_pods_as_addresses(cluster);
+    });
 }

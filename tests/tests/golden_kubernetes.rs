@@ -2,11 +2,9 @@
 
 use anyhow::Result;
 use integration_tests::golden::cluster;
-use integration_tests::golden::recording::{self, Recording};
+use integration_tests::golden::recording;
 use integration_tests::golden::replay::{Lab, replay};
-use integration_tests::kubernetes::{
-    ApiServer, Audit, Kubernetes, Objects, Role, ServiceAccount, on_kubernetes, with_kubernetes,
-};
+use integration_tests::kubernetes::{ApiServer, ENDPOINT, Kubernetes, Objects, Role, on_kubernetes, with_kubernetes};
 use integration_tests::namespaces::Host;
 use integration_tests::plugin::Plugins;
 use integration_tests::store::Store;
@@ -32,6 +30,17 @@ fn replay_of_kdd3_recordings_with_upstreams_role_equals_upstream() {
     replay_folder("kdd3", ApiGroup::V3, Role::upstreams);
 }
 
+/// Each call has the token of its node, which `deploy/components/node-restriction` limits.
+#[test]
+fn replay_of_kdd1_recordings_with_node_restriction_equals_upstream() {
+    replay_folder_restricted("kdd1", ApiGroup::CrdV1);
+}
+
+#[test]
+fn replay_of_kdd3_recordings_with_node_restriction_equals_upstream() {
+    replay_folder_restricted("kdd3", ApiGroup::V3);
+}
+
 /// Calico's data are in etcd, which here is also the API server's etcd.
 #[test]
 fn replay_of_kubernetes_on_etcd_recording_equals_upstream() {
@@ -45,7 +54,7 @@ fn replay_of_kubernetes_on_etcd_recording_equals_upstream() {
         let lab = Lab { host, plugins: &plugins, store: &store, kubernetes: Some(api.admin()) };
         let name = "k8s-on-etcd";
         replay(&recording::read("etcd", name).unwrap(), &lab).unwrap();
-        assert_nothing_refused(&audit, &user);
+        audit.assert_nothing_refused(&user.user);
         let used = Role::used_by(&audit.of(&user.user).unwrap());
         assert_eq!(used.to_string(), "get namespaces\nget pods\n", "this mode needs little of the role");
     });
@@ -59,37 +68,51 @@ fn replay_folder(folder: &str, group: ApiGroup, role: fn() -> Result<Role>) {
         cluster::prepare(api).unwrap();
         let user = api.cni_user().unwrap();
         api.grant(&user, &role().unwrap()).unwrap();
-        let audit = api.audit().unwrap();
-        let mut wrong = String::new();
-        for name in recording::names(folder).unwrap() {
-            let recording = recording::read(folder, &name).unwrap();
-            if let Err(error) = replay_one(&recording, host, api, &user, group) {
-                wrong += &format!("{folder}/{name}: {error:#}\n");
-            }
-            cluster::clear(api, group).unwrap();
-        }
-        assert!(wrong.is_empty(), "{wrong}");
-        assert_nothing_refused(&audit, &user);
+        replay_all(folder, group, host, api, &user.user, |host| {
+            let kubeconfig = cluster::write_kubeconfig(host, api, &user.identity)?;
+            Ok(Objects::new(api.admin(), group, kubeconfig))
+        });
     });
 }
 
-fn replay_one(
-    recording: &Recording,
-    host: &Host,
-    api: &ApiServer,
-    user: &ServiceAccount,
-    group: ApiGroup,
-) -> Result<()> {
-    host.reinstalled(|host| {
-        let kubeconfig = cluster::write_kubeconfig(host, api, &user.identity)?;
-        let store = Store::Kubernetes(Objects::new(api.admin(), group, kubeconfig));
-        replay(recording, &Lab { host, plugins: &Plugins::locate()?, store: &store, kubernetes: Some(api.admin()) })
-    })
+/// Replays a folder with the tokens of `components/node-restriction`.
+fn replay_folder_restricted(folder: &str, group: ApiGroup) {
+    on_kubernetes(|host, kubernetes| {
+        let api = &kubernetes.api;
+        api.define(group.api_version()).unwrap();
+        let (account, tokens) = api.restrict_nodes(&cluster::NODES).unwrap();
+        // Adds the ranges of the nodes, which cannot be removed afterwards.
+        cluster::prepare(api).unwrap();
+        api.await_node_restriction(group, &tokens[cluster::NODES[0]]).unwrap();
+        replay_all(folder, group, host, api, &account.user, |_| api.objects_of_nodes(group, ENDPOINT, &tokens));
+    });
 }
 
-/// A request that is denied without an effect on the result is superfluous.
-fn assert_nothing_refused(audit: &Audit, user: &ServiceAccount) {
-    let mut requests = audit.of(&user.user).unwrap();
-    requests.retain(|request| matches!(request.code, Some(401 | 403)));
-    assert!(requests.is_empty(), "{requests:#?}");
+/// Replays a folder with the kubeconfigs that `objects` writes to each new host. Expects that the server refuses no
+/// request of `user`, the user in these kubeconfigs.
+fn replay_all(
+    folder: &str,
+    group: ApiGroup,
+    host: &Host,
+    api: &ApiServer,
+    user: &str,
+    objects: impl Fn(&Host) -> Result<Objects> + Sync,
+) {
+    let audit = api.audit().unwrap();
+    let mut wrong = String::new();
+    for name in recording::names(folder).unwrap() {
+        let recording = recording::read(folder, &name).unwrap();
+        let replayed = host.reinstalled(|host| {
+            let store = Store::Kubernetes(objects(host)?);
+            let plugins = Plugins::locate()?;
+            replay(&recording, &Lab { host, plugins: &plugins, store: &store, kubernetes: Some(api.admin()) })
+        });
+        if let Err(error) = replayed {
+            wrong += &format!("{folder}/{name}: {error:#}\n");
+        }
+        cluster::clear(api, group).unwrap();
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(!audit.of(user).unwrap().is_empty(), "{user} sent no request");
+    audit.assert_nothing_refused(user);
 }

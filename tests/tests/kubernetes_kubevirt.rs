@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use integration_tests::cluster::{Cluster, ControlPlane, NAMESPACE, Pod, on_api_server, pod_path};
+use integration_tests::cluster::{Cluster, ControlPlane, NAMESPACE, Pod, on_restricted_api_server, pod_path};
 use integration_tests::command::ip;
 use integration_tests::content::{Content, container_id};
 use integration_tests::kernel;
@@ -52,16 +52,18 @@ impl<'a> Machine<'a> {
         self.instance_uid = Self::create(self.client, "VirtualMachineInstance", owners);
     }
 
-    /// Creates a pod of the VMI and its sandbox. With a migration job, the pod is the target of a migration.
+    /// Creates a pod of the VMI and its sandbox. With a migration job, the pod is the target of a migration, on another
+    /// node.
     fn pod(&self, cluster: &Cluster<'_>, number: usize, job: Option<&str>) -> Pod {
         let (name, sandbox) = (format!("virt-launcher-vm1-{number}"), format!("vm{number}"));
         let owner = json!({ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "vm1",
                             "uid": self.instance_uid, "controller": true });
+        let node = if job.is_some() { "node2" } else { "node1" };
         let labels = job.map_or(json!({}), |job| json!({ "kubevirt.io/migrationJobUID": job }));
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": { "name": name, "namespace": NAMESPACE, "labels": labels, "ownerReferences": [owner] },
-            "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
+            "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "none" }] },
         });
         let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
         self.client.create(&pods, &pod).unwrap().success().unwrap();
@@ -71,7 +73,7 @@ impl<'a> Machine<'a> {
 }
 
 fn on_cluster(test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
-    on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
+    on_restricted_api_server(ApiGroup::CrdV1, &["node1", "node2"], |cluster, control_plane| {
         control_plane.servers.api.define_machines().unwrap();
         cluster.load(&Content::dual_stack());
         test(cluster, control_plane);
@@ -79,8 +81,17 @@ fn on_cluster(test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
 }
 
 fn conf(cluster: &Cluster<'_>) -> Value {
+    conf_of(cluster, "node1")
+}
+
+/// Returns the configuration of the node with the targets of migrations.
+fn conf_of_target(cluster: &Cluster<'_>) -> Value {
+    conf_of(cluster, "node2")
+}
+
+fn conf_of(cluster: &Cluster<'_>, node: &str) -> Value {
     let ipam = json!({ "type": "calico-ipam", "assign_ipv6": "true" });
-    cluster.conf("node1", json!({ "ipam": ipam, "policy": { "type": "k8s" } }))
+    cluster.conf(node, json!({ "ipam": ipam, "policy": { "type": "k8s" } }))
 }
 
 fn addresses(result: &Value) -> Vec<String> {
@@ -149,15 +160,15 @@ fn vmi_keeps_its_addresses_from_pod_to_pod() {
 fn vmi_keeps_its_addresses_in_a_live_migration() {
     on_cluster(|cluster, control_plane| {
         let machine = Machine::new(control_plane.servers.api.admin());
-        let mut conf = conf(cluster);
+        let (conf, conf_there) = (conf(cluster), conf_of_target(cluster));
         let source = machine.pod(cluster, 1, None);
         let target = machine.pod(cluster, 2, Some("job"));
-        let error = cluster.verb("ADD", &target, &conf).run().unwrap().error();
+        let error = cluster.verb("ADD", &target, &conf_there).run().unwrap().error();
         assert!(error.msg.contains(&format!("no IP allocated to VM handle {HANDLE}")), "{error:?}");
 
         let here = cluster.add(&source, &conf);
         let before = kernel::host().unwrap()["routes"].clone();
-        let there = cluster.add(&target, &conf);
+        let there = cluster.add(&target, &conf_there);
         assert_eq!((addresses(&there), there.get("routes")), (addresses(&here), None));
         assert_eq!(owners(cluster), owned_by("1", "2"));
         // The host's routes lead to the source. Felix moves them later.
@@ -168,7 +179,8 @@ fn vmi_keeps_its_addresses_in_a_live_migration() {
             routes.filter(|route| !route["dst"].to_string().contains("fe80")).cloned().collect()
         };
         assert_eq!(leading(&kernel::host().unwrap()["routes"]), leading(&before));
-        for (pod, result) in [(&source, &here), (&target, &there)] {
+        for (pod, conf, result) in [(&source, &conf, &here), (&target, &conf_there, &there)] {
+            let mut conf = conf.clone();
             conf["prevResult"] = result.clone();
             cluster.verb("CHECK", pod, &conf).run().unwrap().success();
         }
@@ -179,7 +191,7 @@ fn vmi_keeps_its_addresses_in_a_live_migration() {
         machine.delete("virtualmachines");
         cluster.delete(&source, &conf);
         assert_eq!(owners(cluster), owned_by("", "2"));
-        cluster.delete(&target, &conf);
+        cluster.delete(&target, &conf_there);
         assert_eq!(owners(cluster), None);
         cluster.assert_nothing_left();
     });
@@ -308,7 +320,7 @@ fn unknown_vmi_fails_the_add_and_disabled_persistence_uses_the_pod_handle() {
         let instance = client.get(&path).unwrap().success().unwrap();
         machine.instance_uid = instance["metadata"]["uid"].as_str().unwrap().to_owned();
         let target = machine.pod(cluster, 2, Some("job"));
-        let error = cluster.verb("ADD", &target, &conf).run().unwrap().error();
+        let error = cluster.verb("ADD", &target, &conf_of_target(cluster)).run().unwrap().error();
         assert!(error.msg.contains("KubeVirtVMAddressPersistence is disabled"), "{error:?}");
         cluster.remove_pod(&target);
         let source = machine.pod(cluster, 3, None);
@@ -351,24 +363,24 @@ fn plugin_user_needs_and_uses_the_kubevirt_permissions() {
 fn calico_ipam_alone_moves_vmi_addresses_between_pods() {
     on_cluster(|cluster, control_plane| {
         let machine = Machine::new(control_plane.servers.api.admin());
-        let conf = conf(cluster);
+        let (conf, conf_there) = (conf(cluster), conf_of_target(cluster));
         let verb = |verb: &str, pod: &Pod, conf: &Value| {
             let call = cluster.plugins.verb("calico-ipam", verb, &pod.container_id, &pod.netns, conf);
             call.env("CNI_ARGS", pod.args()).run().unwrap().success()
         };
         let (source, target) = (machine.pod(cluster, 1, None), machine.pod(cluster, 2, Some("job")));
         let here = verb("ADD", &source, &conf);
-        let there = verb("ADD", &target, &conf);
+        let there = verb("ADD", &target, &conf_there);
         assert_eq!((addresses(&there), there.get("routes")), (addresses(&here), None));
         assert_eq!(owners(cluster), owned_by("1", "2"));
-        let mut checked = conf.clone();
+        let mut checked = conf_there.clone();
         checked["prevResult"] = there;
         verb("CHECK", &target, &checked);
         verb("DEL", &source, &conf);
         assert_eq!(owners(cluster), owned_by("", "2"));
         // A pod that the API server does not have cannot be identified.
         control_plane.servers.api.admin().delete(&pod_path("virt-launcher-vm1-2")).unwrap().success().unwrap();
-        verb("DEL", &target, &conf);
+        verb("DEL", &target, &conf_there);
         assert_eq!(owners(cluster), owned_by("", "2"));
         let next = machine.pod(cluster, 3, None);
         verb("ADD", &next, &conf);

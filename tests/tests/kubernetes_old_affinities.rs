@@ -1,7 +1,7 @@
 //! Affinities of releases that wrote no labels. As in upstream, an ADD with requested addresses labels the affinities
 //! of its node (IPAM-152), once (IPAM-47).
 
-use integration_tests::cluster::{Cluster, on_api_server};
+use integration_tests::cluster::{Cluster, on_restricted_api_server};
 use integration_tests::content::Content;
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
@@ -32,7 +32,7 @@ fn labels(cluster: &Cluster<'_>, path: &str) -> Value {
 }
 
 fn get_labels_once(group: ApiGroup) {
-    on_api_server(group, |cluster, _| {
+    on_restricted_api_server(group, &["node1"], |cluster, _| {
         cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/24", 26));
         let own = write_old(cluster, group, "node1", "10.65.0.64/26");
         let anothers = write_old(cluster, group, "node2", "10.65.0.0/26");

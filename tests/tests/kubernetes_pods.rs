@@ -1,14 +1,14 @@
-//! Pods of a real API server, with calls as from a kubelet.
+//! Pods of a real API server with `components/node-restriction`, with calls as from a kubelet.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use integration_tests::kernel;
 use integration_tests::kubernetes::{ApiServer, Kubernetes, on_kubernetes};
 use integration_tests::namespaces::{Host, NETNS_DIR};
 use integration_tests::plugin::{Call, Plugins};
+use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-const GROUPS: [&str; 2] = ["crd.projectcalico.org/v1", "projectcalico.org/v3"];
 const POD: &str = "/api/v1/namespaces/golden/pods/web-1";
 /// `cali` and the beginning of the SHA-1 of `golden.web-1`, as in upstream.
 const HOST_LINK: &str = "calie4cf1310d2b";
@@ -18,6 +18,8 @@ struct Cluster<'a> {
     api: &'a ApiServer,
     group: &'static str,
     plugins: Plugins,
+    /// The kubeconfig with the token of the node.
+    kubeconfig: PathBuf,
 }
 
 impl Cluster<'_> {
@@ -25,7 +27,7 @@ impl Cluster<'_> {
         json!({
             "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error",
             "datastore_type": "kubernetes", "calico_api_group": self.group,
-            "kubernetes": { "kubeconfig": self.api.admin_kubeconfig() },
+            "kubernetes": { "kubeconfig": self.kubeconfig },
             "nodename": "node1", "nodename_file_optional": true,
             "ipam": { "type": "calico-ipam" }, "policy": { "type": "k8s" },
         })
@@ -64,13 +66,18 @@ impl Cluster<'_> {
     }
 }
 
+/// Runs a test once for each API group. Expects that the server refuses no request of the plugins.
 fn on_each_group(test: impl Fn(&Cluster<'_>) + Send + Sync) {
     on_kubernetes(|host, Kubernetes { api, .. }| {
         api.namespace("golden").unwrap();
-        api.admin().node("node1").unwrap();
+        let (account, tokens) = api.restrict_nodes(&["node1"]).unwrap();
+        let token = &tokens["node1"];
+        let kubeconfig = api.kubeconfig("node1", token).unwrap();
         host.add_uplink().unwrap();
-        for group in GROUPS {
-            api.define(group).unwrap();
+        for group in [ApiGroup::CrdV1, ApiGroup::V3] {
+            api.define(group.api_version()).unwrap();
+            api.await_node_restriction(group, token).unwrap();
+            let group = group.api_version();
             for object in [
                 json!({ "apiVersion": group, "kind": "ClusterInformation", "metadata": { "name": "default" },
                         "spec": { "datastoreReady": true } }),
@@ -81,8 +88,10 @@ fn on_each_group(test: impl Fn(&Cluster<'_>) + Send + Sync) {
             ] {
                 api.admin().apply_object(&object).unwrap();
             }
-            let cluster = Cluster { host, api, group, plugins: Plugins::locate().unwrap() };
-            test(&cluster);
+            let (plugins, kubeconfig) = (Plugins::locate().unwrap(), kubeconfig.clone());
+            let audit = api.audit().unwrap();
+            test(&Cluster { host, api, group, plugins, kubeconfig });
+            audit.assert_nothing_refused(&account.user);
         }
     });
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::Cluster;
 use crate::content::Content;
+use crate::kubernetes::node_restriction::NodeTokens;
 use crate::kubernetes::{ApiServer, Client, Kubernetes, Objects, ServiceAccount, on_kubernetes};
 use crate::namespaces::Host;
 use crate::plugin::Plugins;
@@ -16,8 +17,11 @@ use crate::store::Store;
 /// The Kubernetes namespace of every pod.
 pub const NAMESPACE: &str = "suite";
 
-/// The node of every pod.
-const NODE: &str = "node1";
+/// The node of every pod without a node of its own.
+pub(super) const NODE: &str = "node1";
+
+/// The nodes of [`on_each_group`].
+const NODES: [&str; 2] = [NODE, "node2"];
 
 /// The additional parts of a cluster on an API server.
 #[derive(Debug)]
@@ -26,8 +30,10 @@ pub struct ControlPlane<'k> {
     pub servers: &'k mut Kubernetes,
     /// The server in the plugins' kubeconfig. A test connects to the API server directly.
     pub proxy: Arc<Proxy>,
-    /// The service account of the plugins, which may do everything.
+    /// The service account of the plugins. The account of [`on_api_server`] may do everything.
     pub account: ServiceAccount,
+    /// The token of each node with `components/node-restriction`.
+    tokens: NodeTokens,
 }
 
 /// Runs a test with an API server that serves Calico's objects in one API group.
@@ -39,16 +45,33 @@ pub fn on_api_server(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut Contr
     });
 }
 
-/// Runs a test once for each API group, one after the other on one API server.
+/// Runs a test with an API server that has `components/node-restriction`. The configuration of each of `nodes` has a
+/// kubeconfig with a token that is bound to this node.
+pub fn on_restricted_api_server(
+    group: ApiGroup,
+    nodes: &[&str],
+    test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send,
+) {
+    on_kubernetes(|host, servers| {
+        let mut control_plane = ControlPlane::restricted(servers, nodes);
+        let cluster = Cluster::with(host, |_| Ok(control_plane.store(group))).unwrap();
+        test(&cluster, &mut control_plane);
+    });
+}
+
+/// Runs a test once for each API group, one after the other on one API server with `components/node-restriction` and
+/// the nodes `node1` and `node2`. Expects that the server refuses no request of the plugins.
 pub fn on_each_group(test: impl Fn(&Cluster<'_>, &mut ControlPlane<'_>) + Send + Sync) {
     on_kubernetes(|host, servers| {
         host.add_uplink().unwrap();
-        let mut control_plane = ControlPlane::of(servers);
+        let mut control_plane = ControlPlane::restricted(servers, &NODES);
         for group in [ApiGroup::CrdV1, ApiGroup::V3] {
             let on_new_host = |host: &Host| {
-                // The plugins' kubeconfig is a file of the new host, so each run writes its own.
+                // The plugins' kubeconfigs are files of the new host, so each run writes its own.
                 let cluster = Cluster { host, plugins: Plugins::locate()?, store: control_plane.store(group) };
+                let audit = control_plane.servers.api.audit()?;
                 test(&cluster, &mut control_plane);
+                audit.assert_nothing_refused(&control_plane.account.user);
                 cluster.store.clear()
             };
             host.reinstalled(on_new_host).unwrap();
@@ -80,22 +103,33 @@ impl<'k> ControlPlane<'k> {
         let account = servers.api.service_account("kube-system", "plugin").unwrap();
         servers.api.bind(&account, "cluster-admin").unwrap();
         servers.api.namespace(NAMESPACE).unwrap();
-        ControlPlane { servers, proxy, account }
+        ControlPlane { servers, proxy, account, tokens: NodeTokens::new() }
+    }
+
+    fn restricted(servers: &'k mut Kubernetes, nodes: &[&str]) -> ControlPlane<'k> {
+        let proxy = Arc::new(servers.api.proxy().unwrap());
+        let (account, tokens) = servers.api.restrict_nodes(nodes).unwrap();
+        servers.api.namespace(NAMESPACE).unwrap();
+        ControlPlane { servers, proxy, account, tokens }
     }
 
     /// Defines the group's resources if necessary.
     fn store(&self, group: ApiGroup) -> Store {
         let api = &self.servers.api;
         api.define(group.api_version()).unwrap();
+        if let Some(token) = self.tokens.values().next() {
+            api.await_node_restriction(group, token).unwrap();
+            return Store::Kubernetes(api.objects_of_nodes(group, &self.proxy.endpoint(), &self.tokens).unwrap());
+        }
         let kubeconfig = api.kubeconfig_to(&self.proxy.endpoint(), "plugin", &self.account.identity).unwrap();
         Store::Kubernetes(Objects::new(api.admin(), group, kubeconfig))
     }
 }
 
-pub(super) fn create_pod(client: &Client, name: &str) {
+pub(super) fn create_pod(client: &Client, node: &str, name: &str) {
     let pod: Value = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE },
-        "spec": { "nodeName": NODE, "containers": [{ "name": "c", "image": "none" }] },
+        "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "none" }] },
     });
     let made = client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod).unwrap();
     assert!(matches!(made.code, 201 | 409), "{made:?}");

@@ -18,7 +18,7 @@ use crate::namespaces::Host;
 pub const NAMESPACE: &str = "golden";
 
 /// The nodes in the recorded calls.
-const NODES: [&str; 2] = ["node1", "node2"];
+pub const NODES: [&str; 2] = ["node1", "node2"];
 
 const KUBECONFIG: &str = "pki/admin.kubeconfig";
 

@@ -87,6 +87,15 @@ impl Audit {
         Ok(self.requests()?.into_iter().filter(|request| request.user == user).collect())
     }
 
+    /// Expects that the server refused no request of a user. A refused request without an effect on the result would be
+    /// superfluous.
+    #[track_caller]
+    pub fn assert_nothing_refused(&self, user: &str) {
+        let mut requests = self.of(user).unwrap();
+        requests.retain(|request| matches!(request.code, Some(401 | 403)));
+        assert!(requests.is_empty(), "{requests:#?}");
+    }
+
     /// Returns every request as text, see [`Request`].
     pub fn lines(&self) -> Result<Vec<String>> {
         Ok(self.requests()?.iter().map(Request::to_string).collect())

@@ -24,6 +24,7 @@ mod cni_user;
 mod definitions;
 mod identity;
 mod manifest;
+pub mod node_restriction;
 mod objects;
 mod programs;
 mod role;

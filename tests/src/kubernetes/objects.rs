@@ -21,12 +21,19 @@ pub struct Objects {
     client: Client,
     group: ApiGroup,
     kubeconfig: PathBuf,
+    of_nodes: BTreeMap<String, PathBuf>,
 }
 
 impl Objects {
     /// Returns the objects of a group, as `client` may access them. The plugins use `kubeconfig`.
     pub fn new(client: &Client, group: ApiGroup, kubeconfig: PathBuf) -> Objects {
-        Objects { client: client.clone(), group, kubeconfig }
+        Objects { client: client.clone(), group, kubeconfig, of_nodes: BTreeMap::new() }
+    }
+
+    /// Returns these objects with a kubeconfig for the plugins of each node.
+    #[must_use]
+    pub fn with_kubeconfigs(self, of_nodes: BTreeMap<String, PathBuf>) -> Objects {
+        Objects { of_nodes, ..self }
     }
 
     /// Returns the client.
@@ -39,9 +46,20 @@ impl Objects {
         self.group
     }
 
-    /// Returns the path of the plugins' kubeconfig.
+    /// Returns the path of the kubeconfig of all programs without a kubeconfig of their node.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
+    }
+
+    /// Returns the path of the kubeconfig of a node's plugins.
+    ///
+    /// # Panics
+    /// Panics if only other nodes have a kubeconfig of their own.
+    pub fn kubeconfig_of(&self, node: &str) -> &Path {
+        if self.of_nodes.is_empty() {
+            return &self.kubeconfig;
+        }
+        self.of_nodes.get(node).unwrap_or_else(|| panic!("the node {node:?} has no kubeconfig"))
     }
 
     /// Creates each object, without the fields that only the server sets.

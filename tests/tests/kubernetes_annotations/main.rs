@@ -1,4 +1,5 @@
-//! Annotations of pods and namespaces, and settings that only pods have, in both API groups.
+//! Annotations of pods and namespaces, and settings that only pods have, with `components/node-restriction`, in both
+//! API groups.
 
 mod addresses;
 mod interface;

@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::journal::journal_entries;
 use integration_tests::kubernetes::Identity;
+use integration_tests::kubernetes::node_restriction::PLUGINS;
+use integration_tests::manifests::NAMESPACE as SYSTEM;
 use integration_tests::namespaces::NETNS_DIR;
 use integration_tests::plugin::{Outcome, Plugins};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use crate::scene::{NAMESPACE, PLUGINS, SYSTEM, Scene, restricted};
+use crate::scene::{NAMESPACE, Scene, restricted};
 
 /// The plugins of a node. All nodes of a test share its private host.
 struct Node<'s> {

@@ -1,19 +1,18 @@
 //! A cluster of two nodes with `components/node-restriction`, and clients with the tokens of a node.
 
 use anyhow::Result;
-use integration_tests::controllers::{PATIENCE, await_that, deletion_mark};
+use integration_tests::controllers::deletion_mark;
+use integration_tests::kubernetes::node_restriction::{PLUGINS, await_denial};
 use integration_tests::kubernetes::{
-    Answer, ApiServer, Client, Identity, Kubernetes, on_kubernetes, token_in, token_path, token_request,
+    Answer, ApiServer, Client, Identity, Kubernetes, on_kubernetes, token_path, token_request,
 };
-use integration_tests::manifests::{compose, kustomizers};
+use integration_tests::manifests::{NAMESPACE as SYSTEM, compose, kustomizers};
 use integration_tests::namespaces::Host;
 use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-pub(crate) const SYSTEM: &str = "kube-system";
 pub(crate) const NAMESPACE: &str = "suite";
-pub(crate) const PLUGINS: &str = "calico-cni-plugin-bound";
 const AGENT: &str = "calico-cni";
 
 pub(crate) struct Scene<'a> {
@@ -53,18 +52,9 @@ impl Scene<'_> {
 
     /// Waits until each policy is in force, a moment after it was written.
     fn await_policies(&self) {
-        let (plugins, agent) = (self.plugins_of("node1"), self.agent_of("node1"));
-        self.pod("node2", "probe");
-        let dry = |path: String| format!("{path}?dryRun=All");
-        let blocks = dry(self.path("ipamblocks"));
-        let affinities = dry(self.path("blockaffinities"));
-        let annotation = json!({ "metadata": { "annotations": { "probe": "a" } } });
-        await_denial("calico-cni-tokens", || {
-            agent.create(&dry(token_path(SYSTEM, PLUGINS)), &token_request(json!({})))
-        });
-        await_denial("calico-cni-pods", || plugins.patch(&dry(status_path("probe")), &annotation));
-        await_denial("calico-cni-blocks", || plugins.create(&blocks, &self.block("10.65.9.0/30", "host:node2", &[])));
-        await_denial("calico-cni-affinities", || plugins.create(&affinities, &self.affinity("node2", "10.65.9.0/30")));
+        self.api.await_node_restriction(self.group, &self.token_of("node1")).unwrap();
+        let (agent, tokens) = (self.agent_of("node1"), format!("{}?dryRun=All", token_path(SYSTEM, PLUGINS)));
+        await_denial("calico-cni-tokens", || agent.create(&tokens, &token_request(json!({})))).unwrap();
     }
 
     pub(crate) fn pod(&self, node: &str, name: &str) {
@@ -81,7 +71,7 @@ impl Scene<'_> {
 
     /// Returns a token of the plugins that is bound to a node.
     pub(crate) fn token_of(&self, node: &str) -> Identity {
-        self.bound_token(PLUGINS, "Node", node)
+        self.api.token_of_node(node).unwrap()
     }
 
     /// Creates a pod of the agent on a node, and returns a client with that pod's token.
@@ -92,13 +82,7 @@ impl Scene<'_> {
         let metadata = json!({ "name": name, "namespace": SYSTEM });
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
         self.api.admin().apply_object(&pod).unwrap();
-        self.api.client(&self.bound_token(AGENT, "Pod", &name)).unwrap()
-    }
-
-    fn bound_token(&self, account: &str, kind: &str, name: &str) -> Identity {
-        let request = token_request(json!({ "boundObjectRef": bound_to(kind, name) }));
-        let made = self.api.admin().create(&token_path(SYSTEM, account), &request).unwrap().success().unwrap();
-        Identity::Token(token_in(&made).unwrap())
+        self.api.client(&self.api.bound_token(AGENT, "Pod", &name).unwrap()).unwrap()
     }
 
     /// Returns the URL path of Calico's objects of a kind.
@@ -158,22 +142,8 @@ pub(crate) fn status_path(pod: &str) -> String {
     format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}/status")
 }
 
-/// Returns the `boundObjectRef` of a TokenRequest.
-pub(crate) fn bound_to(kind: &str, name: &str) -> Value {
-    json!({ "apiVersion": "v1", "kind": kind, "name": name })
-}
-
-fn is_denied(answer: &Answer, policy: &str) -> bool {
-    answer.code == 403 && answer.reason().contains(&format!("ValidatingAdmissionPolicy '{policy}'"))
-}
-
-pub(crate) fn await_denial(policy: &str, probe: impl Fn() -> Result<Answer>) {
-    let denied = await_that(PATIENCE, || Ok(is_denied(&probe()?, policy)));
-    assert!(denied.is_ok(), "{policy} does not refuse: {:?}", probe());
-}
-
 #[track_caller]
 pub(crate) fn assert_denied(answer: Result<Answer>, policy: &str) {
     let answer = answer.unwrap();
-    assert!(is_denied(&answer, policy), "{policy}: {answer:?}");
+    assert!(answer.is_denied_by(policy), "{policy}: {answer:?}");
 }

@@ -1,10 +1,12 @@
 //! The tokens that the agent may make, and the objects that no token of the plugins may write.
 
+use integration_tests::kubernetes::node_restriction::{PLUGINS, await_denial, bound_to};
 use integration_tests::kubernetes::{Identity, token_in, token_path, token_request};
+use integration_tests::manifests::NAMESPACE as SYSTEM;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use crate::scene::{PLUGINS, SYSTEM, assert_denied, await_denial, bound_to, restricted};
+use crate::scene::{assert_denied, restricted};
 
 const POLICY: &str = "calico-cni-tokens";
 const SETTINGS: &str = "calico-cni-settings";
@@ -69,7 +71,7 @@ fn token_of_a_node_writes_no_pools_and_settings_with_upstreams_role() {
             ("IPAMConfig", "ipamconfigs", json!({ "strictAffinity": false, "autoAllocateBlocks": true })),
         ] {
             let (all, object) = (scene.path(plural), scene.calico(kind, "default", spec));
-            await_denial(SETTINGS, || plugins.create(&format!("{all}?dryRun=All"), &object));
+            await_denial(SETTINGS, || plugins.create(&format!("{all}?dryRun=All"), &object)).unwrap();
             assert_denied(plugins.create(&all, &object), SETTINGS);
             admin.create(&all, &object).unwrap().success().unwrap();
             let path = scene.object_path(plural, "default");

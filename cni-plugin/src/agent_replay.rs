@@ -14,16 +14,10 @@ use libcalico::store::Store;
 use crate::context::node_name_or_empty;
 use crate::deferred_del::{ReplayOutcome, Replayer};
 
-/// The time limit of one request to the datastore.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Replays a bounded number of deferred DELs of this node, and records the identity of the node's datastore. Sends no
-/// request if the journal is empty and `reads_identity` is false. Replays nothing if another process on the node
-/// replays now. Writes nothing while the datastore is not ready.
-///
-/// # Errors
-/// The datastore is unreachable, rejects a request, or is not ready. The configuration is invalid, or the file of the
-/// embedded datastore is missing in this container. The journal cannot be locked.
+/// Replays a bounded number of deferred DELs of this node, and records the identity of the node's datastore. Replays
+/// nothing if another process on the node replays now.
 pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, ReplayError> {
     let journal = Journal::new(&plugins.journal);
     if journal.is_empty() && !plugins.reads_identity {

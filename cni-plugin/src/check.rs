@@ -1,6 +1,4 @@
 //! CHECK: compares the container's network with the result of its ADD. Upstream's CHECK compares nothing.
-//!
-//! A difference does not end the comparison: the error of a CHECK names the differences of all parts.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -20,11 +18,7 @@ use crate::ipam;
 use crate::reads::{self, CheckReads};
 use crate::timings::Timings;
 
-/// Compares interface, routes, settings, endpoint and addresses with prevResult.
-///
-/// # Errors
-/// There are differences, which the error lists. prevResult is missing or lacks the addresses of the interface. The
-/// kernel or the datastore cannot be read.
+/// Compares interface, routes, settings, endpoint and addresses with prevResult. The error lists all differences.
 pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     let previous = cx.call.prev_result.clone().ok_or_else(|| {
         CniError::new(Code::INVALID_CONFIG, "CHECK needs prevResult, the result of the ADD")
@@ -56,9 +50,7 @@ pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> 
 /// list, which may contain interfaces and addresses of other plugins.
 #[derive(Debug, PartialEq, Eq)]
 struct RecordedAttachment {
-    /// The container's end of the interface; `None` if prevResult does not contain it.
     container_end: Option<Interface>,
-    /// The host's end of the interface; `None` if prevResult does not contain it.
     host_end: Option<Interface>,
     addresses: Vec<IpAddr>,
 }
@@ -79,8 +71,7 @@ impl RecordedAttachment {
         Ok(RecordedAttachment { host_end: host.cloned(), container_end, addresses })
     }
 
-    /// Compares the kernel's state with the plan of the ADD, which follows from the configuration and prevResult.
-    /// Returns no differences for a gRPC dataplane, whose interfaces are unknown to this program.
+    /// Compares the kernel's state with the plan of the ADD. Returns no differences for a gRPC dataplane.
     fn compare_kernel(&self, config: InterfaceConfig<'_>, host_routes: bool) -> Result<Vec<String>, CniError> {
         if config.grpc_socket().is_some() {
             return Ok(Vec::new());
@@ -128,9 +119,8 @@ fn compare_endpoint(cx: &Context, objects: &CheckReads, recorded: &RecordedAttac
     differences
 }
 
-/// Returns the differences between the addresses in the result of an ADD and the allocations, as one text for each. For
-/// another IPAM plugin, returns the error of its CHECK, if there is one. `vmi` is the pod's VMI if the VMI keeps its
-/// addresses.
+/// Returns the differences between the addresses in the result of an ADD and the allocations. For another IPAM plugin,
+/// returns the error of its CHECK, if there is one. `vmi` is the pod's VMI if the VMI keeps its addresses.
 async fn compare_allocations(cx: &Context, vmi: Option<VmiPod>, recorded: &[IpAddr]) -> Result<Vec<String>, CniError> {
     if let Some(request) = ipam::request(&cx.call, &cx.workload.node, vmi) {
         let differences = cni::differences(&cx.store, &request, recorded).await;

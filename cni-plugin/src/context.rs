@@ -1,7 +1,4 @@
-//! [`Context`]: the configuration and the connections of one call, opened once and not changed later.
-//!
-//! Only the modules of the verbs, [`reads`](crate::reads) and [`deferred_del`](crate::deferred_del) take the whole
-//! context; every other module takes the parts that it uses.
+//! [`Context`]: the configuration and the connections of one call.
 
 use std::time::Duration;
 
@@ -18,8 +15,7 @@ use tokio::time::Instant;
 use crate::interface::InterfaceConfig;
 use crate::pod_lookup;
 
-/// The time in which the datastore, and a separate API server, must answer at least one request of a DEL. Without an
-/// answer by then, all requests to that server fail.
+/// The time in which the datastore, and a separate API server, must answer at least one request of a DEL.
 const FIRST_RESPONSE_LIMIT_OF_DEL: Duration = Duration::from_secs(3);
 
 /// A CNI call and the connections that serve it.
@@ -30,7 +26,7 @@ pub struct Context {
     /// The node, the container or pod, and the interface. In a DEL the name of the node may be unknown and is then
     /// empty.
     pub workload: WorkloadIdentity,
-    /// The settings of the connection to the datastore. The journal derives the name of the datastore from them.
+    /// The settings of the connection to the datastore.
     pub datastore_config: DatastoreConfig,
     /// The datastore. Opening it sends no request.
     pub store: Datastore,
@@ -45,11 +41,6 @@ pub struct Context {
 impl Context {
     /// Determines the node's name and opens the datastore without sending a request. `request_timeout` replaces the
     /// configured time limit of a request; `None` keeps that limit.
-    ///
-    /// # Errors
-    /// The configuration is invalid. The name of the node is unknown; a DEL continues without the name. calico-node has
-    /// not written the nodename file that an ADD, STATUS or GC requires. An ADD names no pod although the datastore is
-    /// an API server.
     pub fn open(call: Box<Call>, request_timeout: Option<Duration>) -> Result<Self, CniError> {
         let node = match call.command {
             Command::Del => node_name_or_empty(&call.conf),
@@ -67,7 +58,6 @@ impl Context {
         let api = pod_lookup::open_api(&call, &datastore_config)?;
         let busy_until = match call.command {
             Command::Del => {
-                // If a server has answered no request within this time, all requests to it fail at once.
                 store.expect_first_answer_within(FIRST_RESPONSE_LIMIT_OF_DEL);
                 if let KubernetesApi::Separate(api) = &api {
                     api.expect_first_answer_within(FIRST_RESPONSE_LIMIT_OF_DEL);
@@ -87,14 +77,12 @@ impl Context {
         Ok(Context { call, workload, datastore_config, store, api, busy_until, journal })
     }
 
-    /// Returns true if the Kubernetes API is the datastore. There, endpoints are annotations of pods, and Kubernetes
-    /// defines the profiles.
+    /// Returns true if the Kubernetes API is the datastore.
     pub fn is_on_kubernetes(&self) -> bool {
         matches!(self.store, Datastore::Kubernetes(_))
     }
 
-    /// Returns K8S_POD_UID of CNI_ARGS on Kubernetes, where an endpoint has the uid of its pod (CNI-223). Returns an
-    /// empty text on another datastore, or if CNI_ARGS does not contain the uid.
+    /// Returns K8S_POD_UID of CNI_ARGS on Kubernetes (CNI-223), and an empty text on another datastore.
     pub fn pod_uid(&self) -> &str {
         self.call.args.pod().filter(|_| self.is_on_kubernetes()).and_then(|pod| pod.uid).unwrap_or_default()
     }
@@ -110,9 +98,7 @@ impl Context {
     }
 }
 
-/// Fails while the nodename file is missing, which calico-node writes when it starts, even if the configuration
-/// contains the node's name (CNI-71). Does not require the file if `nodename_file_optional` is set, or on the embedded
-/// datastore, which works without calico-node.
+/// Fails while the nodename file, which calico-node writes when it starts, is required and missing (CNI-71).
 fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
     let node = &conf.node;
     if node.nodename_file_optional || conf.datastore.kind() == DatastoreType::Local {
@@ -126,9 +112,8 @@ fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
     })
 }
 
-/// Returns the name of the node. If the required nodename file is missing, returns `nodename` of the configuration,
-/// which may be empty. The kernel's host name is not used then, because it may be the name of another node. Returns an
-/// empty name if no source gives a name.
+/// Returns the name of the node; empty if no source gives a name. If the required nodename file is missing, does not
+/// return the kernel's host name, which may be the name of another node.
 pub fn node_name_or_empty(conf: &NetConf) -> String {
     if let Err(error) = ensure_nodename_file(conf) {
         tracing::warn!(
@@ -144,8 +129,7 @@ pub fn node_name_or_empty(conf: &NetConf) -> String {
     })
 }
 
-/// Returns the workload of a call: a pod if CNI_ARGS names one (CNI-31), else a plain container. The labels and ports
-/// of a pod are read from the Kubernetes API later.
+/// Returns the workload of a call: a pod if CNI_ARGS names one (CNI-31), else a plain container.
 fn workload_of(call: &Call, node: String) -> WorkloadIdentity {
     let orchestrator = match call.args.pod() {
         Some(pod) => Orchestrator::Kubernetes(PodIdentity {

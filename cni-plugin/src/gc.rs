@@ -1,8 +1,7 @@
 //! GC: removes interfaces, endpoints and addresses of containers that `cni.dev/valid-attachments` does not name, of
 //! this network and this node only.
 //!
-//! Blocks, endpoints and interfaces are read first, and a failure there ends the call. After a later failure GC
-//! continues with the other containers, and reports all failures together.
+//! A failure to read them ends the call. After a later failure GC continues with the other containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,8 +22,7 @@ use crate::ipam::release::{leaked, release_leaked};
 use crate::{deferred_del, reads};
 
 /// Removes interfaces, endpoints and addresses of containers that the runtime does not name. Unless the configuration
-/// sets `gc_running_containers`, keeps those of [`dataplane::running_containers`], and with a gRPC dataplane those of
-/// all containers.
+/// sets `gc_running_containers`, keeps those of containers that run or, with a gRPC dataplane, may run.
 pub async fn gc(cx: &Context) -> Result<(), CniError> {
     reads::ensure_cluster_is_ready(cx).await?;
     deferred_del::replay_some(cx).await;
@@ -93,8 +91,7 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
 }
 
 /// Returns the endpoints to examine: all endpoints, except on Kubernetes. There the plugin may get pods but not list
-/// them (DS-83), so these are the endpoints of the pods that own leaked addresses. The endpoint of a pod with addresses
-/// of another IPAM plugin then stays until the pod's next ADD.
+/// them (DS-83), so these are the endpoints of the pods that own leaked addresses.
 async fn endpoints(cx: &Context, leaked: &LeakedAddresses) -> Result<Vec<ExistingEndpoint>, StoreError> {
     if !cx.is_on_kubernetes() {
         return cx.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await;
@@ -110,12 +107,9 @@ async fn endpoints(cx: &Context, leaked: &LeakedAddresses) -> Result<Vec<Existin
     Ok(tickets.iter().flat_map(|ticket| answers.list(ticket)).collect())
 }
 
-/// Returns true if an endpoint of this node belongs to this network and to an attachment that no longer exists. The
-/// endpoint of a plain container has its network as a profile. The endpoint of a pod does not if `policy.type` is
-/// `k8s`; [`is_of_another_network`] then excludes the endpoints of other networks by their interfaces.
-///
-/// Of a pod's endpoint, only the container ID is compared: a pod has one endpoint, with the interface name of its first
-/// ADD.
+/// Returns true if an endpoint of this node belongs to an attachment that no longer exists and, where the endpoint's
+/// profiles show the network, to this network. Of a pod's endpoint, only the container ID is compared: a pod has one
+/// endpoint, with the interface name of its first ADD.
 fn is_stale(cx: &Context, entry: &ExistingEndpoint) -> bool {
     let spec = &entry.value.spec;
     let is_valid = cx.call.conf.valid_attachments.iter().flatten().any(|attachment| {
@@ -137,9 +131,7 @@ fn is_of_another_network(cx: &Context, aliases: &BTreeMap<String, InterfaceAlias
     spec.orchestrator == "k8s" && alias.is_some_and(|alias| !alias.is_of_same_pod(&own))
 }
 
-/// Returns true if an address of the endpoint may be allocated to the same container in another network. The alias is
-/// not sufficient to find this out: interfaces of upstream's plugin and of gRPC dataplanes have no alias that names
-/// their network.
+/// Returns true if an address of the endpoint may be allocated to the same container in another network.
 fn lists_addresses_of_another_network(leaked: &LeakedAddresses, entry: &ExistingEndpoint) -> bool {
     let spec = &entry.value.spec;
     spec.host_link().1.into_iter().any(|ip| leaked.may_be_held_elsewhere(&spec.container_id, ip))
@@ -164,7 +156,6 @@ fn read_error(object: &str, error: &dyn fmt::Display) -> CniError {
     CniError::new(Code::TRY_AGAIN, text)
 }
 
-/// Returns the containers whose network is to be removed, with their addresses.
 fn suspects(
     cx: &Context,
     valid: &BTreeSet<String>,
@@ -207,7 +198,6 @@ fn own_alias(cx: &Context, entry: &ExistingEndpoint) -> InterfaceAlias {
     }
 }
 
-/// Logs that a container stays, and returns the text for the error.
 fn report_running(cx: &Context, running: &RunningContainer) -> String {
     let RunningContainer { container_id, ifname, process } = running;
     let network = &cx.call.conf.name;

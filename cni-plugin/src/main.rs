@@ -14,9 +14,7 @@ use talc::TalcLock;
 use talc::source::GlobalAllocSource;
 
 /// The allocator of the process. musl's own allocator requests memory from the kernel and returns it several hundred
-/// times in one ADD. A futex lock around each of the 8,000 allocations and deallocations would take a sixth of the run
-/// time. A spin lock is sufficient: two threads rarely work at the same time, and mostly while the output of a
-/// delegated plugin is read.
+/// times in one ADD. A spin lock is sufficient, because two threads rarely work at the same time.
 #[global_allocator]
 static ALLOCATOR: TalcLock<RawSpinlock, GlobalAllocSource<System>> = TalcLock::new(GlobalAllocSource::new(System));
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use netconf::conf::InterfaceConf;
 
-/// The file to which Felix writes the host's MTU.
 const MTU_FILE: &str = "/var/lib/calico/mtu";
 
 /// The number of times an empty file is read again: Felix truncates the file before it writes it.

@@ -3,8 +3,7 @@
 use libcalico::kubernetes::{Namespace, Pod};
 use netconf::{Call, CniError, Code};
 
-/// The annotation of mirror pods, by which kubelet represents its static pods in the API. A mirror pod has another uid
-/// in the API than on the node.
+/// The annotation of mirror pods. A mirror pod has another uid in the API than on the node.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// A pod and its namespace.

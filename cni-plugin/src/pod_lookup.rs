@@ -13,16 +13,13 @@ use crate::cni_error::store_error;
 use crate::ipam::pod_cidr::{self, PodCidrSubnets};
 use crate::pod::{PodWithNamespace, no_such_namespace};
 
-/// The objects that a call needs.
 #[derive(Debug, Clone, Copy, Default)]
 struct PodQueries {
-    /// Whether to read the pod and its namespace, which configure the network of the pod.
     pod_and_namespace: bool,
     /// Whether to read the namespace for its labels, which the namespace selectors of pools match.
     namespace_labels: bool,
     /// Whether to read the pod because it may belong to a KubeVirt VMI.
     vmi: bool,
-    /// Whether to read the node for its pod CIDRs.
     node: bool,
 }
 
@@ -139,8 +136,7 @@ impl PendingPodLookup {
         }
     }
 
-    /// Returns the objects in the answers. On ADD, the pod must exist, the node if its pod CIDRs are needed, and the
-    /// namespace if its labels are needed.
+    /// Returns the objects in the answers. On ADD, fails if an object that the ADD needs is missing.
     pub fn resolve(&self, call: &Call, answers: Result<&Answers, StoreError>) -> Result<PodLookup, PodLookupError> {
         let read_error = |cause: StoreError| {
             let pod = call.args.pod().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default();

@@ -48,7 +48,6 @@ fn serve(call: Box<Call>, mut timings: Timings) -> ! {
     })
 }
 
-/// Runs one verb, and returns the text for stdout.
 async fn run_verb(call: Box<Call>, timings: Timings) -> Result<String, CniError> {
     let (result_version, command) = (call.result_version(), call.command);
     let request_timeout = (command == Command::Status).then_some(status::DEADLINE);
@@ -70,8 +69,7 @@ async fn run_verb(call: Box<Call>, timings: Timings) -> Result<String, CniError>
     output
 }
 
-/// Tests that the datastore of the configuration on stdin is reachable and ready (`-t`). Every failure has code 100, as
-/// in upstream.
+/// Tests that the datastore of the configuration on stdin is reachable and ready (`-t`).
 fn test_connection() -> Result<String, CallError> {
     check_datastore().map(|()| String::new()).map_err(|cause| {
         CniError::new(Code::CONNECTION_TEST, "data store connection failed").with_details(cause.to_string()).into()

@@ -10,12 +10,11 @@ use tokio::time::{Instant, timeout_at};
 use crate::context::Context;
 use crate::{deferred_del, ipam, mtu, reads};
 
-/// The time limit of the requests to the datastore, and of STATUS of another IPAM plugin. A slower datastore counts as
-/// unavailable.
+/// The time limit of the requests to the datastore, and of STATUS of another IPAM plugin.
 pub const DEADLINE: Duration = Duration::from_secs(2);
 
-/// Fails if the MTU, the datastore or the IPAM plugin is not ready for an ADD; does not ask a gRPC dataplane. A busy
-/// API server is no failure, because an ADD waits for it. Every failure has code 50.
+/// Fails if the MTU, the datastore or the IPAM plugin is not ready for an ADD. A busy API server is no failure, because
+/// an ADD waits for it. Every failure has code 50.
 pub async fn status(cx: &Context) -> Result<(), CniError> {
     let deadline = Instant::now() + DEADLINE;
     mtu::of_interface(&cx.call.conf.interface)

@@ -50,8 +50,7 @@ impl Clock {
     }
 }
 
-/// Returns the context of a call for the pod shop/web on node1 with the datastore `server`. The files of the call are
-/// in `files`.
+/// Returns the context of a call for the pod shop/web on node1 with the datastore `server`.
 pub(crate) fn context(command: &str, server: &ApiServer, files: &Path) -> Context {
     let conf = json!({
         "nodename_file_optional": true, "datastore_type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1",
@@ -60,8 +59,7 @@ pub(crate) fn context(command: &str, server: &ApiServer, files: &Path) -> Contex
     open(command, "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web", conf, files)
 }
 
-/// Returns the context of a call on node1 with these CNI_ARGS and these configuration keys. The journal of the call is
-/// in `files`.
+/// Returns the context of a call on node1 with these CNI_ARGS and these configuration keys.
 pub(crate) fn open(command: &str, args: &str, mut conf: Value, files: &Path) -> Context {
     let env = |name: &str| {
         let value = match name {
@@ -100,13 +98,10 @@ pub(crate) fn has_empty_run() -> bool {
     false
 }
 
-/// The answer to a request.
 pub(crate) struct Reply {
-    /// The delay before the reply, on the clock of the test.
     pub(crate) after: Duration,
     /// The status. A 429 has the header `retry-after: 7`.
     pub(crate) status: u16,
-    /// The body.
     pub(crate) body: Value,
 }
 
@@ -115,7 +110,6 @@ type Script = fn(&str) -> Option<Reply>;
 
 /// An HTTP server that handles the requests of each connection in order.
 pub(crate) struct ApiServer {
-    /// The URL of the server.
     pub(crate) url: String,
     requests: Arc<Mutex<Vec<String>>>,
 }
@@ -134,13 +128,11 @@ impl ApiServer {
         server
     }
 
-    /// Returns `METHOD PATH` of all requests so far.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
     }
 }
 
-/// Handles requests until the client closes the connection.
 async fn serve(stream: TcpStream, script: Script, requests: Arc<Mutex<Vec<String>>>) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     while let Some(request) = read(&mut stream).await? {

@@ -23,8 +23,7 @@ pub fn may_have_had_vmi(pending_del: &PendingDel) -> bool {
 }
 
 /// Removes a pod from the owners of its VMI's addresses, for a deferred DEL. Does nothing if the endpoint belongs to a
-/// newer sandbox of the pod, which owns the addresses as well. Does nothing for a deleted pod either: its VMI is
-/// unknown, and the next pod of the VMI replaces it as owner.
+/// newer sandbox of the pod, or if the pod is deleted.
 pub async fn release_deferred<L: Listings>(
     store: &Datastore,
     api: &Datastore,

@@ -1,5 +1,4 @@
-//! Creates objects that Calico needs, if they are missing: the ClusterInformation, the built-in tiers, a Node, the
-//! first pool.
+//! Creates objects that Calico needs, if they are missing.
 
 use libcalico::api::{
     ClusterInformation, ClusterInformationSpec, IpPool, Node, Object, ObjectKey, ObjectSelect, Spec, Tier, TierSpec,
@@ -16,18 +15,14 @@ const DEFAULT_NAME: &str = "default";
 /// The built-in tiers: name, default action, order (DS-51).
 const TIERS: [(&str, &str, u32); 3] =
     [(DEFAULT_NAME, "Deny", 1_000_000), ("kube-admin", "Pass", 1_000), ("kube-baseline", "Pass", 10_000_000)];
-/// Maximum number of attempts to initialize. Other processes that initialize at the same time can make only a few
-/// attempts fail, since each attempt finds more objects.
+/// Maximum number of attempts to initialize, because other processes may initialize at the same time.
 const ATTEMPTS: usize = 10;
 
-/// Creates the ClusterInformation and the built-in tiers, as far as they are missing. Adds to an existing
-/// ClusterInformation a missing `clusterGUID` or `datastoreReady`, and the missing items of `cluster_type`, a
-/// comma-separated list that may be empty. Leaves existing tiers alone. An attempt reads all these objects, and then
-/// writes those that lack something. An attempt that fails because another process has changed the objects is repeated,
-/// up to ten attempts in all.
+/// Creates the ClusterInformation and the built-in tiers, as far as they are missing. Adds missing fields to an
+/// existing ClusterInformation, and to its cluster type the missing items of the comma-separated list `cluster_type`.
 ///
-/// A ClusterInformation without `datastoreReady` becomes ready (DS-52). With `datastoreReady: false`, it keeps that
-/// value, and missing tiers are not created, because the operator who locked the datastore expects no new objects.
+/// A ClusterInformation without `datastoreReady` becomes ready (DS-52). With `datastoreReady: false`, missing tiers are
+/// not created, because the operator who locked the datastore expects no new objects.
 pub async fn ensure_initialized(store: &impl Store, cluster_type: &str) -> Result<(), StoreError> {
     let mut attempts = 1;
     loop {
@@ -54,19 +49,17 @@ pub enum FirstPoolError {
     },
 }
 
-/// Creates the ClusterInformation if it is missing, and never changes an existing one, so that the permissions `get`
-/// and `create` are sufficient. Returns true if the object was created.
+/// Creates the ClusterInformation if it is missing, and never changes an existing one. Returns true if it was created.
 pub async fn ensure_cluster_information(store: &impl Store, cluster_type: &str) -> Result<bool, StoreError> {
     create_if_missing(store, cluster_information(cluster_type)).await
 }
 
-/// Creates `node` if no node has its name, and never changes an existing one. Returns true if the object was created.
-/// Not for the API server, where the kubelet creates nodes.
+/// Creates `node` if no node has its name. Returns true if the object was created. Not for the API server, where the
+/// kubelet creates nodes.
 pub async fn ensure_node(store: &impl Store, node: Node) -> Result<bool, StoreError> {
     create_if_missing(store, node).await
 }
 
-/// Creates `object` if no object has its key. Returns true if the object was created.
 async fn create_if_missing<S: Spec>(store: &impl Store, object: Object<S>) -> Result<bool, StoreError> {
     let mut batch = ReadBatch::new();
     let ticket = batch.get::<Object<S>>(&object.key());
@@ -76,8 +69,7 @@ async fn create_if_missing<S: Spec>(store: &impl Store, object: Object<S>) -> Re
     is_created(store.write_one(create(object, OffsetDateTime::now_utc())?).await)
 }
 
-/// Creates `pool` if there is no pool of its address family. The permissions `list` and `create` are sufficient.
-/// Returns true if the pool was created, and false if a pool of its address family or with its name exists.
+/// Creates `pool` if there is no pool of its address family. Returns true if the pool was created.
 pub async fn ensure_first_pool(store: &impl Store, pool: IpPool) -> Result<bool, FirstPoolError> {
     let invalid = |cause| FirstPoolError::Invalid { name: pool.metadata.name.clone(), cause };
     let admitted = admit_ip_pool(pool.clone(), &PoolContext::default()).map_err(invalid)?;
@@ -89,8 +81,7 @@ pub async fn ensure_first_pool(store: &impl Store, pool: IpPool) -> Result<bool,
     Ok(is_created(store.write_one(create(admitted, OffsetDateTime::now_utc())?).await)?)
 }
 
-/// Creates the settings of IPAM if there are none, and never changes existing ones, so that the permissions `get` and
-/// `create` are sufficient. Returns `None` if this call created the settings, and the existing settings otherwise.
+/// Creates the settings of IPAM if there are none. Returns the existing settings, or `None` if this call created them.
 pub async fn ensure_ipam_config(store: &impl Store, config: &IpamConfig) -> Result<Option<IpamConfig>, StoreError> {
     let mut batch = ReadBatch::new();
     let ticket = batch.get::<IpamConfig>(&IpamConfigKey);
@@ -98,11 +89,11 @@ pub async fn ensure_ipam_config(store: &impl Store, config: &IpamConfig) -> Resu
         return Ok(Some(stored.value));
     }
     // Settings that another process has created since the read are taken to equal `config`.
-    let is_created = is_created(store.write_one(Write::create(&IpamConfigKey, config)?).await)?;
+    let is_created = is_created(store.create(&IpamConfigKey, config).await)?;
     Ok((!is_created).then(|| config.clone()))
 }
 
-/// Returns true if the write created the object, and false if an object with its key exists. Passes on any other error.
+/// Returns true if the write created the object, and false if an object with its key exists.
 fn is_created<T>(created: Result<T, StoreError>) -> Result<bool, StoreError> {
     match created {
         Ok(_) => Ok(true),
@@ -136,7 +127,6 @@ async fn try_initialize(store: &impl Store, cluster_type: &str) -> Result<(), St
     store.write(&writes).await.map(|_| ()).map_err(|e| e.cause)
 }
 
-/// Returns the writes that create the ClusterInformation and the built-in tiers in a new embedded datastore.
 #[cfg(feature = "local")]
 pub(crate) fn initial_objects() -> Result<Vec<Write>, StoreError> {
     let now = OffsetDateTime::now_utc();
@@ -150,8 +140,7 @@ pub(crate) fn is_initial(path: &str) -> bool {
         || Tier::parse_path(path).is_some_and(|key| TIERS.iter().any(|(name, _, _)| *name == key.name))
 }
 
-/// Returns the update that adds a missing `datastoreReady` and `clusterGUID` and the missing items of `cluster_type` to
-/// a ClusterInformation, or `None` if there is nothing to add.
+/// Returns the update that adds missing fields and items of `cluster_type`, or `None` if nothing is missing.
 fn add_missing_fields(stored: Entry<ClusterInformation>, cluster_type: &str) -> Result<Option<Write>, StoreError> {
     let mut value = stored.value.clone();
     value.spec.datastore_ready.get_or_insert(true);
@@ -165,13 +154,12 @@ fn add_missing_fields(stored: Entry<ClusterInformation>, cluster_type: &str) -> 
     Write::update(&stored.key, &value, &stored.revision).map(Some)
 }
 
-/// Returns the comma-separated list `stored`, followed by the items of `more` that `stored` lacks. If there are such
-/// items, empty items are omitted.
+/// Returns the comma-separated list `stored`, followed by the items of `more` that `stored` lacks.
 fn merge_lists(stored: &str, more: &str) -> String {
     let mut items: Vec<&str> = stored.split(',').filter(|item| !item.is_empty()).collect();
     let missing: Vec<&str> = more.split(',').filter(|item| !item.is_empty() && !items.contains(item)).collect();
     if missing.is_empty() {
-        // Returns the text as it is stored, even with empty items, so that no write is necessary.
+        // A list that lacks nothing stays as it is, even with empty items, so that no write is necessary.
         return stored.to_owned();
     }
     items.extend(missing);
@@ -199,7 +187,6 @@ fn new_guid() -> String {
     Uuid::new_v4().simple().to_string()
 }
 
-/// Returns the write that creates `object`, with a new UID and `now` as its creation time.
 fn create<S: Spec>(mut object: Object<S>, now: OffsetDateTime) -> Result<Write, StoreError> {
     object.metadata.stamp(Uuid::new_v4(), now);
     Write::create(&object.key(), &object)

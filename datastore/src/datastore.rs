@@ -1,4 +1,4 @@
-//! [`Datastore`]: an etcd cluster, a SQLite file or an API server, selected by a configuration.
+//! [`Datastore`]: an etcd cluster, a SQLite file or an API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,6 @@ use crate::watch::{StatsHandle, WatchEvent, Watcher};
 
 /// A namespace that every cluster has from its creation and never deletes.
 const FIRST_NAMESPACE: &str = "kube-system";
-/// The error of a scan of an API server.
 const NO_PAIRS: &str = "the Kubernetes datastore has no key-value pairs; export objects with kubectl get -o yaml";
 
 /// The datastore of this process.
@@ -35,8 +34,7 @@ pub enum Datastore {
 }
 
 impl Datastore {
-    /// Prepares the datastore that `config` describes. Reads certificates and keys, but sends no request and opens no
-    /// database: an unreachable server is detected by the first request.
+    /// Prepares the datastore that `config` describes. Sends no request and opens no database.
     pub fn open(config: &DatastoreConfig) -> Result<Self, ConfigError> {
         Ok(match config {
             DatastoreConfig::Etcd(config) => Self::Etcd(Box::new(Etcd::new(config)?)),
@@ -45,12 +43,10 @@ impl Datastore {
         })
     }
 
-    /// Reads the identity of the datastore with at most one request: `kubernetes` and the UID of the namespace
-    /// `kube-system`, `etcd` and the `clusterGUID` of the ClusterInformation, or `local` and the ID of the file.
-    /// Returns `None` if that value is empty.
+    /// Reads the identity of the datastore. Returns `None` if the datastore has none.
     ///
     /// # Errors
-    /// The datastore is unreachable, rejects the request, or lacks the namespace or the ClusterInformation.
+    /// The datastore is unreachable, rejects the request, or lacks the object that contains the identity.
     pub async fn identity(&self) -> Result<Option<String>, StoreError> {
         let (kind, id) = match self {
             Datastore::Kubernetes(api) => {
@@ -66,8 +62,7 @@ impl Datastore {
         Ok((!id.is_empty()).then(|| format!("{kind} {id}")))
     }
 
-    /// Returns the number of requests sent so far: remote procedure calls to etcd, transactions on the file, or HTTP
-    /// requests. Requests of watches are not counted.
+    /// Returns the number of requests sent so far, without those of watches.
     pub fn requests(&self) -> u64 {
         match self {
             Datastore::Etcd(etcd) => etcd.requests(),
@@ -77,8 +72,7 @@ impl Datastore {
     }
 
     /// Ends all requests as soon as `patience` has elapsed from now, unless the server has responded to any request by
-    /// then. After the first response, each request has the configured time limit. A second call has no effect, nor has
-    /// a call for a file, which is always reachable.
+    /// then. A second call has no effect.
     pub fn expect_first_answer_within(&self, patience: Duration) {
         match self {
             Datastore::Etcd(etcd) => etcd.deadline.expect_first_answer_within(patience),
@@ -88,8 +82,7 @@ impl Datastore {
     }
 
     /// Returns true if upstream's migration has moved Calico's objects to `projectcalico.org/v3` while this process
-    /// still uses `crd.projectcalico.org/v1`. Call this after finding the ClusterInformation of
-    /// `crd.projectcalico.org/v1` missing or not ready. Returns false for the other datastores.
+    /// still uses `crd.projectcalico.org/v1`. Call this after finding the ClusterInformation missing or not ready.
     pub async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
         match self {
             Datastore::Kubernetes(kubernetes) => kubernetes.has_migrated_to_v3().await,
@@ -103,7 +96,6 @@ impl Datastore {
     }
 
     /// Reads and writes in `projectcalico.org/v3` from now on, and stores this choice for later processes on this node.
-    /// Results of earlier reads and writes belong to the other group. Has no effect on the other datastores.
     pub async fn switch_to_v3(&self) -> Result<(), StoreError> {
         match self {
             Datastore::Kubernetes(kubernetes) => kubernetes.switch_to_v3().await,
@@ -111,22 +103,19 @@ impl Datastore {
         }
     }
 
-    /// Makes requests wait while the API server is busy (429), in turn with other processes of the node, even beyond
-    /// the time limit of a request. Has no effect on the other datastores, which do not report that they are busy.
+    /// Makes requests wait while the API server is busy (429), even beyond the time limit of a request.
     pub fn wait_while_busy(&self, rule: BusyRule) {
         if let Datastore::Kubernetes(kubernetes) = self {
             kubernetes.wait_while_busy(rule);
         }
     }
 
-    /// Returns true if the API server was busy (429), so that a request had to wait or failed. Always false unless
-    /// [`wait_while_busy`](Self::wait_while_busy) was called.
+    /// Returns true if the API server was busy (429) since [`wait_while_busy`](Self::wait_while_busy) was called.
     pub fn was_busy(&self) -> bool {
         matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.was_busy())
     }
 
-    /// Returns all pairs whose path begins with `prefix`, in path order, as one snapshot. Fails for an API server,
-    /// which has no pairs.
+    /// Returns all pairs whose path begins with `prefix`, in path order, as one snapshot. Fails for an API server.
     pub async fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
         let ranges = [prefix_range(prefix)];
         let pairs = match self {
@@ -137,8 +126,7 @@ impl Datastore {
         Ok(pairs.into_iter().flatten().collect())
     }
 
-    /// Watches a selection of a kind. Sends no request before the first call of [`CalicoWatcher::next`]. Returns `None`
-    /// for a file, which cannot be watched.
+    /// Watches a selection of a kind. Returns `None` for a file, which cannot be watched.
     pub fn watch<K: Kind>(&self, select: &K::Select) -> Option<CalicoWatcher<K>> {
         match self {
             Datastore::Etcd(etcd) => Some(CalicoWatcher::Etcd(Box::new(Watcher::new(etcd.source(select))))),
@@ -147,20 +135,18 @@ impl Datastore {
         }
     }
 
-    /// Makes the datastore usable by creating missing objects: the ClusterInformation and the built-in tiers. A new
-    /// file contains these objects from the start. See [`bootstrap::ensure_initialized`].
+    /// Creates missing objects that Calico needs. See [`bootstrap::ensure_initialized`].
     pub async fn ensure_initialized(&self) -> Result<(), StoreError> {
         bootstrap::ensure_initialized(self, "").await
     }
 
     /// Does the same as [`ensure_initialized`](Self::ensure_initialized), and records in the ClusterInformation that
-    /// Kubernetes runs the cluster: `k8s`, or `k8s,kdd` if the API server is the datastore (KC-112).
+    /// Kubernetes runs the cluster (KC-112).
     pub async fn ensure_initialized_for_kubernetes(&self) -> Result<(), StoreError> {
         bootstrap::ensure_initialized(self, self.cluster_type()).await
     }
 
-    /// Creates the ClusterInformation if it is missing, with the cluster type `k8s`, or `k8s,kdd` if the API server is
-    /// the datastore. Returns true if the object was created.
+    /// Creates the ClusterInformation if it is missing. Returns true if the object was created.
     pub async fn ensure_cluster_information(&self) -> Result<bool, StoreError> {
         bootstrap::ensure_cluster_information(self, self.cluster_type()).await
     }
@@ -196,8 +182,7 @@ impl<K: Kind> CalicoWatcher<K> {
     }
 }
 
-/// Each method boxes the futures of remote calls: they are large, and the future of the method would otherwise contain
-/// several of them.
+/// The futures of remote calls are boxed, because they are large.
 impl Store for Datastore {
     async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
         match self {

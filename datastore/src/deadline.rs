@@ -1,5 +1,4 @@
-//! [`Deadline`]: the time limit of each request to a server. As long as the server has responded to no request, all
-//! requests may in addition end at one common instant.
+//! [`Deadline`]: the time limit of each request to a server.
 
 use std::pin::pin;
 use std::sync::OnceLock;
@@ -8,19 +7,16 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-/// The time limit of requests to one server.
+/// The time limit of requests to one server, with an optional limit for its first response.
 #[derive(Debug)]
 pub(crate) struct Deadline {
-    /// The time limit of each request.
     per_request: Duration,
-    /// The instant by which the first response must arrive, and the time limit from which it was computed. Without this
-    /// value, requests before the first response have the same time limit as all others.
+    /// The instant by which the first response must arrive, and the time limit from which it was computed.
     first_response_limit: OnceLock<(Instant, Duration)>,
     has_answered: AtomicBool,
 }
 
 impl Deadline {
-    /// Creates a time limit of `per_request` for every request.
     pub(crate) fn new(per_request: Duration) -> Self {
         Deadline { per_request, first_response_limit: OnceLock::new(), has_answered: AtomicBool::new(false) }
     }
@@ -31,25 +27,23 @@ impl Deadline {
         _ = self.first_response_limit.set((Instant::now() + patience, patience));
     }
 
-    /// Records that the server has responded.
     pub(crate) fn record_response(&self) {
         self.has_answered.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the instant at which a request that began at `begun` times out.
     pub(crate) fn expiry(&self, begun: Instant) -> Instant {
         let until = begun + self.per_request;
         self.first_response_limit().map_or(until, |(first_response_limit, _)| until.min(first_response_limit))
     }
 
-    /// Returns the configured time limit of a request. If the server has not responded yet, returns the `patience` of
-    /// [`expect_first_answer_within`](Self::expect_first_answer_within) if that is shorter.
+    /// Returns the time limit of a request: before the first response, at most the `patience` of
+    /// [`expect_first_answer_within`](Self::expect_first_answer_within).
     pub(crate) fn limit(&self) -> Duration {
         self.first_response_limit().map_or(self.per_request, |(_, patience)| self.per_request.min(patience))
     }
 
-    /// Waits for the output of `request`, which began at `begun`. Returns `None` if the time limit of a request, or
-    /// `end` if that is earlier, passes first.
+    /// Waits for the output of `request`, which began at `begun`. Returns `None` if the time limit, or `end`, passes
+    /// first.
     pub(crate) async fn within<T>(&self, begun: Instant, end: Instant, request: impl Future<Output = T>) -> Option<T> {
         let mut request = pin!(request);
         let first_expiry = self.expiry(begun).min(end);
@@ -77,7 +71,7 @@ mod tests {
     const EACH: Duration = Duration::from_secs(10);
     const FIRST: Duration = Duration::from_secs(3);
 
-    /// Waits with `deadline` for a response that never comes, and returns the elapsed time.
+    /// Returns the time after which a request without a response ends.
     async fn waited(deadline: &Deadline) -> Duration {
         let begun = Instant::now();
         let far = begun + Duration::from_secs(3600);

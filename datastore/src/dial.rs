@@ -1,7 +1,7 @@
 //! [`dial`]: opens a TCP connection to a server whose name may have several addresses, of both families (RFC 8305).
 //!
-//! Connection attempts start one after another and then run in parallel, so an address that drops all packets delays
-//! the connection only by the pause before the next attempt. The first connection that succeeds is used.
+//! Attempts start one after another and then run in parallel, so an address that drops all packets delays the
+//! connection only by the pause before the next attempt.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,13 +13,10 @@ use hyper::Uri;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
-/// Delay after which the next address is tried too, as RFC 8305 recommends. The delay is shorter if there are so many
-/// addresses that [`START_TIME_LIMIT`] requires it.
+/// Longest delay after which the next address is tried too, as RFC 8305 recommends.
 const HEAD_START: Duration = Duration::from_millis(250);
-/// Time within which the attempts at all addresses start, however many addresses there are.
 const START_TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// Connects to the host and port of `server`.
 pub(crate) async fn dial(server: &Uri) -> io::Result<TcpStream> {
     let addresses = lookup_host((host(server), port(server))).await?;
     let stream = race(interleave_families(addresses), TcpStream::connect).await?;
@@ -27,19 +24,17 @@ pub(crate) async fn dial(server: &Uri) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Returns the host of a URL, without the brackets that an IPv6 address has in a URL.
+/// Returns the host of a URL, without the brackets of an IPv6 address.
 pub(crate) fn host(server: &Uri) -> &str {
     server.host().unwrap_or_default().trim_matches(['[', ']'])
 }
 
-/// Returns the port of a URL, or the default port of its scheme.
 pub(crate) fn port(server: &Uri) -> u16 {
     server.port_u16().unwrap_or(if server.scheme_str() == Some("http") { 80 } else { 443 })
 }
 
-/// Interleaves the two address families, from the family of the first address on, and otherwise keeps the resolver's
-/// order. A host with connectivity in only one family then reaches an address of that family at the first or second
-/// attempt.
+/// Alternates between the two address families. A host with connectivity in only one family then tries an address of
+/// that family first or second.
 fn interleave_families(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let mut addresses = addresses.peekable();
     let is_first_family = addresses.peek().map(SocketAddr::is_ipv6);
@@ -52,11 +47,7 @@ fn interleave_families(addresses: impl Iterator<Item = SocketAddr>) -> Vec<Socke
     all
 }
 
-/// Returns the first connection that succeeds. The next attempt starts after [`HEAD_START`], or at once if an attempt
-/// fails.
-///
-/// # Errors
-/// The error of the only address, or an error with the errors of all addresses. Also fails if there is no address.
+/// Returns the first connection that succeeds. The next attempt starts after a delay, or when an attempt fails.
 async fn race<T, F: Future<Output = io::Result<T>>>(
     addresses: Vec<SocketAddr>,
     connect: impl Fn(SocketAddr) -> F,
@@ -115,9 +106,8 @@ mod tests {
         texts.iter().map(|text| address(text)).collect()
     }
 
-    /// Tries all addresses of `all`. `answering` accepts the connection `milliseconds` after its attempt starts; all
-    /// others drop packets. Returns the milliseconds at which the attempts started, and at which the connection
-    /// succeeded.
+    /// Tries all addresses of `all`, of which only `answering` accepts the connection, `milliseconds` after its attempt
+    /// starts. Returns when each attempt started, and when the connection succeeded, in milliseconds.
     async fn attempts(all: &[&str], answering: &str, milliseconds: u64) -> (Vec<u128>, u128) {
         let (begun, starts) = (Instant::now(), Mutex::new(Vec::new()));
         let connected = race(addresses(all), |to| {

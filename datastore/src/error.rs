@@ -1,5 +1,4 @@
-//! [`ConfigError`]: a configuration that selects no usable datastore. [`describe_error_chain`] returns the text of any
-//! error with its causes.
+//! [`ConfigError`]: a configuration that selects no usable datastore.
 
 use std::error::Error;
 
@@ -43,13 +42,13 @@ pub enum ConfigError {
         /// The invalid endpoint, with `...` instead of a user name and password.
         found: String,
     },
-    /// `etcd_discovery_srv`, which is not supported, because it would take a DNS query in each CNI call.
+    /// `etcd_discovery_srv`, which would take a DNS query in each CNI call.
     #[error("etcd_discovery_srv `{domain}` is not supported; list the servers in etcd_endpoints instead")]
     SrvDiscovery {
         /// The configured domain.
         domain: String,
     },
-    /// A TLS setting that this client cannot satisfy. Ignoring the setting silently could weaken the connection (DS-7).
+    /// A TLS setting that this client cannot satisfy. Ignoring it could weaken the connection (DS-7).
     #[error(
         "{variable}={value} is not supported: this client offers TLS 1.2 and 1.3 with the cipher suites of rustls; \
          unset {variable}"
@@ -96,8 +95,7 @@ pub enum ConfigError {
     },
 }
 
-/// Returns an error and its causes as one line. Omits causes that the text already contains, and `transport error`, a
-/// cause that explains nothing.
+/// Returns an error and its causes as one line, without repetitions.
 pub fn describe_error_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     for cause in causes(error) {

@@ -1,10 +1,8 @@
 //! Calico's datastores: the I/O behind [`libcalico::store::Store`].
 //!
-//! [`Datastore`] is an etcd cluster, a SQLite file or an API server. The first two store the same pairs, with the paths
-//! and the JSON of upstream's etcd layout, so a file can be copied to etcd and back ([`export`]). The API server stores
-//! custom resources, pods and nodes. A [`DatastoreConfig`] selects the datastore of a process. No connection is opened
-//! before the first request. All requests to one [`Datastore`] share one connection, except that each watch ([`watch`])
-//! of etcd has its own, and that an API server without HTTP/2 may need several.
+//! [`Datastore`] is an etcd cluster, a SQLite file or an API server, as [`DatastoreConfig`] selects. The first two
+//! store the same pairs, with the paths and the JSON of upstream's etcd layout, so a file can be copied to etcd and
+//! back ([`export`]). The API server stores custom resources, pods and nodes.
 //!
 //! Without the feature `local`, the crate has no SQLite and rejects a configuration that selects a file.
 //!

@@ -7,20 +7,18 @@ use crate::kubernetes::{ApiSource, CalicoObjects};
 use crate::watch::{NextPage, ObjectChange, WatchFailure, WatchSource};
 use crate::{Datastore, Local};
 
-/// Maximum number of requests for one page if servers do not respond. If etcd has several servers, each request goes to
-/// the next server.
+/// Maximum number of requests for one page if servers do not respond.
 const ATTEMPTS: u32 = 3;
 
-/// A list of all objects of a kind in pages, so that neither a message nor memory has to hold all objects. All pages
-/// show one snapshot. If the server no longer has the snapshot ([`WatchFailure::Expired`]), the caller must start a new
-/// list.
+/// A list of all objects of a kind in pages, all from one snapshot. If the server no longer has the snapshot
+/// ([`WatchFailure::Expired`]), the caller must start a new list.
 pub struct PagedList<'a, K: Kind>(PageSource<'a, K>);
 
 /// The content of a page: readable and unreadable objects.
 pub type ListedPage<K> = Vec<ObjectChange<Entry<K>, <K as Kind>::Key>>;
 
 impl Datastore {
-    /// Lists a selection of a kind, page by page. Sends no request before the first call of [`PagedList::next`].
+    /// Lists a selection of a kind, page by page.
     pub fn pages<K: Kind>(&self, select: K::Select) -> PagedList<'_, K> {
         PagedList(match self {
             Datastore::Etcd(etcd) => PageSource::Etcd(Pager::new(etcd.source(&select))),
@@ -37,10 +35,8 @@ enum PageSource<'a, K: Kind> {
     Local(&'a Local, Option<K::Select>),
 }
 
-/// The source of a list, and the position in the list.
 struct Pager<S: WatchSource> {
     source: Box<S>,
-    /// The position of the next page. `None` before the first page.
     token: Option<S::Token>,
     is_complete: bool,
 }
@@ -100,8 +96,7 @@ mod tests {
     use super::*;
     use crate::watch::{Page, WatchStep};
 
-    /// A source with scripted responses (a number and true if more pages follow, or a failure), and the tokens that it
-    /// received.
+    /// Scripted responses (a number and true if more pages follow, or a failure), and the tokens received.
     struct Script(VecDeque<Answer>, Vec<Option<u32>>);
 
     type Answer = Result<(u32, bool), WatchFailure>;
@@ -158,7 +153,6 @@ mod tests {
         assert_eq!(pager.next().await.unwrap(), Some(vec![ObjectChange::Upsert(1)]), "a later call continues the list");
     }
 
-    /// A retry cannot succeed, so the list sends none.
     #[tokio::test]
     async fn expired_or_refused_page_ends_the_list_at_once() {
         for failure in [WatchFailure::Expired("410".into()), WatchFailure::Refused("403".into())] {

@@ -2,12 +2,11 @@
 
 use libcalico::store::{Freshness, Range, Revision, StoreError, Write, WriteError};
 
-/// Returns the range of all pairs whose path begins with `prefix`.
 pub(crate) fn prefix_range(prefix: &str) -> Range {
     Range { kind: "", path: prefix.into(), is_prefix: true, keys_only: false, freshness: Freshness::Latest }
 }
 
-/// Returns the first text, in byte order, after all texts that begin with `prefix`, or `None` if there is no such text.
+/// Returns the first text, in byte order, after all texts that begin with `prefix`.
 pub(crate) fn end_of_prefix(prefix: &str) -> Option<String> {
     let mut end: Vec<char> = prefix.chars().collect();
     while let Some(last) = end.pop() {
@@ -19,7 +18,7 @@ pub(crate) fn end_of_prefix(prefix: &str) -> Option<String> {
     None
 }
 
-/// Rejects a list that writes one path twice. The writes of a transaction have no order, and etcd rejects such a list.
+/// Rejects a list that writes one path twice. The writes of a transaction have no order.
 pub(crate) fn check_distinct(writes: &[Write]) -> Result<(), WriteError> {
     for (index, write) in writes.iter().enumerate() {
         if writes[..index].iter().any(|earlier| earlier.path == write.path) {
@@ -30,9 +29,7 @@ pub(crate) fn check_distinct(writes: &[Write]) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// Awaits `transaction`, which applies all writes and returns the revision that the written pairs get. Returns that
-/// revision once per write. Does not start `transaction` for an empty list, whose result is empty, nor for a list that
-/// writes one path twice, which is an error.
+/// Awaits `transaction`, which returns the revision that the written pairs get. Returns that revision once per write.
 pub(crate) async fn write_in_transaction(
     writes: &[Write],
     transaction: impl Future<Output = Result<i64, WriteError>>,

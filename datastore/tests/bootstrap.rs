@@ -1,5 +1,4 @@
-//! The objects that the installer creates, on a real etcd and on a SQLite file. A separate test binary, because the
-//! test needs a datastore without other pools.
+//! A separate test binary, because the test needs a datastore without other pools.
 
 mod harness;
 
@@ -19,11 +18,10 @@ fn bootstrap_on_local_adds_only_missing_objects() {
     block_on(adds_only_missing_objects(Fixture::local().open()));
 }
 
-/// Calls the functions of the installer. The role of the installer allows no updates, so an existing object stays as it
-/// is.
+/// The role of the installer allows no updates, so an existing object stays as it is.
 async fn adds_only_missing_objects(store: Datastore) {
     let key = ObjectKey::global("default");
-    // A new file contains the ClusterInformation, so it is deleted first.
+    // A new file contains the ClusterInformation.
     let _ = store.delete::<ClusterInformation>(&key, None).await;
     assert!(store.ensure_cluster_information().await.unwrap());
     let cluster = store.get::<ClusterInformation>(&key).await.unwrap();

@@ -15,7 +15,6 @@ fn open(config: &DatastoreConfig) -> Box<Etcd> {
     }
 }
 
-/// Writes a value, and returns the store's revision.
 async fn write(client: &mut Client, value: &str) -> i64 {
     client.put("k", value, None).await.unwrap().header().unwrap().revision()
 }
@@ -47,18 +46,15 @@ fn single_process_compacts_to_the_revision_of_the_previous_round() {
         assert!(old < revision && revision < recent);
         assert!(!is_readable(&mut client, old).await);
         assert!(is_readable(&mut client, recent).await);
-        // Another process has already compacted in this period.
         assert_eq!(other.round(&second).await, Ok(Round::ByAnotherProcess));
 
-        // The first process stops, and the other takes over.
         write(&mut client, "c").await;
         let Round::Compacted(revision) = other.round(&second).await.unwrap() else { panic!() };
         assert!(revision > recent);
         assert!(!is_readable(&mut client, recent).await);
         assert_eq!(one.round(&first).await, Ok(Round::ByAnotherProcess));
 
-        // A process without state, for example after a restart, compacts nothing in its first round, but reads the
-        // number of the present round.
+        // A process without state, for example after a restart, compacts nothing in its first round.
         other = Compaction::default();
         assert_eq!(other.round(&second).await, Ok(Round::ByAnotherProcess));
         let mut stale = Compaction::default();

@@ -15,7 +15,6 @@ use libcalico::store::{Store, StoreError, Write};
 const PROCESSES: usize = 8;
 const INCREMENTS: usize = 200;
 
-/// Starts the `#[ignore]`d test `worker` of this file as a separate process, on the datastore of `config`.
 fn start(worker: &str, config: &DatastoreConfig) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", worker, "--ignored", "--nocapture"]).stdout(Stdio::piped()).stderr(Stdio::inherit());
@@ -27,8 +26,7 @@ fn start(worker: &str, config: &DatastoreConfig) -> Child {
     command.spawn().unwrap()
 }
 
-/// Waits for a worker, and checks that it ran one test. A worker whose name no test has would succeed without doing
-/// anything.
+/// Checks that the worker ran one test. A worker whose name no test has would succeed without doing anything.
 fn finish(worker: Child) {
     let output = worker.wait_with_output().unwrap();
     let report = String::from_utf8_lossy(&output.stdout);
@@ -116,7 +114,6 @@ fn worker_writes_pairs_until_killed() {
     });
 }
 
-/// Writes the same new value to two objects in one transaction.
 async fn increment_both(store: &Datastore, round: u64) {
     let left = store.get::<IpPool>(&ObjectKey::global("left")).await.unwrap();
     let right = store.get::<IpPool>(&ObjectKey::global("right")).await.unwrap();
@@ -138,7 +135,7 @@ fn killed_writer_leaves_complete_transactions_only() {
     let mut revisions = std::collections::HashSet::new();
     for round in 0..40_u64 {
         let mut worker = start("worker_writes_pairs_until_killed", &fixture.config);
-        // The delay differs in each round, from the start of the process to deep in its loop.
+        // The process is killed anywhere from its start to deep in its loop.
         sleep(Duration::from_micros(3_000 + round * 1_370));
         worker.kill().unwrap();
         worker.wait().unwrap();
@@ -152,7 +149,6 @@ fn killed_writer_leaves_complete_transactions_only() {
     assert_eq!(integrity(&local.path), "ok");
 }
 
-/// Returns the result of SQLite's integrity check, run by the `sqlite3` program.
 fn integrity(path: &Path) -> String {
     let output = Command::new("sqlite3").arg(path).arg("PRAGMA integrity_check").output().expect("sqlite3 runs");
     String::from_utf8(output.stdout).unwrap().trim().to_owned()

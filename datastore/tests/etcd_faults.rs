@@ -66,8 +66,7 @@ fn next_etcd_endpoint_serves_when_the_first_is_down() {
         assert_eq!(store.requests(), 1);
         let (key, value) = pool("p", "1");
         store.create(&key, &value).await.unwrap();
-        // An endpoint that accepts connections but never responds delays only the first request, by its share of the
-        // time.
+        // The silent endpoint delays only the first request, by its share of the time.
         let store = open(&[&silent, &server.url], Duration::from_secs(2));
         read_absent_pool(&store).await.unwrap();
         let connections = listener.incoming().take_while(Result::is_ok).count();
@@ -205,13 +204,11 @@ fn wrong_certificates_are_rejected_and_the_error_names_the_files() {
             other => panic!("{other:?}"),
         }
     };
-    // Another authority signed the server's certificate.
     let other_ca = path(&other, "ca.pem");
     let untrusted = DatastoreSettings { etcd_ca_cert_file: other_ca.clone(), ..base.clone() };
     let text = reason(&untrusted);
     assert!(text.contains("not trusted") && text.contains(&other_ca), "{text}");
 
-    // Another authority signed the client certificate.
     let foreign_client = DatastoreSettings {
         etcd_ca_cert_file: path(&trusted, "ca.pem"),
         etcd_cert_file: path(&other, "client.pem"),
@@ -221,12 +218,10 @@ fn wrong_certificates_are_rejected_and_the_error_names_the_files() {
     let text = reason(&foreign_client);
     assert!(text.contains("refuses the client certificate") && text.contains(&path(&other, "client.pem")), "{text}");
 
-    // No client certificate is configured.
     let no_client_certificate = DatastoreSettings { etcd_ca_cert_file: path(&trusted, "ca.pem"), ..base.clone() };
     let text = reason(&no_client_certificate);
     assert!(text.contains("no client certificate (etcd_cert_file is not set)"), "{text}");
 
-    // Files that are missing or have the wrong content are detected before any request.
     let missing = DatastoreSettings { etcd_ca_cert_file: "/nowhere/ca.pem".into(), ..base.clone() };
     let error = open_settings(&missing, &[]).unwrap_err().to_string();
     assert!(error.starts_with("etcd_ca_cert_file: cannot read /nowhere/ca.pem"), "{error}");
@@ -279,7 +274,6 @@ fn replaced_client_certificate_is_used_by_the_next_connection() {
     block_on(async {
         let refused = read_absent_pool(&store).await;
         assert!(matches!(refused, Err(StoreError::Unauthorized { .. })), "{refused:?}");
-        // If the new files cannot be read, the former certificates stay in use.
         std::fs::remove_file(&key).unwrap();
         let refused = read_absent_pool(&store).await;
         assert!(matches!(refused, Err(StoreError::Unauthorized { .. })), "{refused:?}");

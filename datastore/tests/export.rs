@@ -16,8 +16,7 @@ async fn exported(store: &Datastore) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// Returns a write of a pair that upstream or a person may have stored, and that this implementation would encode
-/// differently.
+/// A pair that upstream or a person may have stored, and that this implementation would encode differently.
 fn odd(path: &str, value: &str) -> Write {
     Write { kind: "", path: path.into(), key: path.into(), op: WriteOp::Create(value.into()) }
 }
@@ -48,14 +47,12 @@ fn export_from_a_file_to_etcd_and_back_preserves_every_byte() {
         assert_eq!((progress[0], *progress.last().unwrap()), ((0, 258), (258, 258)));
         assert_eq!(exported(&etcd).await, text);
 
-        // The import replaces the initial objects of a new file.
         let other = Fixture::local();
         let back = other.open();
         let imported = import(&back, exported(&etcd).await.as_bytes(), OnExisting::Keep, |_, _| {}).await.unwrap();
         assert_eq!((imported.created, imported.replaced), (254, 4));
         assert_eq!(exported(&back).await, text);
 
-        // A repeated import changes nothing, and sends only one read.
         let before = back.requests();
         let again = import(&back, text.as_bytes(), OnExisting::Keep, |_, _| {}).await.unwrap();
         assert_eq!(again, ImportSummary { unchanged: 258, ..ImportSummary::default() });
@@ -74,8 +71,7 @@ fn import_overwrites_other_values_only_if_requested() {
         let (text, before) = (exported(&source).await, exported(&target).await);
 
         let error = import(&target, text.as_bytes(), OnExisting::Keep, |_, _| {}).await.unwrap_err();
-        // The values of the pool, the ClusterInformation and the three tiers differ: each datastore has its own
-        // identifiers.
+        // Each datastore has its own identifiers of the pool, the ClusterInformation and the three tiers.
         assert!(
             matches!(&error, TransferError::ConflictingPairs { count: 5, named } if named.contains("/ippools/p")),
             "{error}"

@@ -28,8 +28,8 @@ fn create(store: &Datastore, name: &str) -> Result<(), StoreError> {
     block_on(store.create(&key, &value)).map(|_| ())
 }
 
-/// Runs the `#[ignore]`d test `worker` of this file in its own mount namespace, with a temporary file system of `size`
-/// at `$DIRECTORY`.
+/// Runs the `#[ignore]`d test `worker` in its own mount namespace, with a temporary file system of `size` at
+/// `$DIRECTORY`.
 fn on_tmpfs(worker: &str, size: &str) {
     let directory = tempfile::tempdir().unwrap();
     let output = Command::new("unshare")
@@ -68,7 +68,6 @@ fn worker_fills_the_disk_and_loses_no_committed_write() {
     };
     assert_eq!(error, StoreError::DiskFull { path: path.display().to_string() });
     assert!(written >= 10, "{written}");
-    // No committed write is lost, for this process or the next.
     for store in [store, open(&path)] {
         let pools = block_on(store.list::<IpPool>(&ObjectSelect::default())).unwrap();
         assert_eq!(pools.len(), written);
@@ -84,13 +83,12 @@ fn missing_space_for_a_new_file_is_reported() {
 #[ignore = "run by missing_space_for_a_new_file_is_reported in mounts of its own"]
 fn worker_without_space_for_a_new_file_gets_disk_full() {
     let path = directory().join("calico.db");
-    // The write is larger than the file system of 16 KiB, but bounded in case that the file system is not there.
+    // The write is bounded in case that the file system of 16 KiB is not there.
     let filled = std::fs::write(directory().join("filler"), vec![0; 64 * 1024]);
     assert_eq!(filled.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
     assert_eq!(create(&open(&path), "p"), Err(StoreError::DiskFull { path: path.display().to_string() }));
     let files: Vec<_> = std::fs::read_dir(directory()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(files, ["filler"], "no half-made file stays");
-    // The same call works after space was added.
     std::fs::remove_file(directory().join("filler")).unwrap();
     Command::new("mount").args(["-o", "remount,size=1m"]).arg(directory()).status().unwrap();
     create(&open(&path), "p").unwrap();
@@ -222,7 +220,6 @@ fn locked_file_is_awaited_and_the_lock_reported_at_the_deadline() {
     let error = create(&store, "q").unwrap_err();
     assert!(matches!(error, StoreError::Unavailable { outcome_unknown: false, .. }), "{error:?}");
     assert!(error.to_string().contains("kept the file locked for 0.3 s"), "{error}");
-    // Readers do not block a writer, and a writer does not block readers.
     assert!(block_on(store.get::<IpPool>(&ObjectKey::global("p"))).is_ok());
 
     let waiting = std::thread::spawn(move || create(&store, "q"));

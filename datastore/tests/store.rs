@@ -80,7 +80,6 @@ async fn read_batch_is_a_single_request_and_snapshot(store: Datastore) {
     let (other, value) = pool("batch-b", "b");
     store.create(&other, &value).await.unwrap();
 
-    // The reads of an ADD: existing objects, missing objects, and lists.
     let mut batch = ReadBatch::new();
     let present = batch.get::<IpPool>(&key);
     let absent = batch.get::<IpPool>(&ObjectKey::global("batch-absent"));
@@ -112,7 +111,7 @@ async fn prefix_read_is_exact_and_in_byte_order(store: Datastore) {
     let select = ObjectSelect { name_prefix: "order-".into(), ..ObjectSelect::default() };
     let listed: Vec<String> =
         store.list::<IpPool>(&select).await.unwrap().into_iter().map(|entry| entry.key.name).collect();
-    // The order is that of bytes, and `order.x` does not begin with `order-`.
+    // The order is that of bytes.
     assert_eq!(listed, ["order-10", "order-9", "order-Z", "order-a-b", "order-a.b", "order-\u{fc}"]);
 }
 
@@ -234,7 +233,7 @@ async fn initialization_is_idempotent(store: Datastore) {
     assert_eq!(store.requests() - before, 1, "one read and no write");
     assert_eq!(store.get::<ClusterInformation>(&key).await.unwrap(), cluster);
 
-    // A locked datastore stays locked: only missing fields of ClusterInformation are added, but no tiers.
+    // Only missing fields of a locked ClusterInformation are added, but no tiers.
     let mut locked = cluster.value.clone();
     locked.spec.datastore_ready = Some(false);
     locked.spec.cluster_guid.clear();

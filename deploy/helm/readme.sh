@@ -34,7 +34,6 @@ awk '
     sub(/^ */, "", key)
     sub(/:.*/, "", key)
     sub(/^[^:]*: */, "", value)
-    sub(/^[^:]*:$/, "", value)
     name[depth] = key
     path = name[0]
     for (level = 1; level <= depth; level++) path = path "." name[level]

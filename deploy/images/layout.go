@@ -65,7 +65,7 @@ func (s settings) build(i image, arch string) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	bill, err := s.billOfMaterials(i.name, cdx.ComponentTypeContainer, arch, components, "")
+	bill, err := s.billOfMaterials(i.name, cdx.ComponentTypeContainer, arch, components, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -140,8 +140,11 @@ func (s settings) describeProgram(i image, arch string) error {
 	if err != nil {
 		return err
 	}
-	program := filepath.Join(s.programs, arch, i.program)
-	bill, err := s.billOfMaterials(i.program, cdx.ComponentTypeApplication, arch, components, program)
+	program, err := os.ReadFile(filepath.Join(s.programs, arch, i.program))
+	if err != nil {
+		return err
+	}
+	bill, err := s.billOfMaterials(i.program, cdx.ComponentTypeApplication, arch, components, sha256Of(program))
 	if err != nil {
 		return err
 	}

@@ -55,15 +55,7 @@ func (s settings) components(i image, arch string, foreign bool) ([]cdx.Componen
 
 // billOfMaterials returns a CycloneDX document with the components of a program or image. An image contains its own
 // document, so only a program's document has the hash of its subject.
-func (s settings) billOfMaterials(name string, kind cdx.ComponentType, arch string, components []cdx.Component, program string) ([]byte, error) {
-	var hashes *[]cdx.Hash
-	if program != "" {
-		content, err := os.ReadFile(program)
-		if err != nil {
-			return nil, err
-		}
-		hashes = sha256Of(content)
-	}
+func (s settings) billOfMaterials(name string, kind cdx.ComponentType, arch string, components []cdx.Component, hashes *[]cdx.Hash) ([]byte, error) {
 	bom := cdx.NewBOM()
 	// There is no serial number, because it would differ in each build.
 	bom.Metadata = &cdx.Metadata{
@@ -99,7 +91,7 @@ func (s settings) addCrates(components map[string]cdx.Component, tree string) er
 		}
 		label := component.Name + " " + component.Version
 		if sum, exists := s.checksums[label]; exists {
-			component.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: sum}}
+			component.Hashes = sha256Hash(sum)
 		}
 		components[component.BOMRef] = component
 		if component.Name == "libsqlite3-sys" {
@@ -145,7 +137,7 @@ func addLinked(components map[string]cdx.Component, lines string) error {
 		}
 		component := library("generic", words[0], words[1])
 		component.Licenses = &cdx.Licenses{{Expression: strings.ReplaceAll(words[2], "/", " OR ")}}
-		component.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: words[3]}}
+		component.Hashes = sha256Hash(words[3])
 		components[component.BOMRef] = component
 	}
 	return nil
@@ -167,7 +159,7 @@ func addModules(components map[string]cdx.Component, program string) error {
 		component := library("golang", module.Path, module.Version)
 		// The checksum of go.sum, which is a SHA-256 of the list of the module's files.
 		if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(module.Sum, "h1:")); err == nil && len(sum) > 0 {
-			component.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: hex.EncodeToString(sum)}}
+			component.Hashes = sha256Hash(hex.EncodeToString(sum))
 		}
 		components[component.BOMRef] = component
 	}
@@ -197,7 +189,11 @@ func readChecksums(lock string) (map[string]string, error) {
 
 func sha256Of(content []byte) *[]cdx.Hash {
 	sum := sha256.Sum256(content)
-	return &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: hex.EncodeToString(sum[:])}}
+	return sha256Hash(hex.EncodeToString(sum[:]))
+}
+
+func sha256Hash(digits string) *[]cdx.Hash {
+	return &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: digits}}
 }
 
 func library(kind, name, version string) cdx.Component {

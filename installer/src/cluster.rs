@@ -35,8 +35,7 @@ pub enum ClusterError {
     /// The client for etcd cannot be set up.
     #[error("etcd: {0}")]
     Etcd(NodeConfError),
-    /// etcd does not respond. In a pod the run retries and finally ends with this error, because only the installer
-    /// creates the Node there.
+    /// etcd does not respond.
     #[error(
         "{0}; this run cannot create the Node in etcd, without which no pod gets an address; correct ETCD_ENDPOINTS, \
          or find the cause with `etcdctl endpoint health`"
@@ -95,7 +94,7 @@ impl ClusterError {
         matches!(self, ClusterError::EtcdUnreachable(_))
     }
 
-    /// Converts the error of a request to etcd. An unreachable etcd gets an error of its own, as a retry may succeed.
+    /// Converts the error of a request to etcd.
     fn into_etcd_error(self) -> ClusterError {
         match self {
             ClusterError::Information { source, .. }
@@ -118,12 +117,7 @@ impl ClusterError {
 /// ClusterInformation, the requested pools, and on etcd the Node. `pod` is the account of this pod, `None` outside of a
 /// pod.
 ///
-/// Creates nothing, and logs a warning about each requested pool, if `conf` is `None`, if the datastore is a file, or
-/// if it is an API server and `pod` is `None`. etcd needs no account.
-///
-/// # Errors
-/// Returns an error if the account is unusable, if etcd's client cannot be set up, or if an object cannot be read or
-/// created.
+/// Creates nothing if `conf` is `None`, if the datastore is a file, or if it is an API server and `pod` is `None`.
 pub fn ensure(conf: Option<&NetConf>, pod: Option<&ServiceAccount>, settings: &Settings) -> Result<(), ClusterError> {
     let Some(conf) = conf else {
         warn_skipped_pools(settings, "Calico's plugin is not in the configuration, so its datastore is unknown");
@@ -193,7 +187,6 @@ async fn create_missing(
     Ok(())
 }
 
-/// Warns about pools that were requested but are not created.
 fn warn_skipped_pools(settings: &Settings, reason: &str) {
     for request in &settings.pools {
         tracing::warn!("IPPool {}, {}, is not created: {reason}", request.name, request.spec.cidr);
@@ -208,10 +201,9 @@ pub(crate) fn configured_group(conf: &NetConf) -> Option<ApiGroup> {
     })
 }
 
-/// Returns the Node to create in etcd, under the name that the plugins use. The Node refers to the Kubernetes node, so
-/// that kube-controllers deletes the Node once the Kubernetes node is deleted. Returns `None` for another datastore, if
-/// the plugins' name for the node is unknown, or if the settings do not name the Kubernetes node, because
-/// kube-controllers would never delete a Node without the reference.
+/// Returns the Node to create in etcd. It refers to the Kubernetes node: without this reference kube-controllers would
+/// never delete the Node. Returns `None` for another datastore, or if the name of the Node or of the Kubernetes node is
+/// unknown.
 fn node(conf: &NetConf, settings: &Settings) -> Option<Node> {
     let kubernetes = settings.node_name.as_ref().filter(|_| conf.datastore.kind() == DatastoreType::Etcdv3)?;
     let name = node_name::from_conf(conf).ok()?;

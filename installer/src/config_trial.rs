@@ -1,8 +1,7 @@
 //! Tries out a configuration before runtimes see it. The installed plugin tests with `-t` whether the datastore is
 //! reachable, accepts the credentials and is ready.
 //!
-//! The result is only logged. In a new cluster calico-node or kube-controllers may make the datastore ready after this
-//! container ends.
+//! The result is only logged: in a new cluster the datastore may become ready later.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -31,7 +30,6 @@ pub enum Trial {
     Failed(String),
 }
 
-/// Reasons why a configuration cannot be tried.
 #[derive(Debug, thiserror::Error)]
 enum ConfigTrialError {
     #[error(transparent)]
@@ -65,9 +63,6 @@ pub fn try_out(conf: &Map<String, Value>, plugin: &Path, time: Duration, path_of
 }
 
 /// Returns the plugin's stdin as a runtime would write it, with paths of this container.
-///
-/// # Errors
-/// Returns an error if the configuration cannot be tried: it lacks the plugin `calico`, or its kubeconfig is missing.
 fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Result<String, ConfigTrialError> {
     let plugin = node_conf::plugin(Value::Object(conf.clone()), path_of)?;
     if kind(&plugin) != CALICO {
@@ -89,8 +84,7 @@ fn run_plugin(plugin: &Path, input: &str, deadline: Instant) -> std::io::Result<
     Ok(output.map_or_else(|| "the plugin did not answer in time".to_owned(), |output| error_text(&output)))
 }
 
-/// Returns the text of the plugin's CNI error, or its exit status if the output contains no error. Returns an empty
-/// text if the plugin succeeded.
+/// Returns the plugin's error, or an empty text if the plugin succeeded.
 fn error_text(Output { status, stdout, .. }: &Output) -> String {
     if status.success() {
         return String::new();
@@ -116,10 +110,8 @@ mod tests {
     const LIST: &str = r#"{"name": "net", "cniVersion": "1.0.0", "plugins": [
         {"type": "portmap"}, {"type": "calico", "etcd_key_file": "/n/calico-tls/etcd-key", "mtu": 0}]}"#;
 
-    /// Longer than any machine needs to start a shell.
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Writes a script in place of the plugin.
     fn script(dir: &tempfile::TempDir, text: &str) -> PathBuf {
         let plugin = dir.path().join("calico");
         fs::write(&plugin, format!("#!/bin/sh\n{text}\n")).unwrap();

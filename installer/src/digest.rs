@@ -7,7 +7,6 @@ use sha2::{Digest as _, Sha256};
 
 use os::atomic_file::regular_file;
 
-/// Size of one read.
 const CHUNK: usize = 64 * 1024;
 
 /// Returns the SHA-256 of some bytes, in lower-case hexadecimal.
@@ -44,7 +43,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// Includes the sizes at which upstream tests its comparison of files.
+    /// The sizes include those with which upstream tests its comparison of files.
     #[test]
     fn file_digest_equals_the_digest_of_its_bytes_at_all_sizes() {
         let dir = tempfile::tempdir().unwrap();

@@ -13,7 +13,7 @@ use nix::unistd::{AccessFlags, access};
 pub const REMEDY: &str =
     "enable components/dac-override (cni.dacOverride of the chart), or give the directory to root on the node";
 
-/// The permission bits that are needed to create files in a directory, at the place of those for other users.
+/// The permission bits that are needed to create files in a directory.
 const WRITE_AND_SEARCH: u32 = 0o3;
 
 /// A directory that root may not write without the capability `DAC_OVERRIDE`.
@@ -27,8 +27,7 @@ pub struct UnwritableDirectory {
     pub group: u32,
     /// The permission bits.
     pub mode: u32,
-    /// True if this process may not write the directory, because it lacks the capability; false if it has the
-    /// capability.
+    /// True if this process may not write the directory, because it lacks the capability.
     pub is_denied: bool,
 }
 
@@ -50,8 +49,7 @@ impl UnwritableDirectory {
         (!may_root_write(owner, group, mode)).then_some(unwritable)
     }
 
-    /// Examines a directory. Returns it if only the missing capability keeps this process from writing it, and else
-    /// `None`: also for a missing directory, and for a read-only one that root owns.
+    /// Examines a directory. Returns `None` unless only the missing capability keeps this process from writing it.
     #[must_use]
     pub fn denied(path: &Path) -> Option<UnwritableDirectory> {
         UnwritableDirectory::examine(path).filter(|directory| directory.is_denied)
@@ -69,7 +67,7 @@ impl UnwritableDirectory {
     }
 }
 
-/// Returns true if root, in the group of root alone and without capabilities, may create files in a directory.
+/// Returns true if root, without capabilities and further groups, may create files in a directory.
 fn may_root_write(owner: u32, group: u32, mode: u32) -> bool {
     let class = match (owner, group) {
         (0, _) => mode >> 6,

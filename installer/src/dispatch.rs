@@ -16,7 +16,7 @@ pub enum Program {
     Command(Command, Words),
 }
 
-/// The number of first arguments that form the command's name. The executable's name is not an argument.
+/// The number of first arguments that form the command's name.
 pub type Words = usize;
 
 /// A command for installers and people.
@@ -52,20 +52,18 @@ pub fn dispatch(name: &str, words: &[&str], cni_command: Option<&str>) -> Progra
     }
     let first = words.first().copied().unwrap_or_default();
     let is_called = cni_command.is_some_and(|command| !command.is_empty());
-    // A command is selected even if `CNI_COMMAND` is set.
     if let Some(program) = command(words) {
         return program;
     }
     match first {
         _ if is_called => Program::Plugin,
         "--version" => Program::Command(Command::Version, 1),
-        // An inline configuration, an option such as `-v` or `-t`, and no argument at all select the plugin.
+        // Also an option such as `-v` or `-t`, and no argument at all, select the plugin.
         word if word.is_empty() || word.starts_with('{') || word.starts_with('-') => Program::Plugin,
         _ => Program::Command(Command::Unknown, 0),
     }
 }
 
-/// Returns the program that the first arguments name, or `None` if they name none.
 fn command(words: &[&str]) -> Option<Program> {
     let (command, count) = match words {
         ["ctl", ..] => return Some(Program::Ctl),

@@ -1,9 +1,9 @@
 //! The files that an earlier installation wrote into other directories of the node, before `CNI_NET_DIR` or
-//! `CNI_BIN_DIR` changed. The installer removes them from the directories that `CNI_FORMER_NET_DIR` and
-//! `CNI_FORMER_BIN_DIR` name. `calico doctor` and `calico uninstall` list the files that remain.
+//! `CNI_BIN_DIR` changed.
 
 use std::cmp::Reverse;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::conflist;
@@ -15,8 +15,8 @@ use crate::tls_assets;
 use os::atomic_file::regular_file;
 
 /// Removes the recorded files from the former directories that the settings name, except files that other programs
-/// changed. Then removes from `state` the records of the files that are removed, missing or changed. Configurations are
-/// removed before the programs that they name. The files and records of the other former directories stay, and a
+/// changed, and those of a directory that is still in use under another path. Then removes from `state` the records of
+/// the files that are removed, missing or changed. The files and records of the other former directories stay, and a
 /// warning names them.
 pub(crate) fn remove_files(state: &mut State, settings: &Settings, layout: &Layout) {
     state.former.sort_by_key(|former| Reverse(former.place));
@@ -24,13 +24,17 @@ pub(crate) fn remove_files(state: &mut State, settings: &Settings, layout: &Layo
         let Some(directory) = named_directory(former, settings, layout) else {
             let names: Vec<&str> = former.files.keys().map(String::as_str).collect();
             tracing::warn!(
-                "files of an earlier installation remain in {}: {}; mount the directory as the former one \
-                 (deploy/README.md, Platforms), or delete the files",
+                "an earlier installation wrote files into {}: {}; to have them removed, name the directory in \
+                 CNI_FORMER_NET_DIR or CNI_FORMER_BIN_DIR, and mount it (deploy/README.md, Platforms)",
                 former.path,
                 names.join(", ")
             );
             continue;
         };
+        if is_in_use(&directory, settings, layout) {
+            former.files.clear();
+            continue;
+        }
         former.files.retain(|name, installed| !remove(&directory.join(name), installed));
         if former.place == DirectoryRole::Net && former.files.is_empty() {
             remove_tls_files(&directory.join(tls_assets::DIRECTORY));
@@ -39,15 +43,20 @@ pub(crate) fn remove_files(state: &mut State, settings: &Settings, layout: &Layo
     state.former.retain(|former| !former.files.is_empty());
 }
 
-/// Returns the paths on the node of the files that remain in former directories, without those that other programs
-/// changed. In a container, which does not see the directories, returns the paths of all recorded files.
+/// Returns the paths on the node of the files that remain in former directories. A container does not see these
+/// directories, so there all recorded files are returned.
 pub(crate) fn remaining(state: &State, layout: &Layout) -> Vec<PathBuf> {
     let is_there = |path: &Path, installed: &InstalledFile| {
         let found = || inspect_file(&layout.path(path), installed);
         layout.is_container() || !matches!(found(), FoundState::Missing | FoundState::Changed(_))
     };
+    let present = [&state.net_dir, &state.bin_dir].map(|path| layout.path(path));
     let mut paths = Vec::new();
-    for former in &state.former {
+    let is_former = |former: &&FormerDirectory| {
+        let directory = layout.path(&former.path);
+        layout.is_container() || !present.iter().any(|present| is_same_directory(present, &directory))
+    };
+    for former in state.former.iter().filter(is_former) {
         for (name, installed) in &former.files {
             let path = Path::new(&former.path).join(name);
             if is_there(&path, installed) {
@@ -58,8 +67,7 @@ pub(crate) fn remaining(state: &State, layout: &Layout) -> Vec<PathBuf> {
     paths
 }
 
-/// Returns this process's path for a former directory; `None` if the settings do not name the directory, or if this
-/// container does not mount it.
+/// Returns this process's path for a former directory, if the settings name it and it is mounted.
 fn named_directory(former: &FormerDirectory, settings: &Settings, layout: &Layout) -> Option<PathBuf> {
     let named = match former.place {
         DirectoryRole::Net => settings.former_net_dir.as_deref(),
@@ -67,6 +75,19 @@ fn named_directory(former: &FormerDirectory, settings: &Settings, layout: &Layou
         DirectoryRole::SecondaryBin | DirectoryRole::State => None,
     };
     named.filter(|named| *named == former.path).and_then(|named| layout.former_dir(former.place, named))
+}
+
+/// Returns true if `directory` is also a present directory, for example by a symbolic link on the node. Its files are
+/// then those that this installation has just written.
+fn is_in_use(directory: &Path, settings: &Settings, layout: &Layout) -> bool {
+    let mut present: Vec<PathBuf> = layout.bin_paths().collect();
+    present.push(layout.net_dir(&settings.net_dir));
+    present.iter().any(|present| is_same_directory(present, directory))
+}
+
+fn is_same_directory(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino())).ok();
+    identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
 /// Removes a file unless another program changed it. Returns true if its record is no longer needed, and false if the
@@ -100,7 +121,7 @@ fn remove(path: &Path, installed: &InstalledFile) -> bool {
     true
 }
 
-/// Removes the TLS files for etcd, to which only the removed configuration refers.
+/// Removes the TLS files, to which no other configuration refers.
 fn remove_tls_files(directory: &Path) {
     for name in tls_assets::FILES {
         let _ = fs::remove_file(directory.join(name));
@@ -118,8 +139,7 @@ mod tests {
         Settings::from_environment(&lookup, "n").unwrap()
     }
 
-    /// Returns the records of `calico`, `portmap` and the kubeconfig in former directories. The first two have this
-    /// content.
+    /// Returns the records of `calico` and `portmap` with this content, and of the kubeconfig, in former directories.
     fn records(text: &str) -> State {
         let mut state = State { net_dir: "/etc/cni/net.d".into(), bin_dir: "/opt/cni/bin".into(), ..State::default() };
         for name in ["calico", "portmap"] {
@@ -134,7 +154,7 @@ mod tests {
     #[test]
     fn files_of_named_directories_are_removed_except_changed_ones() {
         let root = tempfile::tempdir().unwrap();
-        let layout = Layout::below(root.path());
+        let layout = Layout::below(root.path()).with_bin_dir("/bin");
         for (directory, name, text) in [
             ("opt/cni/bin", "calico", "ours"),
             ("opt/cni/bin", "portmap", "another's"),
@@ -154,13 +174,30 @@ mod tests {
         assert_eq!((state.former.len(), remaining(&state, &layout).len()), (2, 2), "no directory is named");
         remove_files(&mut state, &settings(&[("CNI_FORMER_BIN_DIR", "/elsewhere")]), &layout);
         assert_eq!(remaining(&state, &layout).len(), 2, "another directory is named");
-        let both = [("CNI_FORMER_BIN_DIR", "/opt/cni/bin"), ("CNI_FORMER_NET_DIR", "/etc/cni/net.d")];
+        let both =
+            [("CNI_NET_DIR", "/net"), ("CNI_FORMER_BIN_DIR", "/opt/cni/bin"), ("CNI_FORMER_NET_DIR", "/etc/cni/net.d")];
         remove_files(&mut state, &settings(&both), &layout);
         assert_eq!(state.former, Vec::new());
         assert!(paths.iter().all(|path| !layout.path(path).exists()));
         for name in ["portmap", "bridge"] {
             assert!(layout.path("/opt/cni/bin").join(name).exists(), "{name} is not ours");
         }
+    }
+
+    #[test]
+    fn files_of_a_directory_that_is_in_use_under_another_path_stay() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::below(root.path()).with_bin_dir("/bin");
+        let settings = settings(&[("CNI_BIN_DIR", "/bin"), ("CNI_FORMER_BIN_DIR", "/opt/cni/bin")]);
+        let present = root.path().join("bin");
+        fs::create_dir_all(&present).unwrap();
+        fs::create_dir_all(root.path().join("opt/cni")).unwrap();
+        fs::write(present.join("calico"), "ours").unwrap();
+        std::os::unix::fs::symlink(&present, root.path().join("opt/cni/bin")).unwrap();
+        let mut state = records("ours");
+        remove_files(&mut state, &settings, &layout);
+        assert!(present.join("calico").exists());
+        assert!(state.former.iter().all(|former| former.place != DirectoryRole::Bin), "{:?}", state.former);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::state::InstalledFile;
 use crate::{conflist, digest, kubeconfig};
 use os::atomic_file::regular_file;
 
-/// A text in the first line of a kubeconfig written by calico-node. The other lines do not differ from ours.
+/// A text in the first line of a kubeconfig written by calico-node.
 const CALICO_NODE: &str = "Installed by calico/node";
 
 /// The result of the comparison with the record.
@@ -25,8 +25,8 @@ pub(crate) enum FoundState {
     Unreadable(String),
 }
 
-/// Compares a file with its record. A network configuration counts as unchanged if it contains all our plugins, because
-/// other programs add theirs.
+/// Compares a file with its record. A network configuration with all our plugins counts as unchanged, because other
+/// programs add theirs.
 pub(crate) fn inspect_file(path: &Path, installed: &InstalledFile) -> FoundState {
     let is_installed = |text: Vec<u8>| conflist::is_installed_in(&text, installed);
     let is_extended = || !installed.renderings.is_empty() && regular_file::contents(path).is_ok_and(is_installed);

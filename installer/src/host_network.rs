@@ -1,5 +1,5 @@
-//! The node's network, as the commands of this crate use it. The code that queries and changes it is in the plugin's
-//! crate, which depends on this crate. So the plugin passes its implementation in as a [`HostNetwork`].
+//! The node's network. The code that queries and changes it is in the plugin's crate, which depends on this crate and
+//! so passes its implementation in as a [`HostNetwork`].
 
 use std::net::IpAddr;
 
@@ -20,13 +20,13 @@ pub struct Interface {
 /// A route of the main table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// The destination: a range, or a range of one address.
+    /// The destination.
     pub destination: Cidr,
     /// The outgoing interfaces; empty for a route that drops packets.
     pub interfaces: Vec<String>,
 }
 
-/// Access to the kernel's network configuration. Errors are texts of the kernel.
+/// Access to the kernel's network configuration.
 pub trait HostNetwork: std::fmt::Debug + Sync {
     /// Returns all interfaces.
     fn interfaces(&self) -> Result<Vec<Interface>, NetworkError>;
@@ -34,9 +34,8 @@ pub trait HostNetwork: std::fmt::Debug + Sync {
     /// Returns all routes of the main table, for IPv4 and IPv6.
     fn routes(&self) -> Result<Vec<Route>, NetworkError>;
 
-    /// Deletes the host's end of a pod's interface, and with it the pod's end and all routes through it. Returns true
-    /// if the interface was deleted, and false if it is missing, or is kept because its kind and MAC address are not
-    /// those of a pod's interface.
+    /// Deletes the host's end of a pod's interface, and with it the pod's end and all routes through it. Returns false
+    /// if the interface is missing, or is not a pod's.
     fn remove_pod_interface(&self, name: &str) -> Result<bool, NetworkError>;
 }
 
@@ -45,22 +44,18 @@ pub trait HostNetwork: std::fmt::Debug + Sync {
 #[error("{0}")]
 pub struct NetworkError(pub String);
 
-/// Returns the prefix of the names of the host's ends of pods' interfaces.
+/// Returns the prefix of the names of pods' interfaces on the host.
 pub fn pod_interface_prefix() -> String {
     interface_prefix(std::env::var("FELIX_INTERFACEPREFIX").ok().as_deref()).to_owned()
 }
 
-/// Returns the single addresses with a route through an interface. For a pod's interface they are the pod's addresses.
+/// Returns the single addresses with a route through an interface.
 pub fn addresses_behind(interface: &str, routes: &[Route]) -> Vec<IpAddr> {
     let through = routes.iter().filter(|route| route.interfaces.iter().any(|name| name == interface));
     through.filter(|route| route.destination.size() == 1).map(|route| route.destination.network()).collect()
 }
 
-/// Returns the interfaces other than `lo` with an IPv4 or IPv6 default route, through which packets of pods leave the
-/// node.
-///
-/// # Errors
-/// Returns an error if the kernel cannot be queried.
+/// Returns the interfaces with a default route, other than `lo`.
 pub fn uplinks(network: &dyn HostNetwork) -> Result<Vec<Interface>, NetworkError> {
     let routes = network.routes()?;
     let default = routes.iter().filter(|route| route.destination.prefix() == 0);
@@ -71,12 +66,10 @@ pub fn uplinks(network: &dyn HostNetwork) -> Result<Vec<Interface>, NetworkError
     Ok(interfaces)
 }
 
-/// A network for tests.
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
 
-    /// A network with fixed interfaces and routes.
     #[derive(Debug, Clone, Default)]
     pub(crate) struct FixedNetwork {
         pub(crate) interfaces: Vec<Interface>,

@@ -1,6 +1,5 @@
 //! Writes and reads the kubeconfig of the plugins, `calico-kubeconfig` beside the network configuration, and ensures
-//! that it contains a valid token. A valid token in the first half of its lifetime is kept; otherwise the installer
-//! requests a new one.
+//! that it contains a valid token.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,7 +13,7 @@ use crate::service_account::ServiceAccount;
 use crate::token::{Claims, TokenCheck, TokenError, TokenRequest, check_token};
 use os::atomic_file::{self, AtomicFileError, Change, regular_file};
 
-/// The file name in the configuration directory. It has no extension of CNI, so runtimes ignore the file.
+/// The file name in the configuration directory. Without an extension of CNI, runtimes ignore the file.
 pub const NAME: &str = "calico-kubeconfig";
 
 /// The mode of the file. Only root may read the token.
@@ -40,7 +39,7 @@ pub enum Trust<'a> {
     AnyCertificate,
 }
 
-/// Reasons for a missing token or a failed write. The previous file stays in place.
+/// Reasons for a missing token or a failed write.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
     /// The token request failed.
@@ -52,9 +51,8 @@ pub enum KubeconfigError {
 }
 
 impl KubeconfigError {
-    /// Returns true if a repeated request may succeed without a change of settings: the API server sent no response, or
-    /// an error that does not refuse the request. [`TokenError::Failed`] with code 403 is the refusal of an admission
-    /// policy.
+    /// Returns true if the request is worth repeating: the API server sent no response, or [`TokenError::Failed`] that
+    /// is not the refusal of an admission policy (403).
     pub fn is_temporary(&self) -> bool {
         self.is_unreachable() || matches!(self, KubeconfigError::Token(TokenError::Failed { code, .. }) if *code != 403)
     }
@@ -65,8 +63,8 @@ impl KubeconfigError {
     }
 }
 
-/// Writes the kubeconfig of the plugins to `file`, with the present address and CA certificates of the API server. The
-/// file is replaced atomically; upstream truncates it in place, so that a plugin may read half of it (INST-25).
+/// Writes the kubeconfig of the plugins to `file`. The file is replaced atomically; upstream truncates it in place, so
+/// that a plugin may read half of it (INST-25).
 pub fn write(file: &Path, pod: &ServiceAccount, token: &str) -> Result<Change, KubeconfigError> {
     const READ: &str = "read the API server's CA certificates";
     let unreadable = |source| AtomicFileError { action: READ, path: pod.ca_file.clone(), source };
@@ -80,8 +78,7 @@ pub fn write(file: &Path, pod: &ServiceAccount, token: &str) -> Result<Change, K
 }
 
 impl Kubeconfig<'_> {
-    /// Returns the content, byte for byte as upstream's installer writes it: without quotes and without a final line
-    /// break (INST-23).
+    /// Returns the content, byte for byte as upstream's installer writes it (INST-23).
     pub fn render(&self) -> String {
         let mut text = String::from("# Kubeconfig file for Calico CNI plugin.\napiVersion: v1\nkind: Config\n");
         let _ = writeln!(text, "clusters:\n- name: local\n  cluster:\n    server: {}", self.server);
@@ -102,24 +99,19 @@ impl std::fmt::Debug for Kubeconfig<'_> {
     }
 }
 
-/// Returns the token in the text of a kubeconfig that this installer or calico-node wrote (INST-24), or `None` without
-/// a token. This is no general parser of kubeconfigs.
+/// Returns the token in a kubeconfig that this installer or calico-node wrote (INST-24).
 pub fn token(file: &str) -> Option<&str> {
     let line = file.lines().find_map(|line| line.trim().strip_prefix("token:"))?;
     let token = line.trim().trim_matches('"');
     (!token.is_empty()).then_some(token)
 }
 
-/// Returns true if the text is that of a kubeconfig that accepts any certificate of the API server.
+/// Returns true if the kubeconfig accepts any certificate of the API server.
 pub fn accepts_any_certificate(file: &str) -> bool {
     file.lines().any(|line| line.trim() == "insecure-skip-tls-verify: true")
 }
 
-/// Ensures that the kubeconfig in `net_dir` contains a token as `request` describes it, which the API server accepts. A
-/// token in the second half of its lifetime is replaced.
-///
-/// # Errors
-/// Returns an error if no valid token exists and none can be requested, or if the file cannot be written.
+/// Ensures that the kubeconfig in `net_dir` contains a token as `request` describes it, which the API server accepts.
 pub fn ensure(pod: &ServiceAccount, request: &TokenRequest, net_dir: &Path) -> Result<Change, KubeconfigError> {
     let file = net_dir.join(NAME);
     process::block_on(async {
@@ -133,8 +125,7 @@ pub fn ensure(pod: &ServiceAccount, request: &TokenRequest, net_dir: &Path) -> R
     })
 }
 
-/// Returns the token in the file if it belongs to the service account and the Node of `request` and more than half of
-/// its lifetime remains.
+/// Returns the token in the file if it fits `request` and more than half of its lifetime remains.
 fn reusable_token(file: &Path, pod: &ServiceAccount, request: &TokenRequest) -> Option<String> {
     let text = regular_file::text(file).ok()?;
     let token = token(&text)?;

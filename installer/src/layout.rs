@@ -1,20 +1,18 @@
 //! [`Layout`]: the paths of files as this process sees them.
 //!
-//! In the container the node's directories are mounted below `/host`, and `/var/lib/calico` at its own path. On a node,
-//! and while an image of a node is built, there is no `/host` and all paths are those of the node. Every path is
-//! relative to a root, which is `/` unless `--root` gives another.
+//! In the container the node's directories are mounted below `/host`, and `/var/lib/calico` at its own path. On a node
+//! all paths are those of the node. Every path is relative to a root, which is `/` unless `--root` gives another.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The default configuration directory of container runtimes on the node. Platforms such as OpenShift use others
-/// (INST-151).
+/// The default configuration directory of container runtimes on the node (INST-151).
 pub const NET_DIR: &str = "/etc/cni/net.d";
 /// The default plugin directory of container runtimes on the node (INST-151).
 pub const BIN_DIR: &str = "/opt/cni/bin";
-/// The mount point of a second plugin directory in the container. Its path on the node is only known to the operator.
+/// The mount point of a second plugin directory in the container.
 const SECONDARY_BIN_DIR: &str = "/host/secondary-bin-dir";
 
 /// The mount point of the configuration directory that an earlier installation used.
@@ -36,14 +34,14 @@ pub struct Layout {
     root: PathBuf,
     /// True if the node's directories are mounted below `host`.
     is_container: bool,
-    /// The plugin directory, as a path on the node.
+    /// A path on the node.
     bin_dir: PathBuf,
-    /// The second plugin directory, as a path on the node, if one is given.
+    /// A path on the node.
     secondary_bin_dir: Option<PathBuf>,
 }
 
-/// The role of a directory on the node. In a container the path on the node is unknown, so files are recorded by the
-/// role of their directory.
+/// The role of a directory on the node. Files are recorded by role, because a container does not know the path on the
+/// node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DirectoryRole {
@@ -77,8 +75,7 @@ impl Layout {
         Layout { root: root.into(), is_container, bin_dir: BIN_DIR.into(), secondary_bin_dir: None }
     }
 
-    /// Returns the layout with `on_node` as the plugin directory. Like the configuration directory, this path on the
-    /// node does not affect the mount point in a container.
+    /// Returns the layout with `on_node` as the plugin directory. In a container the mount point stays the same.
     #[must_use]
     pub fn with_bin_dir(self, on_node: impl Into<PathBuf>) -> Self {
         Layout { bin_dir: on_node.into(), ..self }
@@ -98,10 +95,15 @@ impl Layout {
     }
 
     /// Returns the configuration directory. `on_node` is its path on the node, `CNI_NET_DIR`. In the container the
-    /// mount point is fixed, and the variable only affects paths in the rendered configuration (INST-8).
+    /// mount point is fixed (INST-8).
     #[must_use]
     pub fn net_dir(&self, on_node: impl AsRef<Path>) -> PathBuf {
         if self.is_container { self.path("/host/etc/cni/net.d") } else { self.path(on_node) }
+    }
+
+    /// Returns the paths of [`Self::bin_dirs`].
+    pub fn bin_paths(&self) -> impl Iterator<Item = PathBuf> {
+        self.bin_dirs().into_iter().map(|(_, directory)| directory)
     }
 
     /// Returns the plugin directories. Runtimes search them in this order.
@@ -143,8 +145,8 @@ impl Layout {
         self.path("/var/lib/calico")
     }
 
-    /// Returns `/var/run/calico`, which is mounted at the same path in the container. Its files, such as the locks that
-    /// the plugins, calico-node and the agent share, do not survive a reboot.
+    /// Returns `/var/run/calico`, which is mounted at the same path in the container. Its files do not survive a
+    /// reboot.
     #[must_use]
     pub fn run_dir(&self) -> PathBuf {
         self.path("/var/run/calico")
@@ -174,9 +176,8 @@ impl Layout {
         !self.is_container && self.root == Path::new("/")
     }
 
-    /// Returns true if files in [`state_dir`](Layout::state_dir) are on the node. In a container whose root is `/` this
-    /// requires a mount, without which the files end with the container. On a node, below another root, and if the
-    /// mounts cannot be read, the result is true.
+    /// Returns false if files in [`state_dir`](Layout::state_dir) end with this container, because the directory is not
+    /// mounted.
     #[must_use]
     pub fn has_persistent_state(&self) -> bool {
         if !self.is_container || self.root != Path::new("/") {
@@ -191,9 +192,7 @@ impl Layout {
         self.path("/var/run/secrets/kubernetes.io/serviceaccount")
     }
 
-    /// Translates a path on the node to a path of this process. A path inside `net_dir_on_node`, the configuration
-    /// directory on the node, is translated to one inside [`net_dir`](Layout::net_dir); any other path is the same
-    /// below the root.
+    /// Translates a path on the node to a path of this process. `net_dir_on_node` is the configuration directory.
     #[must_use]
     pub fn translate(&self, on_node: &Path, net_dir_on_node: &Path) -> PathBuf {
         match on_node.strip_prefix(net_dir_on_node) {
@@ -216,8 +215,7 @@ impl Layout {
     }
 }
 
-/// Returns true if `/proc/self/mountinfo` lists a mount at the directory or above it, other than the root. A line has
-/// the form `36 35 98:0 /mnt1 /mnt2 rw,noatime …`.
+/// Returns true if `/proc/self/mountinfo` lists a mount at the directory or above it, other than the root.
 fn is_mounted(mounts: &str, directory: &Path) -> bool {
     let points = mounts.lines().filter_map(|line| line.split_ascii_whitespace().nth(4));
     points.filter(|point| *point != "/").any(|point| directory.starts_with(point))
@@ -255,7 +253,7 @@ mod tests {
     fn container_layout_maps_node_paths_below_host() {
         let layout = Layout::container();
         assert_eq!(layout.net_dir("/var/run/multus/cni/net.d"), Path::new("/host/etc/cni/net.d"));
-        let bin_dirs: Vec<_> = layout.bin_dirs().into_iter().map(|(_, dir)| dir).collect();
+        let bin_dirs: Vec<_> = layout.bin_paths().collect();
         assert_eq!(bin_dirs, [Path::new("/host/opt/cni/bin"), Path::new("/host/secondary-bin-dir")]);
         assert_eq!(layout.own_plugins().unwrap(), Path::new("/opt/cni/bin"));
         assert_eq!(layout.state_dir(), Path::new("/var/lib/calico"));

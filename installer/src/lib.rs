@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The configuration comes last, because the runtime reports the node's network as ready as soon as it exists (INST-7).
-//! Every file is replaced by one rename ([`os::atomic_file`]), so an interrupted run leaves each file either as it was
-//! or complete. Read [`install`] first, then the modules in the order of the diagram, then [`agent`].
+//! Every file is replaced by one rename ([`os::atomic_file`]), so an interrupted run leaves it as it was or complete.
+//! Read [`install`] first, then the modules in the order of the diagram, then [`agent`].
 
 pub mod agent;
 pub mod binaries;

@@ -39,7 +39,7 @@ pub enum UnknownMtu {
     /// No interface leads out of the node.
     #[error("no interface has a default route")]
     NoUplink,
-    /// No enabled pool exists, so the encapsulation is unknown. The quick start creates pools after the DaemonSet.
+    /// No enabled pool exists, so the encapsulation is unknown.
     #[error("there is no IPPool yet, so the overhead of encapsulation is unknown")]
     NoPool,
 }
@@ -52,32 +52,26 @@ pub struct MtuNotWritten {
     remedy: &'static str,
 }
 
-/// Returns true if the plugins read the file: their configuration sets no MTU, or requires the file.
+/// Returns true if the plugins read the file.
 pub fn is_file_used(conf: &NetConf) -> bool {
     conf.interface.mtu == 0 || conf.interface.require_mtu_file
 }
 
 /// Returns the largest MTU that fits through every uplink.
-///
-/// # Errors
-/// Returns an error if there is no uplink.
 pub fn lowest_uplink_mtu(uplinks: &[Interface]) -> Result<u32, UnknownMtu> {
     uplinks.iter().map(|uplink| uplink.mtu).min().ok_or(UnknownMtu::NoUplink)
 }
 
 /// Returns the MTU of pods: `lowest`, the lowest MTU of an uplink, minus the largest overhead of an enabled pool.
-///
-/// # Errors
-/// Returns an error without an enabled pool. The number might be too large once a pool with encapsulation exists, and
-/// pods would keep it.
+/// Without a pool, a number might be too large once a pool with encapsulation exists, and pods would keep it.
 pub fn pod_mtu(lowest: u32, pools: &[IpPoolSpec]) -> Result<u32, UnknownMtu> {
     let enabled = pools.iter().filter(|pool| !pool.disabled);
     let overhead = enabled.map(overhead).max().ok_or(UnknownMtu::NoPool)?;
     Ok(lowest.saturating_sub(overhead))
 }
 
-/// Returns the number of bytes that the encapsulation of a pool adds to each packet; 0 for a disabled pool. WireGuard
-/// is not part of a pool: only Felix sets it up, and Felix then writes the MTU file as well.
+/// Returns the number of bytes that the encapsulation of a pool adds to each packet. WireGuard is not part of a pool:
+/// only Felix sets it up, and Felix then writes the MTU file as well.
 pub fn overhead(pool: &IpPoolSpec) -> u32 {
     let is_on = |mode: &str| !mode.is_empty() && mode != "Never";
     let is_ipv6 = pool.range().is_ok_and(|range| range.version() == IpVersion::V6);
@@ -130,8 +124,8 @@ pub fn write(
 /// Writes `mtu` if the file is missing or contains another number of ours. The record is saved first, with the digest
 /// of the replaced file. A run that is killed at any moment therefore leaves a file that is recorded as ours.
 ///
-/// If Felix rewrites a file of ours with the same number, the file still counts as ours, because the two cannot be
-/// distinguished. `calico uninstall` then removes it, and Felix writes it again at its next start.
+/// If Felix rewrites a file of ours with the same number, the file still counts as ours: the two cannot be
+/// distinguished.
 ///
 /// # Errors
 /// Returns an error if `/var/lib/calico` cannot be read or written.
@@ -139,7 +133,6 @@ pub fn ensure(layout: &Layout, mtu: u32, state: &mut State) -> Result<MtuFile, A
     ensure_with(layout, mtu, state, |path, text| atomic_file::replace(path, text, MODE).map(drop))
 }
 
-/// Implements [`ensure`]. `put` writes the file.
 fn ensure_with(
     layout: &Layout,
     mtu: u32,

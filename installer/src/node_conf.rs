@@ -40,7 +40,6 @@ pub enum NodeConfError {
 /// The plugin's default for `nodename_file`.
 const NODENAME_FILE: &str = "/var/lib/calico/nodename";
 
-/// The keys that hold paths, by the object that contains them.
 const PATHS: [(Option<&str>, &[&str]); 3] = [
     (
         None,
@@ -50,11 +49,8 @@ const PATHS: [(Option<&str>, &[&str]); 3] = [
     (Some("policy"), &["k8s_client_certificate", "k8s_client_key", "k8s_certificate_authority"]),
 ];
 
-/// Returns the configuration of Calico's plugin, the first that is `calico` or uses `calico-ipam`, as a runtime passes
-/// it, with the plugin's default paths where it names none. `path_of` translates all paths.
-///
-/// # Errors
-/// Returns an error if Calico's plugin is not in the configuration.
+/// Returns the configuration of Calico's plugin as a runtime passes it, with the plugin's default paths. `path_of`
+/// translates all paths.
 pub fn plugin(conf: Value, path_of: impl Fn(&Path) -> PathBuf) -> Result<Map<String, Value>, NodeConfError> {
     let mut plugin = calico_plugin(conf).map_err(NodeConfError::NoPlugin)?;
     for (key, default) in defaults(&mut plugin) {
@@ -80,7 +76,7 @@ pub fn plugin(conf: Value, path_of: impl Fn(&Path) -> PathBuf) -> Result<Map<Str
 }
 
 /// Returns the keys of files with the paths that the plugin uses by default. A `datastore_path` would select the local
-/// datastore by itself, so its default is returned only if `datastore_type` selects that datastore.
+/// datastore by itself, so that default is only for a configuration that selects it already.
 fn defaults(plugin: &mut Map<String, Value>) -> Vec<(&'static str, &'static str)> {
     let mut defaults = vec![("nodename_file", NODENAME_FILE), ("ipam_lock_file", lock::DEFAULT_PATH)];
     if value_of(plugin, "datastore_type").is_some_and(|kind| kind == "local") {
@@ -89,7 +85,7 @@ fn defaults(plugin: &mut Map<String, Value>) -> Vec<(&'static str, &'static str)
     defaults
 }
 
-/// Returns the value that the plugin uses. An exact key wins; otherwise keys match without regard to case (CNI-63).
+/// Returns the value of a key. An exact key wins; otherwise keys match without regard to case (CNI-63).
 fn value_of<'a>(object: &'a mut Map<String, Value>, key: &str) -> Option<&'a mut Value> {
     if object.contains_key(key) {
         return object.get_mut(key);
@@ -106,48 +102,31 @@ fn translate_paths(paths: &str, path_of: impl Fn(&Path) -> PathBuf) -> String {
     paths.split(':').map(translate).collect::<Vec<_>>().join(":")
 }
 
-/// Parses a configuration file and translates its paths. `net_dir` is the path of the configuration directory on the
-/// node.
-///
-/// # Errors
-/// Returns an error if the text is invalid, or if Calico's plugin is not in it or rejects it.
+/// Parses a configuration file and translates its paths. `net_dir` is the configuration directory on the node.
 pub fn parse(text: &str, layout: &Layout, net_dir: &str) -> Result<NetConf, NodeConfError> {
     read(plugin(value(text)?, |path| layout.translate(path, Path::new(net_dir)))?)
 }
 
-/// Parses a configuration file as JSON. If an entry of another program does not fit into a [`Value`], the file is read
-/// as [`read_chain`] reads it.
-///
-/// # Errors
-/// Returns an error if the text is not JSON.
+/// Parses a configuration file as JSON. Entries of other programs may contain values that do not fit into a [`Value`].
 pub fn value(text: &str) -> Result<Value, NodeConfError> {
     let from_chain = || read_chain(text.as_bytes()).map(|chain| Value::Object(chain.to_list()));
     Ok(serde_json::from_str(text).or_else(|error| from_chain().ok_or(error))?)
 }
 
 /// Parses the configuration of a plugin.
-///
-/// # Errors
-/// Returns an error if Calico's plugin would reject the configuration.
 pub fn read(plugin: Map<String, Value>) -> Result<NetConf, NodeConfError> {
     Ok(NetConf::parse(Value::Object(plugin).to_string().as_bytes())?)
 }
 
 /// Opens the datastore that a configuration names. Sends no request.
-///
-/// # Errors
-/// Returns an error if the settings of the datastore are invalid.
 pub fn datastore(conf: &NetConf, deadline: Duration) -> Result<(DatastoreConfig, Datastore), NodeConfError> {
     let config = datastore_settings::from_conf(conf, Some(deadline))?;
     let store = Datastore::open(&config)?;
     Ok((config, store))
 }
 
-/// Returns the pools of the datastore that a configuration names. A missing file of the local datastore counts as empty
-/// and is not created.
-///
-/// # Errors
-/// Returns an error if the settings of the datastore are invalid, or if it is unreachable or rejects the request.
+/// Returns the pools of the datastore that a configuration names. A missing file of the local datastore counts as
+/// empty.
 pub fn pools(conf: &NetConf, deadline: Duration) -> Result<Vec<IpPoolSpec>, NodeConfError> {
     let (config, store) = datastore(conf, deadline)?;
     if matches!(&config, DatastoreConfig::Local(local) if !local.path.exists()) {

@@ -24,9 +24,6 @@ pub enum NodeNameFile {
 }
 
 /// Writes the name of this node, without a line break, unless the file contains a name.
-///
-/// # Errors
-/// Returns an error if the file cannot be read or written.
 pub fn ensure(layout: &Layout, name: &str) -> Result<NodeNameFile, AtomicFileError> {
     let path = layout.state_dir().join(NAME);
     let failed = |source| AtomicFileError { action: "read", path: path.clone(), source };
@@ -47,11 +44,11 @@ pub fn ensure(layout: &Layout, name: &str) -> Result<NodeNameFile, AtomicFileErr
 pub enum NodeNameSource<'a> {
     /// `KUBERNETES_NODE_NAME` gives the name.
     Variable(&'a str),
-    /// This machine is the node. The template's placeholder gets the same name.
+    /// This machine is the node.
     Host(&'a str),
-    /// The root is an image of a node, and the placeholder gets the name of the machine that builds it.
+    /// The root is an image of a node, and this is the name of the machine that builds the image.
     Builder(&'a str),
-    /// The name is unknown: a container has a host name of its own, or the host name is empty.
+    /// The name is unknown.
     Unknown,
 }
 
@@ -67,8 +64,7 @@ pub fn find_source<'a>(settings: &'a Settings, layout: &Layout) -> NodeNameSourc
 }
 
 impl NodeNameSource<'_> {
-    /// Calls [`ensure`], and logs a written file, a file with another name, and errors. Writes no file if the name is
-    /// unknown, or if it is that of a machine that builds an image. A missing file is not fatal, because the
+    /// Calls [`ensure`] if the name of the node is known, and logs the result. An error is not fatal, because the
     /// configuration may contain the name, too.
     pub fn ensure_or_warn(self, layout: &Layout) {
         let (name, source) = match self {

@@ -10,7 +10,7 @@ use datastore::config::Overrides;
 use crate::layout::Layout;
 use os::atomic_file::AtomicFileError;
 
-/// Reasons for an unusable service account. Upstream also ends with an error then.
+/// Reasons for an unusable service account.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceAccountError {
     /// A file of the mount cannot be read.
@@ -34,7 +34,7 @@ pub struct ServiceAccount {
     pub ca_file: PathBuf,
     /// Whether to accept any certificate of the API server (`SKIP_TLS_VERIFY`).
     pub insecure: bool,
-    /// `KUBECONFIG`: a file with another way to access the API server, instead of the pod's account.
+    /// `KUBECONFIG`: a file with another access to the API server.
     pub kubeconfig: Option<PathBuf>,
 }
 
@@ -72,18 +72,11 @@ impl ServiceAccount {
     }
 
     /// Reads the pod's own token.
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be read.
     pub fn token(&self) -> Result<String, ServiceAccountError> {
         Ok(read(&self.token_file)?.trim().to_owned())
     }
 
-    /// Returns the access to the API server: with the pod's present token, or by `KUBECONFIG` if set. `deadline`
-    /// applies to one request.
-    ///
-    /// # Errors
-    /// Returns an error if the token cannot be read.
+    /// Returns the access to the API server. `KUBECONFIG` takes precedence. `deadline` applies to one request.
     pub fn access(&self, deadline: Duration) -> Result<KubernetesConfig, ServiceAccountError> {
         if let Some(kubeconfig) = &self.kubeconfig {
             let kubeconfig = vec![kubeconfig.clone()];
@@ -110,8 +103,8 @@ fn read(path: &Path) -> Result<String, AtomicFileError> {
     fs::read_to_string(path).map_err(|source| AtomicFileError { action: "read", path: path.to_owned(), source })
 }
 
-/// Returns the path in `KUBECONFIG`, or `None` if it is empty or not set, or names a file `calico-kubeconfig`, which is
-/// the plugins' own: the token in that file would be used to renew itself, until it expires (INST-48).
+/// Returns the path in `KUBECONFIG`, unless it is the plugins' own `calico-kubeconfig`: the token in that file would be
+/// used to renew itself, until it expires (INST-48).
 fn kubeconfig(layout: &Layout, lookup: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let named = PathBuf::from(lookup("KUBECONFIG").filter(|value| !value.is_empty())?);
     if named.ends_with("calico-kubeconfig") {
@@ -121,7 +114,7 @@ fn kubeconfig(layout: &Layout, lookup: &dyn Fn(&str) -> Option<String>) -> Optio
     Some(layout.path(named))
 }
 
-/// Returns the API server's URL. An IPv6 host gets brackets, and the default protocol is `https`.
+/// Returns the API server's URL. The default protocol is `https`.
 #[must_use]
 pub fn server(protocol: &str, host: &str, port: &str) -> String {
     let protocol = if protocol.is_empty() { "https" } else { protocol };

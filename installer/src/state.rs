@@ -1,9 +1,8 @@
 //! [`State`]: the records of installed files. They show the next run which files are ours, and `calico uninstall` which
 //! files to remove. Upstream keeps no records (INST-40).
 //!
-//! A file is recorded before it is written, so an interrupted run may leave a record without its file, but no file
-//! without its record, if the records can be saved. Therefore the digest is compared before a file is removed. While a
-//! file of ours is replaced by a new one, both digests are recorded (`State::record_replacement`).
+//! A file is recorded before it is written, so an interrupted run may leave a record without its file. Therefore the
+//! digest is compared before a file is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -61,19 +60,18 @@ pub struct InstalledFile {
     /// SHA-256 in hexadecimal; `None` for a file whose content changes, such as the kubeconfig.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// SHA-256 of our earlier file, while this one is replacing it; `None` otherwise.
+    /// SHA-256 of our earlier file, while this one is replacing it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub former: Option<String>,
     /// True if the file replaced one that was not ours.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub replaced: bool,
     /// SHA-256 of the filled template without the token. Set if the file contains the pod's token, which changes
-    /// `digest` with each rotation.
+    /// `digest`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// The plugins of a network configuration to which other programs add theirs; `digest` covers our text alone. There
-    /// may be two while a new configuration replaces ours. Empty for other files, and if an older version of the
-    /// installer wrote the record.
+    /// The plugins of a network configuration to which other programs add theirs. There may be two while a new
+    /// configuration replaces ours.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub renderings: Vec<Rendering>,
 }
@@ -118,9 +116,6 @@ impl State {
     }
 
     /// Saves the records, unless the file is up to date.
-    ///
-    /// # Errors
-    /// Returns an error if `/var/lib/calico` cannot be written.
     pub fn save(&self, layout: &Layout) -> Result<(), AtomicFileError> {
         let path = path(layout);
         let failed = |source| AtomicFileError { action: "create the directory of", path: path.clone(), source };
@@ -143,18 +138,15 @@ impl State {
         self.get(place, name).is_some_and(|recorded| recorded.has_digest(digest))
     }
 
-    /// Records a file. `replaces` is true if the file replaces one that is not ours; later records of the file keep
-    /// this.
+    /// Records a file. Once `replaces` was true for a file, its later records keep this.
     pub fn record(&mut self, place: DirectoryRole, name: &str, digest: Option<String>, replaces: bool) {
         let files = self.files.entry(place).or_default();
         let replaced = replaces || files.get(name).is_some_and(|recorded| recorded.replaced);
         files.insert(name.to_owned(), InstalledFile { digest, replaced, ..InstalledFile::default() });
     }
 
-    /// Records a file that will replace the present one, whose digest is `present`. If the present file is ours,
-    /// both digests count as ours until [`record`](State::record) records that the new file is in place, because a
-    /// killed run may leave either. If the present file is another one and not ours, the record says that a file was
-    /// replaced.
+    /// Records a file that will replace the present one, whose digest is `present`. If the present file is ours, both
+    /// digests count as ours until [`record`](State::record), because a killed run may leave either.
     pub fn record_replacement(&mut self, place: DirectoryRole, name: &str, digest: String, present: Option<&str>) {
         let other = present.filter(|present| *present != digest);
         let former = other.filter(|present| self.is_ours(place, name, present)).map(str::to_owned);
@@ -170,8 +162,7 @@ impl State {
     }
 
     /// Records that an installation uses `path`, a path on the node, as its configuration directory or plugin
-    /// directory; ignores other roles. If another path is recorded, its files become those of a former directory. If
-    /// `path` is a former directory itself, its files become present ones again.
+    /// directory. The files at another recorded path become those of a former directory.
     pub fn use_directory(&mut self, place: DirectoryRole, path: &str) {
         let recorded = match place {
             DirectoryRole::Net => &mut self.net_dir,
@@ -252,7 +243,6 @@ mod tests {
         assert!(is_ours(&state, "bb") && !is_ours(&state, "aa"));
     }
 
-    /// A failed run leaves either the former file or the new one.
     #[test]
     fn file_left_by_a_failed_run_is_recognized() {
         for left in ["aa", "bb"] {
@@ -265,8 +255,7 @@ mod tests {
         }
     }
 
-    /// Renderings are a later addition. Records without them must be readable, and older programs must be able to read
-    /// records with them.
+    /// Older programs write records without renderings, and must be able to read records with them.
     #[test]
     fn records_with_and_without_renderings_are_compatible() {
         let mut state = State::default();

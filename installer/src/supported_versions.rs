@@ -1,5 +1,5 @@
-//! Asks a plugin for the versions of the CNI specification that it supports, by `CNI_COMMAND=VERSION`. The plugin may
-//! be another program's, so it gets no capability and no variable of this process.
+//! Asks a plugin for the versions of the CNI specification that it supports. The plugin may be another program's, so it
+//! gets no capability and no variable of this process.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -12,7 +12,6 @@ use serde_json::json;
 
 use crate::version_run::BUSY;
 
-/// A plugin's answer to VERSION.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct VersionAnswer {
@@ -28,14 +27,14 @@ pub(crate) enum VersionError {
     /// The program did not end within this time.
     #[error("does not answer within {0:?}")]
     Late(Duration),
-    /// The output is no valid answer. The program ended with this status.
+    /// The output is no valid answer.
     #[error("does not answer VERSION ({0})")]
     Invalid(ExitStatus),
 }
 
 impl VersionError {
     /// Returns true if the program, or the interpreter that runs it, is missing. The interpreter of a dynamically
-    /// linked program is the dynamic linker: the node has it, and a container lacks it.
+    /// linked program is the dynamic linker.
     pub(crate) fn is_missing_interpreter(&self) -> bool {
         matches!(self, VersionError::NotRun(error) if error.kind() == ErrorKind::NotFound)
     }
@@ -43,9 +42,6 @@ impl VersionError {
 
 /// Returns the versions that `program` supports. `version` is the `cniVersion` of the configuration. The program is
 /// killed after `limit`.
-///
-/// # Errors
-/// Returns an error if the program cannot be run, or if its answer is missing or invalid.
 pub(crate) fn query(program: &Path, version: &str, limit: Duration) -> Result<Vec<String>, VersionError> {
     let mut command = Command::new(program);
     command.env_clear().env("CNI_COMMAND", "VERSION").stderr(Stdio::null());
@@ -64,7 +60,6 @@ mod tests {
 
     use super::*;
 
-    /// Longer than any machine needs to start a shell.
     const LONG: Duration = Duration::from_secs(60);
 
     fn query_script(text: &str, limit: Duration) -> Result<Vec<String>, VersionError> {

@@ -1,7 +1,7 @@
 //! The TLS files for etcd, which are copied from the mounted Secret to `calico-tls` beside the configuration.
 //!
-//! Upstream first deletes the directory, so each restart leaves the node without its files for a moment. Here new files
-//! are written first, and stale ones are removed once the configuration no longer names them (INST-27).
+//! Upstream first deletes the directory, so each restart leaves the node without its files for a moment. Here stale
+//! files are removed once the configuration no longer names them (INST-27).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,10 +27,7 @@ pub struct TlsAssets {
 }
 
 impl TlsAssets {
-    /// Finds the files in a directory. Writes nothing.
-    ///
-    /// # Errors
-    /// Returns an error if a file cannot be examined.
+    /// Finds the files in a directory.
     pub fn find(directory: &Path) -> Result<TlsAssets, AtomicFileError> {
         let mut modes = BTreeMap::new();
         for name in FILES {
@@ -45,8 +42,7 @@ impl TlsAssets {
         Ok(TlsAssets { directory: directory.to_owned(), modes })
     }
 
-    /// Returns the paths of the copies on the node, below its configuration directory `net_dir`. The path of a file
-    /// that is not mounted is empty.
+    /// Returns the paths of the copies on the node, below its configuration directory `net_dir`.
     #[must_use]
     pub fn on_node(&self, net_dir: &str) -> TlsPaths {
         let exists = |name: &str| self.modes.contains_key(name);
@@ -55,11 +51,7 @@ impl TlsAssets {
         TlsPaths { ca, cert, key }
     }
 
-    /// Copies the files to `calico-tls` in the configuration directory. Logs a warning about each missing file, unless
-    /// all are missing.
-    ///
-    /// # Errors
-    /// Returns an error if a file cannot be copied.
+    /// Copies the files to `calico-tls` in the configuration directory.
     pub fn copy(&self, net_dir: &Path) -> Result<(), AtomicFileError> {
         if self.modes.is_empty() {
             return Ok(());
@@ -81,9 +73,6 @@ impl TlsAssets {
     }
 
     /// Returns the paths of the copies that are missing, or differ from their source in content or mode.
-    ///
-    /// # Errors
-    /// Returns an error if a source cannot be read.
     pub fn missing(&self, net_dir: &Path) -> Result<Vec<PathBuf>, AtomicFileError> {
         let mut missing = Vec::new();
         for (name, mode) in &self.modes {
@@ -101,8 +90,7 @@ impl TlsAssets {
     }
 }
 
-/// Removes all files in the directory `calico-tls` that the configuration does not name, except temporary files, and
-/// the directory if it is then empty.
+/// Removes from `calico-tls` the files that the configuration does not name.
 pub fn remove_stale(net_dir: &Path, tls: &TlsPaths) {
     let directory = net_dir.join(DIRECTORY);
     atomic_file::sweep(&directory);

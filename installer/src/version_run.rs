@@ -9,8 +9,8 @@ use nix::errno::Errno;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use os::child::{self, BusyRetry};
 
-/// Attempts to run a program that is busy. A fork in another thread inherits the open descriptor of a program that was
-/// just written, and the program stays busy until the exec of that fork.
+/// Attempts to run a program that is busy. A program that was just written stays busy while a fork in another thread
+/// has its open descriptor.
 pub(crate) const BUSY: BusyRetry = BusyRetry { attempts: 20, pause: Duration::from_millis(25) };
 
 /// Reasons for a failed test run.
@@ -45,9 +45,6 @@ pub enum RunError {
 }
 
 /// Runs `program -v` and returns the version that it prints.
-///
-/// # Errors
-/// Returns an error if the program cannot be run or fails.
 pub(crate) fn run_version(program: &Path) -> Result<String, RunError> {
     let mut command = Command::new(program);
     command.arg("-v").env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

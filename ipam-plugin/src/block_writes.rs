@@ -9,13 +9,11 @@ use libcalico::store::{Entry, Revision, StoreError, Write};
 pub(crate) enum PriorAffinity {
     /// No affinity exists.
     Absent,
-    /// An affinity of an earlier attempt, in any state. Writing it as pending again makes a concurrent release of the
-    /// block fail.
+    /// Writing an affinity of an earlier attempt as pending again makes a concurrent release of the block fail.
     Existing(Entry<BlockAffinity>),
 }
 
 impl PriorAffinity {
-    /// Returns the write that makes `owner`'s affinity to `cidr` pending.
     pub(crate) fn pending_write(&self, owner: &AffinityOwner, cidr: Cidr) -> Result<Write, StoreError> {
         let key = AffinityKey { owner: owner.clone(), cidr };
         match self {
@@ -24,7 +22,6 @@ impl PriorAffinity {
         }
     }
 
-    /// Returns the affinity that was written as pending at `revision`.
     pub(crate) fn pending_entry(&self, owner: &AffinityOwner, cidr: Cidr, revision: Revision) -> Entry<BlockAffinity> {
         Entry { key: AffinityKey { owner: owner.clone(), cidr }, value: self.value(), revision }
     }
@@ -46,8 +43,7 @@ impl PriorAffinity {
     }
 }
 
-/// Returns the writes that create a block without addresses. If `prior` is given, they first make the affinity pending.
-/// Of two creations of the block, the later one fails.
+/// Returns the writes that create a block without addresses, after its affinity if `prior` is given.
 pub(crate) fn empty_block_writes(
     mut empty: Block,
     owner: &AffinityOwner,
@@ -58,18 +54,16 @@ pub(crate) fn empty_block_writes(
     Ok(pending.into_iter().chain([Write::create::<Block>(&empty.cidr, &empty)?]).collect())
 }
 
-/// Returns true if the parts of two revisions that a write compares are equal. On Kubernetes, a revision has other
-/// parts, which may depend on the request that read the object.
+/// Returns true if the parts of two revisions that a write compares are equal. Other parts may depend on the request
+/// that read the object.
 pub(crate) fn has_same_version(one: Option<&Revision>, other: Option<&Revision>) -> bool {
     one.map(Revision::resource_version) == other.map(Revision::resource_version)
 }
 
-/// Returns true if a release deletes the block, because it is empty and has no owner.
 pub(crate) fn is_deleted_by_release(block: &Block) -> bool {
     block.is_empty() && block.owner().is_none()
 }
 
-/// Returns the write that stores a block after a release: an update or a deletion.
 pub(crate) fn write_released(block: &Entry<Block>) -> Result<Write, StoreError> {
     if is_deleted_by_release(&block.value) {
         return Ok(Write::delete::<Block>(&block.key, Some(&block.revision)));

@@ -1,8 +1,7 @@
-//! [`BusyAddress`]: an address that is free in IPAM although this node's kernel has a route to it, stored in a file for
-//! a minute.
+//! [`BusyAddress`]: an address that is free in IPAM although this node's kernel has a route to it.
 //!
 //! The file is a hint for the next ADDs of the node. Without it, each of them would get the address, find the route and
-//! request another address. A file that is missing, invalid or too large counts as a file without notes.
+//! request another address.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -16,17 +15,15 @@ use crate::hint_file;
 /// The file with the notes. A reboot deletes it, as it deletes the routes.
 pub const FILE: &str = "/var/run/calico/cni/busy_addresses";
 
-/// Validity of a note.
 const VALIDITY: Duration = Duration::MINUTE;
 
 /// Maximum number of notes; the oldest are removed first.
 const MAX_NOTES: usize = 128;
 
-/// Maximum size of a file that is read, in bytes. The plugin writes no larger file: JSON escapes make a note of
-/// [`LONGEST_ROUTE`] characters six times as long at most.
+/// Maximum size of a file that is read, in bytes. The plugin writes no larger file.
 const MAX_FILE_SIZE: u64 = 1 << 18;
 
-/// Maximum length of a route's text, in characters.
+/// In characters.
 const LONGEST_ROUTE: usize = 200;
 
 /// An address to which the kernel has a route that no ADD may replace.
@@ -49,8 +46,8 @@ pub fn valid_notes(file: &Path, now: OffsetDateTime) -> Vec<BusyAddress> {
     notes
 }
 
-/// Stores in `file` that `address` is busy for a minute from `now`. Failure is only logged. If two processes store
-/// notes at the same time, one of the notes may be lost.
+/// Stores in `file` that `address` is busy for a minute from `now`. Failure is only logged. Of two concurrent notes,
+/// one may be lost.
 pub fn record(file: &Path, address: IpAddr, route: &str, now: OffsetDateTime) {
     let mut notes = valid_notes(file, now);
     notes.retain(|note| note.address != address);
@@ -91,7 +88,6 @@ mod tests {
         assert_eq!(addresses(&file, NOW + Duration::seconds(59)), ["10.0.0.1", "fd00::1"]);
         assert_eq!(addresses(&file, NOW + Duration::seconds(60)), ["fd00::1"]);
         assert_eq!(addresses(&file, NOW + Duration::seconds(90)), [""; 0]);
-        // The clock was set back.
         assert_eq!(addresses(&file, NOW - Duration::seconds(1)), [""; 0]);
         let left: Vec<_> = fs::read_dir(file.parent().unwrap()).unwrap().collect();
         assert_eq!(left.len(), 1, "{left:?}");

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use crate::kubernetes_api::KubernetesApi;
 use crate::lock;
 
-/// The lock file by which one process of the node at a time sends requests while an API server is busy.
+/// The file that a process locks while it sends requests to a busy API server.
 pub const LOCK_FILE: &str = "/var/run/calico/api-server-busy.lock";
 
-/// Returns the longest time in total for which a call waits for a busy API server. Runtimes limit a call to two
-/// minutes, and a DEL that follows a failed ADD to one.
+/// Returns the longest time for which a call waits for a busy API server. Runtimes limit a call to two minutes, and a
+/// DEL that follows a failed ADD to one.
 pub fn longest_wait(command: Command) -> Duration {
     match command {
         Command::Add | Command::Check | Command::Gc | Command::Version => Duration::from_secs(110),
@@ -23,9 +23,8 @@ pub fn longest_wait(command: Command) -> Duration {
     }
 }
 
-/// From now on, requests of this process that an API server rejects as busy (429) are sent again after a wait, in turn
-/// with those of the node's other processes, until `until` at the latest. Before a request waits, the process releases
-/// its IPAM locks.
+/// Makes requests of this process wait for a busy API server (429), in turn with the node's other processes, until
+/// `until` at the latest. Before a request waits, the process releases its IPAM locks.
 pub fn wait_until(until: Instant, store: &Datastore, api: &KubernetesApi) {
     let rule = BusyRule { file: LOCK_FILE.into(), until, before_waiting: lock::release_ipam_locks };
     if let KubernetesApi::Separate(api) = api {
@@ -35,8 +34,7 @@ pub fn wait_until(until: Instant, store: &Datastore, api: &KubernetesApi) {
 }
 
 /// Returns the result of a STATUS from `status`, the result of its checks. A STATUS that ran out of time while waiting
-/// for a busy server succeeds, because an ADD waits longer. After a failure runtimes report the node as not ready, and
-/// Kubernetes evicts its pods.
+/// for a busy server succeeds, because runtimes would report the node as not ready.
 pub fn status(status: Result<(), CniError>, store: &Datastore, api: &KubernetesApi) -> Result<(), CniError> {
     match status {
         Err(error) if store.has_given_up() || matches!(api, KubernetesApi::Separate(api) if api.has_given_up()) => {
@@ -47,7 +45,7 @@ pub fn status(status: Result<(), CniError>, store: &Datastore, api: &KubernetesA
     }
 }
 
-/// Returns true if an API server was busy during this call, so that a request waited for it or failed.
+/// Returns true if an API server was busy during this call.
 pub fn server_was_busy(store: &Datastore, api: &KubernetesApi) -> bool {
     store.was_busy() || matches!(api, KubernetesApi::Separate(api) if api.was_busy())
 }

@@ -6,8 +6,8 @@ use datastore::{ConfigError, DatastoreConfig, DatastoreSettings, KubernetesConfi
 use netconf::conf::{ApiGroup, DatastoreType};
 use netconf::{CniError, Code, NetConf};
 
-/// Returns the datastore that `conf` and the environment of this process describe. `deadline` limits a request; `None`
-/// applies the datastore's default.
+/// Returns the datastore that `conf` and the environment describe. `deadline` limits a request; `None` applies the
+/// datastore's default.
 ///
 /// # Errors
 /// Returns code 7 if no usable datastore is configured.
@@ -16,10 +16,10 @@ pub fn from_conf(conf: &NetConf, deadline: Option<Duration>) -> Result<Datastore
         .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
 }
 
-/// Returns the API server that `conf` and an environment describe, for Kubernetes objects where the datastore is
-/// another one (CNI-69).
+/// Returns the API server for Kubernetes objects where the datastore is another one (CNI-69).
 ///
-/// # Errors Returns code 7 if a setting is invalid.
+/// # Errors
+/// Returns code 7 if a setting is invalid.
 pub fn separate_kubernetes(
     conf: &NetConf,
     deadline: Option<Duration>,
@@ -29,8 +29,7 @@ pub fn separate_kubernetes(
         .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
 }
 
-/// Returns the datastore that `conf` and the environment `env` describe, as [`from_conf`] does for the environment of
-/// this process.
+/// Does the same as [`from_conf`] with the environment `env`.
 ///
 /// # Errors
 /// Returns an error if no usable datastore is configured.

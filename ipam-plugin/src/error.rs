@@ -1,5 +1,5 @@
-//! [`IpamError`]: the error of an operation on addresses. [`VmiError`]: the error for the VMI of a pod. [`cni_error`]:
-//! their CNI errors. An error that upstream also has keeps upstream's text, because people search for it.
+//! [`IpamError`]: the error of an operation on addresses. An error that upstream also has keeps upstream's text,
+//! because people search for it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use libcalico::net::{Cidr, CidrParseError, IpVersion};
 use libcalico::store::StoreError;
 use netconf::{CniError, Code};
 
-/// The reason why an operation failed. The changes of a failed allocation were undone as far as possible. A failed
+/// The reason why an operation failed. The changes of a failed allocation were undone as far as possible, and a failed
 /// release may have released some of the addresses.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum IpamError {
@@ -54,8 +54,7 @@ pub enum IpamError {
     NotInPool {
         /// The address.
         ip: IpAddr,
-        /// The pools that contain the address but cannot be used, for example because they are disabled, with the
-        /// reasons.
+        /// The pools that contain the address but cannot be used.
         refused: Vec<RejectedPool>,
     },
     /// The requested address is in a pool for another use.
@@ -78,7 +77,7 @@ pub enum IpamError {
     Withheld {
         /// The address.
         ip: IpAddr,
-        /// A description of the pool that does not select the namespace, or of the reservation.
+        /// A description of the pool or the reservation that excludes the address.
         reason: String,
     },
     /// The handle has reached its limit of addresses.
@@ -168,7 +167,7 @@ pub enum VmiError {
         /// The name.
         name: String,
     },
-    /// The pod is the target of a live migration, which requires the setting that VMIs keep their addresses.
+    /// The pod is the target of a live migration, and VMIs do not keep their addresses.
     #[error("live migration target pod is not allowed when KubeVirtVMAddressPersistence is disabled")]
     TargetNotAllowed,
     /// The VMI of a migration target has no address that it could keep.
@@ -222,8 +221,7 @@ pub struct Shortfall {
 /// The reason why no more addresses are available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Exhaustion {
-    /// The node's blocks are full and it has reached its limit of blocks. As in upstream, the node does not borrow
-    /// addresses then, even if affinity is not strict (IPAM-103).
+    /// The node has reached its limit of blocks. As in upstream, it does not borrow addresses then (IPAM-103).
     #[error("Need to allocate an IPAM block but could not - limit of {limit} blocks reached for this node")]
     BlockLimit {
         /// The limit.
@@ -246,7 +244,7 @@ pub enum Exhaustion {
 impl std::error::Error for Shortfall {}
 
 impl fmt::Display for Shortfall {
-    /// Writes upstream's text, which begins with `failed to request` only if affinity is strict or the pools are full.
+    /// Writes upstream's text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.cause {
             Exhaustion::BlockLimit { .. } => f.write_str("cannot allocate new block due to per host block limit"),
@@ -264,8 +262,7 @@ impl fmt::Display for Shortfall {
 }
 
 impl IpamError {
-    /// Returns the pools considered, each with the reason why it gave no address; empty for an error without such
-    /// pools.
+    /// Returns the pools considered, each with the reason why it gave no address.
     pub fn refused_pools(&self) -> &[RejectedPool] {
         match self {
             IpamError::Pools(error) => &error.refused,
@@ -281,8 +278,8 @@ fn space_separated(items: &[impl fmt::Debug]) -> String {
     items.iter().map(|item| format!("{item:?}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the error with the CNI code that fits and upstream's text. The details contain the facts that an operator
-/// needs, such as the reason why each pool gave no address.
+/// Returns the CNI error with upstream's text. The details contain the facts that an operator needs, such as the reason
+/// why each pool gave no address.
 pub fn cni_error(error: &IpamError) -> CniError {
     if let IpamError::Vmi(error) = error {
         return error.clone().into();

@@ -1,5 +1,4 @@
-//! The host's end of a pod's interface, for `calico-ipam trace`. The kernel is accessed through [`HostLinks`], because
-//! the plugin's netlink code is in a crate that depends on this one.
+//! The host's end of a pod's interface, for `calico-ipam trace`.
 
 use serde::Serialize;
 
@@ -17,10 +16,10 @@ pub struct HostLink {
     pub mtu: u32,
     /// True if the interface is administratively up.
     pub up: bool,
-    /// True if the interface can carry packets, which requires that the pod's end is up, too.
+    /// True if the interface can carry packets.
     pub carrier: bool,
-    /// The container ID that an ADD stored on the interface, or a digest in place of a long ID, as
-    /// [`libcalico::names::InterfaceAlias::container`] returns it. `None` for an interface of upstream's plugin.
+    /// The container ID, or a digest of it ([`libcalico::names::InterfaceAlias::container`]). `None` for an interface
+    /// of upstream's plugin.
     pub container_id: Option<String>,
     /// Destinations of the routes through this interface in the main table.
     pub routes: Vec<String>,

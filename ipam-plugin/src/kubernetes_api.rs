@@ -1,5 +1,4 @@
-//! [`KubernetesApi`]: the access to the Kubernetes API, for Kubernetes' own objects, such as namespaces and pods. They
-//! are in the datastore only if the datastore is the API server.
+//! [`KubernetesApi`]: the access to the Kubernetes API, for Kubernetes' own objects, such as namespaces and pods.
 
 use datastore::{Datastore, DatastoreConfig};
 use libcalico::kubernetes::may_be_virt_launcher;
@@ -20,8 +19,7 @@ pub enum KubernetesApi {
 }
 
 impl KubernetesApi {
-    /// Returns the access that the configuration describes. Returns `Unused` if the call reads no object from the API
-    /// (`is_used` is false) and the datastore is not the API server. Opens no file or connection.
+    /// Returns the access that the configuration describes. `is_used` is true if the call reads objects from the API.
     pub fn for_call(conf: &NetConf, datastore: &DatastoreConfig, is_used: bool) -> Result<Self, CniError> {
         if !is_used && !matches!(datastore, DatastoreConfig::Kubernetes(_)) {
             return Ok(KubernetesApi::Unused);
@@ -29,10 +27,10 @@ impl KubernetesApi {
         Self::with_environment(conf, datastore, |name| std::env::var(name).ok())
     }
 
-    /// Returns the access that the configuration describes for a process with this environment. Opens no file or
-    /// connection.
+    /// Returns the access that the configuration describes, with the environment `env`.
     ///
-    /// # Errors Returns code 7 if a setting is invalid.
+    /// # Errors
+    /// Returns code 7 if a setting is invalid.
     pub fn with_environment(
         conf: &NetConf,
         datastore: &DatastoreConfig,
@@ -55,7 +53,7 @@ impl KubernetesApi {
         }
     }
 
-    /// Reads a batch from a separate API server. Returns `None` if the API is not used or is the datastore.
+    /// Reads a batch from a separate API server. Returns `None` without one.
     pub async fn read_separate(&self, batch: &ReadBatch) -> Option<Result<Answers, StoreError>> {
         let KubernetesApi::Separate(api) = self else { return None };
         Some(api.read(batch).await)
@@ -68,8 +66,7 @@ impl KubernetesApi {
     }
 }
 
-/// Returns true if a configuration refers to an API server: as the datastore, by a kubeconfig or a URL, or by the
-/// policy type `k8s`.
+/// Returns true if a configuration refers to an API server.
 pub fn is_configured(conf: &NetConf, datastore: &DatastoreConfig) -> bool {
     let urls = [&conf.kubernetes.kubeconfig, &conf.kubernetes.k8s_api_root, &conf.policy.k8s_api_root];
     matches!(datastore, DatastoreConfig::Kubernetes(_))
@@ -77,8 +74,7 @@ pub fn is_configured(conf: &NetConf, datastore: &DatastoreConfig) -> bool {
         || urls.into_iter().any(|text| !text.is_empty())
 }
 
-/// Returns true if a call needs the labels of its pod's namespace, which the namespace selectors of pools match
-/// (IPAM-36).
+/// Returns true if a call needs the labels of its pod's namespace, which pools may select (IPAM-36).
 pub fn selects_by_namespace(call: &Call, datastore: &DatastoreConfig) -> bool {
     call.command == Command::Add && call.args.pod().is_some() && is_configured(&call.conf, datastore)
 }

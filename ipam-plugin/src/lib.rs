@@ -7,9 +7,8 @@
 //! ```
 //!
 //! Every operation is a loop of *read, plan, write*. The plan is a function of the objects read. The write is a list of
-//! compare-and-swaps. If only the first few of them are applied, upstream understands the stored state (IPAM-221).
-//! After a lost race, the operation reads again and makes a new plan. A crash therefore leaves only states from which
-//! the next plan can continue.
+//! compare-and-swaps. If only the first few of them are applied, upstream understands the stored state (IPAM-221), and
+//! the next plan can continue from it.
 //!
 //! Read `cni` first, then `alloc` for an allocation and `release` for a release. `cli` contains the commands for
 //! operators.

@@ -1,8 +1,8 @@
 //! [`HostLock`]: the lock by which the plugin's processes on a node take turns.
 //!
-//! Two first pods on a node then share a new block instead of claiming one each, and concurrent pods do not retry
-//! against each other. The operations are correct without the lock too, because every write is a compare-and-swap.
-//! Upstream's processes use the same file, also with flock(2) (IPAM-44).
+//! Two first pods on a node then share a new block instead of claiming one each. The operations are correct without the
+//! lock too, because every write is a compare-and-swap. Upstream's processes use the same file, also with flock(2)
+//! (IPAM-44).
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -14,8 +14,8 @@ use std::time::Duration;
 
 /// Default path of the lock file. `ipam_lock_file` overrides it (IPAM-43).
 pub const DEFAULT_PATH: &str = "/var/run/calico/ipam.lock";
-/// Longest wait for other processes before an operation continues without the lock. Upstream waits forever, so that one
-/// stuck process blocks the whole node.
+/// Longest wait before an operation continues without the lock. Upstream waits forever, so that one stuck process
+/// blocks the whole node.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// The lock, which is released when this value is dropped.
@@ -30,8 +30,8 @@ type LockedFile = Arc<Mutex<Option<File>>>;
 /// The IPAM locks of this process, which may serve several calls.
 static IPAM_LOCKS: Mutex<Vec<Weak<Mutex<Option<File>>>>> = Mutex::new(Vec::new());
 
-/// Releases all IPAM locks of this process before the process waits for a busy API server, so that the other processes
-/// of the node need not wait too. The process continues without the locks.
+/// Releases all IPAM locks of this process before it waits for a busy API server, so that other processes need not wait
+/// too.
 pub fn release_ipam_locks() {
     for held in IPAM_LOCKS.lock().unwrap_or_else(PoisonError::into_inner).drain(..).filter_map(|held| held.upgrade()) {
         *held.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -63,15 +63,14 @@ pub enum LockError {
 
 impl HostLock {
     /// Takes the lock as an IPAM lock, which [`release_ipam_locks`] may release early. If this fails, logs the reason
-    /// and returns `None`: the operation is correct without the lock. Blocks the thread for up to [`LONGEST_WAIT`].
+    /// and returns `None`. Blocks the thread for up to [`LONGEST_WAIT`].
     pub fn acquire(path: &Path) -> Option<HostLock> {
         let lock = Self::acquire_within(path, LONGEST_WAIT);
         let lock = lock.inspect_err(|error| tracing::warn!(%error, "continuing without the IPAM lock"));
         lock.ok().map(Self::register_as_ipam_lock)
     }
 
-    /// Takes the lock as an IPAM lock if it is free. Returns `None` if another process has it, or if the file cannot be
-    /// opened or locked.
+    /// Takes the lock as an IPAM lock if it is free and the file can be locked.
     pub fn try_acquire(path: &Path) -> Option<HostLock> {
         Self::acquire_within(path, Duration::ZERO).ok().map(Self::register_as_ipam_lock)
     }
@@ -89,13 +88,12 @@ impl HostLock {
         self
     }
 
-    /// Takes the lock, waiting no longer than `wait`. With zero, takes it only if it is free.
+    /// Takes the lock, waiting no longer than `wait`.
     pub fn acquire_within(path: &Path, wait: Duration) -> Result<HostLock, LockError> {
         Self::acquire_as(path, wait, File::try_lock, File::lock)
     }
 
-    /// Takes a shared lock, waiting no longer than `wait`. Several processes may have the shared lock at the same time;
-    /// meanwhile no process gets the exclusive lock of [`HostLock::acquire_within`].
+    /// Takes a shared lock, waiting no longer than `wait`. Several processes may have the shared lock at the same time.
     pub fn acquire_shared_within(path: &Path, wait: Duration) -> Result<HostLock, LockError> {
         Self::acquire_as(path, wait, File::try_lock_shared, File::lock_shared)
     }
@@ -125,8 +123,7 @@ impl HostLock {
     }
 }
 
-/// The node's lock, taken when a release is ready to write. Before that, a release may wait for writes of endpoints,
-/// and other processes of the node should not wait for these.
+/// The node's lock, taken when a release is ready to write. Before that, a release may wait for writes of endpoints.
 #[derive(Debug, Default)]
 pub struct ReleaseLock<'f> {
     file: Option<&'f Path>,
@@ -144,8 +141,8 @@ impl<'f> ReleaseLock<'f> {
         self.lock.as_ref()
     }
 
-    /// Takes the lock in the first call; later calls do nothing and return false. Returns true if the lock was not
-    /// available at once: another process may have had it, and earlier reads may be stale.
+    /// Takes the lock in the first call. Returns true if the lock was not available at once: earlier reads may be
+    /// stale.
     pub(crate) fn take(&mut self) -> bool {
         let Some(file) = self.file.take() else { return false };
         self.lock = HostLock::try_acquire(file);
@@ -157,8 +154,7 @@ impl<'f> ReleaseLock<'f> {
     }
 }
 
-/// Opens the file with the modes that upstream uses: directories 0777 and file 0600 before the umask. The file is never
-/// removed (IPAM-44).
+/// Opens the file with the modes that upstream uses. The file is never removed (IPAM-44).
 fn open(path: &Path) -> io::Result<File> {
     let open = || File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
     match (open(), path.parent()) {
@@ -170,13 +166,12 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Waits for the lock in a thread, because flock(2) has no timeout. Returns `None` after the timeout. The thread then
-/// continues to wait, and releases the lock as soon as it gets the lock.
+/// Waits for the lock in a thread, because flock(2) has no timeout. Returns `None` after the timeout.
 fn lock_within(file: File, wait: Duration, lock: fn(&File) -> io::Result<()>) -> Option<io::Result<File>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let outcome = lock(&file).map(|()| file);
-        // After the timeout there is no receiver; the file is dropped with the message, and the lock with it.
+        // After the timeout there is no receiver, and the lock is released as soon as the thread gets it.
         let _ = sender.send(outcome);
     });
     receiver.recv_timeout(wait).ok()
@@ -272,7 +267,6 @@ mod tests {
         assert!(HostLock::acquire(Path::new("/proc/no/such/ipam.lock")).is_none());
     }
 
-    /// Returns true if a process waits for the lock on the file.
     fn is_waited_for(file: &Path) -> bool {
         let locks = std::fs::read_to_string("/proc/locks").unwrap();
         let inode = format!(":{} 0 EOF", std::fs::metadata(file).unwrap().ino());

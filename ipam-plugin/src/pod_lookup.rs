@@ -1,5 +1,4 @@
-//! Reads the objects that `calico-ipam` as a separate process needs about its pod. `calico` has read these objects
-//! itself.
+//! Reads the objects that `calico-ipam` as a separate process needs about its pod.
 
 use datastore::{Datastore, DatastoreConfig};
 use libcalico::api::ObjectKey;
@@ -13,15 +12,12 @@ use crate::error::{VmiError, cni_error};
 use crate::kubernetes_api::{KubernetesApi, may_have_vmi, selects_by_namespace};
 use crate::vmi;
 
-/// The objects that a call has to read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PodQueries {
     namespace: bool,
     vmi: bool,
 }
 
-/// The labels of the pod's namespace, and the pod's VMI; `None` if they were not read, or if the pod has no VMI that
-/// keeps its addresses.
 #[derive(Debug, Default)]
 pub(crate) struct PodLookup {
     labels: Option<Labels>,
@@ -29,20 +25,17 @@ pub(crate) struct PodLookup {
 }
 
 impl PodQueries {
-    /// Determines the reads of a call: an ADD reads the labels of the namespace, which the namespace selectors of pools
-    /// match. ADD, DEL and CHECK read the VMI of a pod that may have one.
     pub(crate) fn for_call(call: &Call, datastore: &DatastoreConfig) -> Self {
         let on_container = matches!(call.command, Command::Add | Command::Del | Command::Check);
         let vmi = on_container && may_have_vmi(call, datastore);
         PodQueries { namespace: selects_by_namespace(call, datastore), vmi }
     }
 
-    /// Returns true if the call has to read any object.
     pub(crate) fn is_any(self) -> bool {
         self.namespace || self.vmi
     }
 
-    /// Reads the objects. A missing namespace is an error; a missing pod has no VMI.
+    /// A missing namespace is an error; a missing pod has no VMI.
     pub(crate) async fn read(self, call: &Call, api: &KubernetesApi, store: &Datastore) -> Result<PodLookup, CniError> {
         let mut lookup = PodLookup::default();
         let (Some(api), Some(pod), true) = (api.reached(store), call.args.pod(), self.is_any()) else {
@@ -68,7 +61,7 @@ impl PodQueries {
             lookup.labels = Some(found.value.metadata.labels);
         }
         let pod = pod_ticket.map(|ticket| answers.get(&ticket)).transpose().map_err(VmiError::from)?.flatten();
-        // If the pod no longer exists, no VMI is found. A DEL then releases the addresses under the container's handle.
+        // A missing pod has no VMI, so a DEL releases the addresses under the container's handle.
         let pod = pod.map(|entry| entry.value);
         let detected = vmi::detect(Some(api), store, pod.as_ref()).await.map_err(VmiError::from)?;
         lookup.vmi = match call.command {
@@ -80,7 +73,6 @@ impl PodQueries {
 }
 
 impl PodLookup {
-    /// Copies the objects read into the call.
     pub(crate) fn apply_to(self, call: &mut IpamRequest) {
         if let (Some(pod), Some(labels)) = (&mut call.pod, self.labels) {
             pod.namespace.labels = labels;

@@ -1,7 +1,4 @@
-//! Reads that several operations share. `find`: reads an object that may be missing. `find_each`: reads several
-//! objects in one request. `read_blocks` and `blocks_of`: read blocks, by their ranges or by addresses.
-//! `blocks_by_pool` and `blocks_by_name`: find the blocks of addresses. [`attributes_of`]: returns the attributes
-//! of allocations.
+//! Reads that several operations share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,7 +11,7 @@ use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError};
 /// The answer to the read of one object; `Ok(None)` if the object is missing.
 pub(crate) type FoundEntry<K> = Result<Option<Entry<K>>, StoreError>;
 
-/// Reads an object. Returns `None` if it is missing.
+/// Returns `None` if the object is missing.
 pub(crate) async fn find<K: Kind>(store: &impl Store, key: &K::Key) -> FoundEntry<K> {
     match store.get::<K>(key).await {
         Ok(found) => Ok(Some(found)),
@@ -34,13 +31,11 @@ pub(crate) async fn find_each<K: Kind>(
     Ok(tickets.iter().map(|ticket| answers.get(ticket)).collect())
 }
 
-/// Reads all pools.
 pub(crate) async fn all_pools(store: &impl Store) -> Result<Vec<IpPool>, StoreError> {
     Ok(store.list::<IpPool>(&ObjectSelect::default()).await?.into_iter().map(|entry| entry.value).collect())
 }
 
-/// Reads those of the blocks `wanted` that exist, in the order of their ranges. Sends no request if `wanted` is empty.
-/// An unreadable block is an error.
+/// Reads those of the blocks `wanted` that exist, in the order of their ranges. An unreadable block is an error.
 pub(crate) async fn read_blocks<S: Store>(store: &S, wanted: BTreeSet<Cidr>) -> Result<Vec<Entry<Block>>, StoreError> {
     if wanted.is_empty() {
         return Ok(Vec::new());
@@ -48,16 +43,14 @@ pub(crate) async fn read_blocks<S: Store>(store: &S, wanted: BTreeSet<Cidr>) -> 
     find_each::<Block>(store, &wanted).await?.into_iter().filter_map(Result::transpose).collect()
 }
 
-/// Returns the ranges of the blocks that contain `addresses`, calculated from the pools' block sizes. An address
-/// outside all pools adds none. If such a block is missing, its address may be in a block of another size
-/// ([`blocks_by_name`]).
+/// Returns the ranges of the blocks that contain `addresses`, calculated from the pools' block sizes. An address may be
+/// in a block of another size ([`blocks_by_name`]).
 pub(crate) fn blocks_by_pool(pools: &[IpPool], addresses: &[IpAddr]) -> BTreeSet<Cidr> {
     addresses.iter().filter_map(|ip| any_pool_of(pools, *ip)?.block_of(*ip)).collect()
 }
 
-/// Finds `addresses` in the names of all blocks, and returns the block of each address that has one. Sends no request
-/// if `addresses` is empty. The block size of a pool does not locate the block of an address outside all pools, or in a
-/// pool that was recreated with another block size while the block was in use.
+/// Returns the block of each address that has one, from the names of all blocks. The block size of a pool does not
+/// locate the block of an address outside all pools, or of a former block size.
 pub(crate) async fn blocks_by_name<S: Store>(
     store: &S,
     addresses: &BTreeSet<IpAddr>,
@@ -74,8 +67,8 @@ pub(crate) async fn blocks_by_name<S: Store>(
     Ok(found)
 }
 
-/// Returns the blocks that contain `addresses`, and those of the blocks `more` that exist. An address that is not in
-/// the block that its pool's block size gives is looked up in the names of all blocks. An unreadable block is an error.
+/// Returns the blocks that contain `addresses`, and those of the blocks `more` that exist. An unreadable block is an
+/// error.
 pub(crate) async fn blocks_of<S: Store>(
     store: &S,
     pools: &[IpPool],
@@ -92,8 +85,7 @@ pub(crate) async fn blocks_of<S: Store>(
     Ok(blocks)
 }
 
-/// Returns the attributes of the allocations of `addresses`, in their order. The result has no element for an address
-/// that is free or cooling down.
+/// Returns the attributes of the allocations of `addresses`, without those that are free or cooling down.
 pub async fn attributes_of<S: Store>(store: &S, addresses: &[IpAddr]) -> Result<Vec<Attribute>, StoreError> {
     let blocks = blocks_of(store, &all_pools(store).await?, addresses, BTreeSet::new()).await?;
     let allocations = addresses.iter().filter_map(|ip| {

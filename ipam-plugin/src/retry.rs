@@ -1,4 +1,4 @@
-//! The time that an operation may take, and the pauses between its attempts. Upstream retries without a pause.
+//! The time that an operation may take, and the pauses between its attempts.
 
 use std::time::Duration;
 
@@ -7,8 +7,7 @@ use libcalico::backoff::{Backoff, Jitter};
 use crate::error::{IpamError, Result};
 use os::clock::Clock;
 
-/// Maximum duration of an allocation or release: not less than an ADD waits for a busy API server. Upstream allows
-/// 90 s.
+/// Maximum duration of an allocation or release, as long as an ADD waits for a busy API server. Upstream allows 90 s.
 pub const OPERATION_TIME: Duration = Duration::from_secs(110);
 /// Maximum duration of an undo, even after the operation's own time has ended (IPAM-185).
 pub const UNDO_TIME: Duration = Duration::from_secs(30);
@@ -31,8 +30,8 @@ impl<'a, C: Clock> Retry<'a, C> {
         Retry { clock, deadline: clock.elapsed() + limit, pauses: 0 }
     }
 
-    /// Pauses before another attempt, for a random part of a maximum. The maximum is 5 ms in the first pause and
-    /// doubles with each pause up to 200 ms. Returns `false` without a pause if the time would end during the pause.
+    /// Pauses before another attempt, longer each time up to a limit. Returns `false` without a pause if the time would
+    /// end during the pause.
     pub async fn pause(&mut self) -> bool {
         self.pauses += 1;
         let pause = PAUSES.pause(self.pauses, fastrand::f64());

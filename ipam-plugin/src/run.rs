@@ -26,7 +26,6 @@ use node_process::process::is_path_to_own_netns;
 use node_process::{node_name, process};
 use os::clock::SystemClock;
 
-/// First part of the source in each log line.
 const COMPONENT: &str = "ipam";
 
 /// Runs `calico-ipam`. The command line uses `links` to find network interfaces of the kernel.
@@ -58,7 +57,7 @@ fn serve(call: Call) -> ! {
     })
 }
 
-/// Serves one operation and returns the text for stdout.
+/// Returns the text for stdout.
 async fn operate(call: &Call) -> Result<String, CniError> {
     let mut ipam = IpamRequest::from_call(call, node_name::from_conf(&call.conf)?);
     if matches!(call.command, Command::Add | Command::Del | Command::Check) {
@@ -127,9 +126,8 @@ fn check_identifiers(call: &Call, node: &str) -> Result<(), CniError> {
     })
 }
 
-/// Refuses a container that is in the plugin's own network namespace, because that namespace is the host's. Upstream
-/// detects this only after it has printed a result (IPAM-7). As upstream, this accepts a namespace that cannot be
-/// inspected.
+/// Refuses a container that is in the plugin's own network namespace, because that is the host's. Upstream detects this
+/// only after it has printed a result (IPAM-7).
 fn refuse_own_netns(call: &Call) -> Result<(), CniError> {
     if call.netns_override || !is_path_to_own_netns(Path::new(&call.netns)) {
         return Ok(());

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libcalico::store::{Answers, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteModel};
 
-/// A gate that each write has to pass, because a release of many addresses may have to slow down or to stop.
+/// A gate that each write has to pass.
 pub trait WriteGate: Sync {
-    /// Waits until this number of writes may be sent, and returns true. Returns `false` if the writes may not be sent
-    /// at all.
+    /// Waits until this number of writes may be sent, and returns true, or returns `false` if they may not be sent at
+    /// all.
     fn admit(&self, writes: usize) -> impl Future<Output = bool> + Send;
 }
 
@@ -30,7 +30,7 @@ impl WriteGate for OpenGate {
     }
 }
 
-/// A store whose every write, retries included, has to pass the gate. Reads pass freely.
+/// A store whose every write, retries included, has to pass the gate.
 pub(crate) struct GatedStore<'a, S, G> {
     store: &'a S,
     gate: &'a G,
@@ -42,7 +42,6 @@ impl<'a, S: Store, G: WriteGate> GatedStore<'a, S, G> {
         GatedStore { store, gate, refused: AtomicBool::new(false) }
     }
 
-    /// Returns true if the gate refused a write.
     pub(crate) fn has_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }
@@ -72,7 +71,7 @@ impl<S: Store, G: WriteGate> Store for GatedStore<'_, S, G> {
         self.store.has_given_up()
     }
 
-    /// Writes the list through the gate. Without transactions, each write passes the gate separately.
+    /// Without transactions, each write passes the gate separately.
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         if self.store.write_model() == WriteModel::Transactional {
             return self.send(writes).await;

@@ -127,7 +127,6 @@ fn first_add_on_a_local_datastore_creates_the_node_and_status_does_not() {
     assert_eq!(nodes(), [ObjectKey::global("node1")]);
 }
 
-/// Another plugin runs `calico-ipam` as its IPAM plugin, for a pod.
 #[test]
 fn log_lines_of_a_delegated_call_name_container_pod_and_endpoint() {
     let cluster = Cluster::new();
@@ -143,7 +142,7 @@ fn log_lines_of_a_delegated_call_name_container_pod_and_endpoint() {
         ("ADD", &refused, 1, "ADD failed"),
         ("ADD", &conf, 0, "assigned addresses addresses=\"10.65."),
         ("DEL", &conf, 0, "ended the release of the container's addresses addresses=\"10.65."),
-        ("ADD", &unreadable, 1, "the call is refused error="),
+        ("ADD", &unreadable, 1, "the call is refused command=\"ADD\" error="),
     ] {
         _ = std::fs::remove_file(cluster.file("cni.log"));
         assert_eq!(cluster.call(verb, conf, &pod).status.code(), Some(exit));

@@ -2,8 +2,8 @@
 //! object reads the current state first.
 //!
 //! An object is read by a list with its name as the field selector: upstream's role allows listing every watched kind,
-//! but not getting every kind. The response is never older than the request. Only an empty list of the requested kind
-//! proves that an object is missing; a 404 means that the server does not serve the kind.
+//! but not getting every kind. Only an empty list of the requested kind proves that an object is missing; a 404 means
+//! that the server does not serve the kind.
 
 use std::fmt::Display;
 
@@ -36,10 +36,8 @@ struct ListMetadata {
 }
 
 impl<T> List<T> {
-    /// Returns the items, and the token of the next page; `None` instead of the token after the last page.
-    ///
-    /// # Errors
-    /// Returns an error if `is_expected` returns false for the response's `kind`.
+    /// Returns the items, and the token of the next page; `None` instead of the token after the last page. Fails if
+    /// `is_expected` returns false for the response's `kind`.
     pub(crate) fn page(self, is_expected: impl Fn(&str) -> bool) -> Result<(Vec<T>, Option<String>), UnexpectedKind> {
         if !is_expected(&self.kind) {
             return Err(UnexpectedKind(self.kind));
@@ -122,8 +120,7 @@ pub async fn has_pods(kubernetes: &kube::Client, node: &ObjectKey) -> Result<boo
     Ok(false)
 }
 
-/// Returns true if the API server serves at least one of these kinds, given by their plurals, in any version of
-/// `group`.
+/// Returns true if the API server serves at least one of these kinds in any version of `group`.
 pub async fn serves(kubernetes: &kube::Client, group: &str, plurals: &[&str]) -> Result<bool, ReconcileError> {
     let failed = |error: &dyn Display| {
         ReconcileError::Retry(format!("cannot discover the API group {group} in Kubernetes: {error}"))
@@ -145,8 +142,7 @@ pub async fn serves(kubernetes: &kube::Client, group: &str, plurals: &[&str]) ->
 /// Maximum number of pods in a page. Few nodes have more pods.
 const PAGE: usize = 250;
 
-/// Reads one page of a list. Returns the items, and the token of the next page; `None` instead of the token after the
-/// last page. Errors mention `what`.
+/// Reads one page of a list. Returns the items, and the token of the next page, if there is one.
 async fn page<T: DeserializeOwned + 'static>(
     kubernetes: &kube::Client,
     path: String,

@@ -34,7 +34,6 @@ impl Options {
     }
 }
 
-/// Returns the list of environment variables for `--help`.
 fn environment() -> String {
     let datastore = variables_help("Datastore and API server", &DATASTORE);
     format!("{}\n{datastore}", variables_help("Environment", &CONTROLLERS))

@@ -12,8 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::leader::Leadership;
 use crate::settings::Settings;
 
-/// Compacts etcd once per `compaction_period` while this replica is the leader, until `stop`. A period of zero turns
-/// compaction off. With another datastore, only waits for `stop`.
+/// Compacts etcd once per `compaction_period` while this replica is the leader, until `stop`.
 pub(crate) async fn run(
     calico: Arc<Datastore>,
     leadership: Leadership,

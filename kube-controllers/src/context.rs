@@ -11,14 +11,11 @@ use crate::settings::{Mode, Settings};
 use crate::status::Watchdog;
 use crate::telemetry::Metrics;
 
-/// Clients of the datastore and the API server.
 #[derive(Clone)]
 pub(crate) struct Clients {
-    /// Client of the Kubernetes API.
     pub(crate) kubernetes: kube::Client,
     /// Client of the datastore with Calico's objects.
     pub(crate) calico: Arc<Datastore>,
-    /// The place where Calico's objects are stored.
     pub(crate) mode: Mode,
 }
 

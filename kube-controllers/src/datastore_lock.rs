@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 use crate::leader::Leadership;
 use crate::startup::retry_until_ok;
 
-/// Name of the only ClusterInformation.
 const NAME: &str = "default";
 
 /// Returns the right to write Calico's objects, derived from `elected`, and a future that follows ClusterInformation
@@ -44,8 +43,7 @@ pub(crate) async fn initialize_or_check(calico: &Datastore, elected: &Leadership
     }
 }
 
-/// Waits until this replica is the leader, then creates the objects that the datastore lacks. Starts over if leadership
-/// is lost before the end.
+/// Waits until this replica is the leader, then creates the objects that the datastore lacks.
 async fn initialize(calico: &Datastore, elected: &Leadership) -> Result<(), StoreError> {
     loop {
         elected.clone().gained().await;
@@ -123,7 +121,6 @@ async fn unlock<E: Display>(
     }
 }
 
-/// The state of ClusterInformation according to the watch.
 #[derive(Debug, Default)]
 struct ReadyState {
     /// The last value of `datastoreReady`, or false if the object is missing or unreadable. `None` until the watch

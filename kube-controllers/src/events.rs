@@ -12,15 +12,12 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::leader::name_of_pod;
 
-/// Name of the program in Events.
 const COMPONENT: &str = "calico-kube-controllers";
 /// Namespace of Events about cluster-scoped objects.
 pub(crate) const NAMESPACE: &str = "default";
 
-/// Type of an Event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum EventType {
-    /// A completed action.
     Normal,
     /// A state that needs an operator.
     Warning,

@@ -13,38 +13,28 @@ use crate::context::Clients;
 use crate::http::ListenError;
 use crate::settings::{Mode, SettingsError};
 
-/// First pause between two attempts. The pause doubles up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Requests per second for Calico's objects, and the burst above that, if the environment does not set them (KC-111).
 const RATE: [(&str, i32); 2] = [("K8S_CLIENT_QPS", 500), ("K8S_CLIENT_BURST", 1000)];
 
-/// A reason why the process cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
-    /// An invalid setting of kube-controllers.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// An invalid setting of the datastore.
     #[error("datastore: {0}")]
     Datastore(#[from] ConfigError),
-    /// Neither a Kubernetes API nor etcd is configured.
     #[error("no datastore is configured; set KUBECONFIG, or run in a pod, or set ETCD_ENDPOINTS")]
     Nothing,
-    /// The embedded datastore is a file on one node, which kube-controllers cannot use for a cluster.
     #[error("DATASTORE_TYPE: `local` is one node's own file; kube-controllers needs kubernetes or etcdv3")]
     Local,
-    /// The API server's access settings are invalid.
     #[error("API server: {0}")]
     Access(#[from] AccessError),
-    /// Calico's objects moved from the API group that this process uses to another one. The process has to be restarted
-    /// for the new group. `configured` is the group that the environment names.
+    /// `configured` is the group that the environment names.
     #[error("Calico's objects are in the API group {now} and no longer in {was}; {}", after_move(.now, .configured))]
     Moved { was: &'static str, now: &'static str, configured: Option<&'static str> },
-    /// A port cannot be opened.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The process cannot set up its own runtime or signal handlers, by an error of the operating system.
     #[error("cannot {action}: {reason}")]
     Process { action: &'static str, reason: std::io::Error },
 }
@@ -115,7 +105,6 @@ impl Servers {
     }
 }
 
-/// The text for the log.
 impl std::fmt::Display for Servers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.datastore {
@@ -160,7 +149,6 @@ mod tests {
         Servers::from_environment(&found)
     }
 
-    /// Without `DATASTORE_TYPE`, the datastore is etcd if etcd endpoints are set, and Kubernetes otherwise.
     #[test]
     fn datastore_type_is_inferred_from_etcd_endpoints() {
         for variables in [

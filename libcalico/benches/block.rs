@@ -52,7 +52,6 @@ fn range(text: &str) -> Cidr {
     text.parse().expect("a literal CIDR")
 }
 
-/// Returns a /26 block in which each of the pods 0..`used` has one address.
 fn block(used: usize) -> Block {
     let mut block = Block::new(range("10.65.166.128/26"), &Pod::new(0).owner, NOW).expect("a /26 is not too large");
     (0..used).for_each(|n| Pod::new(n).take_from(&mut block));

@@ -1,18 +1,16 @@
-//! [`Kind`]: a kind of stored object, with its key and its encoding. [`Entry`]: an object as read.
+//! [`Kind`]: a kind of stored object, with its key and its encoding.
 
 use std::fmt;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The compare-and-swap token of one stored object: etcd's mod-revision, SQLite's row revision, Kubernetes'
-/// resourceVersion. The token is opaque; equal tokens mean an unchanged object (IPAM-175).
+/// The compare-and-swap token of one stored object. It is opaque; equal tokens mean an unchanged object (IPAM-175).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Revision(pub String);
 
 impl Revision {
-    /// Returns the part that an object's `metadata.resourceVersion` shows. The rest, after an `@`, is data that the
-    /// Kubernetes store needs for the next write of the object.
+    /// Returns the part that an object's `metadata.resourceVersion` shows. The rest is data of the Kubernetes store.
     pub fn resource_version(&self) -> &str {
         self.0.split_once('@').map_or(&self.0, |(version, _)| version)
     }
@@ -35,19 +33,17 @@ pub trait Kind: Serialize + DeserializeOwned + Clone + fmt::Debug + Send + Sync 
 
     /// Returns the full path of one object (DS-24, DS-25).
     fn path(key: &Self::Key) -> String;
-    /// Returns the key that [`Kind::path`] converts to this path; `None` for a path of another kind. Lists skip such
-    /// paths silently (DS-42).
+    /// Returns the key that [`Kind::path`] converts to this path. Lists skip other paths (DS-42).
     fn parse_path(path: &str) -> Option<Self::Key>;
     /// Returns the path prefix that covers a selection.
     fn prefix(select: &Self::Select) -> String;
-    /// Returns true if this value may be stored under `key`. A value that names another object than its key is corrupt.
+    /// Returns true if this value may be stored under `key`.
     fn belongs_to(&self, _key: &Self::Key) -> bool {
         true
     }
-    /// Sets `metadata.resourceVersion` to the revision at which the value was read. Does nothing for a kind without
-    /// that field.
+    /// Sets `metadata.resourceVersion`, if the kind has that field.
     fn set_revision(&mut self, _revision: &Revision) {}
-    /// Returns the bytes to store: the value without the fields that the store itself maintains.
+    /// Returns the bytes to store, without the fields that the store itself maintains.
     fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
         serde_json::to_vec(self)
     }
@@ -57,13 +53,13 @@ pub trait Kind: Serialize + DeserializeOwned + Clone + fmt::Debug + Send + Sync 
     }
 }
 
-/// An object as read: its key, its value, and the revision to compare when the object is written back.
+/// An object as read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry<K: Kind> {
     /// The object's name.
     pub key: K::Key,
     /// The object.
     pub value: K,
-    /// The revision of the object at the time of the read.
+    /// The revision to compare when the object is written back.
     pub revision: Revision,
 }

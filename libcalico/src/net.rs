@@ -1,5 +1,4 @@
-//! [`Cidr`]: a network in canonical, masked form, as Calico's keys and blocks contain it. [`IpVersion`]: the two
-//! address families.
+//! [`Cidr`]: a network in canonical, masked form, as Calico's keys and blocks contain it.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -41,7 +40,7 @@ impl fmt::Display for IpVersion {
 #[error("invalid CIDR address: {0}")]
 pub struct CidrParseError(pub String);
 
-/// A network, masked to its prefix. `10.0.0.5/24` parses to `10.0.0.0/24`; text without a prefix length does not parse.
+/// A network, masked to its prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cidr(IpNetwork);
 
@@ -63,18 +62,17 @@ impl Cidr {
         }
     }
 
-    /// Parses a network, or an address without a prefix length as the network of that address alone. White space around
-    /// the text is ignored. Returns `None` for any other text.
+    /// Parses a network, or an address without a prefix length as the network of that address alone.
     pub fn parse_or_host(text: &str) -> Option<Self> {
         let text = text.trim();
         text.parse().map(Cidr::host).ok().or_else(|| text.parse().ok())
     }
 
-    /// Parses a CIDR. Returns the network, and the address as written, with its host bits.
+    /// Parses a CIDR, and returns also the address as written.
     pub fn parse_with_address(text: &str) -> Result<(Self, IpAddr), CidrParseError> {
         let parse_error = || CidrParseError(text.to_owned());
         let (address, prefix) = text.split_once('/').ok_or_else(parse_error)?;
-        // Go's ParseCIDR accepts decimal digits only: no sign, no netmask form.
+        // Go's ParseCIDR accepts decimal digits only.
         if prefix.is_empty() || prefix.len() > 3 || !prefix.bytes().all(|b| b.is_ascii_digit()) {
             return Err(parse_error());
         }
@@ -116,7 +114,7 @@ impl Cidr {
         self.covers(other) || other.covers(self)
     }
 
-    /// Returns true if blocks of these two networks cannot both exist: the networks differ and share an address.
+    /// Returns true if blocks of these two networks cannot both exist.
     pub fn conflicts_with(&self, other: &Cidr) -> bool {
         self != other && self.overlaps(other)
     }

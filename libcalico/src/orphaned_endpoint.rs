@@ -14,8 +14,8 @@ pub struct ExaminedEndpoint<'a> {
     pub addresses: &'a [Cidr],
     /// The node of the endpoint.
     pub node: ExaminedNode<'a>,
-    /// The uid of the pod that the endpoint was created for, if kube-controllers has seen that pod with the endpoint's
-    /// address since kube-controllers started; else `None`, because the stored endpoint has only the name of the pod.
+    /// The uid of the pod that the endpoint was created for; `None` if it is not known. The stored endpoint has only
+    /// the name of the pod.
     pub pod_uid: Option<Uuid>,
 }
 
@@ -41,28 +41,25 @@ pub struct ExaminedNode<'a> {
     pub exists: bool,
 }
 
-/// The reason why an endpoint is an orphan.
+/// The reason why an endpoint is an orphan. Except for [`OrphanReason::PodGone`], the pod has none of its addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum OrphanReason {
-    /// No pod with the name in the endpoint exists.
+    /// No pod has the name in the endpoint.
     #[error("the endpoint's pod no longer exists")]
     PodGone,
-    /// The pod with the name in the endpoint is not the pod that the endpoint was created for, or uses the host
-    /// network. It has none of the endpoint's addresses.
+    /// The pod with that name is not the pod that the endpoint was created for, or uses the host network.
     #[error("another pod has the name of the endpoint's pod")]
     AnotherPod,
-    /// The pod with the name in the endpoint is on another node, and has none of the endpoint's addresses.
+    /// The pod with that name is on another node.
     #[error("the endpoint's pod is on another node")]
     PodElsewhere,
-    /// The endpoint's node does not exist in Kubernetes. The pod is still assigned to the node, but has none of the
-    /// endpoint's addresses.
+    /// The endpoint's node does not exist in Kubernetes, although the pod is assigned to it.
     #[error("the endpoint's node no longer exists")]
     NodeGone,
 }
 
-/// Returns the reason why an endpoint is an orphan. `pod` is the pod that now has the name in the endpoint; `None` if
-/// no pod has it. The result `None` means that the endpoint is or may be in use: the pod has one of the endpoint's
-/// addresses, or it may be the endpoint's pod and is on the endpoint's existing node or not scheduled yet.
+/// Returns the reason why an endpoint is an orphan; `None` if it is or may be in use. `pod` is the pod that now has the
+/// name in the endpoint.
 pub fn orphaned(endpoint: &ExaminedEndpoint<'_>, pod: Option<ExaminedPod<'_>>) -> Option<OrphanReason> {
     let Some(pod) = pod else { return Some(OrphanReason::PodGone) };
     let node = endpoint.node;
@@ -72,8 +69,7 @@ pub fn orphaned(endpoint: &ExaminedEndpoint<'_>, pod: Option<ExaminedPod<'_>>) -
         return Some(OrphanReason::AnotherPod);
     }
     if pod.node == node.name {
-        // Kubernetes deletes the pods of a deleted node. Until then, kubelet may still run and register the node again,
-        // so a pod that has an address of the endpoint keeps the endpoint.
+        // kubelet may still run and register the node again, so a pod that has an address of the endpoint keeps it.
         return (!node.exists && !is_held).then_some(OrphanReason::NodeGone);
     }
     (!is_held && !pod.node.is_empty()).then_some(OrphanReason::PodElsewhere)
@@ -95,7 +91,6 @@ mod tests {
         orphaned(&ExaminedEndpoint { addresses, node, pod_uid: None }, pod)
     }
 
-    /// Judges an endpoint whose pod is on the same, existing node.
     fn judge_uid(pod_uid: Option<u128>, uid: Option<u128>, host_network: bool, held: &str) -> Option<OrphanReason> {
         let addresses = &[Cidr::host(ADDRESS.parse().unwrap())];
         let node = ExaminedNode { name: "n1", exists: true };

@@ -5,7 +5,7 @@ use std::fmt;
 /// An invalid field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldError {
-    /// The field, in upstream's spelling (`LabelsToApply`, `IPPool.Spec.CIDR`, `node`).
+    /// The field, in upstream's spelling.
     pub name: String,
     /// The value of the field; `None` if the value is missing.
     pub value: Option<String>,
@@ -43,7 +43,7 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// The reasons why an object may not be written. Contains at least one field.
+/// The reasons why an object may not be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValidationError(Vec<FieldError>);
 

@@ -6,9 +6,9 @@ use crate::api::{EndpointPort, ObjectKey, ObjectSelect};
 use crate::names::{self, EndpointIdentifiers};
 use crate::validation_error::ValidationError;
 
-/// The label with the namespace of an endpoint. Every write sets it (CNI-87).
+/// The label with the namespace of an endpoint (CNI-87).
 pub const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
-/// The label with the orchestrator of an endpoint. Every write sets it (CNI-87).
+/// The label with the orchestrator of an endpoint (CNI-87).
 pub const ORCHESTRATOR_LABEL: &str = "projectcalico.org/orchestrator";
 /// The orchestrator of endpoints that belong to pods.
 pub const KUBERNETES: &str = "k8s";
@@ -26,7 +26,7 @@ pub struct WorkloadIdentity {
     pub orchestrator: Orchestrator,
 }
 
-/// The orchestrator of a workload, with its data about the workload.
+/// The orchestrator of a workload, with its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Orchestrator {
     /// No known orchestrator: a container runtime alone, or Mesos.
@@ -64,13 +64,12 @@ pub struct PodIdentity {
 }
 
 impl ContainerIdentity {
-    /// Creates the identity of a container in `network`, in the namespace `default` and without labels.
+    /// Creates the identity of a container in the namespace `default`.
     pub fn new(network: impl Into<String>) -> Self {
         ContainerIdentity { namespace: "default".into(), labels: BTreeMap::new(), network: network.into() }
     }
 
-    /// Adds Mesos labels, sanitized. The value of the label [`NAMESPACE_LABEL`] becomes the namespace, and this label
-    /// is not added (CNI-153).
+    /// Adds Mesos labels. The value of the label [`NAMESPACE_LABEL`] becomes the namespace (CNI-153).
     pub fn add_mesos_labels<'l>(&mut self, labels: impl IntoIterator<Item = (&'l str, &'l str)>) {
         for (key, value) in labels {
             let value = sanitize_mesos_label(value);
@@ -123,8 +122,8 @@ impl WorkloadIdentity {
         Ok(ObjectKey::namespaced(self.orchestrator.namespace(), self.identifiers().name()?))
     }
 
-    /// Returns the selection that finds an existing endpoint of the workload under any interface name. The list may
-    /// contain other endpoints; check each with [`WorkloadIdentity::is_endpoint_name`].
+    /// Returns the selection of the workload's endpoints under any interface name. The list may contain others; check
+    /// each with [`WorkloadIdentity::is_endpoint_name`].
     pub fn endpoint_select(&self) -> Result<ObjectSelect, ValidationError> {
         let any_endpoint = EndpointIdentifiers { endpoint: String::new(), ..self.identifiers() };
         Ok(ObjectSelect { namespace: Some(self.orchestrator.namespace().into()), name_prefix: any_endpoint.prefix()? })
@@ -135,8 +134,8 @@ impl WorkloadIdentity {
         EndpointIdentifiers { endpoint: String::new(), ..self.identifiers() }.matches(name)
     }
 
-    /// Returns the name of the host end of the interface pair. `felix_interface_prefix` is the value of
-    /// `FELIX_INTERFACEPREFIX`, which applies to pods only (CNI-88, CNI-89).
+    /// Returns the name of the host end of the interface pair. `FELIX_INTERFACEPREFIX` applies to pods only (CNI-88,
+    /// CNI-89).
     pub fn host_interface(&self, felix_interface_prefix: Option<&str>) -> String {
         let prefix = names::interface_prefix(felix_interface_prefix);
         match &self.orchestrator {
@@ -148,8 +147,8 @@ impl WorkloadIdentity {
 
 /// Converts the key or the value of a Mesos label to a valid label (CNI-153).
 ///
-/// `/` becomes `.`; a run of other forbidden characters becomes a single `-`; a run of `.` and `-` that contains a `.`
-/// becomes a single `.`; `.` and `-` are removed from the beginning and the end.
+/// `/` becomes `.`. A run of other forbidden characters becomes a single `-`. A run of `.` and `-` that contains a `.`
+/// becomes a single `.`.
 fn sanitize_mesos_label(text: &str) -> String {
     dots_from_mixed_runs(&dashes_for_forbidden(text)).trim_matches(is_separator).to_owned()
 }

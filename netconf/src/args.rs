@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::{CniError, Code};
 
-/// The parsed `CNI_ARGS`. Unknown keys are ignored, unless `IgnoreUnknown` is 0 or false. A text is empty if its key is
+/// The parsed `CNI_ARGS`. Unknown keys are ignored, unless `IgnoreUnknown` is false. A text is empty if its key is
 /// missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CniArgs {
@@ -14,7 +14,7 @@ pub struct CniArgs {
     pub pod_name: String,
     /// `K8S_POD_NAMESPACE`: the pod's namespace.
     pub pod_namespace: String,
-    /// `K8S_POD_INFRA_CONTAINER_ID`: the sandbox, equal to `CNI_CONTAINERID`; not used.
+    /// `K8S_POD_INFRA_CONTAINER_ID`: the sandbox; not used.
     pub pod_infra_container_id: String,
     /// `K8S_POD_UID`: the pod's UID, which upstream ignores.
     pub pod_uid: String,
@@ -37,8 +37,7 @@ impl CniArgs {
     /// Parses the value of `CNI_ARGS`.
     ///
     /// # Errors
-    /// Code 4 with upstream's text, where upstream uses code 999: a piece that is not `KEY=value` (CNI-28), an `IP`
-    /// that is not an address, an `IgnoreUnknown` that is not a boolean, or unknown keys if `IgnoreUnknown` is false.
+    /// Code 4 with upstream's text, where upstream uses code 999 (CNI-28).
     pub fn parse(text: &str) -> Result<CniArgs, CniError> {
         let mut args = CniArgs::default();
         let mut ignore_unknown = true;
@@ -62,8 +61,8 @@ impl CniArgs {
         Ok(args)
     }
 
-    /// Returns the pod if both its name and its namespace are given, and `None` otherwise. Only these two keys decide
-    /// if a call is one of Kubernetes (CNI-31).
+    /// Returns the pod if both its name and its namespace are given. Only these two keys decide if a call is one of
+    /// Kubernetes (CNI-31).
     pub fn pod(&self) -> Option<Pod<'_>> {
         if self.pod_name.is_empty() || self.pod_namespace.is_empty() {
             return None;
@@ -72,8 +71,8 @@ impl CniArgs {
         Some(Pod { namespace: &self.pod_namespace, name: &self.pod_name, uid })
     }
 
-    /// Returns the pod that `CNI_ARGS` names, even if [`CniArgs::parse`] rejects the text. A missing name or namespace
-    /// is empty. For log lines only.
+    /// Returns the pod that `CNI_ARGS` names, even if [`CniArgs::parse`] rejects the text. A missing part is empty. For
+    /// log lines only.
     pub fn pod_as_written(text: &str) -> Pod<'_> {
         let value = |key: &str| {
             let mut values = text.split(';').filter_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
@@ -85,7 +84,7 @@ impl CniArgs {
     /// Returns the pod, for operations that require one.
     ///
     /// # Errors
-    /// Code 4. The error names the keys that `CNI_ARGS` lacks, and the way to set them.
+    /// Code 4. The error names the keys that `CNI_ARGS` lacks.
     pub fn require_pod(&self) -> Result<Pod<'_>, CniError> {
         self.pod().ok_or_else(|| {
             let keys = [("K8S_POD_NAMESPACE", &self.pod_namespace), ("K8S_POD_NAME", &self.pod_name)];
@@ -97,8 +96,7 @@ impl CniArgs {
     }
 }
 
-/// Returns the `CNI_ARGS` for a delegated plugin: `IgnoreUnknown=1`, followed by `text`, the `CNI_ARGS` of this call.
-/// Upstream does the same (CNI-14).
+/// Returns the `CNI_ARGS` for a delegated plugin: `IgnoreUnknown=1`, followed by the `text` of this call (CNI-14).
 pub fn for_delegate(text: &str) -> String {
     if text.is_empty() {
         return "IgnoreUnknown=1".to_owned();

@@ -1,4 +1,4 @@
-//! The operations that a runtime requests with `CNI_COMMAND`, and the versions of the CNI specification that have them.
+//! The operations that a runtime requests with `CNI_COMMAND`.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The `CNI_*` environment variables: one table with their names, the commands that require them, and their syntax.
+//! The `CNI_*` environment variables.
 
 use crate::{CniError, Code, Command};
 
@@ -16,10 +16,10 @@ struct Variable {
 
 use Command::{Add, Check, Del, Gc};
 
-/// The required variables in upstream's order, which is the order of the checks and of the names in the error (CNI-16).
+/// The required variables in upstream's order (CNI-16).
 ///
-/// The CNI specification makes `CNI_PATH` optional for STATUS. Upstream requires the variable (CNI-211); this table
-/// follows the specification.
+/// The CNI specification makes `CNI_PATH` optional for STATUS, and this table follows it. Upstream requires the
+/// variable (CNI-211).
 const VARIABLES: [Variable; 4] = [
     Variable { name: "CNI_CONTAINERID", required_for: &[Add, Check, Del], check: check_container_id },
     Variable { name: "CNI_NETNS", required_for: &[Add, Check], check: |_| Ok(()) },
@@ -42,8 +42,7 @@ pub struct Environment {
     pub args: String,
     /// `CNI_PATH`, split at `:`.
     pub path: Vec<String>,
-    /// Whether to skip the check that `CNI_NETNS` is not the plugin's own namespace, from `CNI_NETNS_OVERRIDE`
-    /// (CNI-27).
+    /// Whether to skip the check that `CNI_NETNS` is not the plugin's own namespace (CNI-27).
     pub netns_override: bool,
 }
 
@@ -51,8 +50,7 @@ impl Environment {
     /// Reads the variables and validates the ones that the command requires.
     ///
     /// # Errors
-    /// Code 4. The error names the first required variable that is malformed, or else all required variables that are
-    /// missing. An empty value counts as missing.
+    /// Code 4 if a required variable is missing, empty or malformed.
     pub fn read(lookup: EnvLookup<'_>) -> Result<Environment, CniError> {
         let get = |name: &str| lookup(name).unwrap_or_default();
         let command = get("CNI_COMMAND");

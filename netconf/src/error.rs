@@ -46,7 +46,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// An error in the form that a runtime reads from stdout. The plugin then exits with [`CniError::EXIT_STATUS`].
+/// An error in the form that a runtime reads from stdout.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{msg}{}{details}", if details.is_empty() { "" } else { "; " })]
 pub struct CniError {
@@ -79,13 +79,11 @@ impl CniError {
         self
     }
 
-    /// Returns the JSON for stdout: four spaces of indentation, no trailing newline, `details` only if not empty.
+    /// Returns the JSON for stdout. `version` is the configuration's `cniVersion`, or `None` if that is unknown or
+    /// invalid. The specification requires the key `cniVersion`; upstream always omits it (CNI-218).
     ///
-    /// `version` is the configuration's `cniVersion`, or `None` if that is unknown or invalid; the object then has no
-    /// `cniVersion`. The specification requires that key; upstream always omits it (CNI-218).
-    ///
-    /// Control characters of `msg` and `details` are escaped before the encoding: runtimes decode these texts and print
-    /// them, and kubelet puts them into an Event. The line break at the end of some of upstream's texts stays.
+    /// Control characters of `msg` and `details` are escaped, because runtimes print these texts, and kubelet puts them
+    /// into an Event.
     pub fn to_json(&self, version: Option<Version>) -> String {
         let body = self.msg.trim_end_matches('\n');
         let msg = format!("{}{}", printable::line(body), &self.msg[body.len()..]);
@@ -93,9 +91,8 @@ impl CniError {
         printable::indented_json(&Encoded { cni_version: version, code: self.code, msg: &msg, details: &details })
     }
 
-    /// Returns the error object that a delegated plugin printed, or `None` if `stdout` is not such an object.
-    ///
-    /// As in Go's decoder, keys match in any letter case and every key may be absent (CNI-57).
+    /// Returns the error object that a delegated plugin printed, or `None` if `stdout` is not such an object. As in
+    /// Go's decoder, every key may be absent (CNI-57).
     pub fn parse(stdout: &[u8]) -> Option<CniError> {
         let object: Map<String, Value> = serde_json::from_slice(stdout).ok()?;
         let text = |key| match find_field(&object, key) {

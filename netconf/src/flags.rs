@@ -1,6 +1,5 @@
 //! Parses command-line flags as Go's `flag` package does, because callers of upstream rely on it (CNI-7).
 
-/// A boolean flag.
 pub(crate) struct Flag {
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
@@ -17,17 +16,14 @@ pub struct CommandOutput {
     pub status: i32,
 }
 
-/// The result of parsing a command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Flags {
-    /// The flags that are set.
     Set(Vec<&'static str>),
     /// The usage text, or an error about the command line, to print before the process exits.
     Print(CommandOutput),
 }
 
-/// Parses `arguments` up to the first that is not a flag, and ignores that argument and all later ones. The last value
-/// of a repeated flag applies.
+/// Parses `arguments` up to the first that is not a flag. The last value of a repeated flag applies.
 pub(crate) fn parse(title: &str, defined: &[Flag], arguments: &[String]) -> Flags {
     let mut set = Vec::new();
     for argument in arguments {
@@ -57,7 +53,6 @@ pub(crate) fn parse(title: &str, defined: &[Flag], arguments: &[String]) -> Flag
     Flags::Set(set)
 }
 
-/// Returns the usage text for stderr.
 pub(crate) fn format_usage(title: &str, defined: &[Flag]) -> String {
     let flags = defined.iter().map(|flag| format!("  -{}\t{}\n", flag.name, flag.help));
     format!("Usage of {title}:\n{}", flags.collect::<String>())

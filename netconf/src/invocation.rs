@@ -23,7 +23,7 @@ pub enum Invocation {
     Print(CommandOutput),
     /// Serve an operation of the runtime.
     Call(Box<Call>),
-    /// `-t` of `calico`: read a configuration from stdin and test the connection to its datastore.
+    /// `-t` of `calico`: test the connection to the datastore of the configuration on stdin.
     TestConnection,
     /// `-upgrade` of `calico-ipam`: migrate the addresses of host-local.
     Upgrade,
@@ -38,7 +38,6 @@ impl Plugin {
         }
     }
 
-    /// Returns the name at the start of the usage text.
     fn title(self) -> &'static str {
         match self {
             Plugin::Calico => "Calico",
@@ -53,7 +52,6 @@ impl Plugin {
         }
     }
 
-    /// Returns the line of the help that names the subcommands for people.
     fn subcommand_hint(self) -> &'static str {
         match self {
             Plugin::Calico => "For installers and operators: calico install; see `calico help`\n\n",
@@ -65,11 +63,9 @@ impl Plugin {
     }
 }
 
-/// Determines the task of the process. `arguments` excludes the program's name; `build` is the version that `-v` and
-/// the help print.
-///
-/// Calls `read_stdin` only for CNI operations and VERSION. `read_stdin` should return no bytes if stdin is a terminal,
-/// so that the process does not wait for input that never comes.
+/// Determines the task of the process. `arguments` excludes the program's name; `build` is the version to print.
+/// `read_stdin` should return no bytes if stdin is a terminal, so that the process does not wait for input that never
+/// comes.
 ///
 /// # Errors
 /// Returns the errors of [`read_call`].
@@ -100,8 +96,7 @@ pub fn invocation(
     }
 }
 
-/// Returns the help that a process without `CNI_COMMAND` prints: upstream's two lines (CNI-20), and advice for a person
-/// at a terminal.
+/// Returns the help that a process without `CNI_COMMAND` prints: upstream's two lines (CNI-20), and advice.
 fn format_about(plugin: Plugin, build: &str) -> CommandOutput {
     let versions = Version::ALL.map(Version::as_str).join(", ");
     let stderr = format!(
@@ -125,7 +120,7 @@ fn format_about(plugin: Plugin, build: &str) -> CommandOutput {
     CommandOutput { stderr, ..CommandOutput::default() }
 }
 
-/// Returns the output of VERSION. VERSION never fails: invalid stdin counts as a request without `cniVersion`.
+/// VERSION never fails: invalid stdin counts as a request without `cniVersion`.
 fn answer_version(read_stdin: impl FnOnce() -> io::Result<Vec<u8>>) -> CommandOutput {
     let document: Option<Value> = read_stdin().ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let requested = document.as_ref().and_then(|value| value.get("cniVersion")).and_then(Value::as_str);

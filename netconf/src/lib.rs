@@ -1,7 +1,6 @@
 //! The CNI interface of the Calico plugins: the inputs from a runtime and the output to it.
 //!
-//! The crate has no side effects: callers pass environment and stdin as functions, and no code here reads a file, opens
-//! a socket or prints.
+//! The crate has no side effects: callers pass environment and stdin as functions.
 //!
 //! Read in this order:
 //!

@@ -1,16 +1,15 @@
-//! Network configuration lists, as stored in a runtime's configuration directory: finds Calico's plugin in a list, and
-//! rejects a list in place of a plugin's configuration.
+//! Network configuration lists, as stored in a runtime's configuration directory.
 
 use serde_json::{Map, Value};
 
 use crate::decode::Node;
 use crate::{CniError, Code};
 
-/// Returns the first plugin of `conf` that is `calico` or has `calico-ipam` as its IPAM plugin. `conf` is a list or the
-/// configuration of one plugin. A plugin from a list gets the list's `name` and `cniVersion`, as a runtime passes them.
+/// Returns the first plugin of `conf`, a list or the configuration of one plugin, that is `calico` or has `calico-ipam`
+/// as its IPAM plugin. A plugin from a list gets the list's `name` and `cniVersion`, as a runtime passes them.
 ///
 /// # Errors
-/// The problem: the configuration is not an object, or has no such plugin. The text can follow "the configuration: ".
+/// The problem. The text can follow "the configuration: ".
 pub fn calico_plugin(conf: Value) -> Result<Map<String, Value>, &'static str> {
     let Value::Object(mut list) = conf else { return Err("the network configuration is not a JSON object") };
     let Some(plugins) = list.remove("plugins") else {
@@ -33,8 +32,7 @@ fn is_calico(plugin: &Map<String, Value>) -> bool {
     plugin.get("type").is_some_and(|kind| kind == "calico") || ipam_type.is_some_and(|kind| kind == "calico-ipam")
 }
 
-/// Rejects a configuration list, which has `plugins` and no `type`. People who call a plugin by hand often pass a list
-/// by mistake.
+/// Rejects a configuration list, which people who call a plugin by hand often pass by mistake.
 pub(crate) fn refuse_list(root: &Node<'_>) -> Result<(), CniError> {
     let given = |key| root.object().and_then(|object| object.has(key)).map_err(|e| e.with_context(LOAD_CONTEXT));
     if !given("plugins")? || given("type")? {
@@ -44,7 +42,6 @@ pub(crate) fn refuse_list(root: &Node<'_>) -> Result<(), CniError> {
         .with_details(LIST_ADVICE))
 }
 
-/// Advice for a user who passed a configuration list: the command that extracts one plugin's configuration.
 pub(crate) const LIST_ADVICE: &str =
     "extract the configuration of the plugin: jq '.plugins[0] + {name, cniVersion}' /etc/cni/net.d/10-calico.conflist";
 

@@ -1,7 +1,7 @@
 //! Escapes text from outside the program before it gets into a log line, an Event or a terminal. A control character in
 //! such text could start a new line, hide earlier text, or send commands to the terminal.
 //!
-//! Also writes JSON as Go's `encoding/json` does, because callers of upstream expect that form on stdout.
+//! Also writes JSON as Go's `encoding/json` does.
 
 use std::borrow::Cow;
 
@@ -41,13 +41,12 @@ fn is_control(c: char) -> bool {
     c.is_control() || is_bidi || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// Returns `value` as JSON with four spaces of indentation, no trailing newline, and `<`, `>`, `&`, U+2028 and U+2029
-/// escaped (CNI-37).
+/// Returns `value` as JSON with four spaces of indentation and Go's escapes (CNI-37).
 pub(crate) fn indented_json<T: Serialize>(value: &T) -> String {
     let mut bytes = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut bytes, PrettyFormatter::with_indent(b"    "));
     value.serialize(&mut serializer).expect("maps with string keys into memory cannot fail");
-    // The whole text can be escaped at once, because JSON has these characters only in strings.
+    // JSON has these characters only in strings.
     let is_escaped = |c| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
     escape(&String::from_utf8_lossy(&bytes), is_escaped).into_owned()
 }
@@ -65,7 +64,7 @@ mod tests {
             let shown = line(&text);
             assert!(!shown.contains(is_control), "{code:?}");
             if is_control(code) {
-                // The escaped text decodes to the original, so two different texts never look the same.
+                // Two different texts never look the same.
                 let json = format!("\"{shown}\"");
                 assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
             } else {

@@ -1,7 +1,5 @@
-//! Edits a configuration for a delegated plugin, and keeps all values that are not edited byte for byte.
-//!
-//! Upstream converts all numbers to floating point and sorts the keys (CNI-55). This module keeps numbers, order and
-//! unknown keys, so that the delegated plugin gets them as written.
+//! Edits a configuration for a delegated plugin. Upstream converts all numbers to floating point and sorts the keys
+//! (CNI-55). This module keeps numbers, order and unknown keys, so that the delegated plugin gets them as written.
 
 use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
@@ -22,8 +20,7 @@ impl RawObject {
         self.position(key).map(|at| self.entries[at].1.as_ref())
     }
 
-    /// Sets `key`, which matches in any letter case. An existing key keeps its position and spelling; a new key goes to
-    /// the end.
+    /// Sets `key`, which matches in any letter case. An existing key keeps its position and spelling.
     ///
     /// # Errors
     /// If `value` cannot be written as JSON, such as a map with keys that are not strings.
@@ -36,7 +33,7 @@ impl RawObject {
         Ok(())
     }
 
-    /// Removes `key`, which matches in any letter case. Does nothing if the key is absent.
+    /// Removes `key`, which matches in any letter case.
     pub fn remove(&mut self, key: &str) {
         if let Some(at) = self.position(key) {
             self.entries.remove(at);
@@ -66,8 +63,7 @@ impl RawObject {
 }
 
 impl Call {
-    /// Returns the stdin for a delegated plugin: the configuration of this call after `edit`. If nothing is to be
-    /// edited, send [`Call::raw`] itself, which keeps the bytes.
+    /// Returns the stdin for a delegated plugin: the configuration of this call after `edit`.
     ///
     /// # Errors
     /// Code 999 if `edit` fails.

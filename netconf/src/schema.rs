@@ -1,5 +1,4 @@
-//! The JSON Schema of the network configuration, for editors. The schema is generated from the types of
-//! [`crate::conf`].
+//! The JSON Schema of the network configuration, generated from the types of [`crate::conf`].
 
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
@@ -15,8 +14,8 @@ pub fn netconf() -> Value {
     settings.into_generator().into_root_schema_for::<NetConf>().to_value()
 }
 
-/// Returns the text of `deploy/netconf.schema.json`. The schema accepts both the configuration of one plugin, which
-/// needs a `name`, and a configuration list that contains Calico's plugin, as in `/etc/cni/net.d`.
+/// Returns the text of `deploy/netconf.schema.json`, for the configuration of one plugin and for a configuration list
+/// that contains Calico's plugin.
 pub fn published() -> String {
     let ours = json!({ "properties": { "type": { "const": "calico" } }, "required": ["type"] });
     let netconf = json!({ "$ref": "#/definitions/NetConf" });

@@ -49,7 +49,7 @@ impl Version {
         }
     }
 
-    /// Returns the version written exactly as `text`, or `None` for any other text, such as `1.0` or `v1.0.0`.
+    /// Returns the version written exactly as `text`, or `None`.
     pub fn parse(text: &str) -> Option<Version> {
         Version::ALL.into_iter().find(|version| version.as_str() == text)
     }
@@ -67,10 +67,8 @@ impl Serialize for Version {
     }
 }
 
-/// Returns the output of `VERSION`: one line of JSON with its newline.
-///
-/// `requested` is the `cniVersion` from stdin, which the specification requires in the output. Without `requested`, the
-/// output has 1.1.0, which upstream always prints (CNI-34).
+/// Returns the output of `VERSION`. `requested` is the `cniVersion` from stdin, which the specification requires in the
+/// output. Upstream always prints 1.1.0 (CNI-34).
 pub(crate) fn format_answer(requested: Option<&str>) -> String {
     let requested = requested.unwrap_or(Version::LATEST.as_str());
     format!("{}\n", json!({ "cniVersion": requested, "supportedVersions": Version::ALL }))

@@ -11,7 +11,6 @@ use netconf::{
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-/// Runs `test` on new values of `strategy` until `FUZZ_SECONDS` have passed.
 fn fuzz<S: Strategy>(strategy: S, test: impl Fn(S::Value)) {
     let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let end = Instant::now() + Duration::from_secs(seconds);

@@ -1,12 +1,10 @@
-//! Compares with upstream's recorded output as far as this crate determines it: results in each version, and rejected
-//! calls.
+//! Compares with upstream's recorded output as far as this crate determines it.
 
 use std::path::Path;
 
 use netconf::{CniResult, Code, Invocation, Plugin, Version, invocation};
 use serde_json::{Value, json};
 
-/// A recorded step: the call, and upstream's output.
 struct Step {
     name: String,
     plugin: Plugin,
@@ -31,8 +29,7 @@ fn steps(scenarios: &[&str]) -> Vec<Step> {
     found
 }
 
-/// Returns the exit status and stdout of this implementation, or `None` if this crate accepts the call, which then
-/// needs a plugin.
+/// Returns the exit status and stdout of this implementation, or `None` if this crate accepts the call.
 fn answer(step: &Step) -> Option<(i32, Value)> {
     let stdin = match &step.recorded["stdin"] {
         Value::String(text) => text.clone(),
@@ -50,7 +47,7 @@ fn answer(step: &Step) -> Option<(i32, Value)> {
     }
 }
 
-/// Returns the expected output of `step`: upstream's output `theirs`, with the intended differences.
+/// Returns upstream's output `theirs` of `step`, with the intended differences.
 fn wanted(step: &str, theirs: &Value) -> Value {
     let mut ours = theirs.clone();
     match step {

@@ -1,5 +1,4 @@
-//! Checks that a result survives encoding and decoding in each version, except for the parts that the version cannot
-//! express.
+//! Checks that a result survives encoding and decoding in each version.
 
 use std::net::IpAddr;
 
@@ -65,8 +64,7 @@ fn result() -> impl Strategy<Value = CniResult> {
     })
 }
 
-/// Returns the part of `result` that `version` can express, or `None` if `version` has no form for `result`, because
-/// there is no address.
+/// Returns the part of `result` that `version` can express, or `None` if it requires an address and there is none.
 fn sayable(mut result: CniResult, version: Version) -> Option<CniResult> {
     if version >= Version::V1_0_0 {
         return Some(result);

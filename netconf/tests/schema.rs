@@ -1,5 +1,4 @@
-//! Checks that the published schema matches the types, and that the description of every key states its readers, or
-//! that there are none.
+//! Checks that the published schema matches the types, and that the description of every key states its readers.
 
 use netconf::schema;
 use serde_json::Value;

@@ -9,8 +9,7 @@ use netconf::{CniError, Code, NetConf};
 
 const KERNEL_HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
-/// Returns the name of the node (CNI-72), or an error if no source gives the name. A missing or unreadable nodename
-/// file is not an error, because another source may give the name.
+/// Returns the name of the node (CNI-72), or an error if no source gives the name.
 pub fn from_conf(conf: &NetConf) -> Result<String, CniError> {
     let file = read(&conf.node.nodename_file);
     let chosen = choose(conf, file.as_deref()).ok_or_else(|| {
@@ -23,9 +22,8 @@ pub fn from_conf(conf: &NetConf) -> Result<String, CniError> {
     Ok(chosen.name)
 }
 
-/// Returns the name of the node for the fields of log lines, without logging. Returns `None` if no source gives the
-/// name. The kernel's host name counts only if the configuration makes the nodename file optional, or with the embedded
-/// datastore.
+/// Returns the name of the node for log lines, without logging. The kernel's host name does not count if the nodename
+/// file is required.
 pub(crate) fn without_logging(conf: &NetConf) -> Option<String> {
     let needs_file = conf.node.nodename.is_empty();
     let file = needs_file.then(|| fs::read_to_string(&conf.node.nodename_file).ok()).flatten();

@@ -1,6 +1,4 @@
-//! The process of the programs: arguments, environment variables, streams, exit status, reports of panics to the
-//! container runtime, and the check whether a namespace is the network namespace of this process. A container in that
-//! namespace would use the host's network.
+//! The process of the programs: arguments, environment variables, streams, exit status and panics.
 
 use std::fmt::Write as _;
 use std::fs::{self, Metadata};
@@ -35,8 +33,8 @@ fn env_value(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// Reads stdin. Returns no bytes for a terminal, where a read would block without need. Reads at most one byte more
-/// than the longest accepted input, so that the caller can reject a longer one.
+/// Reads stdin, at most one byte more than the longest accepted input. Reads nothing from a terminal, where a read
+/// would block.
 pub fn read_stdin() -> io::Result<Vec<u8>> {
     let stdin = io::stdin();
     if stdin.is_terminal() {
@@ -60,8 +58,8 @@ pub fn finish(outcome: Result<String, CallError>) -> ExitCode {
     exit_code(print_outcome(outcome))
 }
 
-/// Ends a call that cannot be decoded. Prints the error for the runtime, and logs it with the attachment from the
-/// environment, to stderr and to the log file of the configuration, as far as the configuration was readable.
+/// Ends a call that cannot be decoded: prints the error for the runtime and logs it, as far as the configuration was
+/// readable.
 pub fn refuse(error: CallError, component: &'static str) -> ExitCode {
     let conf = error.log.as_deref().cloned().unwrap_or_default();
     logging::init(&conf, component, &Subject::of_environment(&env_value, error.node.as_deref()));
@@ -69,7 +67,6 @@ pub fn refuse(error: CallError, component: &'static str) -> ExitCode {
     finish(Err(error))
 }
 
-/// Prints the result or the error on stdout and returns the exit status.
 fn print_outcome(outcome: Result<String, CallError>) -> i32 {
     match outcome {
         Ok(stdout) => {
@@ -83,8 +80,8 @@ fn print_outcome(outcome: Result<String, CallError>) -> i32 {
     }
 }
 
-/// Makes every panic log the error, print it on stdout as a CNI error, and end the process. Release builds abort on
-/// panic, so no code after the hook would run.
+/// Makes every panic print a CNI error and end the process. Release builds abort on panic, so no code after the hook
+/// would run.
 pub fn report_panics() {
     panic::set_hook(Box::new(|info| {
         let error = panic_error(info);
@@ -117,15 +114,13 @@ pub fn start_call_log(call: &Call, component: &'static str) {
     }
 }
 
-/// Runs an operation to completion on this thread. The async runtime is created only for an operation, because `-v` and
-/// malformed calls need none.
+/// Runs an operation to completion on this thread.
 pub fn block_on<T>(operation: impl Future<Output = T>) -> T {
     runtime().block_on(operation)
 }
 
-/// Runs the only operation of this process, prints its result or its error, and ends the process. The async runtime is
-/// not dropped, because the kernel frees its resources faster. For the same reason the operation should not close its
-/// connections.
+/// Runs the only operation of this process, prints its outcome, and ends the process. The async runtime is not dropped,
+/// because the kernel frees its resources faster.
 pub fn run(operation: impl Future<Output = Result<String, CallError>>) -> ! {
     let runtime = ManuallyDrop::new(runtime());
     let outcome = runtime.block_on(operation);
@@ -134,8 +129,7 @@ pub fn run(operation: impl Future<Output = Result<String, CallError>>) -> ! {
 
 fn runtime() -> Runtime {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    // This fails only without free file descriptors or memory. The panic hook reports the error to the container
-    // runtime.
+    // This fails only without free file descriptors or memory.
     runtime.unwrap_or_else(|error| panic!("cannot start the async runtime: {error}"))
 }
 
@@ -179,14 +173,13 @@ pub fn variables_help(title: &str, variables: &[Variable]) -> String {
 /// The path of the network namespace of the calling thread. `/proc/self` would be that of the main thread.
 const OWN_NETNS: &str = "/proc/thread-self/ns/net";
 
-/// Returns true if this file is the network namespace of the calling thread.
+/// Returns true for the network namespace of the calling thread.
 pub fn is_own_netns(file: &Metadata) -> io::Result<bool> {
     let own = fs::metadata(OWN_NETNS)?;
     Ok((file.dev(), file.ino()) == (own.dev(), own.ino()))
 }
 
-/// Returns true if this path leads to the network namespace of the calling thread. Returns false for a path that cannot
-/// be read; the step that uses the path reports the error.
+/// Returns true if this path leads to the network namespace of the calling thread; false if it cannot be read.
 pub fn is_path_to_own_netns(path: &Path) -> bool {
     fs::metadata(path).and_then(|file| is_own_netns(&file)).unwrap_or(false)
 }
@@ -197,7 +190,6 @@ mod tests {
 
     use super::*;
 
-    /// The hook ends the process, so the test runs itself in a child process.
     #[test]
     fn panic_prints_a_cni_error_on_stdout_and_exits_with_status_1() {
         const CHILD: &str = "CALICO_TEST_PANIC";

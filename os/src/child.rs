@@ -1,5 +1,4 @@
-//! Runs a program as a child process with input, output and a time limit, with the capabilities of this process or with
-//! none.
+//! Runs a program as a child process with input, output and a time limit.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -12,9 +11,8 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new
 /// Maximum interval between two checks whether a process that closed its streams has exited.
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The limits of repeated starts of a program. The kernel refuses to run a file while some process has the file open
-/// for writing: an installer that writes the file, or a child of this process that inherited the descriptor and did not
-/// exec yet.
+/// The limits of repeated starts of a program. The kernel refuses to run a file while some process has it open for
+/// writing.
 #[derive(Debug, Clone, Copy)]
 pub struct BusyRetry {
     /// Maximum number of starts.
@@ -23,14 +21,13 @@ pub struct BusyRetry {
     pub pause: Duration,
 }
 
-/// The receiver of all bytes of one output stream of the process. They are sent when the stream is closed.
+/// The receiver of all bytes of one output stream, which are sent when the stream is closed.
 type Content = Receiver<io::Result<Vec<u8>>>;
 
-/// Starts `command`. While some process has the program's file open for writing, the kernel refuses the start, and the
-/// start is attempted again as `busy` says.
+/// Starts `command`. Retries as `busy` says while some process has the program's file open for writing.
 ///
 /// # Errors
-/// Returns an error if the program cannot be started, also if its file is still open for writing at the last attempt.
+/// Returns an error if the program cannot be started.
 pub fn spawn(command: &mut Command, busy: BusyRetry) -> io::Result<Child> {
     for _ in 1..busy.attempts {
         match command.spawn() {
@@ -41,8 +38,8 @@ pub fn spawn(command: &mut Command, busy: BusyRetry) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Runs `command` with `input` on stdin, and returns its exit status, its stdout and, if the command pipes it, its
-/// stderr. Kills a process that has not exited or not closed its output `limit` after its start, and returns `None`.
+/// Runs `command` with `input` on stdin, and returns its exit status and output. Kills a process that has not exited
+/// and closed its output within `limit`, and returns `None`.
 ///
 /// All pipes are served at the same time: a full pipe would block the process, and with it the other pipes.
 ///
@@ -54,17 +51,15 @@ pub fn run(command: &mut Command, input: &[u8], limit: Duration, busy: BusyRetry
     let outcome = converse(&mut child, input, Instant::now() + limit);
     if !matches!(outcome, Ok(Some(_))) {
         let _ = child.kill();
-        // A killed process stays as a zombie until its parent reads its status. A thread reads it, because the kernel
-        // may be unable to end the process now. If no thread can be started, the zombie disappears when this process
-        // exits.
+        // A killed process stays as a zombie until its parent reads its status. The kernel may be unable to end it now,
+        // so a thread waits.
         let _ = thread::Builder::new().name("child-exit".into()).spawn(move || child.wait());
     }
     outcome
 }
 
-/// Runs `command` as [`run`] does, without any capability. The kernel gives a program of root all capabilities that its
-/// parent may have, unless the parent has set `no_new_privs`. Capabilities and `no_new_privs` are attributes of a
-/// thread, so a separate thread drops the capabilities and starts the program.
+/// Runs `command` as [`run`] does, without any capability. Capabilities and `no_new_privs` are attributes of a thread,
+/// so a separate thread starts the program. Without `no_new_privs`, a program of root would gain capabilities.
 ///
 /// # Errors
 /// Returns an error if the capabilities cannot be dropped, and the errors of [`run`].
@@ -81,7 +76,6 @@ pub fn run_without_capabilities(
     })
 }
 
-/// Drops the capabilities of this thread, and of the programs that it starts.
 fn drop_capabilities() -> io::Result<()> {
     let none = CapabilitySet::empty();
     set_no_new_privs(true)?;
@@ -89,11 +83,11 @@ fn drop_capabilities() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the input and returns the output and the exit status; `None` if they are not complete at `until`. The threads
-/// that write and read continue after that: a grandchild may keep the pipes open indefinitely.
+/// Returns `None` if the output or the exit status is missing at `until`. The threads continue after that, because a
+/// grandchild may keep the pipes open.
 fn converse(child: &mut Child, input: &[u8], until: Instant) -> io::Result<Option<Output>> {
     let (pipe, input) = (child.stdin.take(), input.to_vec());
-    // Ignores a broken pipe: a program that fails early may close its stdin, and its output states the reason.
+    // A program that fails early may close its stdin, so a broken pipe is ignored.
     let writer = move || pipe.map(|mut pipe| pipe.write_all(&input));
     thread::Builder::new().name("child-stdin".into()).spawn(writer)?;
     let (stdout, stderr) = (read_in_thread(child.stdout.take())?, read_in_thread(child.stderr.take())?);
@@ -122,8 +116,7 @@ fn content(stream: &Content, until: Instant) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Waits for the process to exit; returns `None` at `until`. The process has closed its output streams. The exit
-/// usually closes them, so this wait takes microseconds unless the process closed them earlier.
+/// Waits for the exit of a process that has closed its output streams; usually that takes microseconds.
 fn exit_status(child: &mut Child, until: Instant) -> io::Result<Option<ExitStatus>> {
     let mut pause = Duration::from_micros(50);
     loop {
@@ -145,9 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// Longer than any machine needs to start a shell.
     const LONG: Duration = Duration::from_secs(60);
-    /// Enough for a shell to write its files.
     const SHORT: Duration = Duration::from_secs(1);
     const ONCE: BusyRetry = BusyRetry { attempts: 1, pause: Duration::ZERO };
 
@@ -164,7 +155,6 @@ mod tests {
         );
     }
 
-    /// Sends more bytes than the capacity of a pipe in every direction, in the order that blocks most easily.
     #[test]
     fn full_pipes_in_all_directions_do_not_block() {
         let script = "yes | head -c 1000000 >&2; yes | head -c 1000000; cat >/dev/null";
@@ -199,7 +189,6 @@ mod tests {
         }
     }
 
-    /// The grandchild has the pipes open for a minute. The call returns while the grandchild runs.
     #[test]
     fn grandchild_with_the_open_output_is_not_awaited() {
         let dir = tempfile::tempdir().unwrap();

@@ -10,8 +10,7 @@ pub trait Clock: Send + Sync {
     /// Returns the present date and time.
     fn now(&self) -> OffsetDateTime;
 
-    /// Returns the time since the operation began. An adjustment of the system's time does not change it, unlike
-    /// [`Clock::now`].
+    /// Returns the time since the operation began, regardless of adjustments of the system's time.
     fn elapsed(&self) -> Duration;
 
     /// Waits for `duration`.

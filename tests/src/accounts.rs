@@ -1,5 +1,5 @@
-//! IPAM bookkeeping read from raw datastore content, independently of the code under test: the owner of each address
-//! according to blocks, handles and endpoints, and the contradictions between them.
+//! IPAM bookkeeping read from raw datastore content, independently of the code under test, and the contradictions in
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -36,7 +36,7 @@ pub struct Accounts {
     pub affinities: BTreeSet<(String, String)>,
     /// Number of released addresses that are not free until their cooldown ends.
     pub cooling: usize,
-    /// Contradictions within and between blocks, handles, endpoints and affinities, and values that cannot be parsed.
+    /// Contradictions between blocks, handles, endpoints and affinities, and values that cannot be parsed.
     pub problems: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ impl Accounts {
         accounts
     }
 
-    /// Returns true if no address is assigned to a handle in a block, counted by a handle or listed by an endpoint.
+    /// Returns true if no address is assigned, counted or listed.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty() && self.counted.is_empty() && self.used.is_empty()
     }
@@ -119,8 +119,7 @@ impl Accounts {
         }
     }
 
-    /// Reads an affinity from its key without the prefix, such as `node1/ipv4/block/10.65.0.0-26`. A key of another
-    /// form is a problem.
+    /// Reads an affinity from its key without the prefix, such as `node1/ipv4/block/10.65.0.0-26`.
     fn affinity(&mut self, key: &str) {
         let parts: Vec<&str> = key.split('/').collect();
         match parts[..] {
@@ -232,7 +231,6 @@ mod tests {
         }
     }
 
-    /// Introduces each defect alone and expects a problem.
     #[test]
     fn each_bookkeeping_defect_is_reported() {
         let block = "/calico/ipam/v2/assignment/ipv4/block/10.65.166.128-26";

@@ -27,15 +27,13 @@ pub struct Ahead {
     pub calendar: i32,
     /// Offset of the time since boot (CLOCK_BOOTTIME), as if the machine had slept.
     pub boot: i32,
-    /// Offset of the clock of tokio's timers (CLOCK_MONOTONIC). The process is interrupted while its clocks are set, so
-    /// timers that are due by this offset end at once.
+    /// Offset of the clock of tokio's timers (CLOCK_MONOTONIC).
     pub timers: i32,
 }
 
 /// True if this module can set clocks on this machine: its instructions are those of x86-64 only.
 pub const KNOWN: bool = cfg!(target_arch = "x86_64");
 
-/// Sets the clocks of a stopped process. Replaces earlier offsets.
 pub(crate) fn set(pid: u32, ahead: Ahead) -> Result<()> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let line = maps.lines().find(|line| line.ends_with("[vdso]")).context("the process has no vDSO")?;
@@ -48,8 +46,7 @@ pub(crate) fn set(pid: u32, ahead: Ahead) -> Result<()> {
     memory.write_all_at(&code(ahead), begin + at).context("the vDSO cannot be written")
 }
 
-/// Returns the instructions of `clock_gettime(clock in edi, result in rsi)`, which add the offsets to CLOCK_REALTIME
-/// and CLOCK_BOOTTIME. Other clocks remain those of the machine.
+/// Returns the instructions of `clock_gettime(clock in edi, result in rsi)`, which add the offsets.
 fn code(ahead: Ahead) -> Vec<u8> {
     let mut code = vec![0xb8, 0xe4, 0, 0, 0]; // mov eax, 228
     code.extend([0x0f, 0x05]); // syscall
@@ -72,7 +69,6 @@ impl Image<'_> {
         Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
 
-    /// Returns the offset of [`FUNCTION`] in the image.
     fn function(&self) -> Option<u64> {
         let (headers, count) = (self.number(32, 8)?, self.number(56, 2)?);
         let header = |kind| (0..count).map(|n| headers + 56 * n).find(|&at| self.number(at, 4) == Some(kind));

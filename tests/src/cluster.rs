@@ -56,7 +56,7 @@ pub struct Pod {
     pub netns: PathBuf,
     /// `CNI_CONTAINERID`.
     pub container_id: String,
-    /// Name of the sandbox's Kubernetes Pod; `None` on etcd and the embedded datastore, where no Pod exists.
+    /// Name of the sandbox's Kubernetes Pod; `None` where no Pod exists.
     pub object: Option<String>,
 }
 
@@ -72,9 +72,6 @@ impl Pod {
 }
 
 /// Runs a test with an etcd, or skips the test if etcd is not installed.
-///
-/// # Panics
-/// Panics if the test does, or if the host, the etcd or the datastore cannot be set up.
 pub fn on_etcd(test: impl FnOnce(&Cluster<'_>) + Send) {
     if !Etcd::installed() {
         return skipped(etcd::REQUIRES);
@@ -83,9 +80,6 @@ pub fn on_etcd(test: impl FnOnce(&Cluster<'_>) + Send) {
 }
 
 /// Runs a test with an embedded datastore.
-///
-/// # Panics
-/// Panics if the test does, or if the host or the datastore cannot be set up.
 pub fn on_local(test: impl FnOnce(&Cluster<'_>) + Send) {
     isolated(|host| test(&Cluster::with(host, |plugins| Ok(Store::local(host, plugins))).unwrap()));
 }
@@ -99,13 +93,10 @@ impl<'h> Cluster<'h> {
     }
 
     /// Writes content into the datastore.
-    ///
-    /// # Panics
-    /// Panics if the content cannot be written.
     pub fn load(&self, content: &Content) {
         let Store::Kubernetes(objects) = &self.store else { return self.store.load(content.pairs()).unwrap() };
         objects.load(&content.objects(objects.group())).unwrap();
-        content.nodes().for_each(|node| kubernetes::create_node(objects.client(), node));
+        content.nodes().for_each(|node| objects.client().node(node).unwrap());
     }
 
     /// Returns a network configuration for a node, see [`conf`].
@@ -114,9 +105,6 @@ impl<'h> Cluster<'h> {
     }
 
     /// Creates the network namespace of the n-th pod and, on an API server, the Pod object.
-    ///
-    /// # Panics
-    /// Panics if either cannot be created.
     pub fn pod(&self, number: usize) -> Pod {
         let name = format!("pod{number}");
         let object = match &self.store {
@@ -130,21 +118,14 @@ impl<'h> Cluster<'h> {
         Pod { name, netns, container_id: container_id(number), object }
     }
 
-    /// Creates another sandbox of a pod. `number` gives the network namespace its name and the sandbox its container
-    /// ID.
-    ///
-    /// # Panics
-    /// Panics if the network namespace cannot be created.
+    /// Creates another sandbox of a pod, with the n-th container ID.
     pub fn sandbox(&self, pod: &Pod, number: usize) -> Pod {
         let name = format!("pod{number}");
         let netns = self.host.add_pod(&name).unwrap();
         Pod { name, netns, container_id: container_id(number), object: pod.object.clone() }
     }
 
-    /// Deletes the network namespace of a pod and, on an API server, the Pod object if it still exists.
-    ///
-    /// # Panics
-    /// Panics if either cannot be deleted.
+    /// Deletes the network namespace of a pod and, on an API server, the Pod object.
     pub fn remove_pod(&self, pod: &Pod) {
         self.host.delete_pod(&pod.name).unwrap();
         if let (Store::Kubernetes(objects), Some(name)) = (&self.store, &pod.object) {
@@ -159,18 +140,12 @@ impl<'h> Cluster<'h> {
     }
 
     /// Runs ADD for a pod and returns its result.
-    ///
-    /// # Panics
-    /// Panics if the plugin fails.
     #[track_caller]
     pub fn add(&self, pod: &Pod, conf: &Value) -> Value {
         self.verb("ADD", pod, conf).run().unwrap().success()
     }
 
     /// Runs DEL for a pod.
-    ///
-    /// # Panics
-    /// Panics if the plugin fails.
     #[track_caller]
     pub fn delete(&self, pod: &Pod, conf: &Value) {
         let answer = self.verb("DEL", pod, conf).run().unwrap().success();
@@ -178,17 +153,11 @@ impl<'h> Cluster<'h> {
     }
 
     /// Reads the present bookkeeping from the datastore.
-    ///
-    /// # Panics
-    /// Panics if the datastore cannot be read.
     pub fn accounts(&self) -> Accounts {
         Accounts::of(&self.store.dump().unwrap())
     }
 
-    /// Reads the endpoints in etcd or the embedded datastore, keyed by `<namespace>/<name>`; none on an API server.
-    ///
-    /// # Panics
-    /// Panics if the datastore cannot be read.
+    /// Reads the endpoints in etcd or the embedded datastore, keyed by `<namespace>/<name>`.
     pub fn endpoints(&self) -> BTreeMap<String, Value> {
         let content = self.store.dump().unwrap();
         let named = |(key, endpoint): (String, Value)| {
@@ -198,40 +167,27 @@ impl<'h> Cluster<'h> {
         content.into_iter().filter_map(named).collect()
     }
 
-    /// Reads the `cali*` links of the host and all links of the pods, with routes and sysctls, the permanent neighbors
-    /// of the pods, and the datastore.
-    ///
-    /// # Panics
-    /// Panics if the kernel or the datastore cannot be read.
+    /// Reads the kernel's state of the host and of its pods, and the datastore.
     pub fn state(&self) -> Value {
         let (host, pods) = (kernel::host().unwrap(), kernel::pods(self.host).unwrap());
         serde_json::json!({ "host": host, "pods": pods, "store": self.store.dump().unwrap() })
     }
 
     /// Asserts that [`Cluster::state`] returns the same as before. `before` is its earlier value.
-    ///
-    /// # Panics
-    /// Panics if anything changed; the message names each difference.
     #[track_caller]
     pub fn assert_unchanged(&self, before: &Value) {
         assert_same(before, &self.state());
     }
 
-    /// Asserts that no pod has an address, a handle, an endpoint, a host interface or a route.
-    ///
-    /// # Panics
-    /// Panics if any of them exists.
+    /// Asserts that nothing of any pod is left.
     #[track_caller]
     pub fn assert_nothing_left(&self) {
         self.assert_only(&[]);
         assert_eq!(kernel::host().unwrap()["routes"], serde_json::json!([]));
     }
 
-    /// Asserts that exactly these pods are networked, that the bookkeeping is consistent, and that nothing of another
-    /// pod is left.
-    ///
-    /// # Panics
-    /// Panics if one of the conditions is not met.
+    /// Asserts that exactly these pods are networked, that the bookkeeping is consistent, and that nothing else is
+    /// left.
     #[track_caller]
     pub fn assert_only(&self, pods: &[&Pod]) {
         let accounts = self.checked_accounts();
@@ -250,18 +206,12 @@ impl<'h> Cluster<'h> {
     }
 
     /// Asserts that blocks, handles and endpoints agree, according to [`Accounts`] and to `calico-ipam check`.
-    ///
-    /// # Panics
-    /// Panics if they do not agree.
     #[track_caller]
     pub fn assert_in_order(&self) {
         self.checked_accounts();
     }
 
     /// Asserts that each address that an endpoint lists is assigned to a handle in a block.
-    ///
-    /// # Panics
-    /// Panics if an endpoint lists another address.
     #[track_caller]
     pub fn assert_listed_is_held(&self) {
         let mut problems = self.accounts().problems;
@@ -280,16 +230,13 @@ impl<'h> Cluster<'h> {
 }
 
 /// Asserts that two states are equal.
-///
-/// # Panics
-/// Panics if they differ; the message names each difference.
 #[track_caller]
 pub fn assert_same(before: &Value, after: &Value) {
     let changes = changes(before, after);
     assert!(changes.is_empty(), "{}", changes.join("\n"));
 }
 
-/// Returns a line for each value that differs between `before` and `after`, or is only in one of them.
+/// Returns a line for each difference.
 pub fn changes(before: &Value, after: &Value) -> Vec<String> {
     differences(before, after, "", &mut Bindings::default()).iter().map(changed).collect()
 }

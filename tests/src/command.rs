@@ -8,9 +8,6 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 /// Runs a tool and returns its stdout.
-///
-/// # Errors
-/// Returns an error if the tool fails; the error has its stderr.
 pub fn run<A: AsRef<OsStr>>(program: &str, args: &[A]) -> Result<String> {
     let line = || {
         let args: Vec<_> = args.iter().map(|a| a.as_ref().to_string_lossy().into_owned()).collect();
@@ -28,7 +25,7 @@ pub fn ip(args: &str) -> Result<()> {
     run("ip", &args.split_whitespace().collect::<Vec<_>>()).map(|_| ())
 }
 
-/// Runs `ip -json <args>`. Returns an empty array if iproute2 prints nothing, as it does for some empty lists.
+/// Runs `ip -json <args>`. iproute2 prints nothing for some empty lists.
 pub fn ip_json(args: &str) -> Result<Value> {
     let words: Vec<_> = ["-json"].into_iter().chain(args.split_whitespace()).collect();
     let stdout = run("ip", &words)?;
@@ -44,11 +41,7 @@ pub fn present(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// Returns the folder in which tests/install-go-tools.sh and tests/install-cargo-deny.sh install the programs that they
-/// build.
-///
-/// # Errors
-/// Returns an error if neither XDG_CACHE_HOME nor HOME is set.
+/// Returns the folder in which tests/install-go-tools.sh and tests/install-cargo-deny.sh install programs.
 pub fn built_programs() -> Result<PathBuf> {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);

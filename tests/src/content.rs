@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use crate::golden::marks::LOADED_TIME;
 use crate::store::Store;
 
-/// Prefix of resources in etcd.
 const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
 
 /// Network name of the suites.
@@ -61,8 +60,7 @@ impl Content {
         Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26).pool("pool6", "fd00:65::/64", 122)
     }
 
-    /// Returns the content as custom resources of a group, keyed by `<plural>/<name>`. Nodes are left out because they
-    /// are Kubernetes Node objects.
+    /// Returns the content as custom resources of a group, keyed by `<plural>/<name>`. Nodes are Kubernetes objects.
     pub fn objects(&self, group: ApiGroup) -> BTreeMap<String, Value> {
         let object = |(key, object): (&String, &Value)| {
             let name = key.strip_prefix(RESOURCES).filter(|name| !name.starts_with("nodes/"))?;

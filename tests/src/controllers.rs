@@ -1,4 +1,4 @@
-//! The kube-controllers process: its start with a given environment, its log, and its end by exit, signal or kill.
+//! The kube-controllers process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +24,7 @@ mod proxied;
 mod world;
 
 pub use proxied::Proxied;
-pub use world::{NAMESPACE, World, handle_of, merge, service_path};
+pub use world::{NAMESPACE, World, deletion_mark, handle_of, merge, service_path};
 
 /// URL path of the Leases in the namespace of kube-controllers.
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
@@ -97,7 +97,7 @@ impl Controllers {
     /// Starts the process, or starts it again.
     pub fn restart(&mut self) -> Result<()> {
         let Setup { environment, args, program } = &self.setup;
-        // `env -i` gives the process this environment and no other variables.
+        // `env -i` gives the process no other variables.
         let mut words = vec!["-i".to_owned()];
         words.extend(environment.iter().map(|(name, text)| format!("{name}={text}")));
         words.push(program.display().to_string());
@@ -166,8 +166,8 @@ impl Controllers {
     }
 }
 
-/// Creates the Lease in the state in which a replica leaves it when it exits, unless the Lease exists. Without a Lease,
-/// or with an older one, a new replica waits before it writes.
+/// Creates the Lease as a replica leaves it when it exits. Without a Lease, or with an older one, a new replica waits
+/// before it writes.
 fn leave_lease(api: &ApiServer) -> Result<()> {
     let metadata = json!({ "name": "calico-kube-controllers", "namespace": "kube-system" });
     // The API server accepts only six fractional digits.
@@ -175,8 +175,8 @@ fn leave_lease(api: &ApiServer) -> Result<()> {
     let spec =
         json!({ "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 0, "renewTime": given_back });
     let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec });
-    // The server creates the namespace only some time after it is ready; until then this request is repeated. An error
-    // of the connection is ignored, because no replica can read a Lease from an unreachable server.
+    // The server creates the namespace only some time after it is ready. An error of the connection is ignored: no
+    // replica can read a Lease then.
     await_that(PATIENCE, || {
         Ok(api.admin().create(LEASES, &lease).map_or(true, |answer| matches!(answer.code, 201 | 409)))
     })
@@ -191,7 +191,7 @@ pub fn told(status: ExitStatus) -> String {
     }
 }
 
-/// Waits until a condition holds. Returns an error if it does not hold within `patience`.
+/// Returns an error if the condition does not hold within `patience`.
 pub fn await_that(patience: Duration, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + patience;
     while !is_so()? {

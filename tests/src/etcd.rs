@@ -160,7 +160,6 @@ impl Etcd {
     }
 }
 
-/// Sends one request to etcd's JSON gateway.
 fn post(method: &str, body: &Value) -> Result<Value> {
     let url = format!("{ENDPOINT}/v3/{method}");
     let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(60))).proxy(None).build();

@@ -7,8 +7,7 @@ use anyhow::Result;
 use crate::command::run;
 use crate::skip::skipped;
 
-/// Variable for `deploy/images/build.sh` and `deploy/release.sh`: programs of quick builds exceed the size limit of
-/// releases.
+/// Variable for the scripts in `deploy`: programs of quick builds exceed the size limit of releases.
 pub const ANY_SIZE: &str = "MOST_BYTES=1000000000";
 
 /// Returns Go's name of this machine's architecture.
@@ -23,9 +22,6 @@ pub fn in_tree(path: &str) -> String {
 
 /// Returns true if this machine has the Go programs that are needed to build images; otherwise marks the test as
 /// skipped.
-///
-/// # Errors
-/// Returns an error if the script that builds these programs cannot be run.
 pub fn can_be_made() -> Result<bool> {
     for tool in ["images".to_owned(), format!("cni-plugins-{}", arch())] {
         let place = run(&in_tree("tests/install-go-tools.sh"), &["--place", &tool])?;

@@ -54,11 +54,16 @@ impl Container {
         self.root.join(path)
     }
 
-    /// Writes a script that prints `word`. Writes a new file and renames it, because the old script may be running.
+    /// Writes a script that prints `word`.
     pub fn program(&self, path: &str, word: &str) -> Result<()> {
+        self.script(path, &format!("#!/bin/sh\necho {word}\n"))
+    }
+
+    /// Writes an executable script. The rename is needed because the old script may be running.
+    pub fn script(&self, path: &str, text: &str) -> Result<()> {
         let (path, new) = (self.path(path), self.path("new-program"));
         fs::create_dir_all(path.parent().context("a file has a directory")?)?;
-        fs::write(&new, format!("#!/bin/sh\necho {word}\n"))?;
+        fs::write(&new, text)?;
         fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;
         Ok(fs::rename(new, path)?)
     }
@@ -71,8 +76,7 @@ impl Container {
         Ok(path)
     }
 
-    /// Returns a container with another version of the same program: the kernel ignores bytes after the end of an
-    /// executable.
+    /// Returns a container with another version of the same program: the kernel ignores the added bytes.
     pub fn other_version(&self) -> Result<Container> {
         let program = self.path("calico-other");
         let mut bytes = fs::read(&self.program)?;
@@ -110,7 +114,7 @@ impl Container {
         fs::read_to_string(&path).with_context(|| path.display().to_string())
     }
 
-    /// Returns the sorted names in a directory, hidden ones included; none if the directory is missing.
+    /// Returns the sorted names in a directory, hidden ones included.
     pub fn names(&self, directory: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(directory)).into_iter().flatten().flatten();
         let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -125,8 +129,7 @@ impl Container {
         state["files"][place].as_object().into_iter().flat_map(|files| files.keys().cloned()).collect()
     }
 
-    /// Returns inode, mode, time of the last change and length of every file of the node. Any write to a file changes
-    /// one of them.
+    /// Returns the metadata of every file of the node. Any write to a file changes them.
     pub fn fingerprint(&self) -> BTreeMap<PathBuf, (u64, u32, i64, i64, u64)> {
         let mut found = BTreeMap::new();
         for directory in ["host", "var/lib"] {

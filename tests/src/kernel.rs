@@ -47,8 +47,7 @@ pub fn pods(host: &Host) -> Result<Value> {
     Ok(Value::Object(pods))
 }
 
-/// Reads the state of one pod's network namespace: all links except `lo` with their sysctls, the routes over these
-/// links, and the permanent neighbors.
+/// Reads the state of one pod's network namespace, without `lo`.
 pub fn pod(host: &Host, name: &str) -> Result<Value> {
     let state = || {
         let links = links(|name| name != "lo")?;
@@ -62,9 +61,8 @@ pub fn pod(host: &Host, name: &str) -> Result<Value> {
     host.in_pod(name, || settled(state))
 }
 
-/// Reads until the state is stable, or until [`SETTLING`] is over, and returns the last state. A link gets its
-/// link-local address a few milliseconds after it came up, and a link whose namespace is deleted may disappear between
-/// being listed and being read.
+/// Reads until the state is stable, or until [`SETTLING`] is over. A link gets its link-local address a few
+/// milliseconds after it came up, and a link may disappear between being listed and being read.
 fn settled(read: impl Fn() -> Result<Value>) -> Result<Value> {
     let deadline = Instant::now() + SETTLING;
     loop {
@@ -126,7 +124,7 @@ fn describe_address(address: &Value) -> String {
     format!("{}/{} {}", field("local"), address["prefixlen"], field("scope"))
 }
 
-/// Reads the routes of the main table over the given links, in the order of the recordings.
+/// Reads the routes of the main table over the given links.
 fn routes(links: &Map<String, Value>) -> Result<Vec<Value>> {
     let mut routes = Vec::new();
     for family in ["-4", "-6"] {
@@ -139,8 +137,8 @@ fn routes(links: &Map<String, Value>) -> Result<Vec<Value>> {
     Ok(sorted_routes(routes))
 }
 
-/// Returns a route as iproute2 prints it, without empty flags and without the default `pref`. Leaves out `linkdown`
-/// too: the kernel sets and clears this flag some time after the carrier changed.
+/// Returns a route as iproute2 prints it, without empty flags and defaults. The kernel sets and clears `linkdown` some
+/// time after the carrier changed.
 fn describe_route(mut route: Value) -> Value {
     if let Some(flags) = route.get_mut("flags").and_then(Value::as_array_mut) {
         flags.retain(|flag| flag != "linkdown");
@@ -155,7 +153,7 @@ fn describe_route(mut route: Value) -> Value {
     route
 }
 
-/// Sorts routes, because the kernel's order differs between address families and versions.
+/// Sorts routes, whose order in the kernel differs between address families and versions.
 pub(crate) fn sorted_routes(mut routes: Vec<Value>) -> Vec<Value> {
     let key = |route: &Value| {
         let text = |field: &str| route[field].as_str().unwrap_or_default().to_owned();
@@ -179,13 +177,12 @@ fn sysctls(links: &Map<String, Value>) -> Result<Map<String, Value>> {
     Ok(by_link)
 }
 
-/// Reads a value below /proc/sys/net of the calling thread's network namespace.
+/// Reads a value of the calling thread's network namespace.
 pub fn sysctl(path: &str) -> Result<String> {
     let path = format!("/proc/sys/net/{path}");
     Ok(fs::read_to_string(&path).with_context(|| path)?.trim().to_owned())
 }
 
-/// Reads permanent neighbors, that is, entries that a program has set.
 fn neighbours() -> Result<Vec<Value>> {
     let permanent = array(ip_json("neighbour show nud permanent")?);
     let describe = |n: Value| json!({ "dev": n["dev"], "dst": n["dst"], "mac": n["lladdr"] });

@@ -1,10 +1,9 @@
 //! The harness of the integration suites: private hosts, real datastores, the release binaries and inspection of the
 //! state that they leave.
 //!
-//! A suite in `tests/tests/` gets a private host from [`namespaces::isolated`], starts a datastore in it ([`etcd`] or
-//! the embedded one, see [`store`]), executes the plugins ([`plugin`]) and inspects the kernel ([`kernel`]) and the
-//! datastore. [`golden`] replays recordings of upstream. A test that needs a missing program is skipped only through
-//! [`skip`], which fails the test in CI.
+//! A suite in `tests/tests/` gets a private host from [`namespaces::isolated`], starts a datastore in it ([`store`]),
+//! executes the plugins ([`plugin`]) and inspects the kernel ([`kernel`]) and the datastore. [`golden`] replays
+//! recordings of upstream. A test that needs a missing program calls [`skip`].
 
 pub mod accounts;
 pub mod clock;
@@ -28,7 +27,7 @@ pub mod node_pod;
 pub mod plugin;
 pub mod proxy;
 pub mod seeds;
-mod server_process;
+pub mod server_process;
 pub mod skip;
 pub mod store;
 

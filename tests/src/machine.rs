@@ -102,8 +102,7 @@ fn files(directory: &Path) -> Vec<String> {
     found
 }
 
-/// Lists running servers, plugins and programs of container runtimes: all of them, or only the children of the process
-/// `started_by`.
+/// Lists running servers, plugins and programs of container runtimes, or only those that `started_by` started.
 pub fn servers(started_by: Option<u32>) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::command::{built_programs, run};
 use crate::golden::compare::differences;
 use crate::golden::marks::Bindings;
-use crate::kubernetes::program;
+use crate::kubernetes::{ApiServer, program};
 
 /// Objects by their identity, such as `Deployment.apps kube-system/calico-kube-controllers`.
 pub type Objects = BTreeMap<String, Value>;
@@ -23,7 +23,7 @@ pub type Objects = BTreeMap<String, Value>;
 /// The namespace of the manifests.
 pub const NAMESPACE: &str = "kube-system";
 
-/// The name of the configuration that the workloads read, with the hash of its content that kustomize appends.
+/// The name of the workloads' configuration, with the hash that kustomize appends.
 static HASHED: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\bcalico-cni-config-[a-z0-9]{10}\b").expect("a constant pattern"));
 
@@ -63,8 +63,7 @@ pub fn built(program: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Parses the objects of a YAML text. The hash in the name of the workloads' configuration is removed, so that
-/// renderings of different configurations have the same names; [`hashed_names`] returns the names with the hash.
+/// Parses the objects of a YAML text. The hash in the name of the workloads' configuration is removed.
 ///
 /// # Errors
 /// Returns an error if an object occurs twice.
@@ -87,8 +86,7 @@ pub fn hashed_names(text: &str) -> BTreeSet<String> {
     HASHED.find_iter(text).map(|name| name.as_str().to_owned()).collect()
 }
 
-/// Returns `Deployment.apps kube-system/calico-kube-controllers`, `ServiceAccount kube-system/calico-cni`,
-/// `ClusterRole.… calico-cni` and so on.
+/// Returns the identity of an object, such as `Deployment.apps kube-system/calico-kube-controllers`.
 fn identity(object: &Value) -> Result<String> {
     let field = |value: &Value, name: &str| {
         value[name].as_str().map(str::to_owned).with_context(|| format!("an object has no {name}: {object}"))
@@ -100,8 +98,7 @@ fn identity(object: &Value) -> Result<String> {
     Ok(format!("{kind}{group} {namespace}{name}"))
 }
 
-/// Returns the programs of [`kustomize`]: the current kubectl, and an old kustomize that tests/install-go-tools.sh
-/// builds.
+/// Returns the programs of [`kustomize`]: the current kubectl, and an old kustomize.
 pub fn kustomizers() -> Result<[(PathBuf, &'static str); 2]> {
     Ok([(program("kubectl")?, "kustomize"), (built("kustomize")?, "build")])
 }
@@ -135,7 +132,7 @@ pub fn compose(into: &Path, resources: &[&str], components: &[&str]) -> Result<O
     kustomize(into)
 }
 
-/// Renders the chart, without the pod of `helm test`, with `helm template` and additional arguments.
+/// Renders the chart, without the pod of `helm test`, with additional arguments.
 pub fn template(args: &[&str]) -> Result<Objects> {
     let chart = deploy("helm/calico-cni");
     let own: [&OsStr; 6] = [
@@ -148,6 +145,22 @@ pub fn template(args: &[&str]) -> Result<Objects> {
     ];
     let args: Vec<_> = own.into_iter().chain(args.iter().map(AsRef::as_ref)).collect();
     parse(&run(&helm()?.display().to_string(), &args)?)
+}
+
+/// Writes objects into a folder as one manifest for kubectl, and returns the path of the file.
+pub fn write_list<'o>(directory: &Path, objects: impl IntoIterator<Item = &'o Value>) -> Result<String> {
+    let items: Vec<&Value> = objects.into_iter().collect();
+    let file = directory.join("list.json");
+    fs::write(&file, json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string())?;
+    Ok(file.display().to_string())
+}
+
+/// Reads the objects of a manifest from the API server. Objects that the server does not have are left out.
+pub fn stored(api: &ApiServer, file: &str) -> Result<Objects> {
+    let list: Value = serde_json::from_str(&api.kubectl(&["get", "--ignore-not-found", "-f", file, "-o", "json"])?)?;
+    let items = list["items"].as_array().context("kubectl printed no list")?;
+    let documents: Vec<String> = items.iter().map(Value::to_string).collect();
+    parse(&documents.join("\n---\n"))
 }
 
 /// Returns the differences between two sets of objects: JSON pointers that begin with the object's identity.

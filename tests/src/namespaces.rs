@@ -1,7 +1,7 @@
 //! A private host for each test: a separate network and mount namespace with empty state directories.
 //!
-//! The namespaces belong to the thread that unshared them and to its child processes. When the closure has returned and
-//! these processes have exited, the kernel removes links, mounts, named namespaces and files.
+//! The namespaces belong to the thread that unshared them and to its child processes. Once these have ended, the kernel
+//! removes them and their files.
 
 use std::fs::{self, File};
 use std::panic::resume_unwind;
@@ -25,8 +25,7 @@ const PRIVATE_DIRS: [&str; 4] = ["/run", "/var/lib", "/var/log", "/etc/cni"];
 /// Variable of the copy of a test that runs inside a user namespace.
 const INSIDE_USER_NAMESPACE: &str = "INTEGRATION_TESTS_IN_USER_NAMESPACE";
 
-/// A private host. At first `lo` is up, IPv4 and IPv6 forwarding are on, and there are no other interfaces and no
-/// routes.
+/// A private host. At first `lo` is up, and there are no other interfaces and no routes.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Host {}
@@ -88,9 +87,8 @@ impl Host {
         Ok(fs::create_dir_all(NETNS_DIR)?)
     }
 
-    /// Runs `f` as on a reinstalled host: in the same network, so that servers stay reachable, but with empty private
-    /// directories and without pods. Files and pods that `f` creates are removed afterwards; the calling thread keeps
-    /// its own.
+    /// Runs `f` as on a reinstalled host: in the same network, but with empty private directories and without pods. The
+    /// calling thread keeps its own.
     pub fn reinstalled<T: Send>(&self, f: impl FnOnce(&Host) -> Result<T> + Send) -> Result<T> {
         let joined = thread::scope(|scope| {
             scope
@@ -162,8 +160,8 @@ impl Host {
         joined.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Gives the host an uplink with a default route, because the host answers ARP for 169.254.1.1 only if it has a
-    /// route to that address. The far end is in its own network namespace.
+    /// Gives the host an uplink with a default route: the host answers ARP for 169.254.1.1 only if it has a route to
+    /// that address.
     pub fn add_uplink(&self) -> Result<()> {
         ip("netns add uplink")?;
         ip("link add uplink0 type veth peer name eth0 netns uplink")?;
@@ -210,8 +208,7 @@ fn run_self_in_user_namespace() -> Result<()> {
         .stderr(Stdio::inherit())
         .output()
         .context("cannot run unshare")?;
-    // The output of the run inside is part of the error only. If it were printed always, its test lines would be
-    // counted as those of further tests.
+    // The output of the copy is printed only if it failed: its closing line would be counted as that of another test.
     ensure!(inside.status.success(), "{test}: {}", String::from_utf8_lossy(&inside.stdout));
     Ok(())
 }
@@ -310,7 +307,7 @@ mod tests {
     #[test]
     fn panic_on_the_private_host_fails_the_test() {
         let outcome = std::panic::catch_unwind(|| isolated(|_| panic!("the test's own words")));
-        // Without root, this whole test has run again inside a user namespace, where it observed the panic.
+        // Without root, this whole test has run again inside a user namespace.
         if geteuid().is_root() {
             assert_eq!(outcome.unwrap_err().downcast_ref(), Some(&"the test's own words"));
         }

@@ -1,6 +1,6 @@
-//! Programs that read and write the same configuration directory as ours. [`Neighbour`] is a program that chains its
-//! plugin into another network's configuration. A [`Running`] program acts on the directory in the rhythm of its
-//! original. docs/neighbors.md has the sources.
+//! Programs that read and write the same configuration directory as ours, such as a [`Neighbour`], which chains its
+//! plugin into another network's configuration. A [`Running`] program acts in the rhythm of its original.
+//! docs/neighbors.md has the sources.
 
 mod chaining;
 mod cilium;
@@ -30,8 +30,7 @@ pub use upstream::{UPSTREAM_CONF, upstream_installs, upstream_renews};
 pub enum Neighbour {
     /// istio-cni: sorts keys as Go does, and renames a new file over the configuration.
     Istio,
-    /// linkerd-cni: writes with `jq` and moves the file from another file system, which deletes the configuration and
-    /// creates it again.
+    /// linkerd-cni: moves the file from another file system, which deletes the configuration and creates it again.
     Linkerd,
 }
 
@@ -71,8 +70,7 @@ impl Neighbour {
         }
     }
 
-    /// Returns a configuration with the program's entry as the last one, and true if the configuration was a list. A
-    /// single plugin becomes a list.
+    /// Returns a configuration with the program's entry as the last one, and true if the configuration was a list.
     pub fn extended(self, present: &str) -> Result<(String, bool)> {
         let mut conf: Value = serde_json::from_str(present).context("no JSON")?;
         let is_list = conf.get("type").is_none();
@@ -86,8 +84,8 @@ impl Neighbour {
         Ok((format!("{}\n", serde_json::to_string_pretty(&conf)?), is_list))
     }
 
-    /// Adds the program's entry as the last one, or replaces an existing entry. Converts a single plugin into a list,
-    /// and its `.conf` file into a `.conflist`.
+    /// Adds the program's entry as the last one. Converts a single plugin into a list, and its `.conf` file into a
+    /// `.conflist`.
     pub fn chains_into(self, file: &Path) -> Result<()> {
         let (text, is_list) = self.extended(&fs::read_to_string(file)?)?;
         let target = if is_list { file.to_owned() } else { file.with_extension("conflist") };
@@ -107,8 +105,7 @@ impl Neighbour {
         Ok(())
     }
 
-    /// Removes the program's entry, as the program does when its DaemonSet is deleted: istio-cni by a rename, and
-    /// linkerd-cni in place.
+    /// Removes the program's entry, as the program does when its DaemonSet is deleted.
     pub fn leaves(self, file: &Path) -> Result<()> {
         let mut conf: Value = serde_json::from_slice(&fs::read(file)?)?;
         conf["plugins"].as_array_mut().context("no list")?.retain(|plugin| plugin["type"] != self.kind());
@@ -128,7 +125,12 @@ fn replace(file: &Path, text: &str, mode: u32) -> Result<()> {
     Ok(fs::rename(&draft, file)?)
 }
 
-/// Returns the names of the files in a directory that end in one of the extensions, in order.
+/// Extensions of the configurations that istio-cni, linkerd-cni and Multus read.
+const EXTENSIONS: [&str; 2] = ["conf", "conflist"];
+
+/// Extensions of the configurations that runtimes read.
+const EXTENSIONS_OF_RUNTIMES: [&str; 3] = ["conf", "conflist", "json"];
+
 fn names(directory: &Path, extensions: &[&str]) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
@@ -139,7 +141,6 @@ fn names(directory: &Path, extensions: &[&str]) -> Vec<String> {
     names
 }
 
-/// Returns true if a name ends in one of the extensions.
 fn has(name: &str, extensions: &[&str]) -> bool {
     name.rsplit_once('.').is_some_and(|(_, extension)| extensions.contains(&extension))
 }
@@ -151,7 +152,7 @@ pub fn kinds(text: &str) -> Vec<String> {
     conf["plugins"].as_array().into_iter().flatten().map(kind).collect()
 }
 
-/// Returns the first plugin of a type in a configuration; null if there is none.
+/// Returns the first plugin of a type in a configuration, or null.
 pub fn plugin(text: &str, kind: &str) -> Value {
     let conf: Value = serde_json::from_str(text).unwrap_or_default();
     conf["plugins"].as_array().into_iter().flatten().find(|plugin| plugin["type"] == kind).cloned().unwrap_or_default()

@@ -79,8 +79,7 @@ impl NodePod {
         self.environment.insert(name.into(), value.into());
     }
 
-    /// Replaces the mounted service account as the kubelet does: creates a directory with the new content, and renames
-    /// one symbolic link over another.
+    /// Replaces the mounted service account as the kubelet does: renames one symbolic link over another.
     pub fn mount(&mut self, token: &str, authority: &str) -> Result<()> {
         let mount = self.container.path(SERVICE_ACCOUNT);
         self.generation += 1;
@@ -114,7 +113,7 @@ impl NodePod {
         api.client(&Identity::Token(self.token()?))
     }
 
-    /// Prepares a call `calico <words>`, with `--root` after the words except for `health`, which has no such option.
+    /// Prepares a call `calico <words>`. Only `health` has no option `--root`.
     pub fn calico(&self, words: &[&str]) -> Call {
         let mut call = self.plugins.call("calico").args(words.iter().copied());
         if words.first() != Some(&"health") {
@@ -135,7 +134,7 @@ impl NodePod {
 
     fn start(&self, command: &[&str]) -> Result<Agent> {
         let mut agent = Agent { process: ServerProcess::default(), log: self.container.path("agent.log") };
-        // `env -i` gives the process this environment and no other variables.
+        // `env -i` gives the process no other variables.
         let mut words = vec!["-i".to_owned()];
         words.extend(self.environment.iter().map(|(name, text)| format!("{name}={text}")));
         words.push(self.plugins.dir().join("calico").display().to_string());
@@ -195,8 +194,7 @@ impl Agent {
         last.context("a page was seen")
     }
 
-    /// Waits until the agent is unready for a reason with all of these words. It may be unready for other reasons
-    /// before.
+    /// Waits until the agent is unready for a reason with all of these words.
     pub fn await_reason(&self, words: &[&str]) -> Result<()> {
         let mut last = None;
         let seen = await_that(PATIENCE, || {

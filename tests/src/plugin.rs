@@ -22,14 +22,12 @@ use serde_json::Value;
 use self::freshness::require_fresh;
 pub use self::measured::Usage;
 
-/// Time limit of a call in the suites: longer than a DEL with an unreachable datastore takes. A server that repeatedly
-/// responds 429 can delay a call for longer.
+/// Time limit of a call in the suites: longer than a DEL with an unreachable datastore takes.
 pub const DEADLINE: Duration = Duration::from_secs(60);
-/// Time limit of runtimes for a call. An ADD spends up to 110 s of it on a server that repeatedly responds 429.
+/// Time limit of runtimes for a call.
 pub const RUNTIMES_LIMIT: Duration = Duration::from_secs(120);
 
-/// Directory of Debian's `containernetworking-plugins`. The recordings had it in CNI_PATH after the directory of the
-/// plugins.
+/// Directory of Debian's `containernetworking-plugins`, which is in CNI_PATH of the recordings.
 pub const FOREIGN_PLUGINS: &str = "/usr/lib/cni";
 
 /// Maximum number of starts of a busy program, and the pause between two of them.
@@ -66,8 +64,8 @@ pub struct Outcome {
 }
 
 impl Plugins {
-    /// Finds the binaries: in CALICO_BIN_DIR if set, else in `target/plugin`, where `make build` puts them. Those in
-    /// `target/plugin` must not be older than the sources.
+    /// Finds the binaries: in CALICO_BIN_DIR if set, else in `target/plugin`, where they must not be older than the
+    /// sources.
     pub fn locate() -> Result<Plugins> {
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let given = std::env::var_os("CALICO_BIN_DIR").map(PathBuf::from);
@@ -94,8 +92,7 @@ impl Plugins {
         &self.dir
     }
 
-    /// Prepares a call of `calico` or `calico-ipam` with the environment that a runtime passes: CNI_PATH and PATH,
-    /// nothing else yet.
+    /// Prepares a call of `calico` or `calico-ipam` with CNI_PATH and PATH, nothing else yet.
     pub fn call(&self, program: &str) -> Call {
         let mut cni_path = self.dir.clone().into_os_string();
         cni_path.push(":");
@@ -122,8 +119,8 @@ impl Plugins {
     }
 }
 
-/// Starts a program. A program that the test has just written may be busy for a moment: a process that another test
-/// forked during the write has the file open until it executes its own program.
+/// Starts a program. A program that was just written is busy while a process that another test forked has the file
+/// open.
 fn start(command: &mut Command) -> io::Result<Child> {
     for _ in 0..BUSY_TRIES {
         match command.spawn() {
@@ -195,7 +192,6 @@ impl Call {
         Ok(child)
     }
 
-    /// Starts the plugin, which waits for its stdin.
     fn begin(&self) -> Result<Child> {
         let mut command = Command::new(&self.program);
         command.args(&self.args).env_clear().envs(&self.env);
@@ -210,8 +206,7 @@ impl Call {
     }
 }
 
-/// Writes all of a plugin's stdin in a separate thread, because the input may be larger than the pipe. A plugin may
-/// exit without reading all of it.
+/// Writes all of a plugin's stdin in a separate thread, because the input may be larger than the pipe.
 fn feed(child: &mut Child, stdin: &[u8]) -> Result<()> {
     let mut pipe = child.stdin.take().context("stdin is piped")?;
     let stdin = stdin.to_vec();
@@ -219,8 +214,7 @@ fn feed(child: &mut Child, stdin: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Collects a started plugin's output and exit status. Kills the plugin and returns an error if it still runs
-/// `deadline` after `started`.
+/// Collects a started plugin's output and exit status. Kills the plugin if it still runs `deadline` after `started`.
 pub fn wait(mut child: Child, started: Instant, deadline: Duration) -> Result<Outcome> {
     let stdout = read_all(child.stdout.take().context("stdout is piped")?);
     let stderr = read_all(child.stderr.take().context("stderr is piped")?);

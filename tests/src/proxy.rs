@@ -1,9 +1,8 @@
 //! A proxy between the plugins and a real server, etcd or kube-apiserver, that injects faults at requests or responses.
 //!
-//! The proxy terminates HTTP/2, and inside TLS also HTTP/1.1, towards the plugin, and speaks HTTP/2 to the server, in
-//! plain text or inside TLS on both sides. It reads and counts requests, and can respond in place of the server. A
-//! fault at a request happens before the server executes the request. A fault at a response happens after the
-//! execution, and before the client receives the result.
+//! The proxy reads and counts requests, and can respond in place of the server. A fault at a request happens before the
+//! server executes the request. A fault at a response happens after the execution, and before the client receives the
+//! result.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,8 +36,7 @@ pub enum Point {
     /// Before each n-th request, until the proxy is armed again.
     EachNth(usize),
     /// Before the first request of this method whose path and query contain this text. An etcd transaction with
-    /// conditions, which every writing transaction has, shows its keys as its query:
-    /// `/etcdserverpb.KV/Txn?if=<key>,<key>`.
+    /// conditions shows its keys as its query: `/etcdserverpb.KV/Txn?if=<key>,<key>`.
     First(&'static str, &'static str),
 }
 
@@ -97,7 +95,6 @@ pub struct Traffic {
     pub answers: usize,
 }
 
-/// The state that all connections share.
 struct State {
     plan: Mutex<Plan>,
     /// The acceptor of clients' TLS connections; `None` for plain text.
@@ -132,8 +129,8 @@ impl Proxy {
         Self::between("http", None, listener, relay::Server::in_the_clear(server))
     }
 
-    /// Listens on a free port of the private host and forwards to `server`, with TLS on both sides. The server must
-    /// have a certificate of `authority`, PEM. `own` is the proxy's certificate.
+    /// Listens on a free port of the private host and forwards to `server`, with TLS on both sides. `authority` (PEM)
+    /// has issued the server's certificate, and `own` is the proxy's.
     pub fn start_tls(server: &str, authority: &str, own: &ServerCertificate) -> Result<Proxy> {
         Self::start_tls_on(listener()?, server, authority, own)
     }
@@ -182,8 +179,8 @@ impl Proxy {
         format!("{}://127.0.0.1:{}", self.scheme, self.port)
     }
 
-    /// Resets the counters, and plans one fault, or none. New connections are accepted again, later holds wait for
-    /// another [`Proxy::resume`], and the process ID of [`Proxy::plugin`] is removed.
+    /// Resets the counters, the holds and the process ID of [`Proxy::plugin`], accepts new connections again, and plans
+    /// one fault, or none.
     pub fn arm(&self, fault: Option<(Point, Fault)>) {
         self.arm_all(fault.as_slice());
     }
@@ -196,8 +193,7 @@ impl Proxy {
         self.state.plugin.send_replace(None);
     }
 
-    /// Breaks all connections and refuses new ones until the next call of [`Proxy::arm`], with or without a fault. No
-    /// request passes once this returns.
+    /// Breaks all connections and refuses new ones until the next call of [`Proxy::arm`].
     pub fn go_away(&self) {
         self.arm(None);
         self.break_connections();
@@ -209,8 +205,7 @@ impl Proxy {
         self.state.gone.send_replace(false);
     }
 
-    /// Breaks all connections and refuses new ones. Waits until each connection has ended: a connection holds a
-    /// receiver as long as it is served.
+    /// Breaks all connections and waits until each has ended: a served connection holds a receiver.
     fn break_connections(&self) {
         self.state.gone.send_replace(true);
         while self.state.gone.receiver_count() > 0 {
@@ -292,7 +287,7 @@ impl State {
         self.acceptor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a connection. Returns true if it is accepted.
+    /// Returns true if the connection is accepted, and then counts it.
     fn accepts(&self) -> bool {
         let gone = *self.gone.borrow();
         self.plan().connections += usize::from(!gone);
@@ -337,7 +332,7 @@ impl Plan {
         }
     }
 
-    /// Returns the points at which a request shall be held but has not arrived yet.
+    /// Returns the points of planned holds that have not happened yet.
     fn awaited(&self) -> Vec<Point> {
         self.faults.iter().filter(|(_, fault)| *fault == Fault::Hold).map(|(point, _)| *point).collect()
     }

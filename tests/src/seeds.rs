@@ -5,8 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Number of rounds of a world, in a normal run of the suites and in a long run. A world is small so that the seed of a
-/// failure reproduces it quickly.
+/// Number of rounds of a world. A world is small so that the seed of a failure reproduces it quickly.
 #[derive(Debug, Clone, Copy)]
 pub struct Rounds {
     /// Rounds in a normal run.
@@ -16,8 +15,7 @@ pub struct Rounds {
 }
 
 /// Runs worlds one after the other, each with a different seed, for `<name>_SECONDS`; without that variable, one short
-/// world. `<name>_SEED` is the seed of the first world; without it, the seed is 1 for the short world and random for a
-/// long run.
+/// world. `<name>_SEED` is the seed of the first world.
 ///
 /// # Panics
 /// Panics if a world panics, after printing its seed.
@@ -39,7 +37,7 @@ pub fn worlds(name: &str, rounds: Rounds, world: impl Fn(u64, usize)) {
     }
 }
 
-/// Writes to stderr around libtest's capture, so that the seed is visible even if somebody interrupts a long run.
+/// Writes around libtest's capture, so that the seed is visible even if somebody interrupts a long run.
 fn tell(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -11,11 +11,11 @@ use nix::unistd::Pid;
 
 /// The process, from its start until it is stopped.
 #[derive(Debug, Default)]
-pub(crate) struct ServerProcess(Option<Child>);
+pub struct ServerProcess(Option<Child>);
 
 impl ServerProcess {
     /// Stops the running process and starts `program`. The output is appended to `log`.
-    pub(crate) fn start(&mut self, program: &Path, args: &[String], log: &Path) -> Result<()> {
+    pub fn start(&mut self, program: &Path, args: &[String], log: &Path) -> Result<()> {
         self.stop();
         let log = File::options().create(true).append(true).open(log)?;
         // The kernel kills the server when the thread that starts it here ends, even if the test process is killed.
@@ -32,7 +32,6 @@ impl ServerProcess {
         Ok(())
     }
 
-    /// Kills the server.
     pub(crate) fn stop(&mut self) {
         if let Some(mut server) = self.0.take() {
             let _ = server.kill();
@@ -40,20 +39,17 @@ impl ServerProcess {
         }
     }
 
-    /// Freezes the server: it accepts connections and does not respond until [`ServerProcess::thaw`]. Waits until the
-    /// process is stopped, which may take a while on a busy machine.
+    /// Freezes the server: it accepts connections and does not respond until [`ServerProcess::thaw`].
     pub(crate) fn freeze(&self) -> Result<()> {
         let pid = self.signal(Signal::SIGSTOP)?;
         waitid(Id::Pid(pid), WaitPidFlag::WSTOPPED).context("cannot wait for a frozen server")?;
         Ok(())
     }
 
-    /// Continues a frozen server.
     pub(crate) fn thaw(&self) -> Result<()> {
         self.signal(Signal::SIGCONT).map(drop)
     }
 
-    /// Sends SIGTERM.
     pub(crate) fn terminate(&self) -> Result<()> {
         self.signal(Signal::SIGTERM).map(drop)
     }
@@ -64,7 +60,7 @@ impl ServerProcess {
         Ok(pid)
     }
 
-    /// Returns the process ID of the server; `None` if the server was stopped or never started.
+    /// Returns `None` if the server was stopped or never started.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.0.as_ref().map(Child::id)
     }

@@ -73,8 +73,7 @@ impl Store {
         keys.as_object().cloned().unwrap_or_default()
     }
 
-    /// Returns a configuration with the keys of this datastore in place of the recorded ones. A value without
-    /// `datastore_type` is returned unchanged.
+    /// Returns a configuration with the keys of this datastore in place of the recorded ones, if there are any.
     pub fn reconfigured(&self, conf: &Value) -> Value {
         let mut conf = conf.clone();
         if let Some(keys) = conf.as_object_mut().filter(|keys| keys.contains_key("datastore_type")) {
@@ -133,7 +132,7 @@ impl Store {
         }
     }
 
-    /// Deletes every pair except pods, and except pairs with a key in `content`, whose values may have changed.
+    /// Deletes every pair except pods and those with a key in `content`.
     pub fn keep_only(&self, content: &BTreeMap<String, Value>) -> Result<()> {
         self.dump()?.keys().filter(|key| !content.contains_key(*key)).try_for_each(|key| {
             match key.strip_prefix("pods/") {
@@ -160,7 +159,7 @@ impl Local {
         &self.path
     }
 
-    /// Runs SQLite's integrity check. Keeps the write-ahead log in the state in which a killed plugin left it.
+    /// Runs SQLite's integrity check. Keeps the write-ahead log as a killed plugin left it.
     pub fn integrity(&self) -> Result<String> {
         let connection = rusqlite::Connection::open(&self.path)?;
         connection.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;

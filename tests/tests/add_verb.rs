@@ -1,5 +1,4 @@
-//! Effects of the configuration on ADD: results in every version, repeated ADDs, MTU, node name, labels, gates,
-//! settings, log.
+//! Effects of the configuration on ADD.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -43,14 +42,13 @@ fn prepared(cluster: &Cluster<'_>, more: Value) -> Value {
     cluster.conf("node1", more)
 }
 
-/// Returns the only endpoint.
 fn endpoint(cluster: &Cluster<'_>) -> Value {
     let endpoints = cluster.endpoints();
     assert_eq!(endpoints.len(), 1, "{endpoints:?}");
     endpoints.into_values().next().unwrap()
 }
 
-/// Reads both ends of a pod's interface from the kernel: first the host's end, then the pod's end.
+/// Returns the host's end and the pod's end of a pod's interface.
 fn links(cluster: &Cluster<'_>, pod: &Pod) -> [Value; 2] {
     let host = kernel::host().unwrap()["links"][format!("cali{}", &pod.container_id[..11])].clone();
     [host, kernel::pod(cluster.host, &pod.name).unwrap()["links"]["eth0"].clone()]
@@ -122,8 +120,7 @@ fn repeated_add_changes_nothing_and_returns_the_same_result(cluster: &Cluster<'_
     cluster.assert_nothing_left();
 }
 
-/// The state that podman leaves after a reboot: the container and its endpoint exist, but its interface and network
-/// namespace are gone. podman may call ADD for any of the container's networks first.
+/// The state that podman leaves after a reboot: the endpoint exists, but interface and network namespace are gone.
 fn add_restores_a_lost_interface_with_the_same_addresses(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster, json!({}));
     let second = cluster.conf("node1", json!({ "name": "second-network" }));
@@ -145,7 +142,6 @@ fn add_restores_a_lost_interface_with_the_same_addresses(cluster: &Cluster<'_>) 
     cluster.assert_nothing_left();
 }
 
-/// Replaces a pod's network namespace by an empty one, after the kernel has deleted the host interface of the old one.
 fn lose_namespace(cluster: &Cluster<'_>, pod: &Pod) {
     cluster.host.delete_pod(&pod.name).unwrap();
     while fs::read_to_string("/proc/thread-self/net/dev").unwrap().contains("cali") {
@@ -154,8 +150,7 @@ fn lose_namespace(cluster: &Cluster<'_>, pod: &Pod) {
     cluster.host.add_pod(&pod.name).unwrap();
 }
 
-/// The state after a DEL that was killed when it had released the address: the endpoint still exists, and another
-/// container has the address.
+/// The state after a DEL that was killed when it had released the address.
 fn add_does_not_restore_a_lost_interface_with_reassigned_addresses(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let (pod, other) = (cluster.pod(1), cluster.pod(2));
@@ -269,8 +264,7 @@ fn mesos_labels_become_labels_of_the_endpoint(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-/// Starts a gate that responds 503 to the first `refusals` requests and 204 to later ones. Returns its URL and the
-/// counter of its requests.
+/// Starts a gate that responds 503 to the first `refusals` requests. Returns its URL and the counter of its requests.
 fn gate(refusals: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/ready", listener.local_addr().unwrap());
@@ -287,7 +281,6 @@ fn gate(refusals: usize) -> (String, Arc<AtomicUsize>) {
     (url, asked)
 }
 
-/// The ADD sleeps once for 5 s, before it probes the second gate again.
 fn add_waits_for_readiness_gates(cluster: &Cluster<'_>) {
     if !present("strace") {
         return skipped("strace is not installed (Debian: strace)");
@@ -343,7 +336,6 @@ fn both_ends_have_the_configured_number_of_queues(cluster: &Cluster<'_>) {
     }
 }
 
-/// The pair is a netkit pair if the kernel supports netkit, otherwise a veth pair.
 fn netkit_device_type_creates_a_working_netkit_or_veth_pair(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster, json!({ "device_type": "netkit", "mtu": 1440 }));
     let pod = cluster.pod(1);

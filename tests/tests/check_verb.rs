@@ -36,7 +36,6 @@ fn assert_passes(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) {
     assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), ""), "stderr: {}", outcome.stderr);
 }
 
-/// Asserts that CHECK fails with an error that contains all of `words`.
 fn assert_named(cluster: &Cluster<'_>, pod: &Pod, conf: &Value, thing: &str, words: &[&str]) {
     let outcome = cluster.verb("CHECK", pod, conf).run().unwrap();
     assert_eq!(outcome.exit, Some(1), "{thing} went unnoticed");
@@ -186,7 +185,6 @@ fn check_names_each_defect_in_the_kernel(cluster: &Cluster<'_>) {
     }
 }
 
-/// Runs `ip …` or `sysctl <path> <value>`.
 fn apply(command: &str) {
     match command.split_once(' ').unwrap() {
         ("ip", arguments) => ip(arguments).unwrap(),

@@ -1,4 +1,4 @@
-//! All commands of `cnitool`, the CNI project's program that calls plugins, on a configuration list.
+//! All commands of `cnitool`, the CNI project's program that calls plugins.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 
 on_each_datastore!(every_command_of_cnitool_works_on_a_configuration_list);
 
-/// Returns the path of cnitool: on PATH, or where tests/install-needs.sh installs it; `None` if it is in neither place.
 fn cnitool() -> Option<PathBuf> {
     if present("cnitool") {
         return Some("cnitool".into());
@@ -27,7 +26,7 @@ fn every_command_of_cnitool_works_on_a_configuration_list(cluster: &Cluster<'_>)
     let Some(cnitool) = cnitool() else {
         return skipped("cnitool is not installed (Go module github.com/containernetworking/cni/cnitool)");
     };
-    // `status`, `gc` and results of version 1.1.0 exist since version 1.3 of cnitool.
+    // Version 1.3 of cnitool introduced `gc` and results of version 1.1.0.
     let knows_more = run("sh", &["-c", &format!("{} 2>&1 || true", cnitool.display())]).unwrap().contains("gc");
     let version = if knows_more { "1.1.0" } else { "1.0.0" };
     cluster.load(&Content::dual_stack());
@@ -66,8 +65,7 @@ fn every_command_of_cnitool_works_on_a_configuration_list(cluster: &Cluster<'_>)
     assert!(refused.contains(address.trim_end_matches("/32")), "{refused}");
 
     if knows_more {
-        // For `gc`, cnitool first calls DEL for each attachment in its cache, and then GC without a list of valid
-        // attachments. The plugin rejects this GC.
+        // For `gc`, cnitool calls GC without a list of valid attachments, which the plugin rejects.
         let refused = call("gc", netns).unwrap_err().to_string();
         assert!(refused.contains("cni.dev/valid-attachments"), "{refused}");
         assert_eq!(cluster.accounts().held.len(), 0);

@@ -13,7 +13,6 @@ use integration_tests::plugin::Outcome;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// Number of concurrent plugin processes.
 const PROCESSES: usize = 32;
 const NODES: usize = 4;
 const PODS: usize = 200;
@@ -28,13 +27,11 @@ fn content(cidr: &str, block_size: u8) -> Content {
     (0..NODES).fold(Content::ready().pool("pool4", cidr, block_size), |c, n| c.node(&format!("node{n}")))
 }
 
-/// Runs a CNI command for every pod, [`PROCESSES`] at a time. The pods are spread over [`NODES`] nodes by their
-/// numbers.
+/// Runs a CNI command for every pod, [`PROCESSES`] at a time, spread over [`NODES`] nodes.
 fn all_at_once(cluster: &Cluster<'_>, verb: &str, pods: &[(usize, Pod)]) -> Vec<(usize, Outcome)> {
     at_a_time(PROCESSES, cluster, verb, pods, |number| format!("node{}", number % NODES))
 }
 
-/// Runs a CNI command for every pod, `processes` at a time.
 fn at_a_time(
     processes: usize,
     cluster: &Cluster<'_>,
@@ -66,12 +63,11 @@ fn address(result: &Value) -> String {
     result["ips"][0]["address"].as_str().unwrap().to_owned()
 }
 
-/// Returns the pods in an irregular order that is the same in each run: 97 and 200 have no common factor.
+/// Returns the pods in an irregular but constant order: 97 and 200 have no common factor.
 fn scrambled(pods: &[(usize, Pod)]) -> Vec<(usize, Pod)> {
     (0..pods.len()).map(|i| pods[i * 97 % pods.len()].clone()).collect()
 }
 
-/// Asserts that exactly these pods have an address, one each.
 fn assert_held(cluster: &Cluster<'_>, pods: &[(usize, Pod)]) {
     let mut expected: Vec<String> = pods.iter().map(|(_, pod)| handle(pod)).collect();
     let mut held: Vec<String> = cluster.accounts().held.into_values().collect();
@@ -90,7 +86,6 @@ fn two_hundred_concurrent_pods_get_unique_addresses_in_two_blocks(cluster: &Clus
     assert_eq!(cluster.accounts().blocks.len(), 2);
     cluster.assert_in_order();
 
-    // The first half of the pods is deleted. Then the first half is added again while the second half is deleted.
     let (first, second) = pods.split_at(PODS / 2);
     for (_, outcome) in all_at_once(cluster, "DEL", &scrambled(first)) {
         outcome.success();
@@ -132,8 +127,7 @@ fn two_small_blocks_serve_exactly_as_many_pods_as_addresses(cluster: &Cluster<'_
     cluster.assert_nothing_left();
 }
 
-/// The route of the deleted pod may still exist when the address is assigned to the next pod. No pod loses a route to
-/// its own address.
+/// The route of the deleted pod may still exist when the address is assigned to the next pod.
 fn only_address_of_a_pool_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
     const TURNS: usize = 200;
     cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.7/32", 32));
@@ -164,7 +158,6 @@ fn only_address_of_a_pool_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-/// All pods are on one node, which has no block at first.
 #[test]
 fn hundred_concurrent_pods_on_an_api_server_get_unique_addresses() {
     const AT_ONCE: usize = 100;

@@ -1,4 +1,4 @@
-//! Calls of people and installers without a runtime: `-v`, `-t`, `--help`, VERSION, and the bare command in a terminal.
+//! Calls without a runtime: `-v`, `-t`, `--help`, VERSION, and the bare command in a terminal.
 
 use std::process::{Command, Stdio};
 
@@ -125,7 +125,7 @@ fn call_in_a_terminal_prints_a_short_help_without_waiting_for_stdin() {
     {
         let program = plugins.dir().join("calico");
         let line = format!("exec timeout 5 {}", program.display());
-        // A terminal has no end of file: this pipe keeps the stdin of `script` open for as long as the plugin runs.
+        // This pipe keeps the stdin of `script` open for as long as the plugin runs.
         let (silence, _nobody) = std::io::pipe().unwrap();
         let output = Command::new("script")
             .args(["--quiet", "--return", "--command", &line, "/dev/null"])

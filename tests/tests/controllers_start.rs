@@ -1,5 +1,4 @@
-//! kube-controllers from its start to its end, on each datastore: the objects that it writes first, its reaction to
-//! changes of its configuration, and its exit.
+//! kube-controllers on each datastore: its first objects, changes of its configuration, and its exit.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,10 +41,10 @@ on_each_datastore!(
 
 const CONFIGURATIONS: &str = "/calico/resources/v3/projectcalico.org/kubecontrollersconfigurations/default";
 const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
-/// Log message of a restart of the controllers. Upstream's tests search for the same text.
+/// Upstream's tests search for this text.
 const RESTARTING: &str = "Received exit status 129, restarting";
 
-/// A control plane, and the location of Calico's objects: its etcd, or custom resources of this group.
+/// A control plane, and the location of Calico's objects: etcd if `group` is `None`.
 struct Lab<'a> {
     host: &'a Host,
     kubernetes: Kubernetes,
@@ -71,7 +70,7 @@ impl Lab<'_> {
         setup.start(self.host, "controllers").unwrap()
     }
 
-    /// Reads a singleton object; null if it is missing.
+    /// Returns a singleton object, or null if it is missing.
     fn object(&self, key: &str) -> Value {
         match self.url(key) {
             None => self.kubernetes.etcd.dump().unwrap().remove(key).unwrap_or_default(),
@@ -86,7 +85,6 @@ impl Lab<'_> {
         self.object(CONFIGURATIONS)
     }
 
-    /// Changes the configuration as an operator does.
     fn configure(&self, patch: &Value) {
         match self.url(CONFIGURATIONS) {
             None => {
@@ -115,14 +113,14 @@ impl Lab<'_> {
         }
     }
 
-    /// Returns the URL path of the object on the API server, or `None` if the object is in etcd.
+    /// Returns the URL path of the object, or `None` if the object is in etcd.
     fn url(&self, key: &str) -> Option<String> {
         let (plural, name) =
             key.rsplit_once('/').and_then(|(rest, name)| Some((rest.rsplit_once('/')?.1, name))).unwrap();
         Some(format!("/apis/{}/{plural}/{name}", self.group?.api_version()))
     }
 
-    /// Waits until the status has this value at `pointer`; a missing value counts as null.
+    /// Waits until the status has this value at `pointer`.
     #[track_caller]
     fn await_status(&self, pointer: &str, expected: &Value) {
         let shown = || self.configuration()["status"].pointer(pointer).cloned().unwrap_or_default();
@@ -144,13 +142,11 @@ fn await_ready(controllers: &Controllers, ready: bool) {
     assert!(as_expected.is_ok(), "{:?}\n{}", check_status(controllers, "-r"), controllers.log().unwrap());
 }
 
-/// Requests a page from a port of this host.
 fn page(port: u16, path: &str) -> Result<Vec<u8>, ureq::Error> {
     let agent = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).proxy(None).build();
     ureq::Agent::from(agent).get(format!("http://127.0.0.1:{port}{path}")).call()?.into_body().read_to_vec()
 }
 
-/// Returns true if the port serves `path`.
 fn serves(port: u16, path: &str) -> bool {
     page(port, path).is_ok()
 }
@@ -178,7 +174,6 @@ fn start_on_an_empty_datastore_creates_the_required_objects(lab: &mut Lab<'_>) {
     }
     assert_eq!(told(controllers.terminate().unwrap()), "0");
 
-    // Existing objects remain after a restart.
     controllers.restart().unwrap();
     await_ready(&controllers, true);
     assert_eq!(lab.object(CLUSTER)["spec"]["clusterGUID"], guid);
@@ -196,8 +191,7 @@ fn configuration_is_created_and_its_status_restored(lab: &mut Lab<'_>) {
     let restored = await_that(PATIENCE, || Ok(lab.configuration()["status"] == made["status"]));
     assert!(restored.is_ok(), "{}", lab.configuration());
 
-    // A process that observed the deletion waits a minute, because a tool may replace the object. A new process has not
-    // observed the deletion.
+    // A process that observed the deletion would wait a minute, because a tool may replace the object.
     lab.delete_configuration();
     controllers.terminate().unwrap();
     controllers.restart().unwrap();
@@ -283,7 +277,6 @@ fn controllers_wait_for_unreachable_servers_and_stay_live(lab: &mut Lab<'_>) {
     controllers.await_log("trying again", 1).unwrap();
     assert!(!check_status(&controllers, "-r").0);
     assert_eq!(check_status(&controllers, "-l"), (true, "Live".into()));
-    // The program exits on SIGTERM in this state too.
     assert_eq!(told(controllers.terminate().unwrap()), "0");
     controllers.restart().unwrap();
     controllers.await_log("trying again", 2).unwrap();
@@ -303,8 +296,7 @@ fn controllers_wait_for_unreachable_servers_and_stay_live(lab: &mut Lab<'_>) {
     assert!(controllers.terminate().unwrap().success());
 }
 
-/// The API server becomes unreachable at the request for the KubeControllersConfiguration, after it answered all
-/// requests before.
+/// The API server becomes unreachable at the request for the KubeControllersConfiguration.
 #[test]
 fn readiness_names_a_server_lost_before_the_configuration_read() {
     on(Some(ApiGroup::V3), |lab| {
@@ -340,8 +332,7 @@ struct Sample {
     locations: Vec<u64>,
 }
 
-/// A signal handler can walk a stack only if the C library and the linking of the program allow it. Therefore this test
-/// runs the built program.
+/// A signal handler can walk a stack only if the C library and the linking of the program allow it.
 #[test]
 fn cpu_profile_contains_whole_stacks() {
     on(None, |lab| {
@@ -357,7 +348,7 @@ fn cpu_profile_contains_whole_stacks() {
                     let _ = page(9095, "/debug/pprof/heap");
                 }
             });
-            // On a busy machine, 2 s yield few samples, and those within the C library have short stacks.
+            // On a busy machine, 2 s yield few samples.
             let mut samples = Vec::new();
             let found = await_that(PATIENCE, || {
                 let profile = page(9095, "/debug/pprof/profile?seconds=2")?;
@@ -370,8 +361,6 @@ fn cpu_profile_contains_whole_stacks() {
     });
 }
 
-/// Compares the first objects with those that upstream was recorded to write, except UIDs, times and the cluster's
-/// GUID.
 #[test]
 fn first_objects_equal_the_recorded_start_of_upstream() {
     on(None, |lab| {
@@ -440,7 +429,7 @@ fn controllers_exit_with_success_on_sigterm() {
         let mut controllers = lab.start(lab.setup());
         await_ready(&controllers, true);
         assert_eq!(told(controllers.terminate().unwrap()), "0");
-        assert!(controllers.log().unwrap().ends_with(": the process ends\n"));
+        assert!(controllers.log().unwrap().ends_with("; the process ends\n"));
     });
 }
 
@@ -463,8 +452,7 @@ fn etcd_is_compacted_every_compaction_period() {
     });
 }
 
-/// Every replica runs the probe every few seconds. The probe opens only its file and starts no thread, process or
-/// connection.
+/// Every replica runs the probe every few seconds.
 #[test]
 fn check_status_opens_only_the_status_file() {
     if !present("strace") {

@@ -1,4 +1,4 @@
-//! The cooldown of released addresses, during which they are not assigned, and clock changes.
+//! The cooldown of released addresses, and clock changes.
 
 use integration_tests::cluster::{Cluster, Pod};
 use integration_tests::content::Content;
@@ -31,8 +31,7 @@ fn rest(cluster: &Cluster<'_>, seconds: u32) {
     cluster.store.put("/calico/ipam/v2/config", &config).unwrap();
 }
 
-/// Sets the release time of the block's first released address to `ago` before now, as if the clock had been different
-/// at the release.
+/// Sets the release time of the block's first released address to `ago` before now.
 fn released(cluster: &Cluster<'_>, ago: Duration) {
     let mut block = cluster.store.dump().unwrap()[BLOCK].clone();
     let cooling = block["attributes"].as_array_mut().unwrap().iter_mut().find(|a| a["releasedAt"].is_string());
@@ -57,7 +56,6 @@ fn released_address_is_not_assigned_during_the_cooldown(cluster: &Cluster<'_>) {
 
     let newcomer = cluster.pod(5);
     assert_refused(cluster, &newcomer, &conf);
-    // A second DEL neither restarts the cooldown nor writes anything.
     let before = cluster.store.dump().unwrap();
     cluster.delete(&pods[1], &conf);
     assert_eq!(cluster.store.dump().unwrap(), before);
@@ -78,13 +76,13 @@ fn cooldown_continues_after_the_clock_is_set_back_and_ends_if_set_forward(cluste
     let (pods, conf) = full_pool(cluster);
     let newcomer = cluster.pod(5);
     cluster.delete(&pods[2], &conf);
-    // The clock was set back: the release is in the future. The cooldown continues, and other addresses are unaffected.
+    // The clock was set back: the release is in the future.
     released(cluster, Duration::hours(-2));
     assert_refused(cluster, &newcomer, &conf);
     cluster.delete(&pods[0], &conf);
     assert_eq!(cluster.accounts().held.len(), 2);
     cluster.assert_in_order();
-    // The clock was set forward: every cooldown is over.
+    // The clock was set forward.
     let far = |cluster: &Cluster<'_>| {
         let mut block = cluster.store.dump().unwrap()[BLOCK].clone();
         for attribute in block["attributes"].as_array_mut().unwrap() {

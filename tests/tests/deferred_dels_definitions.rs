@@ -1,5 +1,4 @@
 //! DELs while the API server lacks Calico's definitions, or with a configuration that names an unknown API group.
-//! Once the server is restored, the endpoint and the addresses of the pod are gone.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +12,6 @@ use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// Runs a test with plugins that log warnings.
 fn on_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &ControlPlane<'_>) + Send) {
     on_api_server(group, |cluster, control_plane| {
         cluster.load(&Content::dual_stack());
@@ -29,8 +27,7 @@ fn objects<'c>(cluster: &'c Cluster<'_>) -> &'c Objects {
     }
 }
 
-/// Runs DEL without definitions, restores definitions and objects as from a backup, and expects the deferred DEL to be
-/// replayed.
+/// Runs DEL without definitions, and expects the deferred DEL to be replayed after a restore.
 fn replays_once_the_definitions_exist(group: ApiGroup) {
     on_group(group, |faulty, control_plane| {
         let (pod, api) = (faulty.pod(), &control_plane.servers.api);
@@ -44,7 +41,6 @@ fn replays_once_the_definitions_exist(group: ApiGroup) {
         let [entry] = &journal_entries()[..] else { panic!("{:?}", journal_entries()) };
         let pending_del: Value = serde_json::from_slice(&fs::read(entry).unwrap()).unwrap();
         assert!(pending_del["reason"].as_str().unwrap().contains("ClusterInformation(default)"), "{pending_del}");
-        // The deferred DEL cannot be replayed yet and remains in the journal.
         faulty.call("STATUS", &pod).run().unwrap().error();
         assert_eq!(journal_entries().len(), 1);
 
@@ -53,7 +49,6 @@ fn replays_once_the_definitions_exist(group: ApiGroup) {
         assert!(!faulty.cluster.accounts().held.is_empty(), "the address is still held");
         faulty.run("STATUS", &pod);
         assert_eq!(journal_entries(), Vec::<PathBuf>::new());
-        // This includes `calico-ipam check`.
         faulty.cluster.assert_nothing_left();
     });
 }
@@ -68,8 +63,7 @@ fn del_deferred_without_v3_definitions_is_replayed_once_they_exist() {
     replays_once_the_definitions_exist(ApiGroup::V3);
 }
 
-/// ADD fails with an unknown group, because it could write into another group than the other nodes do. DEL uses the
-/// group that the server serves.
+/// ADD fails with an unknown group, because it could write into another group than the other nodes do.
 fn deletes_with_an_unknown_group(group: ApiGroup) {
     on_group(group, |faulty, _| {
         let pod = faulty.pod();

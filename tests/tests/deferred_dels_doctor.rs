@@ -1,4 +1,4 @@
-//! `calico doctor` lists each deferred DEL with its pod, datastore, age and reason, the oldest first.
+//! `calico doctor` lists each deferred DEL, the oldest first.
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,7 +8,7 @@ use installer::doctor::{Format, examine};
 use installer::layout::{Layout, NET_DIR};
 use serde_json::{Value, json};
 
-/// Returns a journal entry that is `hours` old, in the format of this and earlier releases.
+/// Returns a journal entry that is `hours` old.
 fn entry(container_id: &str, endpoint: &str, datastore: &str, hours: u64, reason: &str) -> Value {
     // Half an hour is added so that no age changes during the test.
     let age = Duration::from_secs(hours * 3600 + 1800);

@@ -9,12 +9,11 @@ use integration_tests::content::Content;
 use integration_tests::journal::JOURNAL;
 use serde_json::{Value, json};
 
-/// Returns a configuration that logs warnings. STATUS needs version 1.1.0.
+/// Returns a configuration of version 1.1.0, which STATUS needs.
 fn conf(cluster: &Cluster<'_>) -> Value {
     cluster.conf("node1", json!({ "cniVersion": "1.1.0", "log_level": "warning" }))
 }
 
-/// Runs a test on a ready cluster, with a journal that `make` creates.
 fn with_journal(make: impl FnOnce(&Path) + Send, test: impl FnOnce(&Cluster<'_>) + Send) {
     on_local(|cluster| {
         cluster.load(&Content::dual_stack());
@@ -25,8 +24,7 @@ fn with_journal(make: impl FnOnce(&Path) + Send, test: impl FnOnce(&Cluster<'_>)
     });
 }
 
-/// Creates a symbolic link to itself, which cannot be read, in place of a failing disk. File modes do not restrict
-/// root.
+/// Creates a link to itself in place of a failing disk. File modes do not restrict root.
 fn link_to_itself(journal: &Path) {
     symlink(journal, journal).unwrap();
 }
@@ -40,7 +38,6 @@ fn add_with_an_unreadable_journal_directory_is_refused_without_changes() {
         assert!(error.code == 5 && error.msg.contains(JOURNAL), "{error:?}");
         cluster.assert_unchanged(&before);
 
-        // The remedy that the error names.
         fs::remove_file(JOURNAL).unwrap();
         cluster.add(&pod, &conf);
         cluster.delete(&pod, &conf);

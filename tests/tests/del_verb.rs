@@ -22,7 +22,6 @@ on_each_datastore!(
     del_ignores_invalid_settings_that_only_add_uses,
 );
 
-/// Returns a dual-stack configuration on a cluster with content.
 fn prepared(cluster: &Cluster<'_>) -> Value {
     cluster.load(&Content::dual_stack());
     cluster.conf("node1", json!({ "ipam": { "type": "calico-ipam", "assign_ipv6": "true" } }))
@@ -89,7 +88,7 @@ fn del_leaves_the_network_of_another_container(cluster: &Cluster<'_>) {
     assert_eq!(endpoints, [format!("default/node1-cni-{}-eth0", other.container_id)]);
     assert_eq!(cluster.accounts().held.len(), 2, "an address of each family");
 
-    // A container without an ADD, whose ID begins like that of the other container.
+    // Its ID begins like that of the other container.
     let stranger = Pod { container_id: other.container_id[..63].to_owned(), ..pod };
     cluster.delete(&stranger, &conf);
     assert_eq!(cluster.endpoints().len(), 1);
@@ -107,8 +106,7 @@ fn del_leaves_a_foreign_interface_of_the_pod(cluster: &Cluster<'_>) {
     assert_eq!(links.as_object().unwrap().keys().collect::<Vec<_>>(), ["eth1"]);
 }
 
-/// The names of the host interface and of the handle depend only on the container, so a DEL of another interface could
-/// remove them by mistake.
+/// The names of the host interface and of the handle depend only on the container.
 fn del_of_a_different_interface_changes_nothing(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
@@ -141,7 +139,7 @@ fn del_with_an_invalid_netns_is_refused_without_changes(cluster: &Cluster<'_>) {
     }
 }
 
-/// The datastore may be in an upgrade. As with upstream, DEL fails and the runtime repeats it.
+/// As with upstream, DEL fails and the runtime repeats it.
 fn del_on_a_datastore_that_is_not_ready_fails_without_changes(cluster: &Cluster<'_>) {
     const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
     let conf = prepared(cluster);
@@ -164,7 +162,6 @@ fn del_on_a_datastore_that_is_not_ready_fails_without_changes(cluster: &Cluster<
     cluster.assert_nothing_left();
 }
 
-/// A pod must be deletable whatever result the runtime has stored.
 fn del_ignores_an_invalid_prev_result(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     for (number, garbage) in [

@@ -1,5 +1,4 @@
-//! Checks that the dependency tree follows the rules of `deny.toml`, and that some crates and programs lack
-//! dependencies that they must not have.
+//! Rules of the dependency tree: those of `deny.toml`, and dependencies that some crates must not have.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,8 +24,7 @@ fn cargo(args: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Returns the cargo-deny that `tests/install-cargo-deny.sh` installed, or `None` after marking the
-/// test as skipped.
+/// Returns the cargo-deny that `tests/install-cargo-deny.sh` installed, or `None` after marking the test as skipped.
 fn cargo_deny() -> Result<Option<PathBuf>> {
     let script = fs::read_to_string(workspace().join("tests/install-cargo-deny.sh"))?;
     let version = script.lines().find_map(|line| line.strip_prefix("VERSION=")).context("the script has no version")?;
@@ -57,8 +55,7 @@ fn dependencies_follow_the_rules_of_deny_toml() -> Result<()> {
     Ok(())
 }
 
-/// The database has one advisory, for every version of serde. Git replaces the address of RustSec's database with the
-/// path of this one, so that the check needs no network.
+/// Git replaces the address of RustSec's database by the path of a local one.
 #[test]
 fn advisory_of_a_planted_database_is_reported() -> Result<()> {
     let Some(program) = cargo_deny()? else { return Ok(()) };
@@ -105,7 +102,6 @@ Every version is affected.
     Ok(())
 }
 
-/// The database has one advisory of the Go module whose programs the images contain, in a directory of this test.
 #[test]
 fn go_advisory_of_a_planted_database_fails_the_audit_of_affected_versions() -> Result<()> {
     let script = |name: &str| workspace().join("tests").join(name);
@@ -139,7 +135,7 @@ fn go_advisory_of_a_planted_database_fails_the_audit_of_affected_versions() -> R
     Ok(())
 }
 
-/// Returns the names of the crates that `package` contains, with dashes. All packages contain serde_json.
+/// Returns the names of the crates that `package` contains, with dashes.
 fn dependencies(package: &str) -> Result<Vec<String>> {
     let tree = cargo(&["tree", "--package", package, "--edges=normal", "--prefix=none", "--format={lib}"])?;
     let names: Vec<String> = tree.lines().map(|name| name.replace('_', "-")).collect();
@@ -171,7 +167,7 @@ fn pure_crates_have_no_io_dependencies() -> Result<()> {
     Ok(())
 }
 
-/// Only the plugin on nodes uses the embedded datastore; a file has no use in a Deployment.
+/// The embedded datastore is a file, which has no use in a Deployment.
 #[test]
 fn controllers_do_not_depend_on_the_embedded_datastore() -> Result<()> {
     for dependency in dependencies("kube-controllers")? {

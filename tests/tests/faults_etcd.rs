@@ -1,5 +1,4 @@
-//! The plugin on a real etcd, with a fault at each request and each response of ADD and DEL in turn. After the
-//! runtime's retries, no address is leaked or assigned twice.
+//! The plugin on a real etcd, with a fault at each request and each response of ADD and DEL in turn.
 
 use std::time::Duration;
 
@@ -17,7 +16,6 @@ fn faulty<'a>(cluster: &'a Cluster<'a>, proxy: &'a Proxy) -> Faulty<'a> {
     Faulty::new(cluster, proxy, conf)
 }
 
-/// Number of address families.
 const FAMILIES: usize = 2;
 
 fn fault_in_add(faulty: &mut Faulty<'_>, point: Point, fault: Fault) {
@@ -34,8 +32,7 @@ fn on_etcd(test: impl FnOnce(&mut Faulty<'_>) + Send) {
     });
 }
 
-/// Injects the fault at each point of an ADD that has to claim a block, and cuts and kills also at each point of an ADD
-/// on a node that has one. Claiming a block takes more requests.
+/// Injects the fault at each point of an ADD that has to claim a block; cuts and kills also with an existing block.
 fn fault_at_each_point_of_add(faulty: &mut Faulty<'_>, fault: Fault) {
     let empty = faulty.cluster.store.dump().unwrap();
     let pod = faulty.pod();
@@ -50,7 +47,7 @@ fn fault_at_each_point_of_add(faulty: &mut Faulty<'_>, fault: Fault) {
     let with_block = faulty.requests("ADD", &pod);
     faulty.recover(&pod, FAMILIES);
     assert!(with_block < claiming, "{with_block} requests with a block, {claiming} without");
-    // The effect of an unreachable or slow etcd does not depend on the block, and these faults take long.
+    // The other faults take long, and their effect does not depend on the block.
     if matches!(fault, Fault::Cut | Fault::Kill) {
         for point in points(with_block) {
             fault_in_add(faulty, point, fault);
@@ -74,7 +71,6 @@ fn fault_at_each_point_of_del(faulty: &mut Faulty<'_>, fault: Fault) {
     }
 }
 
-/// Defines one test for each CNI command and fault.
 macro_rules! faults {
     ($($test:ident $run:ident $fault:expr;)*) => {
         $(#[test] fn $test() { on_etcd(|faulty| $run(faulty, $fault)) })*
@@ -117,7 +113,7 @@ fn replay_killed_at_each_request_leaves_no_free_address_in_an_endpoint() {
     });
 }
 
-/// A slow response is not a failure: the plugin sends no request again.
+/// A slow response is not a failure.
 #[test]
 fn add_and_del_with_a_delayed_response_succeed() {
     on_etcd(|faulty| {
@@ -134,7 +130,6 @@ fn add_and_del_with_a_delayed_response_succeed() {
     });
 }
 
-/// With etcd frozen, DEL removes the pod's network and succeeds; the next call replays the deferred DEL.
 #[test]
 fn del_with_frozen_etcd_succeeds_and_is_replayed_by_the_next_add() {
     on_etcd(|faulty| {
@@ -150,7 +145,6 @@ fn del_with_frozen_etcd_succeeds_and_is_replayed_by_the_next_add() {
         etcd.thaw().unwrap();
         assert_eq!(integration_tests::kernel::host().unwrap()["links"], json!({}), "taken down at once");
 
-        // The next call, for any pod, replays the deferred DEL.
         let next = faulty.pod();
         faulty.requests("ADD", &next);
         assert_eq!(cluster.accounts().held.len(), 2);
@@ -160,8 +154,7 @@ fn del_with_frozen_etcd_succeeds_and_is_replayed_by_the_next_add() {
     });
 }
 
-/// If the datastore is reachable but not ready, DEL fails and changes nothing, so that no DEL is deferred during an
-/// upgrade of the datastore.
+/// No DEL is deferred during an upgrade of the datastore.
 #[test]
 fn add_and_del_on_a_datastore_that_is_not_ready_change_nothing() {
     on_etcd(|faulty| {
@@ -186,7 +179,6 @@ fn add_and_del_on_a_datastore_that_is_not_ready_change_nothing() {
     });
 }
 
-/// Limits the requests for a pod with one address, on a node that has a block.
 #[test]
 fn add_and_del_make_at_most_four_etcd_requests() {
     on_etcd(|faulty| {

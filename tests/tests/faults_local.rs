@@ -1,5 +1,4 @@
-//! The plugin on the embedded datastore, with SIGKILL at its system calls that write, one at a time, and on failing
-//! file systems.
+//! The plugin on the embedded datastore, with SIGKILL at its system calls, and on failing file systems.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,7 +34,6 @@ fn local<'a>(cluster: &'a Cluster<'_>) -> &'a Local {
     }
 }
 
-/// Returns the number of these system calls in the busiest thread of a CNI command.
 fn calls(cluster: &Cluster<'_>, verb: &str, pod: &Pod, set: &str) -> usize {
     let trace = cluster.host.dir("strace").join("trace");
     let wrapper = format!("strace -f -qq -o {} -e trace={set} -e signal=none", trace.display());
@@ -49,8 +47,7 @@ fn calls(cluster: &Cluster<'_>, verb: &str, pod: &Pod, set: &str) -> usize {
     most
 }
 
-/// Does as a runtime does after any outcome of an ADD or DEL, and asserts that no address is leaked or assigned twice
-/// and that the file is intact.
+/// Makes the calls of a runtime after an ADD or DEL, and asserts that no address is leaked and the file is intact.
 fn recover(cluster: &Cluster<'_>, pods: &mut usize, pod: &Pod) {
     assert_eq!(local(cluster).integrity().unwrap(), "ok");
     cluster.assert_listed_is_held();
@@ -68,7 +65,6 @@ fn recover(cluster: &Cluster<'_>, pods: &mut usize, pod: &Pod) {
     }
 }
 
-/// Kills a CNI command at each system call of `set` in turn.
 fn killed_at_each(verb: &'static str, set: &'static str) {
     if !present("strace") {
         return skipped("strace is not installed");
@@ -124,7 +120,7 @@ fn del_killed_at_each_netlink_message_leaks_no_address() {
     killed_at_each("DEL", NETLINK);
 }
 
-/// Runs a test on a cluster whose embedded datastore is on a small file system of its own.
+/// Runs a test with the embedded datastore on a small file system.
 fn on_a_small_disk(test: impl FnOnce(&Cluster<'_>, &Path) + Send) {
     on_local(|cluster| {
         let disk = cluster.host.dir("disk");
@@ -206,7 +202,6 @@ fn add_on_a_read_only_disk_names_the_file() {
         let error = cluster.verb("ADD", &newcomer, &conf(cluster)).run().unwrap().error();
         let said = format!("{} {}", error.msg, error.details);
         assert!(said.contains("read-only") && said.contains(&disk.display().to_string()), "{error:?}");
-        // The DEL on the read-only disk is deferred. Once the disk is writable again, the next DEL completes its work.
         cluster.verb("DEL", &there, &conf(cluster)).run().unwrap().success();
         assert_eq!((&kernel::host().unwrap()["links"], journal_entries().len()), (&json!({}), 1));
         remount(MsFlags::empty());
@@ -250,7 +245,6 @@ fn damaged_database_is_named_and_not_overwritten() {
     });
 }
 
-/// Only root may read the content of the file.
 #[test]
 fn embedded_datastore_file_has_mode_0600() {
     use std::os::unix::fs::PermissionsExt;

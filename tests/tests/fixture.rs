@@ -37,7 +37,6 @@ fn leftovers_fail_the_final_checks(cluster: &Cluster<'_>) {
 
     let before = cluster.state();
     cluster.assert_unchanged(&before);
-    // Only a host interface is added.
     integration_tests::command::ip("link add cali1 type veth peer name cali2").unwrap();
     assert!(fails(|| cluster.assert_unchanged(&before)), "a new interface");
     cluster.delete(&pod, &conf);

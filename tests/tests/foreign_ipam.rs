@@ -1,4 +1,4 @@
-//! Addresses from a third-party IPAM plugin, run by exec: Debian's host-local, and fakes that misbehave.
+//! Addresses from a third-party IPAM plugin: Debian's host-local, and fakes that misbehave.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -45,7 +45,6 @@ fn host_local(cluster: &Cluster<'_>) -> (Value, PathBuf) {
     (cluster.conf("node1", json!({ "ipam": ipam })), data.join("k8s-pod-network"))
 }
 
-/// Returns the addresses that host-local has assigned.
 fn leases(directory: &Path) -> Vec<String> {
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> = files.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
@@ -144,7 +143,6 @@ impl Fake<'_, '_> {
         error
     }
 
-    /// Returns the recorded commands.
     fn calls(&self) -> Vec<String> {
         fs::read_to_string(self.dir.join("calls")).unwrap().lines().map(str::to_owned).collect()
     }
@@ -169,8 +167,7 @@ test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "
     });
 }
 
-/// The IPAM plugin keeps only the containers of the list: it would release the addresses of a container whose interface
-/// GC did not remove.
+/// The IPAM plugin would release the addresses of containers that are not in the list.
 #[test]
 fn gc_skips_the_ipam_plugin_while_a_container_is_kept() {
     let script =

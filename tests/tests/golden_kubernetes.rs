@@ -1,7 +1,4 @@
 //! Replays every recording of upstream on Kubernetes against our binaries on a real API server.
-//!
-//! Each folder of recordings has one server. Between recordings all of its objects are deleted and the host is
-//! reinstalled.
 
 use anyhow::Result;
 use integration_tests::golden::cluster;
@@ -25,7 +22,6 @@ fn replay_of_kdd3_recordings_equals_upstream() {
     replay_folder("kdd3", ApiGroup::V3, Role::ours);
 }
 
-/// Covers a cluster with upstream's manifests in which only the binaries are replaced.
 #[test]
 fn replay_of_kdd1_recordings_with_upstreams_role_equals_upstream() {
     replay_folder("kdd1", ApiGroup::CrdV1, Role::upstreams);
@@ -36,7 +32,7 @@ fn replay_of_kdd3_recordings_with_upstreams_role_equals_upstream() {
     replay_folder("kdd3", ApiGroup::V3, Role::upstreams);
 }
 
-/// Covers pods from the API server with Calico's data in etcd, which here is also the API server's etcd.
+/// Calico's data are in etcd, which here is also the API server's etcd.
 #[test]
 fn replay_of_kubernetes_on_etcd_recording_equals_upstream() {
     with_kubernetes(|host, kubernetes| {

@@ -1,4 +1,4 @@
-//! Replays the recorded scenarios on the embedded datastore, with the same keys and values as in etcd.
+//! Replays the recorded scenarios on the embedded datastore.
 
 mod recordings;
 

@@ -1,5 +1,4 @@
-//! A dataplane behind gRPC: one Add and one Del per pod, and the effects of its errors. The server is tonic's, on a
-//! Unix socket.
+//! A dataplane behind gRPC, on a Unix socket.
 
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
@@ -36,7 +35,6 @@ on_each_datastore!(
     grpc_dataplane_with_netns_override_accepts_the_plugins_own_namespace,
 );
 
-/// The requests that the server received, and its responses.
 #[derive(Default)]
 struct Script {
     added: Vec<AddRequest>,
@@ -45,7 +43,7 @@ struct Script {
     refusal: String,
     /// The interface and the MAC address in the server's responses.
     made: (String, String),
-    /// Whether to fail an Add with the status Unavailable, as if the connection was lost.
+    /// Whether to fail an Add as if the connection was lost.
     loses_answer: bool,
     /// The error of a Del if `refusal` is empty; empty for success.
     deletion_refusal: String,
@@ -58,7 +56,6 @@ struct Fake {
 }
 
 impl Fake {
-    /// Starts a server that runs until the process exits.
     fn serve(cluster: &Cluster<'_>) -> Fake {
         let socket = cluster.host.dir("grpc").join("dataplane.sock");
         let made = ("tap0".to_owned(), "02:00:00:00:00:07".to_owned());
@@ -81,7 +78,7 @@ impl Fake {
         fake
     }
 
-    /// Loads content into the datastore, and returns a configuration with this dataplane.
+    /// Loads content into the datastore. Returns a configuration with this dataplane.
     fn conf(&self, cluster: &Cluster<'_>) -> Value {
         cluster.load(&Content::dual_stack());
         let socket = format!("unix://{}", self.socket.display());
@@ -93,7 +90,6 @@ impl Fake {
         with(&mut self.script.lock().unwrap())
     }
 
-    /// Returns the numbers of Adds and Dels.
     fn calls(&self) -> (usize, usize) {
         self.script(|script| (script.added.len(), script.deleted.len()))
     }
@@ -161,7 +157,6 @@ impl NamedService for Fake {
     const NAME: &'static str = "cni.CniDataplane";
 }
 
-/// Asserts that the Linux dataplane created no interface.
 fn assert_kernel_untouched(cluster: &Cluster<'_>, pod: &Pod) {
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
     assert_eq!(kernel::pod(cluster.host, &pod.name).unwrap()["links"], json!({}));
@@ -186,7 +181,6 @@ fn grpc_server_gets_one_add_and_one_del_with_all_fields(cluster: &Cluster<'_>) {
         assert_eq!((asked.interface_name.as_str(), &asked.netns), ("eth0", &netns));
         assert_eq!(asked.desired_host_interface_name, "cali00000001ccc");
         assert_eq!(asked.settings.unwrap().mtu, 1400);
-        // The prefix length is IPAM's, in this request and in the result.
         let addresses: Vec<_> = asked.container_ips.iter().map(|ip| ip.address.as_str()).collect();
         assert_eq!(json!(addresses), json!([result["ips"][0]["address"]]));
         assert!(addresses[0].ends_with("/26"), "{addresses:?}");
@@ -209,7 +203,6 @@ fn grpc_server_gets_one_add_and_one_del_with_all_fields(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-/// A third-party dataplane may depend on the annotations.
 #[test]
 fn grpc_server_gets_the_annotations_of_a_kubernetes_pod() {
     on_api_server(ApiGroup::CrdV1, |cluster, _| {

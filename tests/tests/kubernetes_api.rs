@@ -8,7 +8,6 @@ use integration_tests::kubernetes::{Access, Identity, on_kubernetes, program, ro
 use integration_tests::skip::skipped;
 use serde_json::json;
 
-/// A CustomResourceDefinition and, in the same manifest, an object of it.
 const MANIFEST: &str = r#"
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -74,8 +73,7 @@ fn rbac_refuses_a_service_account_without_a_role_binding() {
     on_kubernetes(|_, kubernetes| {
         let api = &kubernetes.api;
         let plugin = api.service_account("kube-system", "plugin").unwrap();
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
-        api.admin().apply_object(&node).unwrap();
+        api.admin().node("node1").unwrap();
 
         let refused = plugin.client.get("/api/v1/nodes/node1").unwrap();
         assert_eq!(refused.code, 403);
@@ -165,8 +163,7 @@ fn two_api_servers_on_separate_hosts_are_isolated() {
     on_kubernetes(|_, first| {
         on_kubernetes(|_, second| {
             second.api.namespace("mine").unwrap();
-            // A client that trusts the first server's authority cannot connect to the second server at the same
-            // address.
+            // A client that trusts the first server's authority cannot connect to the second server.
             let admin = first.api.user("someone", "system:masters").unwrap();
             first.api.client(&admin).unwrap().get("/version").unwrap_err();
         });

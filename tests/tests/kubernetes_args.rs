@@ -29,7 +29,6 @@ fn prepared(cluster: &Cluster<'_>) -> Value {
     cluster.conf("node1", json!({}))
 }
 
-/// Prepares a CNI call for a sandbox of the pod in `args`.
 fn verb(cluster: &Cluster<'_>, verb: &str, sandbox: &Pod, conf: &Value, args: &str) -> Call {
     cluster.verb(verb, sandbox, conf).env("CNI_ARGS", args)
 }
@@ -66,7 +65,7 @@ fn endpoint_and_interface_are_named_after_the_pod(cluster: &Cluster<'_>) {
     ] {
         assert_eq!(spec[field], value, "{field}");
     }
-    // The allocation names the pod too: `calico-ipam show` and upstream's tools print it.
+    // `calico-ipam show` and upstream's tools print the pod in the allocation.
     let content = cluster.store.dump().unwrap();
     let block = content.iter().find(|(key, _)| key.contains("/ipv4/block/") && key.contains("assignment")).unwrap().1;
     let noted = &block["attributes"][0]["secondary"];
@@ -110,8 +109,7 @@ fn new_sandbox_adopts_the_endpoint_which_survives_a_late_del(cluster: &Cluster<'
 
 fn late_del_without_netns_keeps_the_new_sandboxs_interface(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
-    // The kernel may still be deleting the old sandbox's interface when the new one needs its name. Several rounds make
-    // this likely.
+    // The kernel may still be deleting the old sandbox's interface when the new one needs its name.
     for round in 0..5 {
         let (old, new) = (cluster.pod(2 * round), cluster.pod(2 * round + 1));
         add(cluster, &old, &conf);
@@ -121,7 +119,6 @@ fn late_del_without_netns_keeps_the_new_sandboxs_interface(cluster: &Cluster<'_>
         verb(cluster, "DEL", &old, &conf, ARGS).env("CNI_NETNS", "").run().unwrap().success();
         assert_eq!(kernel::host().unwrap(), before);
         assert_eq!(holders(cluster), [handle(&new)]);
-        // The new sandbox's own DEL removes its interface, also without CNI_NETNS.
         verb(cluster, "DEL", &new, &conf, ARGS).env("CNI_NETNS", "").run().unwrap().success();
         cluster.assert_nothing_left();
     }
@@ -131,7 +128,6 @@ fn pods_of_the_same_name_in_two_namespaces_are_distinct(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pods: Vec<_> = (1..=3).map(|number| cluster.pod(number)).collect();
     let args = |namespace: &str, name: &str| format!("K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}");
-    // A name with another pod's name as its prefix, and the same name in another namespace.
     let args = [args("default", "nginx"), args("default", "nginx-1"), args("prod", "nginx")];
     for (pod, args) in pods.iter().zip(&args) {
         verb(cluster, "ADD", pod, &conf, args).run().unwrap().success();
@@ -175,12 +171,12 @@ fn add_waits_for_policy_no_longer_than_the_timeout(cluster: &Cluster<'_>) {
         delete(cluster, &pod, &conf);
     }
     fs::write(directory.join("k8s default%2Fnginx eth0"), "").unwrap();
-    // This is longer than the deadline of the call, so only the file can end the wait.
+    // This is longer than the deadline of the call.
     conf["policy_setup_timeout_seconds"] = json!(3600);
     verb(cluster, "ADD", &pod, &conf, ARGS).run().unwrap().success();
 }
 
-/// The example of the users' documentation, as in `/etc/cni/net.d/10-calico.conflist`.
+/// The example of the users' documentation.
 const CONFLIST: &str = r#"{
   "name": "k8s-pod-network", "cniVersion": "0.3.1",
   "plugins": [
@@ -226,7 +222,7 @@ fn documented_manual_calls_name_missing_inputs_and_the_remedy() {
             let said = format!("{} {}", error.msg, error.details);
             words.iter().for_each(|word| assert!(said.contains(word), "{filter}: {word:?} is not in {said}"));
         }
-        // The cluster in the documentation has a kubeconfig, which this machine lacks.
+        // This machine lacks the kubeconfig of the documentation.
         let call = by_hand(&cluster.plugins, MENDED, CONFLIST).env("CNI_ARGS", ARGS);
         let error = call.run().unwrap().error();
         assert!(error.msg.contains("kubeconfig /etc/cni/net.d/calico-kubeconfig"), "{error:?}");
@@ -234,7 +230,6 @@ fn documented_manual_calls_name_missing_inputs_and_the_remedy() {
     });
 }
 
-/// The same calls with the embedded datastore.
 #[test]
 fn documented_manual_calls_work_on_the_embedded_datastore() {
     on_local(|cluster| {

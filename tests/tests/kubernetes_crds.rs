@@ -1,15 +1,14 @@
-//! A real API server accepts the definitions in `deploy/crds`, stores recorded objects of upstream completely, and
-//! enforces the CEL rules.
+//! A real API server accepts the definitions in `deploy/crds` and stores recorded objects of upstream completely.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use integration_tests::golden::marks::{Concrete, Places};
 use integration_tests::golden::recording;
 use integration_tests::kubernetes::{ApiServer, Client, on_kubernetes, program};
+use integration_tests::manifests::deploy;
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
@@ -17,10 +16,9 @@ use serde_json::{Value, json};
 const GROUPS: [(&str, &str, &str); 2] =
     [("v1", "crd.projectcalico.org/v1", "kdd1"), ("v3", "projectcalico.org/v3", "kdd3")];
 
-/// Applies the definitions of both groups and waits until each is established.
 fn define(api: &ApiServer) {
     for (folder, ..) in GROUPS {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds").join(folder);
+        let folder = deploy("crds").join(folder);
         let mut count = 0;
         let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
         for file in files.filter(|file| file.extension().is_some_and(|extension| extension == "yaml")) {
@@ -40,8 +38,7 @@ fn define(api: &ApiServer) {
     }
 }
 
-/// Returns every Calico object in the datastores of the recordings, once, with its plural and without the fields that
-/// an API server sets.
+/// Returns every recorded Calico object, once, with its plural and without the fields that an API server sets.
 fn recorded(folder: &str) -> Vec<(String, Value)> {
     let places = Places::default();
     let mut seen = BTreeSet::new();
@@ -91,7 +88,7 @@ fn definitions_store_recorded_objects_completely() {
     });
 }
 
-/// Creates an object in a dry run. Returns the server's reason for a rejection, or an empty string.
+/// Creates an object in a dry run. Returns the reason for a rejection, or an empty string.
 fn said(admin: &Client, version: &str, plural: &str, name: &str, spec: &Value) -> String {
     let kind = match plural {
         "ippools" => "IPPool",
@@ -107,8 +104,7 @@ fn said(admin: &Client, version: &str, plural: &str, name: &str, spec: &Value) -
     }
 }
 
-/// Returns specs of pools, and the reason for the rejection of each; empty if the pool is valid. Upstream's definitions
-/// have the same rules (DS-95).
+/// Returns specs of pools, and the reason for the rejection of each; empty if the pool is valid (DS-95).
 fn pools() -> Vec<(Value, &'static str)> {
     let v4 = |more: Value| with(json!({ "cidr": "10.0.0.0/16" }), more);
     let v6 = |more: Value| with(json!({ "cidr": "fd00::/112" }), more);
@@ -157,8 +153,7 @@ fn pools() -> Vec<(Value, &'static str)> {
     ]
 }
 
-/// Returns tiers by name, and the reason for the rejection of each; empty if the tier is valid. Upstream's definitions
-/// have the same rules (DS-97).
+/// Returns tiers by name, and the reason for the rejection of each; empty if the tier is valid (DS-97).
 fn tiers() -> Vec<(&'static str, Value, &'static str)> {
     let spec = |action: &str, order: f64| json!({ "defaultAction": action, "order": order });
     vec![
@@ -284,7 +279,7 @@ fn kubectl_shows_columns_and_descriptions_of_the_definitions() {
         let shown = api.kubectl(&["get", "tiers.projectcalico.org"]).unwrap();
         let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows, [vec!["NAME", "ORDER", "DEFAULTACTION", "STATUS"], vec!["mine", "7", "Deny"]]);
-        // kubectl uses the description of all kinds, which the server updates later than it serves a kind.
+        // The server updates the description that kubectl uses later than it serves a kind.
         let explain = || api.kubectl(&["explain", "ippools.spec.blockSize", "--api-version=projectcalico.org/v3"]);
         let mut explained = explain();
         for _ in 0..60 {

@@ -14,7 +14,6 @@ use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// Nodes and their podCIDRs.
 const NODES: [(&str, &[&str]); 4] = [
     ("node1", &["10.244.7.0/24", "fd00:244:7::/64"]),
     ("only-v4", &["10.244.8.0/24"]),
@@ -48,7 +47,6 @@ fn host_local(cluster: &Cluster<'_>, keys: Value) -> (Value, PathBuf) {
     (conf, data.join(NETWORK))
 }
 
-/// Returns the addresses that host-local has assigned.
 fn leases(directory: &Path) -> Vec<String> {
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> = files.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
@@ -75,7 +73,7 @@ fn every_form_of_use_pod_cidr_assigns_from_the_podcidr() {
                 json!({ "ranges": [[{ "subnet": "usepodcidripv6" }], [{ "subnet": "10.88.0.0/24" }]] }),
                 &[v6, "10.88.0.2/32"],
             ),
-            // With two ranges in one set, the address is from the first range with a free address.
+            // The address is from the first range with a free address.
             (
                 json!({ "ranges": [[{ "subnet": "usePodCidr", "rangeStart": "10.244.7.9" }, { "subnet": "10.88.1.0/24" }]] }),
                 &["10.244.7.9/32"],
@@ -143,7 +141,6 @@ fn node_without_a_podcidr_is_named_without_a_lease() {
             cluster.assert_unchanged(&before);
             assert_eq!(leases(&data), Vec::<String>::new());
         }
-        // The node `only-v4` has a podCIDR of the requested family.
         let (mut conf, data) = host_local(cluster, json!({ "subnet": "usePodCidr" }));
         conf["kubernetes"]["node_name"] = json!("only-v4");
         assert_eq!(addresses(&cluster.add(&pod, &conf)), ["10.244.8.2/32"]);

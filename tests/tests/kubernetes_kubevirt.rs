@@ -1,4 +1,4 @@
-//! Addresses that a KubeVirt VMI keeps in every pod. KubeVirt does not run; the test writes its objects.
+//! Addresses that a KubeVirt VMI keeps in every pod. The test writes KubeVirt's objects.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 const HANDLE: &str = "k8s-pod-network.vmi.suite.vm1";
 
-/// A VM and its VMI, which have a finalizer so that they remain during their deletion.
+/// A VM and its VMI, whose finalizers keep them during their deletion.
 struct Machine<'a> {
     client: &'a Client,
     instance_uid: String,
@@ -37,13 +37,12 @@ impl<'a> Machine<'a> {
         made["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
-    /// Starts the deletion of the VM or the VMI, whose finalizer keeps the object for now.
+    /// Starts the deletion of the VM or the VMI, whose finalizer keeps the object.
     fn delete(&self, plural: &str) {
         let path = format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/{plural}/vm1");
         self.client.delete(&path).unwrap().success().unwrap();
     }
 
-    /// Ends the VMI and starts another VMI of the VM.
     fn restart(&mut self) {
         let path = format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachineinstances/vm1");
         let ended = self.client.get(&path).unwrap().success().unwrap();
@@ -53,7 +52,7 @@ impl<'a> Machine<'a> {
         self.instance_uid = Self::create(self.client, "VirtualMachineInstance", owners);
     }
 
-    /// Creates the n-th pod of the VMI and its sandbox. With a migration job, the pod is the target of a migration.
+    /// Creates a pod of the VMI and its sandbox. With a migration job, the pod is the target of a migration.
     fn pod(&self, cluster: &Cluster<'_>, number: usize, job: Option<&str>) -> Pod {
         let (name, sandbox) = (format!("virt-launcher-vm1-{number}"), format!("vm{number}"));
         let owner = json!({ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "vm1",
@@ -89,8 +88,7 @@ fn addresses(result: &Value) -> Vec<String> {
     ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()).collect()
 }
 
-/// Returns the active and the alternate owner of the VMI's addresses, which are the same for each address; `None` if
-/// the VMI has no addresses.
+/// Returns the active and the alternate owner of the VMI's addresses; `None` if the VMI has no addresses.
 fn owners(cluster: &Cluster<'_>) -> Option<[String; 2]> {
     let content = cluster.store.dump().unwrap();
     let blocks = content.into_iter().filter(|(key, _)| key.starts_with("ipamblocks/") || key.contains("/assignment/"));
@@ -162,7 +160,7 @@ fn vmi_keeps_its_addresses_in_a_live_migration() {
         let there = cluster.add(&target, &conf);
         assert_eq!((addresses(&there), there.get("routes")), (addresses(&here), None));
         assert_eq!(owners(cluster), owned_by("1", "2"));
-        // Both pods have the addresses, and the host's routes lead to the source. Felix moves them later.
+        // The host's routes lead to the source. Felix moves them later.
         let inside = kernel::pod(cluster.host, &target.name).unwrap()["links"]["eth0"]["addrs"].to_string();
         assert!(addresses(&there).iter().all(|address| inside.contains(address.as_str())), "{inside}");
         let leading = |routes: &Value| -> Vec<Value> {
@@ -187,7 +185,7 @@ fn vmi_keeps_its_addresses_in_a_live_migration() {
     });
 }
 
-/// The next VMI of the VM starts on the same node before the pod of the previous one is deleted.
+/// The next VMI of the VM starts before the pod of the previous one is deleted.
 #[test]
 fn restarted_vmi_keeps_its_addresses_while_the_old_launcher_runs() {
     on_cluster(|cluster, control_plane| {
@@ -197,8 +195,7 @@ fn restarted_vmi_keeps_its_addresses_while_the_old_launcher_runs() {
         let first = cluster.add(&old, &conf);
         machine.restart();
         let new = machine.pod(cluster, 2, None);
-        // The routes lead to the old virt-launcher pod, which still runs. The VMI keeps its addresses, and the runtime
-        // repeats the ADD.
+        // The routes lead to the old virt-launcher pod, which still runs.
         let (held, routes) = (cluster.accounts().held, kernel::host().unwrap()["routes"].clone());
         let error = cluster.verb("ADD", &new, &conf).run().unwrap().error();
         assert!(error.msg.contains("the address is in use"), "{error:?}");
@@ -207,7 +204,7 @@ fn restarted_vmi_keeps_its_addresses_while_the_old_launcher_runs() {
         cluster.delete(&old, &conf);
         let result = cluster.add(&new, &conf);
         assert_eq!((addresses(&result), owners(cluster)), (addresses(&first), owned_by("2", "")));
-        // A late DEL of the old virt-launcher pod removes nothing of the new one, even if the VM is being deleted.
+        // A late DEL of the old pod must not affect the new one.
         machine.delete("virtualmachines");
         cluster.delete(&old, &conf);
         assert_eq!(owners(cluster), owned_by("2", ""));
@@ -323,7 +320,7 @@ fn unknown_vmi_fails_the_add_and_disabled_persistence_uses_the_pod_handle() {
     });
 }
 
-/// Uses the role of `deploy/rbac`, whose permissions for KubeVirt no other suite covers.
+/// No other suite covers the permissions for KubeVirt in `deploy/rbac`.
 #[test]
 fn plugin_user_needs_and_uses_the_kubevirt_permissions() {
     on_cluster(|cluster, control_plane| {
@@ -369,7 +366,7 @@ fn calico_ipam_alone_moves_vmi_addresses_between_pods() {
         verb("CHECK", &target, &checked);
         verb("DEL", &source, &conf);
         assert_eq!(owners(cluster), owned_by("", "2"));
-        // A pod that the API server does not have cannot be identified. The next pod replaces it as owner.
+        // A pod that the API server does not have cannot be identified.
         control_plane.servers.api.admin().delete(&pod_path("virt-launcher-vm1-2")).unwrap().success().unwrap();
         verb("DEL", &target, &conf);
         assert_eq!(owners(cluster), owned_by("", "2"));
@@ -395,7 +392,7 @@ fn vmi_addresses_in_etcd_are_kept_and_deferred_dels_completed() {
         let machine = Machine::new(&client);
         let pod = machine.pod(&cluster, 1, None);
         let held = addresses(&cluster.add(&pod, &conf));
-        // The account may not read pods, so the changes of the VMI's owners are deferred.
+        // The account may not read pods.
         let mut forbidden = conf.clone();
         forbidden["kubernetes"] =
             json!({ "kubeconfig": api.service_account(NAMESPACE, "stranger").unwrap().kubeconfig });
@@ -406,8 +403,7 @@ fn vmi_addresses_in_etcd_are_kept_and_deferred_dels_completed() {
         assert_eq!(owners(&cluster), owned_by("", ""));
         let again = cluster.add(&pod, &conf);
         assert_eq!(addresses(&again), held);
-        // With an unreachable API server, the owner of the addresses is unknown: DEL does the rest and defers this
-        // part.
+        // With an unreachable API server, the owner of the addresses is unknown.
         machine.delete("virtualmachines");
         api.stop();
         let mut checked = conf.clone();

@@ -33,7 +33,6 @@ on_each_datastore!(
 const POD: &str = "web-1";
 const ENDPOINT: &str = "suite/node1-k8s-web--1-eth0";
 
-/// An API server, and a separate datastore.
 struct Lab<'a> {
     cluster: Cluster<'a>,
     api: ApiServer,
@@ -52,7 +51,6 @@ fn with(on_etcd: bool, test: fn(&mut Lab<'_>)) {
 }
 
 impl Lab<'_> {
-    /// Creates the Pod object, and a sandbox for it.
     fn pod(&self, annotations: Value) -> Pod {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -81,7 +79,6 @@ impl Lab<'_> {
         self.api.admin().delete(&path).unwrap().success().unwrap();
     }
 
-    /// Returns a configuration with these values of `policy` and `kubernetes`.
     fn conf(&self, policy: Value, kubernetes: Value) -> Value {
         self.cluster.conf("node1", json!({ "policy": policy, "kubernetes": kubernetes }))
     }
@@ -90,7 +87,6 @@ impl Lab<'_> {
         self.conf(json!({ "type": "k8s" }), json!({ "kubeconfig": self.api.admin_kubeconfig() }))
     }
 
-    /// Asserts that an ADD fails and changes nothing.
     #[track_caller]
     fn refused(&self, pod: &Pod, conf: &Value) -> CniError {
         let before = self.cluster.state();
@@ -123,7 +119,6 @@ fn endpoint_of_a_pod_is_built_from_the_api_and_stored_in_the_datastore(lab: &mut
     let port = json!({ "name": "http", "protocol": "TCP", "port": 80, "hostPort": 0, "hostIP": "" });
     assert_eq!((&spec["ports"], &spec["serviceAccountName"]), (&json!([port]), &json!("robot")));
     assert_eq!((&spec["ipNetworks"], &spec["mac"]), (&json!([address]), &result["interfaces"][1]["mac"]));
-    // The plugin adds no annotation to the pod.
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{POD}");
     let kept = lab.api.admin().get(&path).unwrap().success().unwrap();
     assert_eq!(kept["metadata"]["annotations"], Value::Null);
@@ -131,7 +126,6 @@ fn endpoint_of_a_pod_is_built_from_the_api_and_stored_in_the_datastore(lab: &mut
 
     conf["prevResult"] = result;
     lab.cluster.verb("CHECK", &pod, &conf).run().unwrap().success();
-    // The pod is deleted first, and DEL does not need the API server.
     lab.delete_pod();
     if matches!(lab.cluster.store, Store::Local(_)) {
         lab.api.stop();
@@ -216,13 +210,11 @@ fn add_without_pod_data_from_the_api_fails_without_a_leak(lab: &mut Lab<'_>) {
     assert_eq!(error.code, 6, "{error:?}");
     assert!(error.details.contains("ipv4pools"), "{error:?}");
 
-    // An account without permissions.
     let stranger = lab.api.service_account(NAMESPACE, "stranger").unwrap();
     let error = lab.refused(&pod, &lab.conf(json!({ "type": "k8s" }), json!({ "kubeconfig": stranger.kubeconfig })));
     assert!(error.msg.contains("Kubernetes API for pod suite/web-1"), "{error:?}");
     assert!(error.msg.contains("stranger"), "{error:?}");
 
-    // A configuration without access to an API server.
     let error = lab.refused(&pod, &lab.conf(json!({ "type": "k8s" }), json!({})));
     assert!(error.msg.contains("kubernetes.kubeconfig"), "{error:?}");
     let missing = json!({ "kubeconfig": "/nowhere/kubeconfig" });
@@ -235,13 +227,12 @@ fn add_without_pod_data_from_the_api_fails_without_a_leak(lab: &mut Lab<'_>) {
         assert_eq!(error.code, 11, "{error:?}");
         assert!(error.msg.contains("https://127.0.0.1:6443"), "{error:?}");
     }
-    // DEL after the failed ADDs succeeds.
     lab.cluster.delete(&pod, &conf);
     lab.cluster.assert_nothing_left();
 }
 
-/// As in upstream, the pod's annotations and labels have no effect without the policy type `k8s` (CNI-115), but the
-/// namespace selectors of pools have (IPAM-36).
+/// As in upstream, only the namespace selectors of pools have an effect without the policy type `k8s` (CNI-115,
+/// IPAM-36).
 fn only_namespace_labels_have_effect_without_kubernetes_policy(lab: &mut Lab<'_>) {
     let path = format!("/api/v1/namespaces/{NAMESPACE}");
     let labels = json!({ "metadata": { "labels": { "team": "red" } } });

@@ -1,4 +1,4 @@
-//! Pods of a real API server, with calls as from a kubelet, in both API groups.
+//! Pods of a real API server, with calls as from a kubelet.
 
 use std::path::Path;
 
@@ -13,7 +13,6 @@ const POD: &str = "/api/v1/namespaces/golden/pods/web-1";
 /// `cali` and the beginning of the SHA-1 of `golden.web-1`, as in upstream.
 const HOST_LINK: &str = "calie4cf1310d2b";
 
-/// A cluster with one node, one pool, one pod, and one API group.
 struct Cluster<'a> {
     host: &'a Host,
     api: &'a ApiServer,
@@ -32,7 +31,7 @@ impl Cluster<'_> {
         })
     }
 
-    /// Prepares a CNI call for a sandbox of the pod. The network namespace has the name of the sandbox.
+    /// Prepares a CNI call. The network namespace has the name of the sandbox.
     fn verb(&self, verb: &str, sandbox: &str) -> Call {
         let netns = Path::new(NETNS_DIR).join(sandbox);
         let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=golden;K8S_POD_NAME=web-1";
@@ -51,7 +50,6 @@ impl Cluster<'_> {
         self.get(&format!("/apis/{}/{plural}", self.group))["items"].as_array().unwrap().clone()
     }
 
-    /// Creates the pod with these annotations.
     fn create_pod(&self, annotations: &Value) {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -69,8 +67,7 @@ impl Cluster<'_> {
 fn on_each_group(test: impl Fn(&Cluster<'_>) + Send + Sync) {
     on_kubernetes(|host, Kubernetes { api, .. }| {
         api.namespace("golden").unwrap();
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
-        api.admin().apply_object(&node).unwrap();
+        api.admin().node("node1").unwrap();
         host.add_uplink().unwrap();
         for group in GROUPS {
             api.define(group).unwrap();
@@ -154,7 +151,7 @@ fn gc_releases_unlisted_containers_of_pods_without_listing_pods() {
         };
         gc(json!([{ "containerID": "c1", "ifname": "eth0" }]));
         assert_eq!((cluster.annotation("podIP"), cluster.custom("ipamhandles").len()), (address.clone(), 1));
-        // Only the container ID is relevant: a runtime may list another interface of the container.
+        // A runtime may list another interface of the container.
         gc(json!([{ "containerID": "c1", "ifname": "net1" }]));
         assert_eq!((cluster.annotation("podIP"), cluster.custom("ipamhandles").len()), (address, 1));
         assert_ne!(kernel::pod(cluster.host, "c1").unwrap()["links"], json!({}));
@@ -166,8 +163,7 @@ fn gc_releases_unlisted_containers_of_pods_without_listing_pods() {
     });
 }
 
-/// The tenant's pod, whose sandbox is missing from the list, names the container of another network's pod in its
-/// annotations.
+/// A tenant may name the container of another pod in annotations.
 #[test]
 fn gc_keeps_a_container_that_only_an_annotation_names() {
     on_each_group(|cluster| {

@@ -13,11 +13,11 @@ use integration_tests::plugin::{Outcome, Plugins};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// The steps of a node, in this order. Each step needs permissions that the steps before do not need.
+/// The steps of a node. Each step needs permissions that the steps before do not need.
 const LIFE: [Step; 10] = [
     Step::Verb("STATUS", ""),
     Step::Verb("ADD", "web-1"),
-    // A runtime that lost its state repeats the ADD, and the container gets a second address.
+    // A runtime that lost its state repeats the ADD.
     Step::Verb("ADD", "web-1"),
     Step::Verb("ADD", "web-2"),
     Step::Verb("CHECK", "web-2"),
@@ -37,7 +37,7 @@ enum Step {
     PoolDeselectsTheNode,
 }
 
-/// The observation after a step: the plugin's exit status, and the parts of each object that depend on a permission.
+/// The observation after a step.
 #[derive(Debug, PartialEq)]
 struct Sight {
     exit: Option<i32>,
@@ -94,7 +94,7 @@ fn every_permission_is_used_and_needed(group: ApiGroup) {
     });
 }
 
-/// Runs [`LIFE`] as `user`, up to the first step whose observation differs from `expected`.
+/// Runs [`LIFE`] up to the first step whose observation differs from `expected`.
 fn live(host: &Host, api: &ApiServer, group: ApiGroup, user: &ServiceAccount, expected: &[Sight]) -> Vec<Sight> {
     let lived = host.reinstalled(|host| {
         let kubeconfig = cluster::write_kubeconfig(host, api, &user.identity)?;

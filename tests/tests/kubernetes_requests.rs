@@ -1,4 +1,4 @@
-//! The number of requests to the API server for a pod, and of sequential round trips, from the server's audit log.
+//! The number of requests to the API server for a pod, and of sequential round trips.
 
 use std::time::Duration;
 
@@ -9,11 +9,9 @@ use integration_tests::proxy::{Fault, Point, Refusal};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// Time for which the proxy holds each request: concurrent requests arrive together, and dependent requests arrive
-/// later.
+/// Time for which the proxy holds each request: concurrent requests arrive together, and dependent requests later.
 const HELD: Duration = Duration::from_millis(200);
 
-/// Returns the requests of one successful call.
 fn requests(
     cluster: &Cluster<'_>,
     control_plane: &ControlPlane<'_>,
@@ -48,7 +46,7 @@ fn assert_within(what: &str, requests: &[Request], most: usize, in_sequence: usi
     let waves = waves(requests, HELD * 9 / 10);
     let told = format!("{what}: {} requests in {waves} round trips\n{listed}", requests.len());
     assert!(!requests.is_empty() && requests.len() <= most && waves <= in_sequence, "{told}");
-    // No list grows with the cluster: affinities are listed for one node only.
+    // No list grows with the cluster.
     for request in requests.iter().filter(|request| request.verb == "list") {
         let few = ["ippools", "ipreservations"].contains(&request.resource.as_str());
         assert!(few || request.uri.contains("hostname-hash"), "{told}");
@@ -63,8 +61,7 @@ fn warm_add_and_its_del_stay_within_their_request_limits() {
             let (first, pod) = (cluster.pod(1), cluster.pod(2));
             let (more, of) = (families.len() - 1, |verb, pod| requests(cluster, control_plane, verb, pod, families));
             of("ADD", &first);
-            // Each family has its own block to read and to write. The first ADD stored a hint about its block, which
-            // this ADD reads together with everything else.
+            // Each family has its own block. The hint of the first ADD names the block.
             assert_within("ADD", &of("ADD", &pod), 12 + 2 * more, 3 + more);
             assert_within("DEL", &of("DEL", &pod), 8 + 2 * more, 4 + more);
             assert_within("the DEL that empties the block", &of("DEL", &first), 10 + 2 * more, 5 + more);
@@ -74,7 +71,7 @@ fn warm_add_and_its_del_stay_within_their_request_limits() {
     });
 }
 
-/// After each conflict, DEL reads the pod again and repeats the patch: two more requests.
+/// After each conflict, DEL reads the pod again and repeats the patch.
 #[test]
 fn endpoint_conflict_costs_a_del_two_requests() {
     on_api_server(ApiGroup::V3, |cluster, control_plane| {
@@ -91,7 +88,7 @@ fn endpoint_conflict_costs_a_del_two_requests() {
             let audit = control_plane.servers.api.audit().unwrap();
             cluster.verb("DEL", pod, &conf).run().unwrap().success();
             assert_eq!(control_plane.proxy.requests().len(), 8 + 2 * conflicts, "{:?}", control_plane.proxy.requests());
-            // The audit log lacks the requests that the proxy itself rejects. These also take no time.
+            // The audit log lacks the requests that the proxy itself rejects.
             assert_within("DEL", &audit.of(&control_plane.account.user).unwrap(), 8 + conflicts, 4 + conflicts);
         }
         cluster.delete(first, &conf);
@@ -99,8 +96,7 @@ fn endpoint_conflict_costs_a_del_two_requests() {
     });
 }
 
-/// A cached v3 is verified together with the first reads, because upstream prefers v1 once that exists (DS-22). A
-/// cached v1 is used without verification.
+/// A cached v3 is verified together with the first reads, because upstream prefers v1 (DS-22).
 #[test]
 fn unconfigured_api_group_costs_no_round_trip() {
     for (group, confirmed) in [(ApiGroup::V3, 1), (ApiGroup::CrdV1, 0)] {
@@ -119,8 +115,7 @@ fn unconfigured_api_group_costs_no_round_trip() {
     }
 }
 
-/// The node has several blocks, and only their content shows which of them has free addresses. The ADD before stored a
-/// hint about all of them.
+/// Only the content of the node's blocks shows which of them has free addresses.
 #[test]
 fn first_add_of_a_node_and_add_beside_full_blocks_stay_within_limits() {
     on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {

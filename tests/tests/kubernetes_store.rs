@@ -123,8 +123,7 @@ fn block_update_removes_managed_fields() {
     });
 }
 
-/// Covers a revision that the API server's cache must have reached, and one that no cache ever reaches, which makes the
-/// server read etcd.
+/// A revision that no cache ever reaches makes the server read etcd.
 #[test]
 fn block_read_from_the_cache_has_at_least_the_given_revision() {
     on_kubernetes(|_, kubernetes| {
@@ -206,7 +205,6 @@ fn endpoint_is_stored_in_the_pods_annotations() {
             let (endpoint, pod) =
                 (batch.get::<WorkloadEndpoint>(&key), batch.get::<Pod>(&ObjectKey::namespaced("web", "p1")));
             let answers = store.read(&batch).await.unwrap();
-            // A single request serves both reads.
             assert_eq!(store.requests(), 1);
             assert_eq!(answers.get(&pod).unwrap().unwrap().value.spec.node_name, "node1");
             let found = answers.get(&endpoint).unwrap().unwrap();
@@ -230,7 +228,6 @@ fn endpoint_is_stored_in_the_pods_annotations() {
     });
 }
 
-/// A cached v1 costs no additional request, and a cached v3 no additional round trip.
 #[test]
 fn cached_api_group_is_used_until_the_preferred_group_changes() {
     on_kubernetes(|_, kubernetes| {
@@ -265,8 +262,7 @@ fn cached_api_group_is_used_until_the_preferred_group_changes() {
                 text.replace("crd.projectcalico.org/v1", "projectcalico.org/v3"),
             )
             .unwrap();
-            // If both groups are served, the ClusterInformation of each shows whether upstream's migration has moved
-            // the objects.
+            // The ClusterInformation of each group shows whether upstream's migration has moved the objects.
             assert_eq!(
                 list(&process()).await,
                 (8, ApiGroup::CrdV1),

@@ -12,7 +12,6 @@ use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// The manifest of the role and its account.
 const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/components/upgrade-ipam/rbac.yaml");
 /// The first pod's second address.
 const SECOND: &str = "fd00:244:7::9";
@@ -31,7 +30,7 @@ fn with_host_local(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut Control
     });
 }
 
-/// Creates the user of the init container and binds it to its role alone.
+/// Creates the user of the init container with its role alone.
 fn user(control_plane: &ControlPlane<'_>) -> ServiceAccount {
     let api = &control_plane.servers.api;
     let user = api.service_account("kube-system", "upgrade-ipam").unwrap();
@@ -54,7 +53,6 @@ fn moves_pods(group: ApiGroup) {
         for pod in &pods {
             let result = cluster.add(pod, &before);
             let address = result["ips"][0]["address"].as_str().unwrap();
-            // The status that the kubelet reports.
             let ip = address.split('/').next().unwrap();
             let mut ips = vec![json!({ "ip": ip })];
             if pod.name == pods[0].name {
@@ -73,7 +71,7 @@ fn moves_pods(group: ApiGroup) {
         let outcome = upgrade(cluster, &user).run().unwrap();
         assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), ""), "{outcome:?}");
         assert!(!Path::new(LEASES).exists());
-        // The role grants the permissions that were used, and the permission to delete objects during a rollback.
+        // The permission to delete objects is for a rollback.
         let name = group.api_version().split('/').next().unwrap();
         let mut role = Role::of_manifest(Path::new(MANIFEST)).unwrap().of_groups(&["", name]);
         role.0.retain(|permission| permission.verb != "delete");
@@ -94,7 +92,6 @@ fn moves_pods(group: ApiGroup) {
         let content = cluster.store.dump().unwrap();
         assert_eq!(content["clusterinformations/default"]["spec"]["datastoreReady"], true);
 
-        // After the upgrade, calico-ipam manages the node's addresses, those of the old pods included.
         let after = cluster.conf("node1", json!({ "policy": { "type": "k8s" } }));
         let next = cluster.pod(3);
         let given = cluster.add(&next, &after)["ips"][0]["address"].clone();
@@ -117,8 +114,7 @@ fn upgrade_converts_host_local_pods_in_v3() {
     moves_pods(ApiGroup::V3);
 }
 
-/// The init container may start while the API server is unreachable. During the upgrade, the cluster's datastore is not
-/// ready.
+/// The init container may start while the API server is unreachable.
 #[test]
 fn upgrade_retries_until_the_api_server_is_reachable() {
     with_host_local(ApiGroup::V3, |cluster, control_plane| {

@@ -1,12 +1,12 @@
 //! The machine is unchanged after a test on a private host. `make test` compares the machine before and after the whole
-//! run in the same way (src/bin/machine-state.rs).
+//! run.
 
 use integration_tests::cluster::{Cluster, on_etcd, on_local};
 use integration_tests::content::Content;
 use integration_tests::machine::{Machine, servers};
 use serde_json::json;
 
-/// Runs an ADD, a CHECK, a failing ADD, and an ADD of a pod that is never deleted.
+/// Runs CNI commands, including an ADD of a pod that is never deleted.
 fn session(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let log = cluster.host.dir("log").join("calico.log");

@@ -1,6 +1,5 @@
 //! A cluster in which upstream's plugins are replaced by ours. From every state of every recording on Kubernetes, our
-//! next step has the same result as upstream's, except the intended differences; every pod can be deleted, with and
-//! without its network namespace; and a new pod can be added.
+//! next step has the same result as upstream's, except the intended differences.
 
 use std::net::IpAddr;
 use std::thread;
@@ -19,7 +18,7 @@ use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// Reasons for which a new pod may get no address: there is no pool, or it has no free address.
+/// Reasons for which a new pod may get no address.
 const NO_ROOM: [&str; 2] = ["cannot find a qualified ippool", "No IPs available in pools"];
 
 #[test]
@@ -73,7 +72,7 @@ fn on_new_host(
     })
 }
 
-/// Runs upstream's next step with our plugin, compares the result with upstream's, and deletes every pod.
+/// Runs upstream's next step with our plugin, compares the results, and deletes every pod.
 fn next_step(state: &State<'_>, lab: &Lab<'_>) -> Result<()> {
     state.make(lab)?;
     let found = state.differences_of_next_step(lab)?;
@@ -82,8 +81,7 @@ fn next_step(state: &State<'_>, lab: &Lab<'_>) -> Result<()> {
     all_gone(lab)
 }
 
-/// Adds and deletes a pod that upstream has not seen, beside the other pods. Then deletes every pod after its network
-/// namespace.
+/// Adds and deletes a pod that upstream has not seen. Then deletes every pod after its network namespace.
 fn newcomer(state: &State<'_>, lab: &Lab<'_>) -> Result<()> {
     state.make(lab)?;
     let before = accounts(lab)?;
@@ -123,12 +121,11 @@ fn accounts(lab: &Lab<'_>) -> Result<Accounts> {
     Ok(Accounts::of(&lab.store.dump()?))
 }
 
-/// Checks that no pod is networked, and that `calico-ipam check` finds no problem.
 fn all_gone(lab: &Lab<'_>) -> Result<()> {
     let accounts = accounts(lab)?;
     ensure!(accounts.is_empty() && accounts.problems.is_empty(), "{accounts:#?}");
-    // Without a route of upstream, nothing proves the owner of a link. The kernel deletes that link a little after its
-    // network namespace.
+    // Without a route of upstream, nothing proves the owner of a link, which the kernel deletes after its network
+    // namespace.
     let deadline = Instant::now() + Duration::from_secs(60);
     while kernel::host()?["links"] != json!({}) {
         ensure!(Instant::now() < deadline, "{}", kernel::host()?["links"]);

@@ -1,5 +1,5 @@
-//! Handles of releases before v3, `<namespace>.<pod>` or a container ID alone. The creator of a container chooses these
-//! names, so such a handle may be equal to the handle of another owner.
+//! Handles of Calico before v3, `<namespace>.<pod>` or a container ID. The creator of a container chooses these
+//! names, so such a handle may be equal to another owner's.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -66,7 +66,7 @@ fn conf(cluster: &Cluster<'_>) -> Value {
     cluster.conf("node1", json!({ "cniVersion": "1.1.0" }))
 }
 
-/// Allocates an IPv4 address to the handle `holder`, with these attributes; null for no attributes.
+/// Allocates an IPv4 address to the handle `holder`, with these attributes.
 fn held_by(cluster: &Cluster<'_>, number: usize, holder: &str, attributes: &Value) {
     let pod = cluster.pod(number);
     cluster.add(&pod, &conf(cluster));
@@ -90,8 +90,7 @@ fn addresses(cluster: &Cluster<'_>) -> (BTreeMap<IpAddr, String>, BTreeMap<(Stri
     (held, counted)
 }
 
-/// Creates addresses of other owners, and returns containers whose old handles are equal to the handles of these
-/// owners.
+/// Creates addresses of other owners, and returns containers whose old handles are equal to the owners' handles.
 fn others(cluster: &Cluster<'_>) -> Vec<Namesake> {
     let machine = json!({ "node": "node1", "namespace": "prod", "pod": "virt-launcher-db-x", "vmi-name": "db" });
     let plain = cluster.pod(1);
@@ -142,7 +141,7 @@ fn replay_keeps_an_address_whose_foreign_handle_has_the_same_name() {
     });
 }
 
-/// The address may be without attributes, as releases before v3 left it, or have the attributes of the pod.
+/// Calico before v3 left addresses without attributes.
 #[test]
 fn del_releases_the_addresses_of_the_pods_old_handle() {
     with_etcd(|cluster| {

@@ -1,5 +1,4 @@
-//! podman with its CNI backend as the runtime: two containers with our plugin reach each other and leave nothing
-//! behind.
+//! podman with its CNI backend as the runtime: two containers with our plugin reach each other.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -79,7 +78,7 @@ impl Podman {
 impl Drop for Podman {
     fn drop(&mut self) {
         let _ = self.podman("rm --all --force --time 0");
-        // podman leaves its cgroup behind. A cgroup in use cannot be deleted.
+        // podman leaves its cgroup behind.
         let _ = run("find", &["/sys/fs/cgroup", "-depth", "-path", "*/libpod_parent*", "-type", "d", "-delete"]);
     }
 }

@@ -34,7 +34,6 @@ fn prepared(cluster: &Cluster<'_>, more: Value) -> Value {
     conf
 }
 
-/// Prepares a call without a container.
 fn verb(cluster: &Cluster<'_>, verb: &str, conf: &Value) -> Call {
     cluster.plugins.call("calico").env("CNI_COMMAND", verb).stdin(conf.to_string())
 }
@@ -45,7 +44,6 @@ fn unavailable(cluster: &Cluster<'_>, conf: &Value) -> CniError {
     error
 }
 
-/// Asserts that STATUS fails with code 50 and these words.
 fn assert_unavailable(cluster: &Cluster<'_>, conf: &Value, words: &str) {
     let error = unavailable(cluster, conf);
     assert!(format!("{} {}", error.msg, error.details).contains(words), "{words:?} is not in {error:?}");
@@ -101,11 +99,10 @@ fn status_names_each_cause_of_a_failing_add(cluster: &Cluster<'_>) {
     verb(cluster, "STATUS", &conf).run().unwrap().success();
 }
 
-/// A runtime calls STATUS every few seconds, so the plugin must not wait long for a server that does not respond.
+/// A runtime calls STATUS every few seconds.
 #[test]
 fn status_with_etcd_unreachable_fails_with_code_50() {
     on_etcd(|cluster| {
-        // A closed port, a listener that never responds, and an address that does not exist.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let silent = format!("http://{}", silent.local_addr().unwrap());
         for (endpoints, says) in [
@@ -129,7 +126,7 @@ fn status_names_an_embedded_datastore_that_cannot_be_opened() {
     });
 }
 
-/// calico-node writes the file, and creates no routes before. The embedded datastore works without calico-node.
+/// The embedded datastore works without calico-node, which writes the file.
 #[test]
 fn nodename_file_is_required_on_etcd_and_optional_on_the_embedded_datastore() {
     const FILE: &str = "/var/lib/calico/nodename";
@@ -174,7 +171,6 @@ fn status_queries_a_foreign_ipam_plugin(cluster: &Cluster<'_>) {
     assert_eq!((error.code, error.msg.as_str()), (50, "no addresses today"));
 }
 
-/// Returns a configuration with these valid attachments.
 fn valid(conf: &Value, pods: &[&Pod]) -> Value {
     let mut conf = conf.clone();
     let known = pods.iter().map(|pod| json!({ "containerID": pod.container_id, "ifname": "eth0" }));
@@ -219,18 +215,15 @@ fn gc_releases_unlisted_containers_of_its_node_and_network(cluster: &Cluster<'_>
     assert_eq!(endpoints, BTreeSet::from(expected));
     assert_eq!(cluster.accounts().problems, Vec::<String>::new());
 
-    // No interface uses a released address.
     let host = kernel::host().unwrap();
     assert_eq!(host["links"].as_object().unwrap().len(), 4, "{}", host["links"]);
     assert_eq!(kernel::pod(cluster.host, &stale.name).unwrap()["links"], json!({}));
     assert!(kernel::pod(cluster.host, &kept.name).unwrap()["links"]["eth0"].is_object());
 
-    // A second GC has nothing to do.
     let before = cluster.state();
     verb(cluster, "GC", &valid(&here, &[kept])).run().unwrap().success();
     assert_eq!(cluster.state(), before);
 
-    // The list of valid attachments is empty.
     verb(cluster, "GC", &valid(&here, &[])).run().unwrap().success();
     assert_eq!(holders(cluster).len(), 4);
     assert_eq!(cluster.endpoints().len(), 3);

@@ -1,4 +1,4 @@
-//! The release binary and an etcd that requires client certificates: with valid, invalid and no certificates.
+//! The release binary and an etcd that requires client certificates.
 
 #[expect(unreachable_pub, reason = "the datastore's own tests share it as a module")]
 #[path = "../../datastore/tests/harness/certificates.rs"]
@@ -31,7 +31,7 @@ fn on_secured_etcd(certificates: &Certificates, test: impl FnOnce(&Cluster<'_>) 
     });
 }
 
-/// Returns the keys of a configuration for an authority's file and a client certificate.
+/// Returns the configuration keys for an authority's file and a client certificate.
 fn files(authority: &Certificates, client: Option<&Certificates>) -> Value {
     let mut keys = json!({ "etcd_endpoints": TLS, "etcd_ca_cert_file": authority.file("ca.pem") });
     if let Some(client) = client {
@@ -61,8 +61,7 @@ fn add_and_del_over_tls_succeed() {
     });
 }
 
-/// ADD changes nothing, and its error names the file to repair. DEL removes the network and is deferred, with the file
-/// in its reason.
+/// The error of ADD and the reason of the deferred DEL name the file to repair.
 #[test]
 fn wrong_certificates_fail_an_add_and_defer_a_del() {
     let (ours, theirs) = (Certificates::new("ours"), Certificates::new("theirs"));

@@ -1,6 +1,4 @@
-//! Creates the interface and writes the endpoint, one after the other or, on an API server, concurrently. After a
-//! failure, undoes the completed steps in the reverse order. Exceptions are an unknown outcome of a step, an interface
-//! that cannot be removed, and a busy address that another address may replace.
+//! Creates the interface and writes the endpoint. After a failure, undoes the completed steps where that is safe.
 
 use futures::future::join;
 use libcalico::api::WorkloadEndpoint;
@@ -20,22 +18,18 @@ const YIELDS_BEFORE_CREATE: usize = 8;
 
 pub(super) const ATTACH_STEP: &str = "setting up the interface";
 
-/// A failure to create the interface or to write the endpoint.
 pub(super) enum AttachFailure {
     /// The host has a route to an address that IPAM chose. The addresses are still allocated to the container.
     Busy {
-        /// The route.
         route: BusyRoute,
-        /// The endpoint that was written, which lists the address; `None` if none was written.
+        /// The endpoint that was written; `None` if none was written.
         written: Option<Box<WorkloadEndpoint>>,
     },
-    /// Any other failure. The finished steps are undone, or the error says that the DEL releases the addresses.
     Other(CniError),
 }
 
-/// Creates the interface and writes the endpoint. `write` contains the endpoint before the interface exists. The name
-/// and the MAC address of the created interface then replace those in the endpoint, except on an API server, which does
-/// not store them.
+/// Creates the interface and writes the endpoint with the name and the MAC address of the interface, which an API
+/// server does not store.
 pub(super) async fn attach_and_record(
     attachment: &Attachment<'_>,
     timings: &mut Timings,
@@ -54,9 +48,8 @@ pub(super) async fn attach_and_record(
     };
     let config = attachment.interface();
     let create = || config.create(netns.as_ref(), new);
-    // On an API server the endpoint contains no property of the interface, so both steps run concurrently, and the
-    // round trip of the write costs no extra time. Without a namespace the interface cannot be created, so the endpoint
-    // must not be written either.
+    // On an API server the endpoint contains no property of the interface, so both steps run concurrently. Without a
+    // namespace the interface cannot be created, so the endpoint must not be written either.
     let (created, written) = if cx.is_on_kubernetes() && netns.is_some() {
         let create_meanwhile = async {
             for _ in 0..YIELDS_BEFORE_CREATE {
@@ -93,8 +86,8 @@ pub(super) async fn attach_and_record(
     Err(AttachFailure::Other(Box::pin(after_failed_write(attachment, assigned, &created, failure)).await))
 }
 
-/// Undoes an ADD that could not create its interface, unless another address may replace a busy one, or the outcome of
-/// a step is unknown. `written` is the outcome of the write of the endpoint; `Ok(None)` if the write was not started.
+/// Returns the failure of an ADD that could not create its interface. Undoes the ADD unless the result is `Busy` or an
+/// outcome is unknown. `written` is the outcome of the write of the endpoint; `Ok(None)` if it was not started.
 async fn after_failed_create(
     attachment: &Attachment<'_>,
     assigned: &AssignedAddresses,
@@ -113,7 +106,6 @@ async fn after_failed_create(
     })
 }
 
-/// Returns the endpoint with the name and the MAC address of the created interface.
 pub(super) fn with_interface(mut endpoint: WorkloadEndpoint, created: &CreatedInterface) -> WorkloadEndpoint {
     endpoint.spec.interface_name = created.host_ifname.clone();
     endpoint.spec.mac = created.mac.clone();
@@ -155,8 +147,7 @@ pub(super) fn with_removal_outcome(error: CniError, removed: &Result<(), CniErro
 }
 
 impl Attachment<'_> {
-    /// Removes the addresses from the endpoint and releases them, as [`AssignedAddresses::unassign`] describes. Returns
-    /// the error of the ADD, extended by the outcome.
+    /// Removes the addresses from the endpoint and releases them. Returns `error`, extended by the outcome.
     pub(super) async fn roll_back(&self, assigned: &AssignedAddresses, step: &str, error: CniError) -> CniError {
         let detail = match assigned.unassign(&self.cx.store, &self.cx.call, &self.request.workload).await {
             Ok(()) => format!("failed while {step}; the addresses were released"),

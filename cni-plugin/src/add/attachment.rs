@@ -1,4 +1,4 @@
-//! [`Attachment`]: the attachment of a container to the network, and the endpoint that describes it.
+//! [`Attachment`]: the attachment of a container to the network.
 
 use std::net::IpAddr;
 
@@ -13,10 +13,8 @@ use crate::endpoint::{self, ExistingEndpoint};
 use crate::interface::InterfaceConfig;
 use crate::reads::WorkloadRequest;
 
-/// The attachment of a container to the network.
 pub(super) struct Attachment<'c> {
     pub(super) cx: &'c Context,
-    /// The pod or container, with the labels and settings that an API server stores for a pod.
     pub(super) request: &'c WorkloadRequest,
     /// The result of `interface::open_netns`. A step that needs the namespace fails if this is `None`.
     pub(super) netns: Option<NetnsFd>,
@@ -25,14 +23,11 @@ pub(super) struct Attachment<'c> {
 }
 
 impl<'c> Attachment<'c> {
-    /// Returns the configuration of the interface, derived from the call and from the workload in `request`.
     pub(super) fn interface(&self) -> InterfaceConfig<'c> {
         InterfaceConfig { call: &self.cx.call, workload: &self.request.workload }
     }
 
-    /// Returns the endpoint before the interface exists: with the name that the host interface normally gets, and
-    /// without the MAC address of the new interface. Rejects an endpoint that cannot be written, before the interface
-    /// is created.
+    /// Returns the endpoint as it is before the interface exists. Rejects an endpoint that cannot be written.
     pub(super) fn desired_endpoint(
         &self,
         existing: Option<&ExistingEndpoint>,

@@ -28,11 +28,8 @@ const MAX_ADDRESSES: usize = 3;
 const ADVICE: &str =
     "list the routes with `calico doctor`; remove unused routes, or reserve the addresses with an IPReservation";
 
-/// Creates the interface and writes the endpoint with the addresses of `assigned`. If the host has a route to an
-/// address that `calico-ipam` chose, another address replaces the busy one. Busy addresses are released after the
-/// endpoint lists the final addresses. Returns the interface, its endpoint, and the result of IPAM. A failure undoes
-/// the finished steps. If the outcome of a step is unknown, or the datastore is unreachable, the addresses stay
-/// allocated until the DEL, and the error says so.
+/// Creates the interface and writes the endpoint. If the host has a route to an address that `calico-ipam` chose,
+/// another address may replace the busy one. Busy addresses are released after the endpoint lists the final addresses.
 pub(super) async fn attach(
     attachment: &Attachment<'_>,
     timings: &mut Timings,
@@ -67,8 +64,7 @@ pub(super) async fn attach(
     }
 }
 
-/// Replaces a busy address. If IPAM assigns no other address, or the ADD has tried the maximum number, undoes the ADD
-/// and returns an error that names the busy addresses and their routes.
+/// Replaces a busy address. If that fails, undoes the ADD and returns an error.
 async fn replace(
     attachment: &Attachment<'_>,
     assigned: &mut AssignedAddresses,
@@ -97,8 +93,7 @@ async fn replace(
     Err(attachment.roll_back(assigned, ATTACH_STEP, error).await)
 }
 
-/// Returns the error that names all busy addresses and their routes. `cause` is the error of IPAM for the request for
-/// another address; `None` if the maximum number of addresses was tried.
+/// Returns the error of the ADD. `cause` is the error of IPAM; `None` if the maximum number of addresses was tried.
 fn no_address_error(busy: &[BusyRoute], cause: Option<CniError>) -> CniError {
     let msg = busy.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     let Some(cause) = cause else {
@@ -110,9 +105,8 @@ fn no_address_error(busy: &[BusyRoute], cause: Option<CniError>) -> CniError {
     CniError::new(cause.code, msg).with_details(details)
 }
 
-/// Replaces the busy address `ip` by another address of the same family. The busy address stays allocated to the
-/// container until [`release_unused`], and the next ADDs on the node skip it. After an error `assigned` still contains
-/// the busy address.
+/// Replaces the busy address `ip` by another address of the same family. The busy address stays allocated until
+/// [`release_unused`].
 async fn assign_replacement(store: &Datastore, assigned: &mut AssignedAddresses, ip: IpAddr) -> Result<(), CniError> {
     let clock = SystemClock::start();
     let Some(request) = &assigned.request else { return Err(CniError::internal("the address was not chosen by IPAM")) };
@@ -131,8 +125,7 @@ async fn assign_replacement(store: &Datastore, assigned: &mut AssignedAddresses,
     Ok(())
 }
 
-/// Releases the addresses that a successful ADD does not use: busy addresses, and addresses of the pod's earlier
-/// sandbox. The endpoint must list none of them. After a failure they stay allocated until a DEL releases them.
+/// Releases the addresses that a successful ADD does not use. The endpoint must list none of them.
 async fn release_unused(store: &Datastore, assigned: &AssignedAddresses) {
     if let Some(earlier) = &assigned.earlier {
         earlier.release(store).await;
@@ -151,7 +144,6 @@ async fn release_unused(store: &Datastore, assigned: &AssignedAddresses) {
 }
 
 impl AssignedAddresses {
-    /// Replaces `busy` by the address of `other`, and the route to `busy` by the route of `other`.
     fn replace(&mut self, busy: IpAddr, other: &CniResult) {
         let place = self.result.ips.iter().position(|ip| ip.address.addr() == busy);
         if let (Some(place), Some(ip)) = (place, other.ips.first()) {

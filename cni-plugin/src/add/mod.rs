@@ -1,12 +1,7 @@
 //! ADD: connects a container to the network.
 //!
 //! An ADD reads the objects that it needs, assigns addresses, creates the interface and writes the endpoint. After a
-//! failure the completed steps are undone in the reverse order, as far as their outcomes are known and the datastore is
-//! reachable. The error names the failed step and the outcome of the rollback.
-//!
-//! `validate` rejects an invalid call, `busy_address` and `attach_and_record` create the interface and write the
-//! endpoint or undo both, and `rejoin` serves a plain container that has an endpoint already. `readiness` waits for the
-//! readiness gates before the ADD and for the pod's policy afterwards.
+//! failure the completed steps are undone in the reverse order, where that is safe.
 
 mod attach_and_record;
 mod attachment;
@@ -60,7 +55,6 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
             drop(addresses);
             Box::pin(rejoin::rejoin(&attachment, timings, existing, profile)).await?
         }
-        // Any other ADD: of a pod or container without an endpoint, or of a pod whose endpoint this ADD replaces.
         existing => {
             let replaced = existing.as_ref().map(|entry| &entry.value);
             let assigned = ipam::assign(&cx.store, &cx.call, &request.workload, addresses, replaced).await?;

@@ -1,5 +1,4 @@
-//! The waits of an ADD: for the `readiness_gates` of the configuration before a pod gets its network, and for at most
-//! `policy_setup_timeout_seconds` until Felix has programmed the pod's policy.
+//! The waits of an ADD: for the `readiness_gates` of the configuration, and for the pod's policy.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -18,28 +17,22 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
 use crate::context::Context;
 use crate::reads;
 
-/// The polling interval for the file of an endpoint while the directory of the file cannot be watched, for example
-/// because the directory does not exist yet.
+/// The polling interval for the file of an endpoint while the directory of the file cannot be watched.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The timeouts of a readiness gate.
 #[derive(Debug, Clone, Copy)]
 struct GateTimeouts {
-    /// Pause between two probes.
     interval: Duration,
-    /// Maximum time until a gate is ready. After that time the ADD fails.
+    /// Maximum time until a gate is ready.
     total: Duration,
-    /// Maximum duration of one probe.
     probe: Duration,
 }
 
-/// The timeouts of every ADD.
 const GATE_TIMEOUTS: GateTimeouts =
     GateTimeouts { interval: Duration::from_secs(5), total: Duration::from_secs(30), probe: Duration::from_secs(5) };
 
-/// Waits for the readiness gates, if some are configured, after a check that the datastore is ready. Fails if the
-/// datastore or a gate is not ready. The ADD reads its objects afterwards: the wait may take minutes, in which a pool
-/// may be disabled (CNI-77, IPAM-100).
+/// Waits for the readiness gates, if some are configured, after a check that the datastore is ready. The ADD reads its
+/// objects afterwards: the wait may take minutes, in which a pool may be disabled (CNI-77, IPAM-100).
 pub(super) async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
     let gates = &cx.call.conf.readiness.readiness_gates;
     if gates.is_empty() {
@@ -49,8 +42,8 @@ pub(super) async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
     wait_for_all(gates, GATE_TIMEOUTS)
 }
 
-/// Polls each gate in order until it answers with a status from 200 to 399. Fails if a gate is not ready within
-/// `timeouts.total`. Sends the first probe at once; upstream waits for one interval first (CNI-257).
+/// Polls each gate in order until it answers with a status from 200 to 399. Sends the first probe at once; upstream
+/// waits for one interval first (CNI-257).
 fn wait_for_all(gates: &[String], timeouts: GateTimeouts) -> Result<(), CniError> {
     gates.iter().try_for_each(|gate| wait_for_gate(gate, timeouts))
 }
@@ -83,8 +76,7 @@ fn wait_for_gate(gate: &str, timeouts: GateTimeouts) -> Result<(), CniError> {
 }
 
 /// Waits until Felix has programmed the policy of a pod: Felix then creates a file for the endpoint. A timeout is not
-/// an error: the pod starts, and its policy takes effect later. Like upstream, does not wait for plain containers. Does
-/// not wait if the configured timeout is 0.
+/// an error: the pod starts, and its policy takes effect later.
 pub(super) fn wait_for_policy(cx: &Context, workload: &WorkloadIdentity, endpoint: &WorkloadEndpoint) {
     let conf = &cx.call.conf.readiness;
     let Orchestrator::Kubernetes(pod) = &workload.orchestrator else { return };
@@ -102,8 +94,6 @@ pub(super) fn wait_for_policy(cx: &Context, workload: &WorkloadIdentity, endpoin
     }
 }
 
-/// Returns true if `file` exists in `directory` or appears there within `timeout`. The content of the file does not
-/// matter.
 fn wait_for_file(directory: &Path, file: &str, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
     loop {
@@ -127,8 +117,8 @@ fn wait_for_file(directory: &Path, file: &str, timeout: Duration) -> bool {
     }
 }
 
-/// Waits for `file` with inotify. Returns false at `deadline`, and an error if the directory cannot be watched. The
-/// watch starts before the first check, so that a file that appears between the two is not missed.
+/// Waits for `file` with inotify; returns false at `deadline`. The watch starts before the first check, so that no file
+/// is missed.
 fn watch(directory: &Path, file: &str, deadline: Instant) -> io::Result<bool> {
     let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
     let events = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR;
@@ -171,7 +161,6 @@ mod tests {
     };
 
     /// Starts a server that answers one connection after the other with these status lines and then closes its socket.
-    /// Returns its URL and the number of its connections.
     fn gate(answers: &'static [&'static str]) -> (String, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/ready", listener.local_addr().unwrap());

@@ -1,5 +1,3 @@
-//! Serves an ADD of a plain container that has an endpoint already.
-
 use ipam_plugin::cni;
 use libcalico::api::{Profile, WorkloadEndpoint};
 use netconf::{CniError, CniResult, Code};
@@ -16,8 +14,7 @@ use crate::ipam;
 use crate::timings::Timings;
 
 /// Serves an ADD of a plain container that has an endpoint: the container keeps its interface and addresses, and gets
-/// the network's profile (CNI-149). Creates a missing interface again, for example after a reboot; upstream's result
-/// would name an interface that does not exist.
+/// the network's profile (CNI-149). Creates a missing interface again.
 pub(super) async fn rejoin(
     attachment: &Attachment<'_>,
     timings: &mut Timings,
@@ -68,8 +65,8 @@ async fn restore(
     Err(CniError::new(Code::TRY_AGAIN, msg).with_details(advice))
 }
 
-/// Returns the addresses of an endpoint that are no longer allocated to the container, as one text for each. Returns
-/// none for another IPAM plugin: many plugins do not implement CHECK.
+/// Returns the addresses of an endpoint that are no longer allocated to the container. Returns none for another IPAM
+/// plugin: many plugins do not implement CHECK.
 async fn missing_addresses(cx: &Context, endpoint: &WorkloadEndpoint) -> Result<Vec<String>, CniError> {
     let Some(mut request) = ipam::request(&cx.call, &cx.workload.node, None) else { return Ok(Vec::new()) };
     // The network in the first profile assigned the addresses, so their handle contains the name of that network.

@@ -1,5 +1,3 @@
-//! The result of an ADD: the ends of the interface and its addresses, after the parts of the preceding plugins.
-
 use libcalico::api::WorkloadEndpoint;
 use netconf::result::{Interface, IpConfig, IpNet};
 use netconf::{Call, CniError, CniResult};
@@ -7,7 +5,7 @@ use netconf::{Call, CniError, CniResult};
 use crate::interface::CreatedInterface;
 
 /// Returns `result`, the result of IPAM, with both ends of the created interface. Its addresses then belong to the
-/// container's end and have no gateway. They are /32 or /128 if `has_host_prefixes` is set.
+/// container's end and have no gateway.
 pub(super) fn from_created(created: &CreatedInterface, mut result: CniResult, call: &Call) -> CniResult {
     result.interfaces = interface_ends(&created.host_ifname, &created.mac, created.mtu, call);
     for ip in &mut result.ips {
@@ -41,8 +39,7 @@ fn interface_ends(host_ifname: &str, mac: &str, mtu: u32, call: &Call) -> Vec<In
 }
 
 /// Returns the interfaces, addresses and routes of `previous`, the result of the preceding plugin in the configuration
-/// list, followed by those of `own`. Upstream drops `previous`. The DNS settings are those of `own`, or of `previous`
-/// if `own` has none.
+/// list, followed by those of `own`. Upstream drops `previous`.
 pub(super) fn merge(previous: Option<CniResult>, own: CniResult) -> CniResult {
     let Some(mut merged) = previous else { return own };
     let offset = merged.interfaces.len();

@@ -1,5 +1,4 @@
-//! Rejects an ADD before its first write if a later step would fail: for example the validation of the endpoint or of
-//! the profile (CNI-85, CNI-140).
+//! Rejects an ADD before its first write if a later step would fail (CNI-85, CNI-140).
 
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::{ProfileReach, default_profile};
@@ -12,9 +11,6 @@ use crate::endpoint;
 use crate::interface::InterfaceConfig;
 
 /// Checks the configuration, the MTU, and the names of the endpoint and its profile.
-///
-/// # Errors
-/// A value is invalid, or the MTU cannot be determined.
 pub(super) fn request(call: &Call, workload: &WorkloadIdentity) -> Result<(), CniError> {
     let conf = &call.conf;
     for key in conf.windows.ignored() {

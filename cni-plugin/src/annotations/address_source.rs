@@ -1,5 +1,3 @@
-//! [`AddressSource`]: the source of a pod's addresses.
-
 use std::net::IpAddr;
 
 use libcalico::kubernetes::{Pod, parse_text_list};
@@ -24,8 +22,7 @@ pub enum AddressSource {
 }
 
 impl AddressSource {
-    /// Returns the source that the pod's annotations select. Fails if the configuration does not permit the
-    /// annotations, or if they are invalid.
+    /// Returns the source that the pod's annotations select.
     pub(super) fn of_pod(pod: &Pod, conf: &NetConf) -> Result<Self, CniError> {
         let annotation = |key| pod.metadata.annotations.get(key).filter(|text| !text.is_empty());
         match (annotation(IP_ADDRS), annotation(IP_ADDRS_NO_IPAM)) {
@@ -46,9 +43,8 @@ impl AddressSource {
     }
 }
 
-/// Returns true if the pod has the annotation `ipAddrsNoIpam`, whose addresses IPAM does not record, and the
-/// configuration permits the annotation. Does not validate the addresses: CHECK calls this function, and the ADD has
-/// validated them.
+/// Returns true if the pod has the annotation `ipAddrsNoIpam` and the configuration permits it. Does not validate the
+/// addresses.
 pub fn has_fixed_addresses(pod: &Pod, conf: &NetConf) -> bool {
     conf.policy.policy_type == KUBERNETES_POLICY
         && conf.feature_control.ip_addrs_no_ipam

@@ -1,5 +1,4 @@
-//! [`Annotations`]: the settings that a pod and its namespace request for the pod's network. The plugin validates them
-//! before it assigns addresses. Upstream detects some of the errors later, with the same texts.
+//! [`Annotations`]: the settings that a pod and its namespace request for the pod's network.
 
 mod address_source;
 
@@ -75,7 +74,6 @@ impl Annotations {
         Ok(annotations)
     }
 
-    /// Returns the families of the pools and addresses that the annotations request from IPAM.
     fn requested_families(&self) -> BTreeSet<IpVersion> {
         let pools = [(IpVersion::V4, &self.ipv4_pools), (IpVersion::V6, &self.ipv6_pools)];
         let pooled = pools.into_iter().filter(|(_, pools)| pools.is_some()).map(|(version, _)| version);
@@ -86,8 +84,7 @@ impl Annotations {
         pooled.chain(addresses.iter().map(|ip| IpVersion::of(*ip))).collect()
     }
 
-    /// Copies the requested pools and families, and the restricted families, to the IPAM request. Without an
-    /// annotation, the request keeps its configured pools or families.
+    /// Copies the requested pools and families, and the restricted families, to the IPAM request.
     pub fn apply_to(&self, call: &mut IpamRequest) {
         call.restricted.clone_from(&self.restricted);
         if let Some(pools) = &self.ipv4_pools {
@@ -103,7 +100,7 @@ impl Annotations {
     }
 
     /// Returns each floating IP with the pod's own address of the same family. A floating IP of a family that the pod
-    /// lacks is an error; upstream's error for it does not name the cause (CNI-241).
+    /// lacks is an error (CNI-241).
     pub fn nats(&self, addresses: &[IpAddr]) -> Result<Vec<IpNat>, CniError> {
         let nat = |external: &String| {
             let version = if external.contains(':') { IpVersion::V6 } else { IpVersion::V4 };
@@ -119,9 +116,8 @@ impl Annotations {
     }
 }
 
-/// Converts the pod to a WorkloadEndpoint and returns the endpoint's allowed source prefixes; none for a pod that has
-/// no endpoint, such as one on the host's network. Fails for annotations that upstream's conversion rejects, and logs a
-/// warning for annotations that upstream ignores (CNI-104).
+/// Returns the allowed source prefixes of the pod's endpoint; none for a pod without an endpoint. Fails for annotations
+/// that upstream's conversion rejects, and logs those that upstream ignores (CNI-104).
 fn read_source_prefixes(pod: &Pod) -> Result<Vec<String>, CniError> {
     let Some(converted) = endpoint_of_pod(pod, DEFAULT_INTERFACE_PREFIX) else { return Ok(Vec::new()) };
     for problem in converted.problems {
@@ -168,8 +164,7 @@ fn read_floating_ips(pod: &Pod, conf: &NetConf) -> Result<Vec<String>, CniError>
     Ok(addresses)
 }
 
-/// The annotations of a pod and of its namespace. An annotation of the pod takes precedence over the same annotation of
-/// the namespace.
+/// The annotations of a pod and of its namespace, in the order of precedence.
 type AnnotationSources<'a> = [&'a BTreeMap<String, String>; 2];
 
 /// Returns the pod's annotations if they have a non-empty value for `key`, else the namespace's if those have one.
@@ -205,7 +200,6 @@ fn invalid_annotation(problem: &PodProblem) -> CniError {
     CniError::new(code, problem.to_string()).with_details(details)
 }
 
-/// Fails unless the configuration enables a feature.
 fn ensure_enabled(enabled: bool, feature: &str, annotation: &str) -> Result<(), CniError> {
     if enabled {
         return Ok(());

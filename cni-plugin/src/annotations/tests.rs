@@ -2,7 +2,6 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Reads the annotations of a pod with addresses, and of its namespace, under a configuration.
 fn read_both(pod: Value, namespace: Value, conf: Value) -> Result<Annotations, CniError> {
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {"name": "p", "namespace": "ns", "annotations": pod},
@@ -116,7 +115,6 @@ fn invalid_address_annotations_are_rejected_with_upstreams_text() {
     );
 }
 
-/// An empty annotation is an error (CNI-170).
 #[test]
 fn mac_annotation_is_parsed_and_an_invalid_mac_rejected() {
     for text in ["CA:fe:ca:fe:ca:fe", "ca-fe-ca-fe-ca-fe", "cafe.cafe.cafe"] {
@@ -138,7 +136,6 @@ fn mac_annotation_is_parsed_and_an_invalid_mac_rejected() {
     assert_eq!(read_with("hwAddr", "ca:fe:ca:fe:ca:fe", grpc).unwrap().mac, None);
 }
 
-/// A floating IP of a family that the pod lacks is an error (CNI-241).
 #[test]
 fn floating_ip_annotation_requires_a_pod_address_of_its_family() {
     let found = read("floatingIPs", "[\"1.1.1.1\", \"fd11::1\"]").unwrap();
@@ -154,7 +151,6 @@ fn floating_ip_annotation_requires_a_pod_address_of_its_family() {
     assert_eq!(refusal("floatingIPs", "[\"1.1.1\"]"), "error with field ExternalIP = '1.1.1' (invalid IP address)");
 }
 
-/// Invalid source prefixes fail the ADD. Invalid traffic limits are only logged (CNI-104).
 #[test]
 fn invalid_source_prefixes_fail_the_add_and_invalid_limits_are_logged() {
     let found = read("allowedSourcePrefixes", "[\"8.8.8.8/32\", \"1.1.1.7/24\"]").unwrap();
@@ -172,7 +168,6 @@ fn invalid_source_prefixes_fail_the_add_and_invalid_limits_are_logged() {
     }
 }
 
-/// Annotations take effect only with `policy.type` `k8s` (CNI-115).
 #[test]
 fn annotations_are_ignored_without_kubernetes_policy() {
     for policy in [json!({}), json!({"type": "other"})] {

@@ -21,8 +21,7 @@ pub struct Difference {
     pub found: String,
 }
 
-/// The item that a [`Difference`] is about, with the name of the interface, address, route, setting or neighbor. It is
-/// displayed as a noun phrase.
+/// The item that a [`Difference`] is about, with the name of the interface, address, route, setting or neighbor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CheckedItem {
     /// An interface.
@@ -45,9 +44,8 @@ pub enum CheckedItem {
     Neighbour(String),
 }
 
-/// Compares the kernel with the plan and returns all differences. An empty list means that the endpoint is intact.
-///
-/// The plan's `container_mac` and `mtu` must be the values that prevResult recorded.
+/// Compares the kernel with the plan and returns all differences. The plan's `container_mac` and `mtu` must be the
+/// values that prevResult recorded.
 pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, DataplaneError> {
     plan.validate()?;
     let (host_end, container_end) = (plan.host_end(), plan.container_end());
@@ -106,20 +104,17 @@ impl fmt::Display for CheckedItem {
     }
 }
 
-/// The state of one end of a pair.
 struct KernelState {
     link: Link,
-    /// The addresses of the interface, link-local ones included.
     addresses: Vec<KernelAddress>,
     /// The routes of the main table through the interface.
     routes: Vec<KernelRoute>,
     /// The values of the planned settings, in the order of the plan.
     sysctls: Vec<Result<String, SysctlError>>,
-    /// The static neighbor entries of the interface.
     neighbours: Vec<PermanentNeighbour>,
 }
 
-/// Reads the state of `end` in the namespace of the calling thread. Returns `None` if the interface does not exist.
+/// Reads the state of `end` in the namespace of the calling thread.
 fn read_state(socket: &mut NetlinkSocket, end: &InterfaceEnd) -> Result<Option<KernelState>, DataplaneError> {
     let Some(link) = link::find(socket, &end.ifname)? else { return Ok(None) };
     Ok(Some(KernelState {
@@ -132,7 +127,6 @@ fn read_state(socket: &mut NetlinkSocket, end: &InterfaceEnd) -> Result<Option<K
 }
 
 impl KernelState {
-    /// Returns the IPv6 link-local addresses of the interface.
     fn link_locals(&self) -> Vec<IpAddr> {
         let addresses = self.addresses.iter().map(|address| address.ip);
         addresses.filter(|ip| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())).collect()

@@ -1,5 +1,3 @@
-//! [`DataplaneError`]: the failures of the kernel's dataplane.
-
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -20,8 +20,7 @@ pub enum ExistingInterface {
     Conflicting(ConflictingInterface),
 }
 
-/// Returns the host interface that has the name of the interface to create. In the ordinary case there is none, and the
-/// function opens no netlink socket.
+/// Returns the host interface that has the name of the interface to create.
 pub fn existing_interface(desired: DesiredInterface<'_>, netns: &NetnsFd) -> Result<ExistingInterface, DataplaneError> {
     if if_nametoindex(desired.host_ifname) == Err(Errno::ENODEV) {
         return Ok(ExistingInterface::Replaceable(PriorInterface::Missing));
@@ -46,11 +45,9 @@ pub fn is_absent(host_ifname: &str, container_ifname: &str, netns: &NetnsFd) -> 
     netns.run_in(|| Ok(link::find(&mut NetlinkSocket::open()?, container_ifname)?.is_none()))
 }
 
-/// Returns the host interface that an ADD may replace; `None` if there is no interface of that name.
-///
-/// Fails if that interface may not be replaced. Also fails if the pod's namespace has an interface named CNI_IFNAME
-/// that is not the other end of the host interface. The ADD cannot succeed then, and nothing may be deleted for it
-/// (CNI-258).
+/// Returns the host interface that an ADD may replace; `None` if there is no interface of that name. Fails if the ADD
+/// may not replace it, or if another interface in the pod's namespace is named CNI_IFNAME: nothing may be deleted for
+/// an ADD that cannot succeed (CNI-258).
 pub(super) fn replaceable(
     host: &mut NetlinkSocket,
     desired: &DesiredInterface<'_>,
@@ -58,7 +55,6 @@ pub(super) fn replaceable(
 ) -> Result<Option<Link>, DataplaneError> {
     let host_end = link::find(host, desired.host_ifname)?;
     let peer_index = host_end.as_ref().and_then(|host_end| host_end.peer_index);
-    // The interface with the name CNI_IFNAME, and the one whose index the host end reports as its other end.
     let (container_end, peer) = netns.run_in(|| {
         let mut socket = NetlinkSocket::open()?;
         let container_end = link::find(&mut socket, desired.container_ifname)?;
@@ -85,7 +81,6 @@ pub(super) fn replaceable(
 }
 
 impl ConflictingInterface {
-    /// Returns the description of an interface that stays for this reason.
     pub(super) fn new(host: &mut NetlinkSocket, found: Link, reason: ConflictReason) -> Result<Self, NetlinkError> {
         Ok(ConflictingInterface {
             index: found.index,

@@ -1,9 +1,7 @@
 //! The lock that separates ADDs that create an interface from calls that remove an interface without an alias.
 //!
 //! Between the creation of a pair and the alias of its host end, the owner of the pair is unknown. ADDs share the lock
-//! during that time, so that any number of them can run at once. A call that is about to remove an interface without an
-//! alias takes the lock exclusively: such an interface then belongs to another program, or an ADD that was killed left
-//! it.
+//! during that time. A call that is about to remove an interface without an alias takes the lock exclusively.
 //!
 //! A call that cannot use the lock file continues with `None` instead of the lock.
 
@@ -17,7 +15,7 @@ use super::DataplaneError;
 const LOCK: &str = "/var/run/calico/interfaces.lock";
 
 /// Takes the shared lock; returns `None` if this fails. An ADD holds the lock from before the creation until the host
-/// end has its alias. Without the lock the ADD only risks that another call removes the new interface.
+/// end has its alias.
 pub(super) fn share() -> Option<HostLock> {
     let lock = HostLock::acquire_shared_within(Path::new(LOCK), LONGEST_WAIT);
     lock.inspect_err(|error| {
@@ -26,12 +24,8 @@ pub(super) fn share() -> Option<HostLock> {
     .ok()
 }
 
-/// Takes the exclusive lock, for a call that removes `ifname`; returns `None` if the lock file cannot be used. Waits
-/// until no ADD is between creation and alias, and no other call has the exclusive lock. An ADD must release its shared
-/// lock first: two ADDs that wait for each other's shared lock would never continue.
-///
-/// # Errors
-/// Other calls hold the lock for too long.
+/// Takes the exclusive lock, for a call that removes `ifname`; returns `None` if the lock file cannot be used. An ADD
+/// must release its shared lock first: two ADDs that wait for each other's shared lock would never continue.
 pub(super) fn acquire(ifname: &str) -> Result<Option<HostLock>, DataplaneError> {
     match HostLock::acquire_within(Path::new(LOCK), LONGEST_WAIT) {
         Ok(lock) => Ok(Some(lock)),

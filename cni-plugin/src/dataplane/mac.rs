@@ -1,10 +1,8 @@
-//! [`MacAddr`]: an Ethernet address.
-
 use std::fmt;
 use std::str::FromStr;
 
-/// A 48-bit Ethernet address. It is displayed in lower case with colons. It is parsed in the 48-bit forms of Go's
-/// `net.ParseMAC`: `aa:bb:cc:dd:ee:ff`, `aa-bb-cc-dd-ee-ff` and `aabb.ccdd.eeff`.
+/// A 48-bit Ethernet address. It is displayed in lower case with colons, and parsed in the forms of Go's
+/// `net.ParseMAC`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MacAddr([u8; 6]);
 

@@ -1,8 +1,7 @@
 //! The Linux dataplane: the interface pair, addresses, routes and kernel settings of one endpoint.
 //!
-//! [`plan`] computes the desired state (pure), [`setup()`] applies it (ADD), [`verify()`] compares the kernel with it
-//! (CHECK), and [`Teardown`] removes it (DEL). All of that is synchronous. Only this module uses netlink. [`grpc`] lets
-//! another program carry out ADD and DEL instead.
+//! [`plan`] computes the desired state, [`setup()`] applies it (ADD), [`verify()`] compares the kernel with it (CHECK),
+//! and [`Teardown`] removes it (DEL). [`grpc`] lets another program carry out ADD and DEL instead.
 
 mod compare;
 mod error;

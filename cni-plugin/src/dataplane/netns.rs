@@ -39,8 +39,7 @@ pub enum NetnsError {
 }
 
 /// An open network namespace other than the plugin's own: with a wrong CNI_NETNS the plugin would change the host's
-/// network. Upstream makes this check only after its changes (CNI-27). The namespace exists as long as this value,
-/// even if its path is removed.
+/// network (CNI-27). The namespace exists as long as this value, even if its path is removed.
 #[derive(Debug)]
 pub struct NetnsFd {
     path: PathBuf,

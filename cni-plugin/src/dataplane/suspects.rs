@@ -1,5 +1,4 @@
-//! Finds the interfaces of containers whose network a GC is about to remove. Also finds the containers that still run
-//! although the runtime does not name them: another runtime on this node may use the same network.
+//! Finds the interfaces of containers whose network a GC is about to remove.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,14 +20,13 @@ pub struct SuspectContainer {
     /// True if the runtime names another attachment of the container. An interface is then removed only if a route
     /// proves that it belongs to the attachment to be removed.
     pub has_valid_attachment: bool,
-    /// True if the container may have an address in another network. All networks of a container that is not a pod
-    /// share one interface, so its removal needs the same proof by a route.
+    /// True if the container may have an address in another network.
     pub may_have_other_network: bool,
     /// The aliases that the container's interfaces in this network may have. An interface of the container with another
     /// alias is a suspect only if a host route leads through it to an address in `allocated` or `listed`.
     pub aliases: Vec<InterfaceAlias>,
     /// The addresses that IPAM has allocated to the container. A host route to one of them identifies an interface
-    /// without an alias, such as one of upstream's.
+    /// without an alias.
     pub allocated: Vec<IpAddr>,
     /// The addresses that endpoints of the container list. IPAM may have allocated them to another container.
     pub listed: Vec<IpAddr>,
@@ -60,9 +58,6 @@ pub struct RunningContainer {
 
 /// Returns the interfaces of the suspects. The alias identifies the owner of an interface. Without an alias, a host
 /// route to an address does.
-///
-/// # Errors
-/// Returns an error if the kernel cannot be queried.
 pub fn suspect_interfaces(suspects: &[SuspectContainer]) -> Result<Vec<SuspectInterface>, DataplaneError> {
     if suspects.is_empty() {
         return Ok(Vec::new());
@@ -75,20 +70,13 @@ pub fn suspect_interfaces(suspects: &[SuspectContainer]) -> Result<Vec<SuspectIn
 }
 
 /// Returns the aliases of all interfaces, by interface name.
-///
-/// # Errors
-/// Returns an error if the kernel cannot be queried.
 pub fn interface_aliases() -> Result<BTreeMap<String, InterfaceAlias>, DataplaneError> {
     let links = link::list(&mut NetlinkSocket::open()?)?;
     Ok(links.into_iter().filter_map(|link| Some((link.name, link.alias?))).collect())
 }
 
 /// Returns the containers that run: the host interface has carrier, and its other end is in a network namespace with at
-/// least one process. A namespace that only a mount keeps has no process. Omits containers with another attachment that
-/// the runtime names.
-///
-/// # Errors
-/// Returns an error if the kernel or `/proc` cannot be queried.
+/// least one process. Omits containers with another attachment that the runtime names.
 pub fn running_containers(interfaces: &[SuspectInterface]) -> Result<Vec<RunningContainer>, DataplaneError> {
     if interfaces.iter().all(|interface| interface.peer_netns_id.is_none()) {
         return Ok(Vec::new());
@@ -108,10 +96,7 @@ pub fn running_containers(interfaces: &[SuspectInterface]) -> Result<Vec<Running
 }
 
 impl SuspectInterface {
-    /// Removes the interface if it still belongs to the container.
-    ///
-    /// # Errors
-    /// Returns an error if the deletion fails or exceeds the time limit, or if the interface has carrier and nothing
+    /// Removes the interface if it still belongs to the container. Fails if the interface has carrier and nothing
     /// proves that it belongs to the container.
     pub fn remove(self) -> Result<(), DataplaneError> {
         let target = TeardownTarget::of_host_interface(self.ifname, Some(self.container_id), self.proof);
@@ -151,11 +136,8 @@ fn interface_of(link: &Link, suspect: &SuspectContainer, routes: &[KernelRoute])
 /// namespace. Each namespace is open only during its call, because a host may have more namespaces than a process may
 /// have open files.
 ///
-/// A process that exits during the search is skipped. A process that this process may not inspect is skipped, too: it
-/// has more rights than the plugin, so it is not in a container of the runtime that runs the plugin.
-///
-/// # Errors
-/// Returns an error if the processes cannot be listed, a namespace cannot be opened, or `visit` fails.
+/// A process that this process may not inspect is skipped: it has more rights than the plugin, so it is not in a
+/// container of the runtime that runs the plugin.
 fn each_netns(
     proc: &Path,
     mut visit: impl FnMut(u32, &NetnsFd) -> Result<(), DataplaneError>,

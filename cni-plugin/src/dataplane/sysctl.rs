@@ -1,6 +1,4 @@
 //! Reads and writes kernel settings.
-//!
-//! A read-only /proc/sys is no error for a setting that already has its value.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,9 +14,7 @@ use super::plan::{Sysctl, SysctlKey};
 pub struct SysctlError {
     /// The operation: `read`, or `set to 1`.
     action: String,
-    /// The setting.
     key: SysctlKey,
-    /// The error of the system, or of the crate `sysctl`.
     source: Cause,
 }
 
@@ -60,8 +56,7 @@ fn ensure_value(name: &str, value: &str) -> Result<(), sysctl::SysctlError> {
     Ok(())
 }
 
-/// Writes the value. A failed write is no error if the file contains the value already. Does not read the file first,
-/// because most settings of a new interface have another value.
+/// Writes the value. A failed write is no error if the file contains the value already.
 fn ensure_file_value(path: &str, value: &str) -> io::Result<()> {
     let written = OpenOptions::new().write(true).open(path).and_then(|file| file.write_all_at(value.as_bytes(), 0));
     match written {

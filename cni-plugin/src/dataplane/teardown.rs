@@ -26,8 +26,7 @@ pub struct TeardownTarget {
     pub container_ifname: String,
     /// The name of the endpoint's host interface, in case the namespace or the interface in it no longer exists.
     pub host_ifname: String,
-    /// CNI_CONTAINERID. A host interface with an alias of another container stays. An alias of this container is proof,
-    /// with the exceptions that [`HostLinkProof`] names. With `None`, any alias is proof.
+    /// CNI_CONTAINERID. A host interface with an alias of another container stays. With `None`, any alias is proof.
     pub container_id: Option<String>,
     /// The proof that is required for a host interface of that name without an alias.
     pub proof: HostLinkProof,
@@ -40,8 +39,7 @@ pub enum HostLinkProof {
     /// The name is sufficient, because it is derived from the container ID.
     Name,
     /// The name is sufficient unless the other end is in the pod's namespace. There it has another name than the
-    /// interface to delete, so the pair belongs to another attachment of the container. For a caller that cannot
-    /// determine the interfaces of the container.
+    /// interface to delete, so the pair belongs to another attachment of the container.
     NameUnlessPeerInPod,
     /// A host route through the interface to one of these addresses of the endpoint, and no carrier: a pod may claim
     /// addresses of others. With carrier, the interface is [`Unproven`](Teardown::unproven). The pod's next sandbox has
@@ -56,8 +54,7 @@ pub enum HostLinkProof {
     OtherInterface,
 }
 
-/// A deletion in progress. The endpoint's traffic is already cut. The kernel needs 12 to 50 ms more to delete the
-/// interface, and the caller can work during that time.
+/// A deletion in progress. The endpoint's traffic is already cut.
 #[derive(Debug)]
 #[must_use = "finish() reports whether the interface is deleted"]
 pub struct Teardown {
@@ -83,22 +80,16 @@ struct InterfaceToDelete {
     _lock: Option<HostLock>,
 }
 
-/// The result of the search for an interface to delete.
 enum SearchResult {
-    /// The endpoint's interface.
     Own(InterfaceToDelete),
-    /// An interface that may be the endpoint's.
     Unproven(ConflictingInterface),
-    /// No interface that may be the endpoint's.
     Missing,
 }
 
 /// The message sent when the traffic is cut: the interface to be deleted, or an interface that stays for lack of proof.
-/// Both are `None` if there is no interface.
 type CutReport = (Option<String>, Option<ConflictingInterface>);
 
 impl TeardownTarget {
-    /// Returns an endpoint of which only the host interface is known.
     pub(super) fn of_host_interface(host_ifname: String, container_id: Option<String>, proof: HostLinkProof) -> Self {
         TeardownTarget { netns: None, container_ifname: String::new(), host_ifname, container_id, proof }
     }
@@ -187,8 +178,6 @@ impl TeardownTarget {
 
 impl Teardown {
     /// Cuts the endpoint's traffic and starts the deletion. Succeeds if there is nothing to delete.
-    ///
-    /// A single thread does all the work. It is abandoned if the kernel takes longer than 20 s.
     pub fn start(endpoint: TeardownTarget) -> Result<Self, DataplaneError> {
         let deadline = Instant::now() + DEADLINE;
         let ifname = endpoint.container_ifname.clone();
@@ -211,8 +200,7 @@ impl Teardown {
     }
 }
 
-/// Finds and deletes the interface. Runs on a thread of its own, which it moves into the pod's namespace. A receiver
-/// that no longer waits is no error.
+/// Finds and deletes the interface. Runs on a thread of its own, which it moves into the pod's namespace.
 fn tear_down(
     endpoint: &TeardownTarget,
     report_cut: &Sender<Result<CutReport, DataplaneError>>,
@@ -250,7 +238,6 @@ fn is_peer_in(socket: &mut NetlinkSocket, link: &Link, pod: Option<&NetnsFd>) ->
     Ok(pod_id.is_some() && link.peer_netns_id == pod_id)
 }
 
-/// The result of the search for a proof that an interface without an alias is the endpoint's.
 enum ProofResult {
     Proven,
     Unproven,

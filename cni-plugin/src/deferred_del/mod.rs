@@ -1,5 +1,5 @@
 //! Deferred DELs: a DEL that cannot finish its work in the datastore records the remaining work in the journal. A later
-//! call or the agent replays it. `urgency` orders the entries that an ADD replays.
+//! call or the agent replays it.
 
 mod replayer;
 mod urgency;
@@ -21,7 +21,7 @@ use crate::{ipam, reads};
 /// The node in the recorded endpoint name if the name of the node was unknown to the DEL.
 const UNKNOWN_NODE: &str = "unknown";
 
-/// Returns the entry for the remaining work of this call's DEL. `reason` is the error because of which it is deferred.
+/// Returns the entry for the remaining work of this call's DEL.
 pub fn pending_del(cx: &Context, reason: &CniError) -> PendingDel {
     let call = &cx.call;
     let mut workload = cx.workload.clone();
@@ -72,23 +72,15 @@ async fn read_identity(store: &Datastore, name: String) -> DatastoreIdentity {
 }
 
 /// Returns true if the journal contains a deferred DEL of the call's attachment.
-///
-/// # Errors
-/// The journal cannot be read.
 pub fn is_pending(cx: &Context) -> Result<bool, JournalError> {
     let call = &cx.call;
     cx.journal.contains(&call.conf.name, &call.container_id, &call.ifname)
 }
 
 /// Replays deferred DELs before an ADD. Those of the same attachment have to be replayed first: a later replay would
-/// release the addresses that the ADD assigns. Those of the pod, and of the addresses that it requests, are all tried.
-/// The others are replayed within the limit of an ADD, unless another process replays at the same time. Writes nothing
-/// while the datastore is not ready.
-///
-/// # Errors
-/// The datastore is unreachable or not ready. A deferred DEL of the same attachment cannot be replayed, or it is
-/// unknown whether it belongs to this datastore. The journal cannot be read: it may contain such an entry, and a replay
-/// after the repair of the journal would release the addresses that the ADD assigns.
+/// release the addresses that the ADD assigns. Those of the pod, and of the addresses that it requests, are all tried,
+/// and the others within the limit of an ADD. Fails if one of the same attachment cannot be replayed, or if the
+/// journal, which may contain one, cannot be read.
 pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
     if cx.journal.is_empty() {
         return Ok(());
@@ -154,16 +146,14 @@ fn is_own(cx: &Context, pending_del: &PendingDel) -> bool {
     pending_del.is_of_attachment(&call.conf.name, &call.container_id, &call.ifname)
 }
 
-/// Replays a bounded number of deferred DELs, unless another process replays now. After a failure, which is logged, the
-/// entry stays for a later replay.
+/// Replays a bounded number of deferred DELs, unless another process replays now.
 pub async fn replay_some(cx: &Context) {
     lock_and_replay(cx, cx.busy_until, false).await;
 }
 
 /// Removes the entries of the call's attachment from the journal, because its DEL has released everything, and then
 /// replays deferred DELs of others. Does nothing if another process has the journal's lock. An entry that is not
-/// removed does no harm: its replay finds nothing to release, and an ADD of the same attachment replays it first. Later
-/// requests wait for a busy server until `busy_until`.
+/// removed does no harm: its replay finds nothing to release.
 pub async fn remove_own_and_replay(cx: &Context, busy_until: Instant) {
     lock_and_replay(cx, busy_until, true).await;
 }
@@ -203,8 +193,7 @@ async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
     without_waiting_for_busy_server(cx, busy_until, replayer.replay_some(&locked)).await;
 }
 
-/// Records the identity of this call's datastore on the node, for a later DEL that cannot reach the datastore. Skips
-/// this if another process has the journal's lock.
+/// Records the identity of this call's datastore on the node, for a later DEL that cannot reach the datastore.
 pub async fn record_identity(cx: &Context) {
     let target = read_identity(&cx.store, cx.datastore_name()).await;
     let locked = cx.journal.try_lock();
@@ -218,7 +207,7 @@ pub async fn record_identity(cx: &Context) {
 }
 
 /// Runs `work` without waiting for a busy API server, because other processes wait for the journal's lock until `work`
-/// ends. Later requests wait until `busy_until` again.
+/// ends.
 async fn without_waiting_for_busy_server<T>(cx: &Context, busy_until: Instant, work: impl Future<Output = T>) -> T {
     busy_server::wait_until(Instant::now(), &cx.store, &cx.api);
     let outcome = work.await;

@@ -1,5 +1,3 @@
-//! [`Replayer`]: replays the deferred DELs of one datastore.
-
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,8 +19,7 @@ use crate::cni_error::{journal_error, store_error};
 use crate::endpoint::ContainerEndpoints;
 use crate::{ipam, vmi};
 
-/// The limit of a call other than ADD and of a pass of the agent. During the replays other calls wait for the journal's
-/// lock.
+/// The limit of a call other than ADD and of a pass of the agent.
 const DEFAULT_LIMIT: ReplayLimit = ReplayLimit { entries: 16, time: Duration::from_secs(20) };
 /// The limit of an ADD, which delays the start of its pod.
 pub(super) const ADD_LIMIT: ReplayLimit = ReplayLimit { entries: 2, time: Duration::from_secs(1) };
@@ -34,7 +31,7 @@ pub(super) struct ReplayLimit {
     time: Duration,
 }
 
-/// The outcome of replays: the numbers of deferred DELs of this datastore that were replayed and that remain.
+/// The outcome of replays.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReplayOutcome {
     /// Number of deferred DELs that were replayed.
@@ -64,13 +61,12 @@ pub struct Replayer<'a> {
 }
 
 impl Replayer<'_> {
-    /// Replays a bounded number of deferred DELs. After a failure, which is logged, the entry stays for a later replay.
+    /// Replays a bounded number of deferred DELs.
     pub async fn replay_some(&self, locked: &LockedJournal<'_>) -> ReplayOutcome {
         self.replay_by_urgency(locked, DEFAULT_LIMIT, |_| Urgency::NotRequired).await
     }
 
-    /// Replays all deferred DELs with [`Urgency::Required`], and then the others until `limit`. The limit counts the
-    /// required ones, too. Stops earlier after a failure of one of the others that shows an unreachable datastore.
+    /// Replays all deferred DELs with [`Urgency::Required`], and then the others until `limit`.
     pub(super) async fn replay_by_urgency(
         &self,
         locked: &LockedJournal<'_>,
@@ -127,8 +123,8 @@ impl Replayer<'_> {
         entries
     }
 
-    /// Replays one deferred DEL: removes the addresses from the endpoint and then releases them, as in DEL, and removes
-    /// the journal entry. The addresses stay allocated if the container has another interface.
+    /// Replays one deferred DEL: removes the addresses from the endpoint and then releases them and removes the journal
+    /// entry. The addresses stay allocated if the container has another interface.
     pub(super) async fn replay(
         &self,
         locked: &LockedJournal<'_>,
@@ -156,8 +152,7 @@ impl Replayer<'_> {
         Ok(())
     }
 
-    /// Removes the pod of a deferred DEL from the owners of its VMI's addresses. Does nothing without a VMI or a
-    /// configured API server.
+    /// Removes the pod of a deferred DEL from the owners of its VMI's addresses.
     async fn release_vmi(&self, pending_del: &PendingDel, endpoints: &impl Listings) -> Result<(), CniError> {
         if !vmi::may_have_had_vmi(pending_del) || !kubernetes_api::is_configured(self.conf, self.datastore_config) {
             return Ok(());
@@ -175,15 +170,13 @@ impl Replayer<'_> {
         vmi::release_deferred(self.store, api, pending_del, endpoints).await
     }
 
-    /// Returns the span of the log lines of a replay, which name the attachment of the deferred DEL.
     pub(super) fn span_of(&self, pending_del: &PendingDel) -> Span {
         Subject::of_attachment(&pending_del.attachment()).span(self.replaying_container)
     }
 }
 
 /// Returns true if the container has an endpoint with another interface name. The names of the handle and of the host's
-/// end do not contain the interface name, so both belong to that endpoint then. A DEL that reaches the datastore
-/// applies the same rule.
+/// end do not contain the interface name, so both belong to that endpoint then.
 pub(super) async fn has_other_endpoint<S: Store>(store: &S, workload: &WorkloadIdentity) -> Result<bool, CniError> {
     let (Ok(key), Ok(select)) = (workload.key(), workload.endpoint_select()) else { return Ok(false) };
     let endpoints = store.list::<WorkloadEndpoint>(&select).await;

@@ -82,13 +82,12 @@ async fn endpoint_of_a_successor_without_a_container_id_is_retained() {
     }
 }
 
-/// Returns the context of an ADD on an embedded datastore that is ready, with a journal of its own.
 fn context_of_add(files: &Path, args: &str) -> Context {
     open("ADD", args, serde_json::json!({ "datastore_type": "local", "datastore_path": files.join("db") }), files)
 }
 
 /// The journal may contain a deferred DEL of the same attachment, and a later replay would release the addresses of the
-/// ADD. The link to itself represents a disk that fails.
+/// ADD.
 #[tokio::test]
 async fn add_with_an_unreadable_journal_fails_before_any_datastore_request() {
     let files = tempfile::tempdir().unwrap();

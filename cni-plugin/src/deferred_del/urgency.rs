@@ -1,5 +1,3 @@
-//! [`AddTarget`]: selects the deferred DELs that have to be tried before an ADD continues.
-
 use std::net::IpAddr;
 
 use ipam_plugin::journal::PendingDel;
@@ -16,19 +14,17 @@ pub(super) enum Urgency {
     /// The deferred DEL may be of an address that the ADD requests: entries of earlier versions, and of runtimes
     /// without prevResult, do not contain addresses.
     PossiblyRequired,
-    /// Any other deferred DEL.
     NotRequired,
 }
 
-/// The call of an ADD, which names the attachment and the pod, and the addresses that the ADD requests.
+/// The call of an ADD and the addresses that the ADD requests.
 pub(super) struct AddTarget<'a> {
     call: &'a Call,
     addresses: Vec<IpAddr>,
 }
 
 impl<'a> AddTarget<'a> {
-    /// Returns the target of `call`. `requested` is the address in CNI_ARGS; `described` is the pod, whose annotations
-    /// may request further addresses.
+    /// `requested` is the address in CNI_ARGS; `described` is the pod, whose annotations may request further addresses.
     pub(super) fn new(call: &'a Call, requested: Option<IpAddr>, described: Option<&PodWithNamespace>) -> Self {
         let mut addresses = Vec::from_iter(requested);
         // Invalid annotations fail the ADD itself, at a later step.
@@ -40,7 +36,6 @@ impl<'a> AddTarget<'a> {
         AddTarget { call, addresses }
     }
 
-    /// Returns the urgency of a deferred DEL for the ADD.
     pub(super) fn urgency(&self, pending_del: &PendingDel) -> Urgency {
         let Call { conf, container_id, ifname, args, .. } = self.call;
         let is_of_pod = args.pod().is_some_and(|own| {

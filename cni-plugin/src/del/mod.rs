@@ -1,13 +1,9 @@
 //! DEL: removes the objects that ADD created, as far as they still exist.
 //!
 //! A DEL cuts the traffic, then removes the addresses from the endpoint, then releases them. With this order, another
-//! container cannot get an address that this container still uses or its endpoint lists. The kernel deletes the
-//! interface at the same time, which takes 12 to 50 ms.
+//! container cannot get an address that this container still uses or its endpoint lists.
 //!
-//! The DEL succeeds and records its remaining work in the journal if the datastore is unreachable or too slow, rejects
-//! this process or the write of the endpoint, or lacks Calico's kinds or the ClusterInformation, and if the node's name
-//! is unknown. An exception is an interface of a pod that only the datastore can show to be the one to delete: then the
-//! DEL fails. A datastore that is not ready fails the DEL, as in upstream.
+//! A DEL that cannot finish its work in the datastore usually succeeds, and records the remaining work in the journal.
 
 use std::time::Duration;
 
@@ -32,17 +28,15 @@ use crate::reads::{self, NotReady, ReadObjects};
 use crate::timings::Timings;
 use crate::{deferred_del, endpoint, ipam};
 
-/// The time limit of the first pass of a DEL. Only a busy API server makes a second pass necessary. A runtime may kill
-/// a DEL after a minute.
+/// The time limit of the first pass of a DEL. A runtime may kill a DEL after a minute.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// A function that records a deferred DEL.
 type RecordFn = fn(&Journal, &PendingDel) -> Result<(), JournalError>;
 
 /// Removes the interface, the endpoint and the addresses of a container. Missing objects are no failure.
 ///
-/// The runtime may kill a DEL at any time, so the first pass cuts the traffic and records the remaining work without
-/// waiting for a busy API server. If a server was busy and work remains, a second pass waits for the server.
+/// The runtime may kill a DEL at any time, so the first pass records the remaining work without waiting for a busy API
+/// server. If a server was busy and work remains, a second pass waits for the server.
 pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     let begun = Instant::now();
     let first = remove(cx, timings, begun + TIME_LIMIT, cx.busy_until).await;
@@ -67,8 +61,7 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     }
 }
 
-/// Removes all objects until `deadline`, and records the remaining work. Requests of replayed DELs wait for a busy
-/// server until `busy_until`.
+/// Removes all objects until `deadline`, and records the remaining work.
 async fn remove(cx: &Context, timings: &mut Timings, deadline: Instant, busy_until: Instant) -> Result<(), CniError> {
     if cx.workload.node.is_empty() {
         let file = &cx.call.conf.node.nodename_file;
@@ -156,8 +149,8 @@ fn belongs_to_container(cx: &Context, entry: &ExistingEndpoint) -> bool {
 }
 
 /// Returns true if the container has an endpoint with another interface name, or, where the endpoints do not show this,
-/// an interface with another name. The other interface uses the handle, and for a plain container the host's end,
-/// because their names do not contain the interface name. Upstream releases the addresses of the other interface.
+/// an interface with another name. The other interface uses the same handle, so its addresses must stay; upstream
+/// releases them.
 ///
 /// `is_named`: the interface to delete has an endpoint. `others`: the endpoints with other interface names.
 /// `is_unread`: an endpoint of the container cannot be read.
@@ -187,8 +180,7 @@ fn has_other_interface(
     Ok(is_shared)
 }
 
-/// Returns the outcome of `work`. At `deadline`, the time limit of the call, returns an error for which the DEL is
-/// deferred.
+/// Returns the outcome of `work`, or at `deadline` an error for which the DEL is deferred.
 async fn in_time<T>(deadline: Instant, work: impl Future<Output = Result<T, ReleaseError>>) -> Result<T, ReleaseError> {
     timeout_at(deadline, work).await.unwrap_or_else(|_| Err(ReleaseError::Deferrable(timeout_error())))
 }
@@ -197,8 +189,7 @@ fn timeout_error() -> CniError {
     CniError::new(Code::TRY_AGAIN, "the requests to the datastore did not finish within the time limit of this call")
 }
 
-/// Returns the pod's VMI; `None` if there is none or the VMI does not keep its addresses. After an error the caller
-/// still releases everything else.
+/// Returns the pod's VMI; `None` if there is none or the VMI does not keep its addresses.
 async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, PodLookupError>) -> Result<Option<VmiPod>, ReleaseError> {
     let pod = pod.map_err(|error| ReleaseError::new(error.is_postponable(), error))?;
     let detected = reads::detect_vmi(cx, pod.as_ref()).await;
@@ -206,8 +197,7 @@ async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, PodLookupError>) -> Resul
     Ok(detected.and_then(DetectedVmi::for_del))
 }
 
-/// Removes the addresses from the endpoint and then releases them. Writes the endpoint and reads the blocks at the same
-/// time.
+/// Removes the addresses from the endpoint and then releases them.
 async fn release(
     cx: &Context,
     release_inputs: Option<(IpamRequest, ReleaseInputs)>,
@@ -221,11 +211,9 @@ async fn release(
     released.and(deleted)
 }
 
-/// Removes the interface, and records the remaining work with `record`. Keeps a pod's interface that has another name
-/// than CNI_IFNAME, unless prevResult shows that the ADD created it. If the interface stays, records nothing: fails
-/// without prevResult, and otherwise only runs DEL of another IPAM plugin.
+/// Removes the interface, and records the remaining work with `record`. Does neither for a pod's interface that has
+/// another name than CNI_IFNAME, unless prevResult shows that the ADD created it.
 async fn remove_interface_and_defer(cx: &Context, cause: &CniError, record: RecordFn) -> Result<(), CniError> {
-    // Each branch below reports if the interface was removed.
     tracing::warn!(error = %cause, "cannot release the endpoint and the addresses in the datastore");
     let is_pod = matches!(cx.workload.orchestrator, Orchestrator::Kubernetes(_));
     let was_created = was_created_by_add(cx);
@@ -247,9 +235,8 @@ async fn remove_interface_and_defer(cx: &Context, cause: &CniError, record: Reco
     defer(cx, cause, record)
 }
 
-/// Returns true if `prevResult` contains this interface as the ADD created it; `None` without a valid `prevResult`,
-/// which runtimes do not pass before CNI 0.4.0. KubeVirt renames the pod's end of the interface, so the name in the pod
-/// proves nothing.
+/// Returns true if `prevResult` contains this interface as the ADD created it; `None` without a valid `prevResult`.
+/// KubeVirt renames the pod's end of the interface, so the name in the pod proves nothing.
 fn was_created_by_add(cx: &Context) -> Option<bool> {
     let call = &cx.call;
     let result = call.conf.read_prev_result(call.version).ok()??;
@@ -257,9 +244,8 @@ fn was_created_by_add(cx: &Context) -> Option<bool> {
     Some(names(&call.ifname) && names(&cx.interface().host_ifname()))
 }
 
-/// Returns the error for a pod's end of the interface that has another name. Either the interface was renamed since the
-/// ADD, or the runtime deletes an interface that no ADD created. Only the endpoint or a `prevResult` distinguishes the
-/// two cases.
+/// Returns the error for a pod's end of the interface that has another name: it was renamed since the ADD, or no ADD
+/// created it.
 fn ambiguous_interface_error(cx: &Context, cause: &CniError) -> CniError {
     let (ifname, host) = (&cx.call.ifname, cx.interface().host_ifname());
     let details = format!(
@@ -278,7 +264,7 @@ fn defer(cx: &Context, cause: &CniError, record: RecordFn) -> Result<(), CniErro
     record(&cx.journal, &deferred_del::pending_del(cx, cause)).map_err(failed)?;
     tracing::warn!(
         error = %cause,
-        "deferred the DEL; a later call or the agent removes the endpoint and releases the addresses, if any remain"
+        "deferred the DEL; a later call or the agent removes what remains of the endpoint and the addresses"
     );
     Ok(())
 }

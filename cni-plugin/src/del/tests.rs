@@ -12,7 +12,6 @@ use crate::testing::{ApiServer, Clock, Reply, context};
 const CLUSTER: &str = "/apis/crd.projectcalico.org/v1/clusterinformations/default";
 const POD: &str = "/api/v1/namespaces/shop/pods/web";
 
-/// A DEL of a pod whose interface does not exist, with a journal of its own.
 struct DelCall {
     cx: Context,
     _files: TempDir,

@@ -1,5 +1,3 @@
-//! [`Listing`]: the part of an endpoint that is necessary to remove addresses from it.
-
 use std::net::IpAddr;
 
 use libcalico::api::{ObjectKey, WorkloadEndpoint, WorkloadEndpointSpec};
@@ -13,16 +11,14 @@ use libcalico::workload::{Orchestrator, PodIdentity, WorkloadIdentity};
 const POD_INTERFACE: &str = "eth0";
 
 /// The part of an endpoint that is necessary to remove addresses from it. On Kubernetes the addresses are those in the
-/// plugin's annotations. The addresses in the pod's status are kubelet's and do not matter.
+/// plugin's annotations.
 #[derive(Debug, Clone)]
 pub struct Listing {
-    /// Name of the endpoint.
     pub(super) key: ObjectKey,
     /// The pod whose annotations represent the endpoint, on Kubernetes; `None` elsewhere.
     pub(super) pod: Option<ObjectKey>,
     /// The endpoint. On Kubernetes it contains only the uid, the container ID and the addresses.
     pub(super) endpoint: WorkloadEndpoint,
-    /// The revision at which the endpoint was read.
     pub(super) revision: Revision,
     /// True if the pod has no endpoint on this node: the pod runs on another node, or in the network namespace of the
     /// node.

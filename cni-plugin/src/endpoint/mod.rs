@@ -1,5 +1,4 @@
-//! Validates and writes the WorkloadEndpoint of a container, together with the profile that the endpoint needs. The
-//! module `unlist` removes addresses from endpoints; `listing` is the part of an endpoint that `unlist` needs.
+//! Validates and writes the WorkloadEndpoint of a container, together with the profile that the endpoint needs.
 
 mod listing;
 mod unlist;
@@ -16,14 +15,12 @@ pub use self::listing::Listing;
 pub use self::unlist::ContainerEndpoints;
 use crate::cni_error::store_error;
 
-/// Maximum number of attempts for a write with an unknown outcome.
 const MAX_ATTEMPTS: u32 = 3;
 
 /// An endpoint that the datastore already contains.
 pub type ExistingEndpoint = Entry<WorkloadEndpoint>;
 
-/// The writes for the endpoint of one container. They form one list: one transaction if the store supports
-/// transactions.
+/// The writes for the endpoint of one container.
 #[derive(Debug, Clone)]
 pub struct EndpointWrite {
     /// The endpoint to store.
@@ -39,15 +36,13 @@ pub struct EndpointWrite {
 pub struct WriteFailure {
     /// The error for the runtime.
     pub error: CniError,
-    /// True if the outcome of a write is unknown and could not be determined: the endpoint may exist, or may appear
-    /// soon.
+    /// True if the outcome of a write is unknown and could not be determined.
     pub may_be_written: bool,
 }
 
 impl EndpointWrite {
-    /// Writes the endpoint and returns it as stored. Writes nothing if nothing changed. Verifies a write with an
-    /// unknown outcome: the write may have taken effect, and then the addresses in the endpoint must not be assigned to
-    /// another container.
+    /// Writes the endpoint and returns it as stored. Verifies a write with an unknown outcome: the write may have taken
+    /// effect, and then the addresses in the endpoint must not be assigned to another container.
     pub async fn apply<S: Store>(self, store: &S) -> Result<WorkloadEndpoint, WriteFailure> {
         let endpoint = self.write(store).await?;
         let (key, addresses) = (endpoint.key(), endpoint.spec.ip_networks.join(","));
@@ -70,7 +65,7 @@ impl EndpointWrite {
                 return Ok(self.endpoint);
             }
             let Err(WriteError { index, cause, .. }) = store.write(&writes).await else { return Ok(self.endpoint) };
-            // Another process created the profile first. Its content is the same.
+            // Another process created the profile first.
             if self.profile.is_some()
                 && matches!(cause, StoreError::AlreadyExists { .. })
                 && writes[index].kind == Profile::KIND
@@ -94,7 +89,6 @@ impl EndpointWrite {
         }
     }
 
-    /// Returns true if the datastore contains exactly the endpoint to be written.
     async fn is_stored<S: Store>(&self, store: &S) -> Result<bool, StoreError> {
         match store.get::<WorkloadEndpoint>(&self.endpoint.key()).await {
             Ok(found) => Ok(found.value.encode().ok() == self.endpoint.encode().ok() && !is_detached(&found.revision)),
@@ -134,8 +128,7 @@ pub fn is_of_container(endpoint: &WorkloadEndpoint, container_id: &str, pod_uid:
     if owner.is_empty() { may_be_of_pod() } else { owner == container_id }
 }
 
-/// Rejects an endpoint that upstream's validator rejects (CNI-85). The error has the code for an invalid environment of
-/// the call.
+/// Rejects an endpoint that upstream's validator rejects (CNI-85).
 pub fn validate(endpoint: &WorkloadEndpoint) -> Result<(), CniError> {
     validation::validate_workload_endpoint(endpoint).map_err(|error| {
         CniError::new(Code::INVALID_ENVIRONMENT, error.to_string())

@@ -148,7 +148,6 @@ async fn endpoint_rewritten_meanwhile_is_deleted_unless_owned_by_another_contain
         delete_own().await;
         let list = store.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
         assert_eq!(list.len(), remaining, "held by {owner}");
-        // A missing endpoint is no error.
         delete_own().await;
     }
 }
@@ -183,7 +182,6 @@ async fn endpoint_of_another_container_loses_only_the_released_addresses() {
     ContainerEndpoints::in_store(&store, false, workload("c1")).unlist(&leaving("10.0.0.1")).await.unwrap();
     assert_eq!(listed().await, Some(("10.0.0.2/32".into(), 1, "c2".into())));
 
-    // Another process writes the endpoint after it was read.
     let listed_before = store.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
     let endpoints = ContainerEndpoints::in_store(&store, false, pod("c1"))
         .with_listings(Some(listed_before.into_iter().map(Listing::from).collect()));
@@ -192,7 +190,6 @@ async fn endpoint_of_another_container_loses_only_the_released_addresses() {
     endpoints.unlist(&leaving("10.0.0.2")).await.unwrap();
     assert_eq!(listed().await, Some((String::new(), 0, "c2".into())));
 
-    // The container's own endpoint is deleted.
     ContainerEndpoints::in_store(&store, false, pod("c2")).unlist(&[]).await.unwrap();
     assert_eq!(listed().await, None);
 }

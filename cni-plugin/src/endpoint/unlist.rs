@@ -35,7 +35,7 @@ pub struct ContainerEndpoints<'a, S> {
     /// The own endpoints that the caller has read; `None` to read them.
     listings: Option<Vec<Listing>>,
     /// The endpoints that were read as own ones and from which nothing was removed, because they belong to another
-    /// container or have no address left. Set when the own endpoint has lost its addresses.
+    /// container or have no address left.
     others: OnceCell<Result<Vec<Listing>, IpamError>>,
 }
 
@@ -53,7 +53,7 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
     }
 
     /// Includes endpoints without a container ID, unless they belong to a pod with another uid than `pod_uid`. An empty
-    /// `pod_uid` is an unknown uid, and all of them are included.
+    /// `pod_uid` is an unknown uid.
     #[must_use]
     pub fn including_unnamed(mut self, pod_uid: &str) -> Self {
         self.unnamed_of_pod = Some(pod_uid.to_owned());
@@ -67,8 +67,7 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
         self
     }
 
-    /// Removes all addresses from the own endpoint: by a patch on Kubernetes, elsewhere by deleting the endpoint.
-    /// Repeated calls have no further effect.
+    /// Removes all addresses from the own endpoint. Repeated calls have no further effect.
     pub async fn delete_own(&self) -> Result<(), IpamError> {
         self.others().await.map(drop)
     }
@@ -91,8 +90,7 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
     }
 
     /// Removes addresses from an endpoint, or all of its addresses if it is the own one. Returns the endpoint if there
-    /// was nothing to remove. Returns `None` if addresses were removed, if the endpoint no longer exists, or if a write
-    /// failed for a pod that has terminated.
+    /// was nothing to remove.
     async fn shrink(&self, mut listing: Listing, leaving: &[AddressToRelease]) -> Result<Option<Listing>, IpamError> {
         for _ in 0..MAX_ATTEMPTS {
             let addresses = &self.removable(&listing, leaving).await?;
@@ -129,8 +127,8 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
 
     /// Returns the addresses to remove from the endpoint: of another container's endpoint, only those that are still
     /// allocated under their handles. The ADD of a later sandbox first takes an address over in the block and then
-    /// writes the endpoint. Therefore another container's endpoint is read before the blocks, and is written only if it
-    /// is still at the revision read.
+    /// writes the endpoint. So another container's endpoint is read before the blocks, and is written only at the
+    /// revision read.
     async fn removable(&self, listing: &Listing, leaving: &[AddressToRelease]) -> Result<Vec<IpAddr>, IpamError> {
         let addresses = |leaving: &[AddressToRelease]| leaving.iter().map(|address| address.ip).collect::<Vec<_>>();
         let all = addresses(leaving);
@@ -228,8 +226,8 @@ impl<S: Store> Listings for ContainerEndpoints<'_, S> {
     }
 }
 
-/// Returns the error of a failed write. A pod that has terminated no longer uses its addresses, although the
-/// annotations still list them. The failure is then only logged, and the result is `None`.
+/// Returns the error of a failed write, but `Ok(None)` for a pod that has terminated, which no longer uses its
+/// addresses.
 fn write_failed(listing: &Listing, cause: StoreError) -> Result<Option<Listing>, IpamError> {
     let endpoint = identifier::<WorkloadEndpoint>(&listing.key);
     if listing.is_finished {

@@ -1,6 +1,3 @@
-//! The interface of one call: [`InterfaceConfig`] as configured, [`NewInterface`] as an ADD requests it, and
-//! [`CreatedInterface`].
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -48,9 +45,6 @@ impl<'c> InterfaceConfig<'c> {
 
     /// Returns the plan of the interface with these addresses. `prior` is the existing interface that has the name of
     /// the host's end.
-    ///
-    /// # Errors
-    /// The MTU cannot be determined.
     pub fn plan(&self, addresses: &[IpAddr], prior: PriorInterface) -> Result<EndpointPlan, CniError> {
         let conf = &self.call.conf;
         Ok(EndpointPlan {
@@ -79,9 +73,6 @@ impl<'c> InterfaceConfig<'c> {
     }
 
     /// Returns the MTU of both ends; 0 is the kernel's default.
-    ///
-    /// # Errors
-    /// The MTU file is missing although the configuration requires it, or cannot be read and no MTU is configured.
     pub fn mtu(&self) -> Result<u32, CniError> {
         mtu::of_interface(&self.call.conf.interface).map_err(|error| CniError::new(Code::IO, error.to_string()))
     }
@@ -91,9 +82,7 @@ impl<'c> InterfaceConfig<'c> {
         matches!(self.workload.orchestrator, Orchestrator::Kubernetes(_))
     }
 
-    /// Returns the container's routes: the two default routes, or for a pod with host-local the configured routes, if
-    /// there are any. `include_default_routes` adds the default routes to the configured ones. The routes in the result
-    /// of IPAM are not used (CNI-112).
+    /// Returns the container's routes. The routes in the result of IPAM are not used (CNI-112).
     fn routes(&self) -> Vec<Cidr> {
         let conf = &self.call.conf;
         let are_used = self.is_of_pod() && conf.ipam.is_host_local();

@@ -1,6 +1,4 @@
-//! Handles an existing interface that has the name of the host's end. If the kernel does not show that the ADD may
-//! replace the interface, IPAM may prove that it belongs to the same pod or container. Otherwise the error names the
-//! owner, if known.
+//! Handles an existing interface that has the name of the host's end.
 
 use datastore::Datastore;
 use ipam_plugin::reads::attributes_of;
@@ -19,8 +17,7 @@ const ADVICE: &str = "delete the pod of the interface; if no pod uses the interf
 
 impl InterfaceConfig<'_> {
     /// Returns the interface that has the name of the host's end; unknown for a gRPC dataplane or without a namespace.
-    /// Call this before the first write, and again before the write of the endpoint, because another ADD of this pod
-    /// may create an interface in between. `prior` is the interface found the first time.
+    /// `prior` is the interface found by an earlier call.
     pub fn find_existing(&self, prior: PriorInterface, netns: Option<&NetnsFd>) -> Result<ExistingInterface, CniError> {
         let Some(netns) = netns.filter(|_| self.grpc_socket().is_none()) else {
             return Ok(ExistingInterface::Replaceable(PriorInterface::Unknown));
@@ -33,10 +30,6 @@ impl InterfaceConfig<'_> {
     /// Returns the interface that the ADD may replace. It may replace an interface with [`ConflictReason::Unproven`] if
     /// one of the addresses that the host routes through the interface is allocated to the pod or container of this
     /// call.
-    ///
-    /// # Errors
-    /// The interface conflicts for another reason than `Unproven`, or IPAM has no such proof. The error names the owner
-    /// if it is known.
     pub async fn replaceable(&self, store: &Datastore, found: ExistingInterface) -> Result<PriorInterface, CniError> {
         let conflicting = match found {
             ExistingInterface::Replaceable(prior) => return Ok(prior),
@@ -60,8 +53,8 @@ impl InterfaceConfig<'_> {
         Err(CniError::new(code, format!("{msg}{owner}")).with_details(details))
     }
 
-    /// Fails if the ADD may not replace the interface that has the name of the host's end now. The usual reason is
-    /// another ADD of this pod that created the interface since this ADD began: the endpoint then belongs to that ADD.
+    /// Fails if the ADD may not replace the interface that has the name of the host's end now, usually because another
+    /// ADD of this pod created it since this ADD began.
     pub fn ensure_not_overtaken(&self, prior: PriorInterface, netns: Option<&NetnsFd>) -> Result<(), CniError> {
         let ExistingInterface::Conflicting(found) = self.find_existing(prior, netns)? else { return Ok(()) };
         Err(dataplane_error(DataplaneError::HostInterfaceConflict(Box::new(found))))
@@ -111,8 +104,7 @@ fn pods(attribute: &Attribute) -> impl Iterator<Item = (&String, &String)> {
     })
 }
 
-/// Returns the owner of an interface, as far as it is known: ` (container …, pod …)`, or an empty text. The container
-/// is in the alias of the interface, or in the handle of its addresses if the interface has no alias.
+/// Returns the owner of an interface, as far as it is known: ` (container …, pod …)`, or an empty text.
 fn describe_owner(network: &str, conflicting: &ConflictingInterface, attributes: &[Attribute]) -> String {
     let network = format!("{network}.");
     let by_handle = || attributes.iter().find_map(|attribute| attribute.handle_id.as_deref()?.strip_prefix(&network));

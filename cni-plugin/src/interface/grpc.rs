@@ -46,7 +46,6 @@ pub(super) async fn create(config: &InterfaceConfig<'_>, socket: &str, new: NewI
     Ok(CreatedInterface { host_ifname, host_index: None, mac, mtu: plan.mtu, has_host_prefixes: false })
 }
 
-/// Sends the request to remove the interface of `call`.
 pub(super) async fn remove(call: &Call, socket: &str) -> Result<(), CniError> {
     server(call, socket)?.del(&call.ifname, &call.netns).await.map_err(rejected)
 }

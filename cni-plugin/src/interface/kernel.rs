@@ -59,7 +59,7 @@ impl InterfaceConfig<'_> {
     }
 
     /// Creates the interface of an endpoint again after [`is_missing`](Self::is_missing), with the addresses and the
-    /// MAC address of the endpoint. `prior` tells if an interface had the name of the host's end when the ADD started.
+    /// MAC address of the endpoint.
     pub fn restore(&self, netns: &NetnsFd, endpoint: &WorkloadEndpoint, prior: PriorInterface) -> CreateResult {
         let (host_ifname, addresses) = endpoint.spec.host_link();
         let container_mac = endpoint.spec.mac.parse().ok().filter(MacAddr::is_assignable);
@@ -74,8 +74,7 @@ impl InterfaceConfig<'_> {
     }
 
     /// Returns true if the host interface that DEL would find by its name belongs to another attachment of the
-    /// container. The container's end then has another name than CNI_IFNAME. This happens because a runtime also
-    /// deletes interfaces whose ADD failed. Returns false for a gRPC dataplane, and without a namespace.
+    /// container. A runtime also deletes interfaces whose ADD failed.
     pub fn is_of_another_interface(&self) -> Result<bool, CniError> {
         if self.grpc_socket().is_some() {
             return Ok(false);

@@ -1,7 +1,4 @@
 //! Creates and removes the container's interface with the kernel's dataplane or with a gRPC dataplane (CNI-234).
-//!
-//! `config` derives the plan from the call, `existing` handles an existing interface of the same name, and
-//! `kernel` and `grpc` execute the plan.
 
 mod config;
 mod existing;
@@ -19,14 +16,12 @@ use crate::dataplane::{self, NetnsError, NetnsFd, Removed, Teardown};
 pub use config::{CreateError, CreateResult, CreatedInterface, InterfaceConfig, NewInterface};
 pub use kernel::RecordedEndpoint;
 
-/// The removal of an interface that has been started: a deletion by the kernel; `None` if a gRPC dataplane has removed
-/// the interface.
+/// The removal of an interface that has been started; `None` if a gRPC dataplane has removed the interface.
 #[derive(Debug)]
 pub struct PendingRemoval(Option<Teardown>);
 
 /// Opens CNI_NETNS before the ADD changes anything. The plugin's own namespace is an error here (CNI-27). Returns
-/// `None` for a namespace that cannot be opened, or for the plugin's own if CNI_NETNS_OVERRIDE is set. As in upstream,
-/// the step that needs the namespace then fails.
+/// `None` for a namespace that cannot be opened, or for the plugin's own if CNI_NETNS_OVERRIDE is set.
 pub fn open_netns(call: &Call) -> Result<Option<NetnsFd>, CniError> {
     match NetnsFd::open(Path::new(&call.netns)) {
         Err(NetnsError::SameNamespace { .. }) if call.netns_override => Ok(None),
@@ -47,8 +42,7 @@ impl InterfaceConfig<'_> {
         Ok(created)
     }
 
-    /// Cuts the container's traffic and starts the removal of its interface. `store` is read if only IPAM can prove
-    /// that the interface belongs to the pod.
+    /// Cuts the container's traffic and starts the removal of its interface.
     pub async fn remove(&self, store: &Datastore, recorded: RecordedEndpoint<'_>) -> Result<PendingRemoval, CniError> {
         match self.grpc_socket() {
             Some(socket) => grpc::remove(self.call, socket).await.map(|()| PendingRemoval(None)),

@@ -14,16 +14,15 @@ use os::child::{self, BusyRetry};
 use super::ensure_has_addresses;
 use super::pod_cidr::PodCidrSubnets;
 
-/// The default time limit of a plugin; [`IpamExec::with_limit`] sets another one. Short enough that a failed ADD and
-/// the DEL after it end within kubelet's limit for the creation of a sandbox.
+/// The default time limit of a plugin. Short enough that a failed ADD and the DEL after it end within kubelet's limit
+/// for the creation of a sandbox.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// An installer may be writing the binary at the same time ("text file busy").
 const BUSY: BusyRetry = BusyRetry { attempts: 51, pause: Duration::from_millis(100) };
 
-/// Runs ADD of the plugin, with `subnets` in place of `usePodCidr`. After a failure the plugin may have allocated
-/// addresses, so a DEL follows if `is_new` is true: the container had no addresses before. A DEL would release the
-/// earlier addresses of the container as well.
+/// Runs ADD of the plugin, with `subnets` in place of `usePodCidr`. After a failure, runs DEL if `is_new` is true: a
+/// DEL would release earlier addresses of the container as well.
 pub(super) fn add(call: &Call, subnets: Option<&PodCidrSubnets>, is_new: bool) -> Result<CniResult, CniError> {
     let conf = match subnets {
         Some(subnets) => subnets.substitute(call)?,
@@ -65,7 +64,6 @@ pub fn status_of_plugin(call: &Call, limit: Duration) -> Result<(), CniError> {
     ignore_unsupported(plugin.call("STATUS", &for_delegate(&call.raw_args), &PodCidrSubnets::any().substitute(call)?))
 }
 
-/// Runs GC of the plugin.
 pub(super) fn gc(call: &Call) -> Result<(), CniError> {
     ignore_unsupported(call_plugin(call, "GC"))
 }
@@ -76,8 +74,7 @@ pub fn call_plugin(call: &Call, command: &str) -> Result<Vec<u8>, CniError> {
     IpamExec::for_call(call)?.call(command, &for_delegate(&call.raw_args), &conf)
 }
 
-/// Ignores the error of a plugin that does not implement CNI 1.1.0. Such a plugin rejects the version, the command, or,
-/// as Debian's host-local does, the missing container ID.
+/// Ignores the error of a plugin that does not implement CNI 1.1.0.
 fn ignore_unsupported(outcome: Result<Vec<u8>, CniError>) -> Result<(), CniError> {
     const UNSUPPORTED: [Code; 3] = [Code::INCOMPATIBLE_VERSION, Code::INVALID_ENVIRONMENT, Code::UNKNOWN_CONTAINER];
     match outcome {
@@ -86,7 +83,6 @@ fn ignore_unsupported(outcome: Result<Vec<u8>, CniError>) -> Result<(), CniError
     }
 }
 
-/// An IPAM plugin found in CNI_PATH.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct IpamExec {
     binary: PathBuf,
@@ -94,13 +90,11 @@ struct IpamExec {
 }
 
 impl IpamExec {
-    /// Finds the plugin that a call's configuration names.
     fn for_call(call: &Call) -> Result<Self, CniError> {
         let path: Vec<_> = call.path.iter().map(Into::into).collect();
         IpamExec::find(&call.conf.ipam.ipam_type, &path)
     }
 
-    /// Looks for `plugin` in the directories of CNI_PATH, in order.
     fn find(plugin: &str, path: &[PathBuf]) -> Result<Self, CniError> {
         if plugin.is_empty() {
             return Err(CniError::new(Code::INVALID_CONFIG, "no plugin name provided").with_details(
@@ -119,13 +113,12 @@ impl IpamExec {
             .with_details("install the plugin into a directory of CNI_PATH, or change ipam.type"))
     }
 
-    /// Sets the time limit of one call.
     fn with_limit(self, limit: Duration) -> Self {
         IpamExec { limit, ..self }
     }
 
-    /// Runs the plugin and returns its stdout. `args` is the plugin's CNI_ARGS; the plugin inherits the rest of the
-    /// environment. A plugin that exceeds its time limit is killed.
+    /// Runs the plugin and returns its stdout. Kills a plugin that exceeds its time limit. `args` is the plugin's
+    /// CNI_ARGS.
     fn call(&self, command: &str, args: &str, stdin: &[u8]) -> Result<Vec<u8>, CniError> {
         let mut plugin = Command::new(&self.binary);
         plugin.env("CNI_COMMAND", command).env("CNI_ARGS", args).stderr(Stdio::piped());

@@ -1,8 +1,4 @@
-//! Assigns and releases addresses: with `calico-ipam` in this process, by the same code as the separate program, or
-//! with another IPAM plugin as a child process.
-//!
-//! ADD calls [`assign`], and [`AssignedAddresses::unassign`] if a later step fails. [`release`] serves DEL and GC, and
-//! `exec` runs another plugin.
+//! Assigns and releases addresses: with `calico-ipam` in this process, or with another IPAM plugin as a child process.
 
 mod exec;
 pub mod pod_cidr;
@@ -84,9 +80,8 @@ pub fn request(call: &Call, node: &str, vmi: Option<VmiPod>) -> Option<IpamReque
     call.conf.ipam.is_calico().then(|| IpamRequest { vmi, ..IpamRequest::from_call(call, node) })
 }
 
-/// Assigns addresses. After a failure, releases the addresses assigned so far, those of another IPAM plugin only if
-/// `existing` is `None`; other addresses stay allocated until DEL. `existing` is the endpoint of the container or pod,
-/// if one was found.
+/// Assigns addresses. `existing` is the endpoint of the container or pod, if one was found. After a failure, the
+/// addresses assigned so far are released, or stay allocated until the DEL.
 pub async fn assign(
     store: &Datastore,
     call: &Call,
@@ -134,8 +129,7 @@ impl AssignedAddresses {
     }
 
     /// Releases the addresses of a failed ADD, after removing them from the endpoint. With `calico-ipam` the container
-    /// keeps the addresses that it had before, and a VMI keeps its addresses. Another IPAM plugin releases all
-    /// addresses of the container.
+    /// keeps the addresses that it had before, and a VMI keeps its addresses.
     pub async fn unassign(&self, store: &Datastore, call: &Call, workload: &WorkloadIdentity) -> Result<(), CniError> {
         let endpoints = ContainerEndpoints::new(store, workload.clone());
         let request = self.request.as_deref();

@@ -16,8 +16,7 @@ pub struct PodCidrSubnets {
     v6: String,
 }
 
-/// Returns the family that a placeholder stands for; `None` for a subnet. As in upstream, the letter case of a
-/// placeholder does not matter.
+/// Returns the family that a placeholder stands for; `None` for a subnet.
 fn family(subnet: &str) -> Option<IpVersion> {
     match subnet {
         text if text.eq_ignore_ascii_case("usePodCidr") => Some(IpVersion::V4),
@@ -45,8 +44,8 @@ impl PodCidrSubnets {
         Ok(PodCidrSubnets { v4: text(IpVersion::V4), v6: text(IpVersion::V6) })
     }
 
-    /// Returns subnets that contain every address, for the verbs except ADD. They need a valid subnet but do not use
-    /// it: host-local finds the addresses of a container by its ID (CNI-205).
+    /// Returns subnets that contain every address, for the verbs except ADD: host-local finds the addresses of a
+    /// container by its ID (CNI-205).
     pub fn any() -> Self {
         PodCidrSubnets { v4: "0.0.0.0/0".into(), v6: "::/0".into() }
     }
@@ -109,7 +108,6 @@ mod tests {
         netconf::read_call(&environment, || Ok(stdin.into_bytes())).unwrap()
     }
 
-    /// Returns `ipam` with the placeholders replaced by the node's ranges.
     fn substituted(ipam: &str) -> String {
         let call = call(ipam);
         let subnets = PodCidrSubnets::of_node(&call.conf.ipam, &cidrs(&NODE)).unwrap();

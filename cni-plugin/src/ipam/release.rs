@@ -47,9 +47,8 @@ impl ReleaseError {
     }
 }
 
-/// Releases all addresses of the container, after removing them from its endpoints. A container without addresses is no
-/// failure. `calico` contains the request to `calico-ipam` and the allocations of its handles; with `None`, only
-/// another IPAM plugin releases addresses.
+/// Releases all addresses of the container, after removing them from its endpoints. `calico` contains the request to
+/// `calico-ipam` and the allocations of its handles; with `None`, only another IPAM plugin releases addresses.
 pub async fn release<L: Listings>(
     store: &Datastore,
     call: &Call,
@@ -104,9 +103,8 @@ pub async fn leaked(
     Ok(if is_calico { leaked } else { leaked.without_leaks() })
 }
 
-/// Releases leaked addresses after removing them from endpoints, except those of the containers in `valid` and
-/// `kept`. The runtime does not name the containers in `kept`, but their network stays. Returns one text per
-/// failure.
+/// Releases leaked addresses after removing them from endpoints, except those of the containers in `valid` and `kept`.
+/// Returns one text per failure.
 pub async fn release_leaked(
     store: &Datastore,
     call: &Call,

@@ -17,17 +17,16 @@ use os::clock::SystemClock;
 use super::{AssignedAddresses, CalicoRequest};
 use crate::cni_error::store_error;
 
-/// Addresses that the pod's endpoint lists for an earlier sandbox and that the pod no longer requests. They are
-/// released after the endpoint lists the new addresses.
+/// Addresses that the pod's endpoint lists for an earlier sandbox and that the pod no longer requests.
 #[derive(Debug)]
 pub struct EarlierAddresses {
     sandbox: Predecessor,
     addresses: Vec<IpAddr>,
 }
 
-/// Assigns the requested addresses. An address that is allocated to the pod's earlier sandbox, as is usual, is
-/// reallocated to the new sandbox in a single write, so that an address in the endpoint is never free. If the pod's VMI
-/// has addresses, the pod gets these instead of the requested ones.
+/// Assigns the requested addresses. An address that is allocated to the pod's earlier sandbox is reallocated to the new
+/// sandbox in a single write, so that an address in the endpoint is never free. If the pod's VMI has addresses, the pod
+/// gets these instead of the requested ones.
 pub(super) async fn assign(
     store: &Datastore,
     call: &Call,
@@ -107,8 +106,7 @@ fn earlier_sandbox(call: &IpamRequest, existing: &WorkloadEndpoint) -> Option<Pr
 }
 
 impl EarlierAddresses {
-    /// Releases the addresses. An address that is not allocated to this sandbox stays (CNI-246). After a failure the
-    /// sandbox's DEL releases the addresses.
+    /// Releases the addresses. An address that is not allocated to this sandbox stays (CNI-246).
     pub async fn release(&self, store: &Datastore) {
         let EarlierAddresses { sandbox, addresses } = self;
         let _releasing = ReleaseGuard::here();

@@ -1,5 +1,3 @@
-//! Reads the ClusterInformation and the other objects of a verb in one batch.
-
 use futures::future::join;
 use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::alloc::prefetch::{self, Prefetch};
@@ -29,10 +27,8 @@ pub struct NotReady {
     pub has_cluster_information: bool,
 }
 
-/// The objects to read in addition to the ClusterInformation.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Query<'a> {
-    /// No other objects.
     Cluster,
     /// The endpoints and the profile.
     Endpoint,
@@ -50,15 +46,15 @@ pub struct ReadObjects {
     cluster: Option<Entry<ClusterInformation>>,
     /// Endpoints of this container or pod on this node, of any interface.
     pub endpoints: Vec<ExistingEndpoint>,
-    /// The same endpoints with the addresses that they list; `None` if an endpoint could not be decoded, or if the
-    /// pod's name cannot be part of an endpoint's name.
+    /// The addresses that `endpoints` list; for a DEL on Kubernetes those that the pod lists, also without an endpoint
+    /// on this node. `None` if an endpoint or the pod could not be decoded, or on Kubernetes if the pod's name cannot
+    /// be part of an endpoint's name.
     pub listings: Option<Vec<Listing>>,
     pub(super) profile: Option<Entry<Profile>>,
     pub(super) inputs: Option<AllocationInputs>,
     /// The allocations of the container's handles; `None` without handles.
     pub release: Option<ReleaseInputs>,
-    /// An error if an object that an ADD needs is missing, or, for example, if a Kubernetes API that is not the
-    /// datastore did not respond.
+    /// An error if an object that an ADD needs is missing or cannot be read.
     pub pod_lookup: Result<PodLookup, PodLookupError>,
     /// True if the objects moved to `projectcalico.org/v3` while the configuration names the other group.
     has_moved: bool,
@@ -103,7 +99,6 @@ async fn switch_after_migration(cx: &Context, query: Query<'_>, objects: &mut Re
     Ok(true)
 }
 
-/// Undoes the part of an allocation that ran at the same time as the reads.
 pub(super) async fn undo_prefetch(cx: &Context, request: Option<&IpamRequest>, inputs: Option<&mut AllocationInputs>) {
     if let (Some(request), Some(inputs)) = (request, inputs) {
         prefetch::discard(&cx.store, &SystemClock::start(), &request.container_handle(), inputs).await;
@@ -238,7 +233,6 @@ impl ReadObjects {
     }
 }
 
-/// Returns the error for a configuration that names the locked group.
 fn objects_moved() -> CniError {
     let msg =
         "Calico's objects moved to projectcalico.org/v3, and the network configuration names crd.projectcalico.org/v1";

@@ -1,6 +1,4 @@
 //! The reads of the verbs: one batch of objects, and for a pod that may run a virtual machine also its VMI.
-//!
-//! A call that needs objects of a Kubernetes API that is not the datastore reads from both at the same time.
 
 mod batch;
 
@@ -68,19 +66,13 @@ pub struct CheckReads {
     pub vmi: Option<VmiPod>,
 }
 
-/// Reads the ClusterInformation.
-///
-/// # Errors
-/// The datastore is unreachable or not ready.
+/// Reads the ClusterInformation. Fails if the datastore is unreachable or not ready.
 pub async fn ensure_cluster_is_ready(cx: &Context) -> Result<(), CniError> {
     read(cx, Query::Cluster).await?.ensure_ready()
 }
 
 /// Reads the pod of an ADD, for the replay of deferred DELs. Returns `None` for a plain container, for a pod that the
 /// ADD does not read, and after an error about the pod.
-///
-/// # Errors
-/// The datastore is unreachable or not ready.
 pub async fn pod_with_namespace(cx: &Context) -> Result<Option<PodWithNamespace>, CniError> {
     let objects = read(cx, Query::Endpoint).await?;
     objects.ensure_ready()?;
@@ -91,10 +83,6 @@ pub async fn pod_with_namespace(cx: &Context) -> Result<Option<PodWithNamespace>
 /// Reads the objects that an ADD needs. `request` is the request to `calico-ipam`; `None` for another IPAM plugin.
 /// `prefetch` is the part of the allocation that runs at the same time as the reads. It is undone after a failure, and
 /// if the pod chooses its addresses.
-///
-/// # Errors
-/// The datastore is unreachable or not ready, the pod or its namespace or node does not exist, or an annotation is
-/// invalid.
 pub async fn for_add(
     cx: &Context,
     mut request: Option<IpamRequest>,
@@ -169,18 +157,11 @@ async fn prepare(
 
 /// Reads the objects that a DEL needs; the caller checks the readiness of the datastore. `handles` are the handles
 /// whose addresses the DEL may release.
-///
-/// # Errors
-/// The datastore is unreachable or rejects the read. [`StoreError::is_postponable`] distinguishes errors for which the
-/// DEL is deferred.
 pub async fn for_del(cx: &Context, handles: &[HandleId]) -> Result<Box<ReadObjects>, StoreError> {
     try_read(cx, Query::Release(handles)).await
 }
 
-/// Reads the objects that a CHECK needs.
-///
-/// # Errors
-/// The datastore is unreachable or not ready, or the Kubernetes API did not respond. Without the pod, a missing
+/// Reads the objects that a CHECK needs. Fails if the Kubernetes API did not respond: without the pod, a missing
 /// allocation is not known to be an error.
 pub async fn for_check(cx: &Context) -> Result<CheckReads, CniError> {
     let objects = *read(cx, Query::Endpoint).await?;
@@ -197,9 +178,6 @@ pub async fn detect_vmi(cx: &Context, pod: Option<&Pod>) -> Result<Option<Detect
 }
 
 /// Reads the objects that a STATUS needs: the inputs of an allocation by `request`. Returns `None` without a request.
-///
-/// # Errors
-/// The datastore is unreachable or not ready.
 pub async fn for_status(cx: &Context, request: Option<&IpamRequest>) -> Result<Option<AllocationInputs>, CniError> {
     let objects = read(cx, request.map_or(Query::Cluster, Query::Allocator)).await?;
     objects.ensure_ready()?;

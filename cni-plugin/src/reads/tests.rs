@@ -11,7 +11,6 @@ use crate::del;
 use crate::testing::{ApiServer, Clock, Reply, context, has_empty_run};
 use crate::timings::Timings;
 
-/// Rejects every request with 429.
 fn busy(_: &str) -> Option<Reply> {
     Some(Reply { after: Duration::ZERO, status: 429, body: json!({ "kind": "Status", "reason": "TooManyRequests" }) })
 }

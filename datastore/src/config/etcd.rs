@@ -58,8 +58,7 @@ impl EtcdConfig {
             return Err(ConfigError::SrvDiscovery { domain });
         }
         let (endpoints, is_encrypted) = parse_endpoints(endpoints)?;
-        // The TLS settings are validated even if the endpoints are `http://`, although the connection then does not use
-        // them.
+        // The TLS settings are validated even if the connection does not use them.
         let material = tls_config(settings, lookup)?;
         let tls = is_encrypted.then_some(material);
         if is_encrypted {
@@ -72,8 +71,8 @@ impl EtcdConfig {
     }
 }
 
-/// Returns the URLs, and true if they use TLS. The first URL's scheme applies to all URLs, and a missing scheme means
-/// TLS (DS-17).
+/// Returns the URLs, and true if they use TLS. The first URL's scheme applies to all, and a missing scheme means TLS
+/// (DS-17).
 fn parse_endpoints(list: &str) -> Result<(Vec<String>, bool), ConfigError> {
     let items: Vec<&str> = list.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
     let is_encrypted = !items.first().ok_or(ConfigError::NoEndpoints)?.starts_with("http://");
@@ -93,7 +92,7 @@ fn parse_endpoint(item: &str, scheme: &str) -> Result<String, ConfigError> {
     if has_host && !authority.contains('@') { Ok(url) } else { Err(ConfigError::InvalidEndpoint { found: redacted }) }
 }
 
-/// Rejects any `TLS_CIPHER_SUITES`, and any `TLS_MIN_VERSION` except 1.2, which is this client's fixed minimum.
+/// Rejects settings that this client cannot satisfy.
 fn reject_unsupported_tls(lookup: &SettingLookup<'_>) -> Result<(), ConfigError> {
     for (variable, default_value) in [("TLS_MIN_VERSION", "1.2"), ("TLS_CIPHER_SUITES", "")] {
         let value = lookup.get("", variable);
@@ -148,7 +147,7 @@ impl std::fmt::Debug for EtcdConfig {
 }
 
 impl Pem {
-    /// Returns the name of the setting that names the file or contains the text.
+    /// Returns the name of the setting.
     pub fn setting(&self) -> &'static str {
         match self {
             Pem::File { setting, .. } | Pem::Inline { setting, .. } => setting,
@@ -156,7 +155,7 @@ impl Pem {
     }
 }
 
-/// Formats the name of the setting, and the path of a file, for errors. An inline text may be a key and is never shown.
+/// An inline text may be a key and is never shown.
 impl std::fmt::Display for Pem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

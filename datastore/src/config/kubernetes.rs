@@ -1,5 +1,4 @@
-//! Settings for reaching an API server: a kubeconfig, overrides of it, or the cluster of the pod that the process runs
-//! in.
+//! Settings for reaching an API server.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -25,7 +24,7 @@ pub struct KubernetesConfig {
     pub group: Option<ApiGroup>,
     /// Client-side rate limit; no limit if absent (DS-122).
     pub rate: Option<Rate>,
-    /// Prefix of host interface names instead of `cali` (CNI-88). On an API server the name is computed, not stored.
+    /// Prefix of host interface names instead of `cali` (CNI-88).
     pub interface_prefix: Option<String>,
     /// Time limit of one request, including the time to connect.
     pub deadline: Duration,
@@ -55,7 +54,7 @@ pub struct Overrides {
 pub struct Rate {
     /// Requests per second, at least 1.
     pub per_second: u32,
-    /// Number of requests that may be sent at once, before the rate delays further requests.
+    /// Number of requests that may be sent before the rate delays further ones.
     pub burst: u32,
 }
 
@@ -65,7 +64,6 @@ const DEFAULT_BURST: i32 = 100;
 
 impl KubernetesConfig {
     /// Returns the settings for the API server as the datastore, even if the configuration selects another datastore.
-    /// `env` is as for [`DatastoreConfig::new`](crate::DatastoreConfig::new).
     pub fn for_datastore(
         settings: &DatastoreSettings,
         env: impl Fn(&str) -> Option<String>,
@@ -74,15 +72,13 @@ impl KubernetesConfig {
     }
 
     /// Returns the settings for the API server that stores the pods, if Calico's objects are in another datastore.
-    /// `env` is as for [`DatastoreConfig::new`](crate::DatastoreConfig::new).
     pub fn for_pods(settings: &DatastoreSettings, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let config = Self::for_datastore(settings, env)?;
-        // A client with these settings never reads Calico's own kinds, which this API server need not have. A fixed
-        // group avoids the discovery.
+        // This API server need not have Calico's kinds. A fixed group avoids the discovery.
         Ok(KubernetesConfig { group: Some(ApiGroup::V3), ..config })
     }
 
-    /// Returns true if a setting locates an API server: a kubeconfig, a URL, or the `KUBERNETES_SERVICE_HOST` of a pod.
+    /// Returns true if a setting locates an API server.
     pub(crate) fn is_configured(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> bool {
         let in_cluster = !lookup.get("", "KUBERNETES_SERVICE_HOST").is_empty();
         let kubeconfig = lookup.get(&settings.kubeconfig, "KUBECONFIG");
@@ -90,7 +86,6 @@ impl KubernetesConfig {
         in_cluster || !kubeconfig.is_empty() || !server.is_empty()
     }
 
-    /// Collects the settings from the configuration and the environment.
     pub(super) fn new(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Result<Self, ConfigError> {
         let non_empty = |text: String| (!text.is_empty()).then_some(text);
         let file = |configured: &str, variable| non_empty(lookup.get(configured, variable)).map(PathBuf::from);
@@ -136,8 +131,7 @@ fn rate(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Result<Opti
     Ok(u32::try_from(per_second).ok().map(|per_second| Rate { per_second, burst: burst.unsigned_abs().max(1) }))
 }
 
-/// Returns the URL without its user name and password. This client does not authenticate with them, and the URL appears
-/// in errors, logs and the journal.
+/// Returns the URL without its user name and password, because the URL appears in errors, logs and the journal.
 pub(crate) fn without_credentials(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
@@ -148,8 +142,7 @@ pub(crate) fn without_credentials(url: &str) -> String {
     }
 }
 
-/// Parses a number. Accepts the prefix `0x`, and a fraction, which is rounded up. Upstream accepts a fraction only for
-/// `K8S_CLIENT_QPS` (DS-4).
+/// Parses a number. A fraction is rounded up; upstream accepts one only for `K8S_CLIENT_QPS` (DS-4).
 fn parse_integer(setting: &'static str, text: &str) -> Result<i32, ConfigError> {
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let number = match hexadecimal {
@@ -167,7 +160,6 @@ fn parse_bool(setting: &'static str, text: &str) -> Result<bool, ConfigError> {
     }
 }
 
-/// Formats the URL of the API server if it is configured, or else the paths of the kubeconfigs, or else `of this pod`.
 impl fmt::Display for KubernetesConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let files = self.kubeconfig.iter().chain(&self.home_kubeconfig);

@@ -1,8 +1,7 @@
 //! Selects the datastore and the settings for reaching it.
 //!
 //! A setting X has up to three sources. In order of precedence: the environment variable `CALICO_X`, the network
-//! configuration ([`DatastoreSettings`]), and the environment variable `X`. The caller passes the environment as a
-//! lookup function, so this module has no side effects.
+//! configuration ([`DatastoreSettings`]), and the environment variable `X`.
 
 mod etcd;
 mod kubernetes;
@@ -63,7 +62,7 @@ pub struct DatastoreSettings {
     pub calico_api_group: String,
     /// `qps`: requests per second to the API server; 0 means not set, a negative value means no limit.
     pub qps: i32,
-    /// `burst`: number of requests that may be sent to the API server at once, without the delays of `qps`; 0 means not
+    /// `burst`: number of requests to the API server that may be sent before `qps` delays further ones; 0 means not
     /// set.
     pub burst: i32,
     /// Time limit of one request; `None` means [`DEFAULT_DEADLINE`].
@@ -82,14 +81,13 @@ pub(crate) struct SettingLookup<'a> {
 }
 
 impl SettingLookup<'_> {
-    /// Returns the setting X that `variable` names: the environment variable `CALICO_X` if it is set, else `configured`
-    /// if it is not empty, else the environment variable `X`, else the empty string.
+    /// Returns the setting X that `variable` names, or the empty string if no source has it.
     pub(crate) fn get(&self, configured: &str, variable: &str) -> String {
         self.find(configured, variable).unwrap_or_default()
     }
 
-    /// Returns the same as [`get`](Self::get), but `None` if no source has the setting. An environment variable that is
-    /// set to the empty string is a source, so that the result is `Some("")`.
+    /// Returns `None` if no source has the setting, and `Some("")` if an environment variable sets it to the empty
+    /// string.
     pub(crate) fn find(&self, configured: &str, variable: &str) -> Option<String> {
         match (self.env)(&format!("CALICO_{variable}")) {
             None if !configured.is_empty() => Some(configured.to_owned()),
@@ -99,7 +97,7 @@ impl SettingLookup<'_> {
     }
 }
 
-/// A datastore and the settings for reaching it. Creating the value opens no file and no connection.
+/// A datastore and the settings for reaching it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DatastoreConfig {
     /// An etcd cluster.
@@ -130,8 +128,7 @@ impl DatastoreConfig {
         let selected = match datastore_type.as_str() {
             "" if !endpoints.is_empty() => ETCD,
             "" if !path.is_empty() => LOCAL,
-            // Upstream defaults to Kubernetes (DS-8). This implementation does so only if a setting locates an API
-            // server.
+            // Upstream always defaults to Kubernetes (DS-8).
             "" if KubernetesConfig::is_configured(settings, &lookup) => KUBERNETES,
             "" => return Err(ConfigError::NotConfigured),
             other => other,

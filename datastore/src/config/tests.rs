@@ -71,8 +71,7 @@ fn kubernetes_is_selected_by_type_kubeconfig_or_in_cluster_environment() {
     {
         kubernetes(&DatastoreSettings::default(), &[hint]);
     }
-    // `HOME` alone does not select Kubernetes, although `$HOME/.kube/config` is used once Kubernetes is selected
-    // (DS-9).
+    // `HOME` alone does not select Kubernetes (DS-9).
     assert_eq!(resolve(&DatastoreSettings::default(), &[("HOME", "/root")]), Err(ConfigError::NotConfigured));
     let home = kubernetes(&DatastoreSettings::default(), &[("DATASTORE_TYPE", "kubernetes"), ("HOME", "/root")]);
     assert_eq!(home.home_kubeconfig.as_deref(), Some(Path::new("/root/.kube/config")));

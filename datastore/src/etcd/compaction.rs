@@ -10,13 +10,13 @@ use super::error::{EtcdFailure, await_response};
 use super::store::{Etcd, RequestKind};
 use super::txn;
 
-/// The key whose version counts the rounds of all compacting processes.
+/// The key whose version counts the rounds of all processes.
 const KEY: &str = "compact_rev_key";
 
 /// The state of one compacting process between two rounds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Compaction {
-    /// The number of rounds of all processes, as this process last read or counted it.
+    /// The number of rounds of all processes, as far as this process knows.
     round: i64,
     /// The store's revision when this process last tried a round; 0 before the first try.
     revision: i64,
@@ -27,16 +27,15 @@ pub struct Compaction {
 pub enum Round {
     /// The first round on this etcd. There is no earlier revision to compact to, so nothing was compacted.
     First,
-    /// The number of rounds is not the one that this process knows, so this process compacted nothing. Another process
-    /// did the round, or this was the first call of this process.
+    /// Another process did the round, or this was the first call of this process.
     ByAnotherProcess,
     /// This process removed the revisions older than this revision.
     Compacted(i64),
 }
 
 impl Compaction {
-    /// Compacts to the store's revision at the last call, unless another process has done so since that call. The first
-    /// call of a process compacts nothing. Call this once per period.
+    /// Compacts to the store's revision at the last call, unless another process has done so since. Call this once per
+    /// period.
     pub async fn round(&mut self, etcd: &Etcd) -> Result<Round, StoreError> {
         let version = Compare::version(KEY, CompareOp::Equal, self.round);
         let election = Txn::new()
@@ -47,7 +46,6 @@ impl Compaction {
         let (round, revision) = (self.round, self.revision);
         self.revision = txn::revision(&response)?;
         if !response.succeeded() {
-            // A missing key counts as version 0, as in the comparison above.
             self.round = match response.op_responses().first() {
                 Some(TxnOpResponse::Get(counter)) => counter.kvs().first().map_or(0, KeyValue::version),
                 _ => 0,
@@ -64,7 +62,7 @@ impl Compaction {
 }
 
 impl Etcd {
-    /// Compacts to `revision`. Also succeeds if `revision` has already been compacted.
+    /// Also succeeds if `revision` has already been compacted.
     async fn compact(&self, revision: i64) -> Result<(), StoreError> {
         let deadline = self.deadline.expiry(Instant::now());
         let client = self.connection.get(deadline).await?;

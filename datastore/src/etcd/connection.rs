@@ -17,19 +17,17 @@ use crate::config::{ConfigError, EtcdConfig};
 use crate::dial::dial;
 use crate::error::describe_error_chain;
 
-/// Maximum size of a response: no limit, because tonic's default of 4 MiB is too small for all handles of a large
-/// cluster.
+/// No limit, because tonic's default of 4 MiB is too small for all handles of a large cluster.
 pub(super) const MAX_RESPONSE_BYTES: usize = usize::MAX;
 /// Interval and timeout of the pings that detect a dead connection.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The error message of a server without users, which needs no password.
 const AUTH_DISABLED_MESSAGE: &str = "etcdserver: authentication is not enabled";
 
 /// The endpoints of the cluster, and the connection to one of them.
 pub(super) struct Connection {
     config: EtcdConfig,
-    /// The endpoints, with the certificates and keys as they were read when the value was created.
+    /// The endpoints, with the certificates and keys as first read.
     initial_endpoints: Vec<Endpoint>,
     /// A description of the certificates and keys, for errors; `None` without TLS.
     tls: Option<String>,
@@ -42,15 +40,13 @@ pub(super) struct Connection {
 
 #[derive(Default)]
 struct State {
-    /// The endpoints, with the certificates and keys as they were read last.
+    /// The endpoints, with the certificates and keys as last read.
     endpoints: Vec<Endpoint>,
     /// Whether to read the certificate files again before the next connection.
     must_reload_tls: bool,
     client: Option<Client>,
-    /// True if the server has responded on this connection.
     has_answered: bool,
-    /// Index of the endpoint to try first: at the start the first one, then the connected one, or the one after an
-    /// endpoint that failed.
+    /// Index of the endpoint to try first.
     next_endpoint: usize,
 }
 
@@ -71,19 +67,16 @@ impl Connection {
         }
     }
 
-    /// Prepares another connection to the same cluster, for long-running requests. The new connection detects a dead
-    /// peer by pings, and etcd ends its watches if the member loses contact with the rest of the cluster.
+    /// Prepares another connection to the same cluster, for watches, which detects a dead peer by pings.
     pub(super) fn for_watches(&self) -> Self {
         Self::with_endpoints(&self.config, self.initial_endpoints.clone(), true)
     }
 
-    /// Returns the number of endpoints.
     pub(super) fn endpoint_count(&self) -> usize {
         self.initial_endpoints.len()
     }
 
     /// Returns the connected client. Without a connection, tries each endpoint in turn until one accepts a connection.
-    /// Each attempt gets an equal share of the time that remains until `deadline`.
     pub(super) async fn get(&self, deadline: Instant) -> Result<Client, StoreError> {
         let mut state = self.state.lock().await;
         if let Some(client) = &state.client {
@@ -118,13 +111,11 @@ impl Connection {
         Err(error::connect_failures_to_store_error(&failures, &self.peer(false)))
     }
 
-    /// Records that the server has responded, possibly with an error.
     pub(super) async fn record_response(&self) {
         self.state.lock().await.has_answered = true;
     }
 
-    /// Converts a failed request into the error for the caller. Drops a broken connection, so that the next request
-    /// goes to the next endpoint.
+    /// Converts a failed request into the error for the caller, and drops a broken connection.
     pub(super) async fn handle_failure(&self, failure: &EtcdFailure, is_write: bool) -> StoreError {
         let mut has_answered = true;
         if failure.breaks_connection() {
@@ -175,7 +166,6 @@ impl Connection {
     }
 }
 
-/// Creates the endpoints, with certificates and keys read from the files.
 fn create_endpoints(config: &EtcdConfig) -> Result<Vec<Endpoint>, ConfigError> {
     let tls = config.tls.as_ref().map(tls::load).transpose()?;
     config.endpoints.iter().map(|url| create_endpoint(url, tls.as_ref())).collect()

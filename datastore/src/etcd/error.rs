@@ -1,5 +1,4 @@
-//! Classifies failures of etcd requests (the server is unreachable, or rejected the request), and determines if a write
-//! may have taken effect.
+//! Classifies failures of etcd requests, and determines if a write may have taken effect.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -10,7 +9,6 @@ use tonic::{Code, ConnectError, Status};
 
 use crate::error::{causes, describe_error_chain};
 
-/// A request or a connection that failed.
 #[derive(Debug)]
 pub(super) enum EtcdFailure {
     /// No connection was made, so nothing was sent.
@@ -32,8 +30,7 @@ impl From<etcd_client::Error> for EtcdFailure {
     }
 }
 
-/// Waits for `request` until `deadline`. `limit` is the time from the start of the request to `deadline`, for the
-/// error.
+/// Waits for `request` until `deadline`. `limit` is the request's time limit, for the error.
 pub(super) async fn await_response<T>(
     deadline: Instant,
     limit: Duration,
@@ -42,18 +39,14 @@ pub(super) async fn await_response<T>(
     Ok(timeout_at(deadline, request).await.map_err(|_| EtcdFailure::Timeout(limit))??)
 }
 
-/// The known facts about the server, for errors.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct EtcdPeer<'a> {
-    /// A description of the certificates in use, or `None` without TLS.
     pub(super) tls: Option<&'a str>,
     /// The user whose password was sent; `None` if no credentials are configured.
     pub(super) user: Option<&'a str>,
-    /// True if the server has responded on this connection.
     pub(super) has_answered: bool,
 }
 
-/// The class of a failure, with its text.
 #[derive(Debug, PartialEq, Eq)]
 enum FailureKind {
     Unreachable(String),
@@ -64,7 +57,6 @@ enum FailureKind {
 use FailureKind::{Other, Refused, Unreachable};
 
 impl EtcdFailure {
-    /// Returns true if the connection can no longer be used.
     pub(super) fn breaks_connection(&self) -> bool {
         match self {
             EtcdFailure::Connect(_) | EtcdFailure::Timeout(_) => true,
@@ -73,7 +65,7 @@ impl EtcdFailure {
         }
     }
 
-    /// Returns true if the server cannot have received the request, and false if the server may have received it.
+    /// Returns true if the server cannot have received the request.
     pub(super) fn was_not_sent(&self) -> bool {
         match self {
             EtcdFailure::Connect(_) => true,
@@ -82,8 +74,7 @@ impl EtcdFailure {
         }
     }
 
-    /// Converts the failure of a request into the error for the store's caller. `datastore` names the cluster or the
-    /// endpoint.
+    /// Converts the failure of a request. `datastore` names the cluster or the endpoint.
     pub(super) fn to_store_error(&self, datastore: String, peer: &EtcdPeer<'_>, is_write: bool) -> StoreError {
         let outcome_unknown = is_write && !self.was_not_sent();
         match self.classify(peer, is_write) {
@@ -106,8 +97,7 @@ impl EtcdFailure {
     }
 }
 
-/// Returns the error for a cluster none of whose endpoints accepted a connection: the first failure that is not an
-/// unreachable endpoint, or else an error with the failure of each endpoint.
+/// Returns the error for a cluster none of whose endpoints accepted a connection.
 pub(super) fn connect_failures_to_store_error(failures: &[(String, EtcdFailure)], peer: &EtcdPeer<'_>) -> StoreError {
     let mut reasons = Vec::new();
     for (endpoint, failure) in failures {
@@ -139,9 +129,8 @@ fn classify_transport(text: String, peer: &EtcdPeer<'_>, is_connected: bool, is_
     if !is_connected || peer.has_answered {
         return Unreachable(text);
     }
-    // The server closed the connection before its first response. In TLS 1.3 a server rejects a client certificate like
-    // this: the alert comes after the client's handshake is done, and is lost if it crosses the first request. A write
-    // may have been received.
+    // In TLS 1.3 a server rejects a client certificate like this: the alert comes after the client's handshake is done,
+    // and is lost if it crosses the first request. A write may have been received.
     match peer.tls {
         None => Unreachable(format!("{text}; if the server requires TLS, write https:// in etcd_endpoints")),
         Some(_) if is_write => Unreachable(format!("{text}; check that etcd accepts the client certificate ({tls})")),
@@ -152,7 +141,6 @@ fn classify_transport(text: String, peer: &EtcdPeer<'_>, is_connected: bool, is_
     }
 }
 
-/// Classifies an error that the server returned.
 fn classify_status(status: &Status, user: Option<&str>) -> FailureKind {
     let message = status.message();
     let with_user = || match user {

@@ -1,8 +1,7 @@
 //! etcd version 3 as a datastore.
 //!
 //! A read batch is one transaction for every 128 ranges, and a list of writes is one transaction that compares
-//! revisions. Each transaction takes one round trip. The first request opens the connection, to the first endpoint that
-//! responds, and later requests use the same connection until it breaks.
+//! revisions.
 //!
 //! Read `store` first, then `txn` and `connection`, then `watch`.
 

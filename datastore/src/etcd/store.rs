@@ -34,20 +34,18 @@ impl Etcd {
         Ok(Etcd { connection, deadline, requests: AtomicU64::new(0) })
     }
 
-    /// Returns the number of transactions and authentications sent so far, without compactions and without the
-    /// connections of watches.
+    /// Returns the number of transactions and authentications sent so far, without those of watches.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed) + self.connection.authentications.load(Ordering::Relaxed)
     }
 
-    /// Returns the source of a watch of one kind. The source has its own connection, so the watch neither delays nor
-    /// breaks other requests.
+    /// Returns the source of a watch. It has its own connection, so the watch neither delays nor breaks other requests.
     pub fn source<K: Kind>(&self, select: &K::Select) -> EtcdSource<K> {
         EtcdSource::new(self.connection.for_watches(), self.deadline.limit(), K::prefix(select))
     }
 
-    /// Reads ranges in one request per [`MAX_OPS`](txn::MAX_OPS) ranges. Later requests read at the revision of the
-    /// first response, so that all ranges come from one snapshot.
+    /// Reads ranges in parts. Later parts are read at the revision of the first, so that all ranges come from one
+    /// snapshot.
     pub(crate) async fn read_ranges(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
         let mut answers = Vec::with_capacity(ranges.len());
         let mut snapshot = None;
@@ -59,8 +57,8 @@ impl Etcd {
         Ok(answers)
     }
 
-    /// Sends one transaction within the deadline. A read whose connection fails is repeated at the next endpoint, so
-    /// each attempt gets only a share of the time. A write is repeated only if it cannot have been sent.
+    /// Sends one transaction within the deadline. A read may be repeated at another endpoint, a write only if it cannot
+    /// have been sent.
     pub(super) async fn transact(&self, transaction: Txn, kind: RequestKind) -> Result<TxnResponse, StoreError> {
         let deadline = self.deadline.expiry(Instant::now());
         for attempts in (1..=self.connection.endpoint_count()).rev() {
@@ -87,7 +85,6 @@ impl Etcd {
                 return Err(error);
             }
         }
-        // Unreachable: the last iteration returns, and a configuration has at least one endpoint.
         Err(StoreError::Other("no etcd endpoints specified".into()))
     }
 }
@@ -107,7 +104,7 @@ impl Store for Etcd {
     async fn survey(&self, survey: &Survey, on_block: &mut (dyn FnMut(ListedBlock) + Send)) -> Result<(), StoreError> {
         for range in survey.ranges() {
             let (mut size, mut after) = (PageSize::default(), None::<Vec<u8>>);
-            // The pages are not read as one snapshot, so etcd need not keep old revisions for this survey.
+            // The pages are not one snapshot, so etcd need not keep old revisions for this survey.
             loop {
                 let page = txn::read_page(&range, after.as_deref(), size.get());
                 let (pairs, has_more) = txn::page_pairs(&self.transact(page, RequestKind::Read).await?)?;

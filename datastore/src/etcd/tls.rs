@@ -5,8 +5,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use crate::config::{ConfigError, Pem, TlsConfig};
 
-/// Loads the configured certificates and keys. Fails if a file cannot be read, or if a text has no PEM block of the
-/// right kind. The content of the blocks is not checked here.
+/// Loads the configured certificates and keys. The content of the PEM blocks is not checked here.
 pub(super) fn load(config: &TlsConfig) -> Result<ClientTlsConfig, ConfigError> {
     let tls = match &config.ca_certificates {
         Some(pem) => ClientTlsConfig::new().ca_certificates([Certificate::from_pem(read(pem, "CERTIFICATE")?)]),
@@ -18,7 +17,6 @@ pub(super) fn load(config: &TlsConfig) -> Result<ClientTlsConfig, ConfigError> {
     })
 }
 
-/// Describes the certificates in use, for errors of a handshake.
 pub(super) fn describe(config: &TlsConfig) -> String {
     let ca_certificates = match &config.ca_certificates {
         Some(pem) => format!("CA certificates from {pem}"),
@@ -47,7 +45,6 @@ fn read(pem: &Pem, label: &str) -> Result<Vec<u8>, ConfigError> {
     Err(refuse(format!("{place} holds no PEM block `-----BEGIN ... {label}-----`")))
 }
 
-/// Returns PEM unchanged, and decodes any other text as base64 of PEM.
 fn decode_inline(text: &str) -> Result<Vec<u8>, &'static str> {
     if text.contains("-----BEGIN") {
         return Ok(text.as_bytes().to_vec());

@@ -12,7 +12,6 @@ pub(super) const MAX_OPS: usize = 128;
 
 // === reads ===
 
-/// Returns a transaction that reads all ranges, at `revision` or at the latest revision.
 pub(super) fn read_ranges(ranges: &[Range], revision: Option<i64>) -> Txn {
     let operations: Vec<TxnOp> = ranges.iter().map(|range| get(range, revision)).collect();
     Txn::new().and_then(operations)
@@ -32,8 +31,8 @@ fn get(range: &Range, revision: Option<i64>) -> TxnOp {
     TxnOp::get(range.path.as_bytes(), Some(options))
 }
 
-/// Returns a transaction that reads at most `limit` pairs, in path order, of the prefix `range`. With `after`, reads
-/// only pairs whose path sorts after `after`.
+/// Returns a transaction that reads at most `limit` pairs of the prefix `range`, in path order, after the path `after`
+/// if it is given.
 pub(super) fn read_page(range: &Range, after: Option<&[u8]>, limit: usize) -> Txn {
     let (begin, mut options) = page_range(&range.path, after, limit);
     if range.keys_only {
@@ -42,20 +41,17 @@ pub(super) fn read_page(range: &Range, after: Option<&[u8]>, limit: usize) -> Tx
     Txn::new().and_then([TxnOp::get(begin, Some(options))])
 }
 
-/// Returns the first key and the options of a read of at most `limit` pairs, in path order, whose path begins with
-/// `prefix`. With `after`, reads only pairs whose path sorts after `after`.
+/// Returns the first key and the options of a read of one page.
 pub(super) fn page_range(prefix: &str, after: Option<&[u8]>, limit: usize) -> (Vec<u8>, GetOptions) {
     let begin = after.map_or_else(|| prefix.as_bytes().to_vec(), |after| [after, &[0]].concat());
     (begin, GetOptions::new().with_range(range_end(prefix)).with_limit(limit as i64))
 }
 
-/// Returns the first path that sorts after all paths with `prefix`. If there is none, returns a zero byte, which means
-/// the end of all keys to etcd.
+/// Returns the first path that sorts after all paths with `prefix`, or a zero byte, etcd's end of all keys.
 pub(super) fn range_end(prefix: &str) -> Vec<u8> {
     end_of_prefix(prefix).map_or_else(|| vec![0], String::into_bytes)
 }
 
-/// Returns the number of bytes of the pairs' keys and values.
 pub(super) fn byte_size(pairs: &[KeyValue]) -> usize {
     pairs.iter().map(|pair| pair.key().len() + pair.value().len()).sum()
 }
@@ -68,7 +64,7 @@ pub(super) fn page_pairs(response: &TxnResponse) -> Result<(Vec<KeyValue>, bool)
     }
 }
 
-/// Returns the pairs of each range. A path that is not UTF-8 is not Calico's and is omitted.
+/// A path that is not UTF-8 is not Calico's and is omitted.
 pub(super) fn decode_ranges(response: &TxnResponse) -> Result<Vec<Vec<RawEntry>>, StoreError> {
     let entries = |operation: TxnOpResponse| match operation {
         TxnOpResponse::Get(mut range) => Ok(range.take_kvs().into_iter().filter_map(raw_entry).collect()),
@@ -137,7 +133,7 @@ fn write_operation(write: &Write) -> TxnOp {
     }
 }
 
-/// Returns the error of the first write whose condition did not hold, from the keys that the failed transaction read.
+/// Returns the error of the first write whose condition did not hold.
 pub(super) fn failed_transaction_error(writes: &[Write], response: &TxnResponse) -> WriteError {
     let (index, cause) = match stored_revisions(response) {
         Ok(stored) => {
@@ -150,7 +146,6 @@ pub(super) fn failed_transaction_error(writes: &[Write], response: &TxnResponse)
     WriteError { index, applied: 0, cause }
 }
 
-/// Returns the revision of each write's key, or `None` for a missing key.
 fn stored_revisions(response: &TxnResponse) -> Result<Vec<Option<i64>>, StoreError> {
     let revision = |operation: TxnOpResponse| match operation {
         TxnOpResponse::Get(range) => Ok(range.kvs().first().map(KeyValue::mod_revision)),
@@ -159,8 +154,7 @@ fn stored_revisions(response: &TxnResponse) -> Result<Vec<Option<i64>>, StoreErr
     response.op_responses().into_iter().map(revision).collect()
 }
 
-/// Returns the error if the condition of `write` does not hold for the stored revision, and `None` if the condition
-/// holds. `stored` is `None` for a missing key.
+/// Returns the error of a condition that does not hold. `stored` is `None` for a missing key.
 fn failed_condition(write: &Write, stored: Option<i64>) -> Option<StoreError> {
     let key = write.key.clone();
     match (&write.op, stored) {

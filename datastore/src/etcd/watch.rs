@@ -25,7 +25,7 @@ pub struct EtcdSource<K> {
 /// The position of a page in a list.
 #[derive(Debug, Clone)]
 pub struct PageToken {
-    /// The revision of the first page, so that all pages come from one snapshot.
+    /// All pages are read at this revision, as one snapshot.
     revision: i64,
     /// The last path of the previous page.
     after: Vec<u8>,
@@ -36,8 +36,7 @@ impl<K> EtcdSource<K> {
         EtcdSource { connection, deadline, prefix, page: PageSize::default(), watch: None, kind: PhantomData }
     }
 
-    /// Ends the watch, and switches to another member if the connection failed. Returns the failure for the
-    /// watcher.
+    /// Ends the watch, and switches to another member if the connection failed.
     async fn end_watch(&mut self, failure: &EtcdFailure) -> WatchFailure {
         self.watch = None;
         let error = self.connection.handle_failure(failure, false).await;
@@ -50,8 +49,6 @@ impl<K> EtcdSource<K> {
     }
 }
 
-/// Converts an error for the watcher. etcd never reports a kind as missing; a kind without objects is an empty
-/// list.
 fn watch_failure(error: &StoreError) -> WatchFailure {
     match error {
         StoreError::Unavailable { .. } => WatchFailure::lost(error.to_string()),
@@ -63,7 +60,6 @@ impl<K: Kind> WatchSource for EtcdSource<K> {
     type Value = Entry<K>;
     type Key = K::Key;
     type Token = PageToken;
-    /// A revision of the whole store.
     type Position = i64;
 
     /// etcd reports progress every ten minutes, and pings detect a dead connection earlier.
@@ -141,22 +137,19 @@ impl<K: Kind> WatchSource for EtcdSource<K> {
                     EventType::Delete => Some(ObjectChange::Delete(K::parse_path(pair.key_str().ok()?)?)),
                 }
             });
-            // etcd sends all events of a revision together. The header has the revision at the time of sending, and
-            // further events up to that revision may follow. The position is therefore that of the last event, if there
-            // is one.
+            // etcd sends all events of a revision together, but further events up to the header's revision may follow.
+            // The position is therefore that of the last event, if there is one.
             let last = response.events().last().and_then(|event| event.kv()).map(KeyValue::mod_revision);
             return Ok(Some(WatchStep { changes: changes.collect(), position: last.unwrap_or(position) }));
         }
     }
 }
 
-/// Returns the change for a stored pair, or `None` if the path does not belong to the kind.
 fn decode_pair<K: Kind>(pair: KeyValue) -> Option<ObjectChange<Entry<K>, K::Key>> {
     let raw = txn::raw_entry(pair)?;
     ObjectChange::decode(&raw, &raw.path)
 }
 
-/// Returns the failure for a watch that the server canceled without ending the stream.
 fn cancellation(response: &WatchResponse) -> WatchFailure {
     let reason = response.cancel_reason();
     if response.compact_revision() != 0 {

@@ -8,7 +8,6 @@ use libcalico::store::{RawEntry, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// The prefix of all of Calico's pairs.
 pub(super) const ROOT: &str = "/calico/";
 const FORMAT: &str = "calico-export";
 const VERSION: u32 = 1;
@@ -35,7 +34,7 @@ struct Line<'a> {
 /// An export or import that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
-    /// The datastore failed. Completed writes of an import stay; another import counts their pairs as unchanged.
+    /// The datastore failed. Completed writes of an import stay.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Reading or writing the text failed.
@@ -79,7 +78,6 @@ pub enum TransferError {
     },
 }
 
-/// The reason why a line is not a valid pair of an export.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum LineError {
     #[error("{0}")]
@@ -94,7 +92,7 @@ enum LineError {
     Duplicate(String),
 }
 
-/// Parses an export. Returns the value of each path in the export.
+/// Returns the value of each path in the export.
 pub(super) fn parse(mut input: impl BufRead) -> Result<BTreeMap<String, Vec<u8>>, TransferError> {
     let mut line = String::new();
     input.read_line(&mut line)?;
@@ -142,12 +140,10 @@ fn parse_line(line: &str) -> Result<(String, Vec<u8>), LineError> {
     Ok((line.key, value))
 }
 
-/// Writes the header of an export of `pairs` pairs.
 pub(super) fn write_header(out: &mut impl io::Write, pairs: usize) -> io::Result<()> {
     write_line(out, &Header { format: FORMAT.into(), version: VERSION, pairs })
 }
 
-/// Writes the line of a pair.
 pub(super) fn write_pair(out: &mut impl io::Write, pair: &RawEntry) -> io::Result<()> {
     write_line(out, &encode(pair))
 }
@@ -162,8 +158,7 @@ fn encode(pair: &RawEntry) -> Line<'_> {
     let Ok(text) = str::from_utf8(&pair.value) else {
         return Line { base64: Some(BASE64.encode(&pair.value)), ..empty };
     };
-    // JSON surrounded by white space would lose the white space, a line break would end the line, and `null` would
-    // decode as an absent key.
+    // JSON with white space around it would lose the white space, and `null` would decode as an absent key.
     let survives = |raw: &RawValue| raw.get().len() == text.len() && text != "null" && !text.contains(['\n', '\r']);
     match serde_json::from_str::<&RawValue>(text) {
         Ok(raw) if survives(raw) => Line { value: Some(raw), ..empty },

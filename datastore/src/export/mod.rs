@@ -1,7 +1,7 @@
 //! Export and import: all pairs of a datastore as text, with the values byte for byte.
 //!
-//! The text is JSON Lines. The first line names the format and the number of pairs, so that a truncated file is
-//! detected. Each other line is one pair:
+//! The text is JSON Lines. The number of pairs in the first line shows if the file is truncated. Each other line is one
+//! pair:
 //!
 //! ```text
 //! {"format":"calico-export","version":1,"pairs":2}
@@ -9,8 +9,8 @@
 //! {"key":"/calico/v1/Ready","text":"true\n"}
 //! ```
 //!
-//! `value` contains the stored bytes unchanged. A stored value becomes `text` if it is not JSON on a single line, is
-//! `null`, or has white space around the JSON. A value that is not UTF-8 becomes `base64`.
+//! `value` contains stored JSON byte for byte. A value that this would not preserve becomes `text`, or `base64` if it
+//! is not UTF-8.
 
 mod format;
 
@@ -24,11 +24,10 @@ use crate::datastore::Datastore;
 pub use format::TransferError;
 use format::{ROOT, parse, write_header, write_pair};
 
-/// Limits of one transaction of an import: fewer operations than the 128 of etcd, and far fewer bytes than its 1.5 MiB.
-/// A single larger pair is a transaction of its own.
+/// Limits of one transaction of an import, below etcd's 128 operations and 1.5 MiB. A single larger pair is a
+/// transaction of its own.
 const BATCH_PAIRS: usize = 100;
 const BATCH_BYTES: usize = 512 * 1024;
-/// Maximum number of paths in an error.
 const MAX_NAMED_PATHS: usize = 5;
 
 /// The treatment of pairs that already exist in the datastore.
@@ -68,9 +67,8 @@ pub async fn export(
     Ok(pairs.len())
 }
 
-/// Imports an export. Reads and compares all pairs before the first write. In a datastore that contains only the
-/// initial objects, values are replaced regardless of `on_existing`. Calls `progress` with the number of finished pairs
-/// and of all pairs.
+/// Imports an export. Reads and compares all pairs before the first write. Calls `progress` with the number of finished
+/// pairs and of all pairs.
 pub async fn import(
     store: &Datastore,
     input: impl BufRead,
@@ -126,7 +124,6 @@ fn write(path: String, op: WriteOp) -> Write {
     Write { kind: "", key: path.clone(), path, op }
 }
 
-/// Splits the writes into transactions.
 fn split_batches(writes: &[Write]) -> impl Iterator<Item = &[Write]> {
     let mut rest = writes;
     std::iter::from_fn(move || {

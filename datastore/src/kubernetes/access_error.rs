@@ -2,14 +2,13 @@
 
 use kube::config::InClusterError;
 
-/// A reason why no request can be sent to the API server. The text names the setting to change, and contains no token
-/// and no key.
+/// A reason why no request can be sent to the API server. The text contains no token and no key.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// A kubeconfig that cannot be read, parsed, merged or used.
     #[error("kubeconfig {place}: {reason}")]
     Kubeconfig {
-        /// The path of the file, or the paths of all files if the problem concerns the merged kubeconfig.
+        /// The path of the file, or the paths of several files.
         place: String,
         /// The position of a syntax error, or the cause of another error.
         reason: String,

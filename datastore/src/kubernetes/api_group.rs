@@ -1,5 +1,4 @@
-//! [`ApiGroupResolver`]: the API group in which this process accesses the API server, and the check that the group is
-//! still the right one (DS-22).
+//! [`ApiGroupResolver`]: the API group in which this process accesses the API server (DS-22).
 
 use std::sync::Arc;
 
@@ -24,13 +23,12 @@ pub(super) struct ApiGroupResolver {
     resolved: Mutex<Option<ResolvedGroup>>,
 }
 
-/// The API group that this process uses, with the codec for it.
 #[derive(Debug, Clone)]
 pub(super) struct ResolvedGroup {
     pub(super) codec: Codec,
-    /// True if the group comes from the cache file, which an earlier process wrote. Another group may be right by now.
+    /// True if an earlier process cached the group. Another group may be right by now.
     pub(super) from_cache: bool,
-    /// The result of the check that a cached v3 is still the right group, once a read has needed it.
+    /// The result of the check that a cached v3 is still the right group, if a read has needed it.
     is_v3: Arc<OnceCell<bool>>,
 }
 
@@ -40,8 +38,7 @@ impl ApiGroupResolver {
         ApiGroupResolver { client, group, cache, interface_prefix, resolved: Mutex::default() }
     }
 
-    /// Returns the group without checking a cached one. Call [`verify`](Self::verify) together with the first
-    /// request.
+    /// Returns the group without checking a cached one. Call [`verify`](Self::verify) together with the first request.
     pub(super) async fn resolve(&self) -> Result<ResolvedGroup, StoreError> {
         let mut slot = self.resolved.lock().await;
         match &*slot {
@@ -50,7 +47,7 @@ impl ApiGroupResolver {
         }
     }
 
-    /// Returns the group after checking it. Discards a cached group that is wrong, and determines the group again.
+    /// Returns the group after checking it, or determines it again if the cached group is wrong.
     pub(super) async fn resolve_verified(&self) -> Result<ResolvedGroup, StoreError> {
         loop {
             let resolved = self.resolve().await?;
@@ -61,8 +58,8 @@ impl ApiGroupResolver {
         }
     }
 
-    /// Returns false if the group is a cached v3 that is no longer right, and true in all other cases. Sends requests
-    /// only for a cached v3: the responses of other requests reveal a wrong v1, but not a wrong v3.
+    /// Returns false if the group is a cached v3 that is no longer right. A cached v1 is not checked, because other
+    /// responses reveal a wrong v1.
     pub(super) async fn verify(&self, resolved: &ResolvedGroup) -> Result<bool, StoreError> {
         if !resolved.from_cache || resolved.codec.group() != ApiGroup::V3 {
             return Ok(true);
@@ -77,7 +74,7 @@ impl ApiGroupResolver {
     }
 
     /// Returns true if upstream's migration has opened v3 while this process uses v1. Call this after finding the
-    /// ClusterInformation of v1 locked or missing. Returns false if this process uses v3.
+    /// ClusterInformation of v1 locked or missing.
     pub(super) async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
         match self.resolve().await?.codec.group() {
             ApiGroup::CrdV1 => self.to_store_error(migration::is_v3_open(&self.client).await).await,
@@ -85,7 +82,6 @@ impl ApiGroupResolver {
         }
     }
 
-    /// Uses v3 from now on, and caches it for later processes.
     pub(super) async fn switch_to_v3(&self) -> Result<(), StoreError> {
         let server = self.to_store_error(self.client.url().await).await?;
         self.cache.store(&server, ApiGroup::V3);
@@ -100,7 +96,6 @@ impl ApiGroupResolver {
         }
     }
 
-    /// Determines the group from the settings, from the cache, or by discovery.
     async fn determine(&self) -> Result<ResolvedGroup, StoreError> {
         if let Some(group) = self.group {
             return Ok(self.resolved_group(group, false));
@@ -122,8 +117,6 @@ impl ApiGroupResolver {
         ResolvedGroup { codec, from_cache, is_v3: Arc::default() }
     }
 
-    /// Discards the group if it came from the cache, so that the next request discovers it. Of several concurrent
-    /// requests, only the first has this effect.
     pub(super) async fn discard_cached(&self) {
         let mut slot = self.resolved.lock().await;
         if slot.as_ref().is_some_and(|resolved| resolved.from_cache) {

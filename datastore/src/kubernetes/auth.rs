@@ -1,5 +1,4 @@
-//! [`AuthHeader`]: the token, or the user name and password, of each request, and the place where the credentials are
-//! configured, for errors.
+//! [`AuthHeader`]: the token, or the user name and password, of each request.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,9 +21,9 @@ const MAX_TOKEN_AGE: Duration = Duration::from_secs(50);
 /// The token, or the user name and password, of each request. Clones share the token that was read last.
 #[derive(Clone)]
 pub(super) struct AuthHeader {
-    /// Descriptions of the credentials for errors, such as `the token in FILE`. Includes the client certificate.
+    /// Descriptions of all credentials for errors, such as `the token in FILE`.
     credentials: Vec<String>,
-    /// The place in which credentials could be configured, for the error if there are none.
+    /// The place in which credentials could be configured, for errors.
     place: String,
     header: HeaderSource,
 }
@@ -44,11 +43,10 @@ struct TokenFile {
 }
 
 impl AuthHeader {
-    /// Returns the credentials that `info` configures. `place` names the file that contains them, for errors. If
-    /// `overrides` has a token, errors about the token name that setting instead.
+    /// Returns the credentials that `info` configures. `place` names the file that contains them, for errors.
     ///
-    /// As in client-go, a token file takes precedence over a token: if both are configured, the file is the one that is
-    /// renewed. The token is used if the file is unreadable or has no valid token.
+    /// As in client-go, a token file takes precedence over a token, because only the file is renewed. The token is used
+    /// if the file is unreadable or has no valid token.
     pub(super) fn new(info: &AuthInfo, place: &str, overrides: &Overrides) -> Result<AuthHeader, AccessError> {
         let token = info.token.as_ref().map(|token| token.expose_secret().trim()).filter(|token| !token.is_empty());
         let token_place = if overrides.token.is_some() { "policy.k8s_auth_token" } else { place };
@@ -74,8 +72,7 @@ impl AuthHeader {
         Ok(AuthHeader { credentials: source.into_iter().chain(certificate).collect(), place: place.into(), header })
     }
 
-    /// Adds the token, or the user name and password, to a request. Without such credentials, returns the request
-    /// unchanged.
+    /// Adds the token, or the user name and password, if there is one.
     pub(super) fn authenticate<B>(&self, mut request: Request<B>) -> Request<B> {
         let header = match &self.header {
             HeaderSource::None => return request,
@@ -86,7 +83,7 @@ impl AuthHeader {
         request
     }
 
-    /// Describes the credentials that the server rejected, or says that there are none.
+    /// Describes the credentials that the server rejected.
     pub(super) fn describe_rejected(&self) -> String {
         match self.credentials.as_slice() {
             [] => format!("{} has neither token nor client certificate, and none was sent", self.place),
@@ -105,8 +102,8 @@ impl TokenFile {
         Ok(TokenFile { path: path.into(), header, read_at: Instant::now() })
     }
 
-    /// Returns the header with the present token. Reads the file again after [`MAX_TOKEN_AGE`]. As in client-go, the
-    /// previous token stays in use if the file is missing or has no valid token.
+    /// Returns the header with the present token. As in client-go, the previous token stays in use if the file is
+    /// missing or has no valid token.
     fn read_latest(&mut self) -> HeaderValue {
         if self.read_at.elapsed() >= MAX_TOKEN_AGE {
             match TokenFile::read(&self.path) {
@@ -125,8 +122,7 @@ fn token_error(place: &str, reason: &impl ToString) -> AccessError {
     AccessError::Token { place: place.into(), reason: reason.to_string() }
 }
 
-/// Returns the header of a bearer token. Rejects an empty token, and a token with characters that are not visible
-/// ASCII, because such characters could end or change the header.
+/// Returns the header of a bearer token. Rejects characters that could end or change the header.
 fn build_bearer(place: &str, token: &str) -> Result<HeaderValue, AccessError> {
     if token.is_empty() {
         return Err(token_error(place, &"the token is empty"));

@@ -1,15 +1,12 @@
-//! Determines the API group of Calico's custom resources (DS-22): configured, cached in a file, or discovered by
-//! requests.
+//! Determines the API group of Calico's custom resources (DS-22).
 //!
 //! Upstream discovers the group in each process, and uses `crd.projectcalico.org/v1` if the discovery fails. Two
 //! plugins of one node could then write to different groups. Here a failed discovery is an error.
 //!
 //! A cached group must not violate the rule that v3 is used only if v1 does not exist. Otherwise nodes with a cached
-//! group and nodes that discover the group would assign the same addresses. A cached v1 needs no check: while the API
-//! server serves v1, v1 is right, and afterwards the responses show that the group is missing. A cached v3 needs a
-//! check: the API server still serves v3 after v1 was added, and another cluster behind the same URL may serve v3 from
-//! objects in v1, by Calico's API server. Thus a process with a cached v3 looks up v1 in parallel with its first reads.
-//! If v1 does not exist, that costs one more request, but no additional round trip.
+//! group and nodes that discover the group would assign the same addresses. A cached v1 needs no check, because
+//! responses show if v1 is missing. A cached v3 needs a check: the API server still serves v3 after v1 was added. Thus
+//! a process with a cached v3 looks up v1 in parallel with its first reads.
 //!
 //! The rule has one exception: v3 is used if upstream's migration has opened v3 while v1 still exists, see
 //! [`migration`].
@@ -30,20 +27,17 @@ use super::request::ApiRequest;
 const V1_GROUP: &str = "crd.projectcalico.org";
 const V3_GROUP: &str = "projectcalico.org";
 
-/// The API group that an earlier process stored.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct CachedGroup {
-    /// The URL of the API server.
     server: String,
     group: String,
 }
 
-/// The file that caches the group of one API server. `None` in a long-running process, which caches nothing.
+/// The file that caches the group of one API server; `None` caches nothing.
 #[derive(Debug)]
 pub(super) struct GroupCache {
     file: Option<PathBuf>,
-    /// True from the time at which the cached group proves wrong, even if the file cannot be removed, until another
-    /// group is stored.
+    /// True if the cached group proved wrong, even if the file cannot be removed.
     invalid: AtomicBool,
 }
 
@@ -52,7 +46,7 @@ impl GroupCache {
         GroupCache { file, invalid: AtomicBool::new(false) }
     }
 
-    /// Returns the cached group, or `None` if there is none, or if it belongs to another server or proved wrong.
+    /// Returns `None` if no group is cached for this server, or if it proved wrong.
     pub(super) fn load(&self, server: &str) -> Option<ApiGroup> {
         if self.invalid.load(Ordering::Relaxed) {
             return None;
@@ -62,8 +56,7 @@ impl GroupCache {
         groups.find(|group| group.api_version() == cached.group)
     }
 
-    /// Caches the group. Does nothing without a file. If the file cannot be written, later processes determine the
-    /// group themselves.
+    /// Caches the group. If the file cannot be written, later processes determine the group themselves.
     pub(super) fn store(&self, server: &str, group: ApiGroup) {
         let Some(file) = &self.file else { return };
         let cached = CachedGroup { server: server.into(), group: group.api_version().into() };
@@ -78,15 +71,13 @@ impl GroupCache {
         }
     }
 
-    /// Discards the cached group, which proved wrong.
     pub(super) fn invalidate(&self) {
         self.invalid.store(true, Ordering::Relaxed);
         let _ = self.file.as_ref().map(fs::remove_file);
     }
 }
 
-/// Writes the file in place and without syncing it. After a power failure, or during a concurrent write, a reader may
-/// find no file or incomplete JSON, and then asks the API server.
+/// Writes the file without syncing it. A reader of incomplete JSON asks the API server.
 fn write_cache(file: &Path, cached: &CachedGroup) -> std::io::Result<()> {
     let directory = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(directory)?;
@@ -102,8 +93,7 @@ pub(super) async fn discover_group(client: &ApiClient) -> Result<ApiGroup, Reque
     })
 }
 
-/// Returns true if v3 is the right group for this process, which is the case without v1 and after upstream's migration.
-/// The API server must serve v3.
+/// Returns true if v3 is the right group for this process. The API server must serve v3.
 pub(super) async fn is_v3(client: &ApiClient) -> Result<bool, RequestError> {
     match client.send(&ApiRequest::get(format!("/apis/{V1_GROUP}"))).await {
         Ok(_) => migration::has_migrated_to_v3(client).await,
@@ -112,7 +102,7 @@ pub(super) async fn is_v3(client: &ApiClient) -> Result<bool, RequestError> {
     }
 }
 
-/// Returns true if the API server's discovery does not list the kind `resource`.
+/// Returns true if the API server's discovery does not list the kind.
 pub(super) async fn lacks_kind(client: &ApiClient, resource: Resource) -> Result<bool, RequestError> {
     // Every API server serves the core group.
     let Some((group, _)) = resource.api_version.split_once('/') else { return Ok(false) };
@@ -183,7 +173,7 @@ mod tests {
             fs::write(dir.path().join("state/api-group"), &whole[..cut]).unwrap();
             assert_eq!(cache.load("https://a"), None);
         }
-        // A file as two concurrent writers may leave it.
+        // Two concurrent writers may leave such a file.
         fs::write(dir.path().join("state/api-group"), [&whole[..], b"}"].concat()).unwrap();
         assert_eq!(cache.load("https://a"), None);
         cache.store("https://a", ApiGroup::CrdV1);

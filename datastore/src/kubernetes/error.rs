@@ -10,25 +10,23 @@ use libcalico::store::StoreError;
 use super::transport::TransportError;
 use crate::error::{causes, describe_error_chain};
 
-/// Upper limit of the delay in a `Retry-After` header. It exceeds every deadline, so a request that would have to wait
-/// for so long fails.
+/// Upper limit of the delay in a `Retry-After` header. It exceeds every deadline, so a request with this delay fails.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// Maximum length, in characters, of the quotation of a response that is not a `Status`.
 const MAX_QUOTE_LENGTH: usize = 200;
 
-/// A request that failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestError {
     /// A response with an error status, from the API server or from a proxy.
     #[error("{0}")]
     Refused(Box<ApiStatusError>),
-    /// The settings name no usable API server or no usable credentials. No request was sent.
+    /// No request was sent.
     #[error("{0}")]
     NoAccess(String),
     /// The request was not sent, for example because there was no connection.
     #[error("{0}")]
     NotSent(String),
-    /// The request may have been sent, and no complete response arrived, so the request may have been executed.
+    /// The request may have been sent and executed, but no complete response arrived.
     #[error("{0}")]
     NoResponse(String),
     /// The API server has no definitions of Calico's objects.
@@ -39,19 +37,16 @@ pub(super) enum RequestError {
     Unreadable(String),
 }
 
-/// A response with an error status.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ApiStatusError {
     pub(super) status: Status,
-    /// The delay in the `Retry-After` header, at most one hour; `None` without the header.
     pub(super) retry_after: Option<Duration>,
-    /// A description of the credentials, for the error; empty unless the status is 401.
+    /// A description of the credentials, for the error of a 401.
     pub(super) credential: String,
 }
 
 impl ApiStatusError {
-    /// Parses a response with an error status. A proxy may have sent the response, so the body need not be a `Status`;
-    /// its text is then the message.
+    /// Parses a response with an error status. A proxy may have sent it, so the body need not be a `Status`.
     pub(super) fn parse(code: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
         let mut status: Status = serde_json::from_slice(body).unwrap_or_else(|_| Status {
             message: String::from_utf8_lossy(body).trim().chars().take(MAX_QUOTE_LENGTH).collect(),
@@ -64,8 +59,8 @@ impl ApiStatusError {
         ApiStatusError { status, retry_after, credential: String::new() }
     }
 
-    /// Returns true if the server is busy, starting or stopping. The request was not executed and may succeed later. A
-    /// proxy's own 503, with or without `Retry-After`, does not count, because the request may have been executed.
+    /// Returns true if the server is busy, starting or stopping, and did not execute the request. A proxy's 503 does
+    /// not count, because the request may have been executed.
     pub(super) fn is_busy(&self) -> bool {
         self.status.code == 429 || self.status.code == 503 && self.status.reason == "ServiceUnavailable"
     }
@@ -81,10 +76,9 @@ impl ApiStatusError {
     }
 }
 
-/// Returns the delay that a response's `Retry-After` header asks for, or `None` without that header.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let header = headers.get(RETRY_AFTER)?;
-    // A proxy may send a date. A value that is not a number counts as the API server's minimum of one second.
+    // A proxy may send a date, which counts as the API server's minimum of one second.
     let seconds = header.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
 }
@@ -110,8 +104,7 @@ impl From<kube::Error> for RequestError {
 }
 
 impl RequestError {
-    /// Returns true if a read that the server's cache may serve must be repeated at the server's own storage: the cache
-    /// does not have that revision (400, 410), failed (5xx), or broke off, possibly in the middle of a response. Other
+    /// Returns true if a read that the server's cache may serve must be repeated at the server's own storage. Other
     /// errors are not caused by the cache.
     pub(super) fn is_cache_failure(&self) -> bool {
         match self {

@@ -22,11 +22,11 @@ mod turns;
 mod watch;
 
 pub use access_error::AccessError;
-pub use client::client;
+pub use client::{client, is_allowed};
 pub use migration::{wait_for_changed_group, wait_for_stable_group};
 pub use store::Kubernetes;
 pub use turns::BusyRule;
 pub use watch::{ApiSource, CalicoObjects, CollectionError, Decode};
 
-/// File in which a process that had to discover the API group stores the group for later processes (DS-22).
+/// File that caches the API group for later processes on the node (DS-22).
 pub const API_GROUP_FILE: &str = "/var/lib/calico/api-group.json";

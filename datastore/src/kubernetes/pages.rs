@@ -11,8 +11,8 @@ use super::error::RequestError;
 use super::request::{ApiRequest, Cache};
 use super::streaming::ListReader;
 
-/// Permission to read the first page from the server's cache, however old. The time limit is long, because the cache
-/// returns a large list as a whole.
+/// Permission to read from the server's cache, however old. The time limit is long, because the cache returns a large
+/// list as a whole.
 const ANY_CACHED_VERSION: Cache = Cache { version: 0, time_limit: Duration::from_secs(5) };
 /// Number of objects per page, as in upstream.
 const PAGE_SIZE: usize = 500;
@@ -24,8 +24,7 @@ pub(super) async fn list_all(client: &ApiClient, list: &List, may_lag: bool) -> 
     walk_pages(list, may_lag, |request| async move { client.send(&request).await }).await
 }
 
-/// Passes each object of a list to `on_object` as JSON when the object arrives. Passes some objects twice if a response
-/// breaks off, or if the list's snapshot expires between two pages.
+/// Passes each object of a list to `on_object` as JSON when the object arrives. Some objects may be passed twice.
 pub(super) async fn for_each_object(
     client: &ApiClient,
     list: &List,
@@ -67,8 +66,7 @@ async fn walk_pages<F: Future<Output = Result<Value, RequestError>>>(
     }
 }
 
-/// Takes the objects out of a page. Rejects a response that is not a list of the kind, which would otherwise count as
-/// an empty list.
+/// Takes the objects out of a page. A response that is not a list of the kind must not count as an empty list.
 fn take_items(list: &List, answer: &mut Value) -> Result<Vec<Value>, RequestError> {
     let (kind, plural) = (answer["kind"].as_str().unwrap_or_default().to_owned(), list.resource.plural);
     match answer.get_mut("items").map(Value::take) {
@@ -109,7 +107,6 @@ mod tests {
         List { resource: PODS, namespace: None, label_selector: None, field_selector: None, metadata_only: false }
     }
 
-    /// Returns a page with these objects and the token of the next page.
     fn page(objects: &[u32], token: &str) -> Result<Value, RequestError> {
         Ok(json!({"kind": "PodList", "metadata": {"continue": token}, "items": objects}))
     }
@@ -119,7 +116,6 @@ mod tests {
         Err(RequestError::Refused(Box::new(ApiStatusError::parse(code, b"{}", None))))
     }
 
-    /// Returns the result of a walk over these responses, and the queries of its requests.
     async fn walk_result(
         answers: impl Into<VecDeque<Result<Value, RequestError>>>,
     ) -> (Result<Vec<Value>, RequestError>, Vec<String>) {
@@ -139,7 +135,7 @@ mod tests {
         assert_eq!(queries, ["?limit=500&resourceVersion=0", "?limit=500&continue=x", "?limit=500&continue=y"]);
     }
 
-    /// Objects of two snapshots would be an inconsistent list, and a list without some objects would count as complete.
+    /// A list of two snapshots would be inconsistent.
     #[tokio::test]
     async fn expired_list_position_restarts_as_a_single_unpaged_list() {
         let (objects, queries) = walk_result([page(&[1, 2], "x"), refused(410), page(&[2, 3, 4], "")]).await;

@@ -12,9 +12,8 @@ use super::error::{ApiStatusError, RequestError};
 use super::pages;
 use super::request::{ApiRequest, Cache};
 
-/// Time limit for the API server's cache to reach a revision; the server itself would wait for 3 s. After this time,
-/// the read goes to the server's own storage. The cache may be far behind. The revision may also be that of another
-/// cluster, or of this cluster before it was restored from a backup.
+/// Time limit for the API server's cache to reach a revision; after it, the read goes to the server's own storage. The
+/// cache may be far behind, or the revision may be another cluster's.
 const CACHE_TIME_LIMIT: Duration = Duration::from_secs(1);
 
 /// A query, and the ranges of a batch that it serves.
@@ -23,11 +22,9 @@ pub(super) struct DistinctQuery<'q> {
     freshness: Freshness,
     /// True if only the metadata of an object is needed.
     revision_only: bool,
-    /// Indexes of the ranges in the batch.
     ranges: Vec<usize>,
 }
 
-/// The index of a range in the batch, and the objects of the range.
 pub(super) type DecodedRange = (usize, Vec<DecodedObject>);
 
 impl<'q> DistinctQuery<'q> {
@@ -53,7 +50,6 @@ impl<'q> DistinctQuery<'q> {
         distinct
     }
 
-    /// Decodes the objects for each range.
     pub(super) fn decode(&self, codec: &Codec, ranges: &[Range], objects: Vec<Value>) -> Vec<DecodedRange> {
         let decode = |index: usize, objects: Vec<Value>| {
             let decoded = objects.into_iter().filter_map(|object| codec.decode(&ranges[index], object));
@@ -66,10 +62,9 @@ impl<'q> DistinctQuery<'q> {
         all
     }
 
-    /// Sends the query. Returns its objects, which are none if the requested object is missing. Returns `None` after a
-    /// 404 that is not about the requested object: the kind does not exist, or a proxy sent the 404. The API server's
-    /// cache serves reads that need not be the latest. That saves the round trip to its storage, which is a third of
-    /// the work.
+    /// Returns the objects of the query, which are none if the requested object is missing. Returns `None` after a 404
+    /// that is not about the requested object. The API server's cache serves reads that need not be the latest, to save
+    /// the round trip to its storage.
     pub(super) async fn send(&self, client: &ApiClient) -> Result<Option<Vec<Value>>, StoreError> {
         let may_lag = self.freshness == Freshness::Cached;
         let (outcome, path) = match self.query {
@@ -96,7 +91,7 @@ impl<'q> DistinctQuery<'q> {
     async fn get(&self, client: &ApiClient, path: &str) -> Result<Value, RequestError> {
         let version = match &self.freshness {
             Freshness::Latest => None,
-            // Ignores a revision that is not a number. The API server would report it as an internal error.
+            // The API server would report a revision that is not a number as an internal error.
             Freshness::Since(revision) => revision.resource_version().parse::<u64>().ok(),
             Freshness::Cached => Some(0),
         };
@@ -112,7 +107,6 @@ fn is_absent(refusal: &ApiStatusError, query: &Query) -> bool {
     refusal.status.is_not_found() && refusal.status.details.name == location.name
 }
 
-/// Returns true if the query is about a kind of the API group `group`.
 pub(super) fn is_in_group(group: ApiGroup, query: &Query) -> bool {
     resource_and_path(query).is_some_and(|(resource, _)| resource.api_version == group.api_version())
 }
@@ -125,9 +119,8 @@ fn resource_and_path(query: &Query) -> Option<(Resource, String)> {
     }
 }
 
-/// Verifies by discovery that the API server lacks the kind of a query, such as one of newer definitions or of
-/// KubeVirt. Call this after a 404 that does not name the requested object. Fails if the API server has the kind: then
-/// a proxy sent the 404.
+/// Verifies by discovery that the API server lacks the kind of a query. Call this after a 404 that does not name the
+/// requested object. Fails if the API server has the kind: then a proxy sent the 404.
 pub(super) async fn verify_missing(client: &ApiClient, query: &Query) -> Result<(), StoreError> {
     let Some((resource, path)) = resource_and_path(query) else { return Ok(()) };
     let failure = match discovery::lacks_kind(client, resource).await {

@@ -7,7 +7,6 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::config::Rate;
 
-/// A limiter that delays requests so that they do not exceed a [`Rate`].
 #[derive(Debug)]
 pub(super) struct RateLimiter {
     bucket: Option<TokenBucket>,
@@ -15,12 +14,10 @@ pub(super) struct RateLimiter {
 
 #[derive(Debug)]
 struct TokenBucket {
-    /// The time in which one token is added.
     interval: Duration,
     /// The time in which an empty bucket fills, except for the last token.
     depth: Duration,
-    /// The instant at which the bucket will be full if no more tokens are taken; `None` before the first token is
-    /// taken.
+    /// The instant at which the bucket will be full if no more tokens are taken.
     full_at: Mutex<Option<Instant>>,
 }
 
@@ -33,7 +30,6 @@ impl RateLimiter {
         RateLimiter { bucket }
     }
 
-    /// Waits until one more request may be sent. Without a rate, returns at once.
     pub(super) async fn admit(&self) {
         let Some(bucket) = &self.bucket else { return };
         let now = Instant::now();
@@ -45,7 +41,7 @@ impl RateLimiter {
 }
 
 impl TokenBucket {
-    /// Takes a token. Returns the instant from which the token may be used.
+    /// Returns the instant from which the token may be used.
     fn take(&self, now: Instant) -> Instant {
         let mut full_at = self.full_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let due = full_at.map_or(now, |full_at| full_at.max(now));

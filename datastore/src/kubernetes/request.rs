@@ -1,4 +1,4 @@
-//! [`ApiRequest`]: a request to the API server, and the decoder of its response, which leaves out `managedFields`.
+//! [`ApiRequest`]: a request to the API server, and the decoder of its response.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,37 +18,30 @@ pub(super) const JSON: &str = "application/json";
 /// The media type of only an object's metadata, or of the whole object from a server older than Kubernetes 1.15.
 pub(super) const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
-/// A request to the API server.
 #[derive(Debug, Clone)]
 pub(super) struct ApiRequest {
     pub(super) method: Method,
     /// Path and query, such as `/api/v1/nodes/n1`.
     pub(super) target: String,
-    /// The media type of the response. `None` means only the metadata for a POST, PUT or PATCH, and JSON for other
-    /// methods.
+    /// The media type of the response; `None` means the default of the method.
     pub(super) accept: Option<&'static str>,
-    /// Content type and body.
     pub(super) body: Option<(&'static str, Bytes)>,
-    /// The permission to serve a read from the server's cache; `None` without it.
     pub(super) cache: Option<Cache>,
 }
 
-/// Permission to serve a read from the server's cache. If the cache fails, the read is sent again without this
-/// permission.
+/// Permission to serve a read from the server's cache. If that fails, the read is sent again without this permission.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cache {
     /// The `resourceVersion` that the cache must have reached; 0 for any.
     pub(super) version: u64,
-    /// Time limit of the attempt to read from the cache. Half of the request's time limit applies if that is shorter.
     pub(super) time_limit: Duration,
 }
 
-/// The response to a write.
 #[derive(Deserialize)]
 struct WriteResponse {
     #[serde(default)]
     kind: String,
-    /// A text if the response is a `Status`, as after a DELETE. In any other response, an object or absent.
+    /// A text if the response is a `Status`.
     #[serde(default)]
     status: Value,
     #[serde(default)]
@@ -56,7 +49,6 @@ struct WriteResponse {
 }
 
 impl ApiRequest {
-    /// Creates a read.
     pub(super) fn get(target: impl Into<String>) -> Self {
         ApiRequest { method: Method::GET, target: target.into(), accept: None, body: None, cache: None }
     }
@@ -66,7 +58,6 @@ impl ApiRequest {
         ApiRequest { accept: Some(METADATA), ..ApiRequest::get(target) }
     }
 
-    /// Creates a request whose body is a JSON object.
     pub(super) fn with_json(method: Method, target: impl Into<String>, object: &Value) -> Self {
         let body = Some((JSON, json_bytes(object).into()));
         ApiRequest { method, target: target.into(), accept: None, body, cache: None }
@@ -77,20 +68,18 @@ impl ApiRequest {
         ApiRequest { cache, ..self }
     }
 
-    /// Returns the path and the query to send.
     pub(super) fn url(&self) -> String {
         let Some(Cache { version, .. }) = self.cache else { return self.target.clone() };
         let separator = if self.target.contains('?') { '&' } else { '?' };
         format!("{}{separator}resourceVersion={version}", self.target)
     }
 
-    /// Returns true if the request changes nothing.
     pub(super) fn is_read(&self) -> bool {
         self.method == Method::GET
     }
 
-    /// Returns the requested media type. A write requests only the metadata of the object, because the sender has the
-    /// rest, and this reduces the server's work. A DELETE requests JSON, because the response may not be an object.
+    /// Returns the requested media type. A write requests only the metadata of the object, to reduce the server's work.
+    /// A DELETE requests JSON, because the response may not be an object.
     fn accept(&self) -> &'static str {
         match (self.accept, &self.method) {
             (Some(media_type), _) => media_type,
@@ -99,9 +88,8 @@ impl ApiRequest {
         }
     }
 
-    /// Decodes a successful response. Of a read, returns the object or list. Of a write, returns only the metadata of
-    /// the object, although an older server sends the whole object. Fails if the response to a write is neither the
-    /// written object nor, for a DELETE, a `Status` of success.
+    /// Decodes a successful response. Returns the object or list of a read, and only the metadata of a written object.
+    /// Fails if the response to a write is neither the written object nor, for a DELETE, a `Status` of success.
     pub(super) fn parse(&self, answer: &[u8]) -> serde_json::Result<Value> {
         if self.is_read() {
             return serde_json::from_slice(answer).map(|PrunedObject(object)| object);
@@ -116,8 +104,8 @@ impl ApiRequest {
         Ok(Value::Object(Map::from_iter([("metadata".to_owned(), metadata)])))
     }
 
-    /// Returns true if `metadata` belongs to a stored object with the name in the request; a POST may have any name. A
-    /// proxy between this process and the API server may send another successful response.
+    /// Returns true if `metadata` belongs to the object of the request. A proxy between this process and the API server
+    /// may send another successful response.
     fn is_written_object(&self, metadata: &Value) -> bool {
         let field = |key: &str| metadata[key].as_str().filter(|text| !text.is_empty());
         let path = self.target.split('?').next().unwrap_or_default();
@@ -130,7 +118,6 @@ impl ApiRequest {
         field("resourceVersion").is_some() && field("name").is_some_and(is_named)
     }
 
-    /// Builds the HTTP request.
     pub(super) fn build(&self) -> Result<Request<Body>, RequestError> {
         let mut request = Request::builder().method(&self.method).uri(self.url()).header(ACCEPT, self.accept());
         if let Some((content_type, _)) = &self.body {
@@ -141,7 +128,7 @@ impl ApiRequest {
     }
 }
 
-/// The key of the record of each field's writer. No code here reads that record, and it makes up most of many pods.
+/// The key of the record of each field's writer, which makes up most of many pods.
 const MANAGED_FIELDS: &str = "managedFields";
 
 /// An object, or a list of objects, without the `managedFields` of any object.
@@ -164,7 +151,6 @@ impl<'de> Deserialize<'de> for PrunedMetadata {
     }
 }
 
-/// The part of a response that is being decoded.
 #[derive(Debug, Clone, Copy)]
 enum PrunedPart {
     Object,

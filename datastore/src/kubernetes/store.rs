@@ -1,7 +1,7 @@
 //! [`Kubernetes`]: the API server as a [`Store`].
 //!
-//! The reads of a batch are sent in parallel. Writes are sent one after another. The API server has no transactions, so
-//! each list of writes is ordered such that every state in between is valid (IPAM-221).
+//! Writes are sent one after another. The API server has no transactions, so each list of writes is ordered such that
+//! every state in between is valid (IPAM-221).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,14 +36,12 @@ pub struct Kubernetes {
 }
 
 impl Kubernetes {
-    /// Creates a client. Neither reads files nor sends a request. `cache` is the path of the file that caches the API
-    /// group.
+    /// Creates a client. Sends no request. The file `cache` caches the API group.
     pub fn new(config: &KubernetesConfig, cache: impl Into<PathBuf>) -> Self {
         Self::with_cache(config, ApiClient::new(config), GroupCache::new(Some(cache.into())))
     }
 
-    /// Creates a client for a long-running process. Unless the settings name the API group, the client discovers the
-    /// group once, and does not cache it in a file.
+    /// Creates a client for a long-running process, which caches no API group in a file.
     pub fn long_running(config: &KubernetesConfig) -> Self {
         Self::with_cache(config, ApiClient::long_running(config), GroupCache::new(None))
     }
@@ -53,24 +51,19 @@ impl Kubernetes {
         Kubernetes { group_resolver: ApiGroupResolver::new(config, cache, Arc::clone(&client)), client }
     }
 
-    /// Ends all requests as soon as `patience` has elapsed from now, unless the server has responded to any request by
-    /// then.
     pub(crate) fn expect_first_answer_within(&self, patience: Duration) {
         self.client.deadline.expect_first_answer_within(patience);
     }
 
-    /// Makes requests wait by `rule` while the API server is busy (429).
     pub(crate) fn wait_while_busy(&self, rule: BusyRule) {
         self.client.turns.set_rule(rule);
     }
 
-    /// Returns true if the API server was busy (429), so that a request had to wait or failed. Always false without a
-    /// [`BusyRule`].
     pub(crate) fn was_busy(&self) -> bool {
         self.client.turns.was_busy()
     }
 
-    /// Returns the number of requests sent so far. Requests of watches are not counted.
+    /// Returns the number of requests sent so far, without those of watches.
     pub fn requests(&self) -> u64 {
         self.client.requests()
     }
@@ -80,7 +73,7 @@ impl Kubernetes {
         self.codec().await.map(|codec| codec.group())
     }
 
-    /// Asks the API server for the API group of Calico's objects, regardless of the settings and of the group in use.
+    /// Asks the API server for the API group of Calico's objects, regardless of the group in use.
     pub async fn discover_group(&self) -> Result<ApiGroup, StoreError> {
         self.group_resolver.discover().await
     }
@@ -90,12 +83,10 @@ impl Kubernetes {
         self.group_resolver.group
     }
 
-    /// Returns true if upstream's migration has opened v3 while this process uses v1.
     pub(crate) async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
         self.group_resolver.has_migrated_to_v3().await
     }
 
-    /// Reads and writes in v3 from now on, and caches that group for later processes.
     pub(crate) async fn switch_to_v3(&self) -> Result<(), StoreError> {
         self.group_resolver.switch_to_v3().await
     }
@@ -104,9 +95,8 @@ impl Kubernetes {
         self.group_resolver.resolve_verified().await.map(|resolved| resolved.codec)
     }
 
-    /// Reads `ranges` in the group of `resolved`. Returns `None` if that group comes from the cache and is wrong: its
-    /// check fails, or the API server has none of the requested kinds of the group. Otherwise a missing kind counts as
-    /// empty, because older definitions have fewer kinds.
+    /// Reads `ranges` in the group of `resolved`. Returns `None` if that group comes from the cache and is wrong. A
+    /// missing kind counts as empty, because older definitions have fewer kinds.
     async fn read_with(&self, resolved: &ResolvedGroup, ranges: &[Range]) -> Result<Option<Answers>, StoreError> {
         let codec = &resolved.codec;
         let queries: Vec<Query> = ranges.iter().map(|range| codec.query(range)).collect::<Result<_, _>>()?;
@@ -147,8 +137,7 @@ impl Kubernetes {
         Ok(Some(Answers::new(answers)))
     }
 
-    /// Completes a deletion that another process began (DS-72). Succeeds too if the object has changed or is gone
-    /// meanwhile.
+    /// Completes a deletion that another process began (DS-72). A lost race is success.
     async fn complete_deletion(&self, codec: &Codec, range: &Range, entry: &RawEntry) -> Result<(), StoreError> {
         let (path, op) = (entry.path.clone(), WriteOp::Delete(Some(entry.revision.clone())));
         let write = Write { kind: range.kind, key: path.clone(), path, op };
@@ -189,7 +178,7 @@ impl Store for Kubernetes {
     }
 
     async fn survey(&self, survey: &Survey, on_block: &mut (dyn FnMut(ListedBlock) + Send)) -> Result<(), StoreError> {
-        // The API server cannot select the address family by name, so one list has the blocks of both families.
+        // The API server cannot select the address family, so one list has the blocks of both families.
         let Some(range) = survey.ranges().into_iter().next() else { return Ok(()) };
         let query = self.codec().await?.query(&range)?;
         let Query::List(list) = &query else { return Ok(()) };
@@ -218,9 +207,7 @@ impl Store for Kubernetes {
         let refuse = |index: usize| move |cause: StoreError| WriteError { index, applied: index, cause };
         let mut revisions = Vec::with_capacity(writes.len());
         for (index, write) in writes.iter().enumerate() {
-            // The group is not checked here. Every assignment of an address has read objects before, and reads check
-            // the group. A handle that is created before the reads need not wait; at worst an unused handle stays in
-            // v3.
+            // The group is not checked here, because each assignment of an address follows reads that check it.
             let resolved = self.group_resolver.resolve().await.map_err(refuse(index))?;
             revisions.push(self.write_one(&resolved.codec, write).await.map_err(refuse(index))?);
         }
@@ -228,7 +215,7 @@ impl Store for Kubernetes {
     }
 }
 
-/// Returns the request that carries out a write. If the write changes nothing, returns the object's revision as `Err`.
+/// Returns the request that carries out a write, or the object's revision as `Err` if the write changes nothing.
 fn build_write(request: Request) -> Result<ApiRequest, Revision> {
     Ok(match request {
         Request::Create { location, body } => ApiRequest::with_json(Method::POST, location.collection(), &body),

@@ -1,6 +1,6 @@
 //! [`ListReader`]: splits a list into its items while the response arrives.
 //!
-//! A list from the API server's cache is not paged, and the list of all blocks of a large cluster has hundreds of
+//! A list from the API server's cache is not paged, and that of all blocks of a large cluster has hundreds of
 //! megabytes. The reader stores an item only until the item's end arrives.
 
 use http_body_util::BodyExt;
@@ -15,25 +15,22 @@ const MAX_FRAME_BYTES: usize = 1 << 16;
 /// Maximum length in bytes of an item: ten times the size of the largest possible block.
 const MAX_ITEM_BYTES: usize = 1 << 24;
 
-/// A reader that passes each item of a list to a function, as JSON.
 pub(super) struct ListReader<'t> {
     on_item: &'t mut (dyn FnMut(&[u8]) -> serde_json::Result<()> + Send),
     splitter: ListSplitter,
 }
 
-/// The state of splitting a list after a part of its text.
 #[derive(Default)]
 struct ListSplitter {
-    /// The text of the list without its items.
     frame: Vec<u8>,
     /// The first part of an item whose end has not arrived.
     item: Vec<u8>,
     section: Section,
-    /// The number of open braces and brackets, in the frame or in the item.
+    /// The number of open braces and brackets.
     depth: usize,
     in_string: bool,
     is_escaped: bool,
-    /// Start and end of the last string, as positions in the frame.
+    /// Start and end of the last string in the frame.
     string: (usize, usize),
 }
 
@@ -46,13 +43,11 @@ enum Section {
 }
 
 impl<'t> ListReader<'t> {
-    /// Creates a reader that passes each item to `on_item`, including the items of a response that breaks off. An error
-    /// of `on_item` makes the response unreadable.
+    /// Creates a reader that passes each item to `on_item`, even if the response breaks off later.
     pub(super) fn new(on_item: &'t mut (dyn FnMut(&[u8]) -> serde_json::Result<()> + Send)) -> Self {
         ListReader { on_item, splitter: ListSplitter::default() }
     }
 
-    /// Reads a response to its end. Returns the list without its items.
     pub(super) async fn read(&mut self, mut body: Body) -> Result<Value, RequestError> {
         self.splitter = ListSplitter::default();
         while let Some(frame) = body.frame().await {
@@ -98,8 +93,7 @@ impl<'t> ListReader<'t> {
 }
 
 impl ListSplitter {
-    /// Consumes text of the frame, up to the bracket that opens the list of items if `text` contains it. Returns the
-    /// number of consumed bytes.
+    /// Consumes text up to the bracket that opens the list of items. Returns the number of consumed bytes.
     fn consume_frame(&mut self, text: &[u8]) -> serde_json::Result<usize> {
         for (index, byte) in text.iter().enumerate() {
             self.frame.push(*byte);
@@ -147,8 +141,8 @@ impl ListSplitter {
         }
     }
 
-    /// Returns the number of bytes of `text` up to the end of the present item, or `None` if the item does not end in
-    /// `text`. Brackets are not counted, because the item's decoder detects mismatches.
+    /// Returns the number of bytes up to the end of the present item, or `None` if it does not end in `text`. Brackets
+    /// are not counted, because the item's decoder detects mismatches.
     fn find_item_end(&mut self, text: &[u8]) -> Option<usize> {
         for (index, byte) in text.iter().enumerate() {
             if self.in_string {

@@ -13,10 +13,8 @@ use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error as TlsErro
 
 use super::access_error::AccessError;
 
-/// The supported protocols, in order of preference.
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Returns the TLS configuration for the API server of `config`.
 pub(super) fn client_config(config: &Config) -> Result<ClientConfig, AccessError> {
     let provider = Arc::new(crypto_provider());
     let algorithms = provider.signature_verification_algorithms;
@@ -38,14 +36,13 @@ pub(super) fn client_config(config: &Config) -> Result<ClientConfig, AccessError
     Ok(tls)
 }
 
-/// Returns ring's provider, with the key exchange over P-256 first. Every API server supports P-256, which takes ring
-/// half as much time as X25519.
+/// The key exchange over P-256 comes first, because every API server supports it and it takes ring half as much time as
+/// X25519.
 fn crypto_provider() -> CryptoProvider {
     let kx_groups = vec![ring::kx_group::SECP256R1, ring::kx_group::X25519, ring::kx_group::SECP384R1];
     CryptoProvider { kx_groups, ..ring::default_provider() }
 }
 
-/// Returns the certificates of a PEM text, at least one. `object` names them in errors.
 pub(super) fn parse_certificates(object: &'static str, pem: &[u8]) -> Result<Vec<Vec<u8>>, AccessError> {
     let certificates =
         CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(|e| tls_error(object, &e))?;
@@ -97,8 +94,7 @@ fn read_pem(object: &'static str, inline: Option<&str>, file: Option<&str>) -> R
     }
 }
 
-/// A verifier that accepts any server certificate, for `insecure-skip-tls-verify`. The verifier still verifies the
-/// signatures of the handshake.
+/// A verifier that accepts any server certificate, for `insecure-skip-tls-verify`.
 #[derive(Debug)]
 struct AcceptAnyServer(WebPkiSupportedAlgorithms);
 

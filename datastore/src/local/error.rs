@@ -1,5 +1,4 @@
-//! The errors of SQLite: [`BusyRetry`] retries transactions that other processes block, and the functions convert
-//! errors into errors of the store, each with the file and advice.
+//! Retries transactions that other processes block, and converts errors of SQLite into errors of the store.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -15,11 +14,10 @@ use rusqlite::{ErrorCode, ffi};
 use super::schema::{SchemaError, VERSION};
 use crate::backoff::Backoff;
 
-/// First and longest pause before a retry. They suit transactions that take a third of a millisecond.
+/// They suit transactions that take a third of a millisecond.
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(4);
 
-/// The time limit for one request to wait for other processes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BusyRetry {
     limit: Duration,
@@ -27,13 +25,12 @@ pub(super) struct BusyRetry {
 }
 
 impl BusyRetry {
-    /// Creates a time limit that ends after `limit` from now.
     pub(super) fn new(limit: Duration) -> Self {
         BusyRetry { limit, until: Instant::now() + limit }
     }
 
-    /// Runs a transaction, and runs it again while other processes block it and the time limit has not passed. Returns
-    /// the last result.
+    /// Runs a transaction, again while other processes block it and the time limit has not passed. Returns the last
+    /// result.
     pub(super) fn retry<T>(&self, mut transaction: impl FnMut() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
@@ -50,7 +47,6 @@ fn is_busy(e: &rusqlite::Error) -> bool {
     matches!(e.sqlite_error_code(), Some(DatabaseBusy | DatabaseLocked | FileLockingProtocolFailed))
 }
 
-/// Converts a failed transaction into an error of the store.
 pub(super) fn to_store_error(path: &Path, error: &rusqlite::Error, wait: &BusyRetry) -> StoreError {
     let file = path.display();
     let failure = match error {
@@ -101,7 +97,6 @@ fn damaged(path: &Path, error: &rusqlite::Error) -> StoreError {
     ))
 }
 
-/// Converts the failure to turn a new file into a datastore into an error of the store.
 pub(super) fn schema_to_store_error(path: &Path, error: SchemaError, wait: &BusyRetry) -> StoreError {
     let file = path.display();
     match error {
@@ -114,8 +109,7 @@ pub(super) fn schema_to_store_error(path: &Path, error: SchemaError, wait: &Busy
     }
 }
 
-/// Returns the error for a file with the schema version `found`, which this build does not support. A file with version
-/// 0 is not a Calico datastore.
+/// Returns the error for a file with a schema version that this build does not support.
 pub(super) fn version_error(path: &Path, found: i64) -> StoreError {
     let file = path.display();
     StoreError::Other(match found {
@@ -130,8 +124,7 @@ pub(super) fn version_error(path: &Path, found: i64) -> StoreError {
     })
 }
 
-/// Returns the error for `object_path`, a file or directory that cannot be created or synced. `object` describes it in
-/// the error, and `path` is the database file.
+/// Returns the error for `object_path`, a file or directory for the database `path` that cannot be created or synced.
 pub(super) fn creation_error(path: &Path, object: &str, object_path: &Path, error: &io::Error) -> StoreError {
     let place = object_path.display();
     match error.kind() {
@@ -143,8 +136,7 @@ pub(super) fn creation_error(path: &Path, object: &str, object_path: &Path, erro
     }
 }
 
-/// Finds out why SQLite could not open the file. SQLite does not report the cause, so this function opens the file
-/// again.
+/// SQLite does not report why it could not open the file, so this function opens the file again.
 fn open_error(path: &Path) -> StoreError {
     match fs::OpenOptions::new().read(true).write(true).open(path) {
         Err(e) if e.kind() == ErrorKind::PermissionDenied => {
@@ -156,19 +148,16 @@ fn open_error(path: &Path) -> StoreError {
     }
 }
 
-/// Returns true if the file system of `path` is full. SQLite reports some failures on a full file system as
-/// input/output errors, for example a shared-memory file that cannot grow.
+/// SQLite reports some failures on a full file system as input/output errors.
 fn no_space_left(path: &Path) -> bool {
     statvfs(directory_of(path))
         .is_ok_and(|fs| fs.blocks() > 0 && (fs.blocks_available() == 0 || fs.files() > 0 && fs.files_available() == 0))
 }
 
-/// Returns the directory of a file: `.` if `path` is only a file name.
 pub(super) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Returns `path` with `suffix` at the end of the file's name.
 pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
@@ -179,8 +168,7 @@ fn unavailable(path: &Path, reason: impl Into<String>) -> StoreError {
     StoreError::Unavailable { datastore: path.display().to_string(), reason: reason.into(), outcome_unknown: false }
 }
 
-/// Finds the process that keeps the database locked. Returns `process 4711 (calico)`, or `None` if the kernel does not
-/// reveal the process.
+/// Finds the process that keeps the database locked. Returns for example `process 4711 (calico)`.
 fn find_lock_owner(path: &Path) -> Option<String> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let shared = with_suffix(path, "-shm");
@@ -190,9 +178,8 @@ fn find_lock_owner(path: &Path) -> Option<String> {
     Some(format!("process {pid} ({})", name.trim_end()))
 }
 
-/// Finds a write lock on one of the inodes in the text of `/proc/locks`, and returns the ID of the process that has it.
-/// A line is like `1: POSIX ADVISORY WRITE 4711 08:01:123456 120 120`. A line with `->` describes a waiting process and
-/// is ignored.
+/// Returns the ID of the process that has a write lock on one of the inodes, from the text of `/proc/locks`. A line is
+/// like `1: POSIX ADVISORY WRITE 4711 08:01:123456 120 120`, and has `->` for a waiting process.
 fn find_writer(locks: &str, inodes: &[u64]) -> Option<u32> {
     locks.lines().find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);

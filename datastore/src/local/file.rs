@@ -15,21 +15,19 @@ use super::error::{self, BusyRetry, directory_of, with_suffix};
 use super::schema::{self, SchemaError};
 
 const DIRECTORY_MODE: u32 = 0o755;
-/// Only the owner may read the file, because it names pods and containers. SQLite gives the -wal and -shm files the
-/// same mode.
+/// Only the owner may read the file, because it names pods and containers.
 const FILE_MODE: u32 = 0o600;
-/// Number of pages in the log after which a commit copies the log into the database. The first process that opens the
-/// file reads the whole log (3 µs per page), and a copy takes as long as about two commits. This number has the lowest
-/// total cost.
+/// Number of pages in the log after which a commit copies the log into the database. Reading a long log and copying it
+/// both take time; this number has the lowest total cost.
 const CHECKPOINT_PAGES: u32 = 48;
 
-/// Opens the file, and creates it first if it is missing. Does not write to an existing file.
+/// Opens the file, and creates it first if it is missing.
 pub(super) fn open(path: &Path, wait: &BusyRetry) -> Result<Connection, StoreError> {
     let store_error = |e: rusqlite::Error| error::to_store_error(path, &e, wait);
     // Opening also reads the file, so it can collide with a process that recovers or resets the log.
     let connection = match wait.retry(|| connect(path)) {
         Err(e) if e.sqlite_error_code() == Some(ErrorCode::CannotOpen) => {
-            // The file is no longer missing if another process has created it since `connect` failed.
+            // Another process may have created the file since `connect` failed.
             if is_missing(path) {
                 create(path, wait)?;
             }
@@ -38,8 +36,7 @@ pub(super) fn open(path: &Path, wait: &BusyRetry) -> Result<Connection, StoreErr
         other => other,
     }
     .map_err(store_error)?;
-    // Otherwise the last process that closes the file would copy the log into the file and delete the log. That takes
-    // four syncs, and the next process would have to create the log again.
+    // Otherwise the last process that closes the file would copy and remove the log, which takes four syncs.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(store_error)?;
     match wait.retry(|| schema::version(&connection)).map_err(store_error)? {
         schema::VERSION => {}
@@ -49,9 +46,8 @@ pub(super) fn open(path: &Path, wait: &BusyRetry) -> Result<Connection, StoreErr
     Ok(connection)
 }
 
-/// Makes the directory entry of a new, empty log survive a power failure. Does nothing for a log with content. SQLite
-/// is built with `SQLITE_DISABLE_DIRSYNC` (.cargo/config.toml), because it would otherwise sync the directory in each
-/// process, even for an old log. No process removes the log while this process has the file open.
+/// Makes the directory entry of a new, empty log survive a power failure. SQLite is built with `SQLITE_DISABLE_DIRSYNC`
+/// (.cargo/config.toml), because it would otherwise sync the directory in each process.
 fn sync_new_log(path: &Path) -> io::Result<()> {
     match fs::metadata(with_suffix(path, "-wal")) {
         Ok(log) if log.len() > 0 => Ok(()),
@@ -62,8 +58,7 @@ fn sync_new_log(path: &Path) -> io::Result<()> {
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    // [`BusyRetry`] waits instead of SQLite, whose own pauses grow up to 100 ms, while a transaction here takes a third
-    // of a millisecond.
+    // SQLite's own pauses grow up to 100 ms, while a transaction here takes a third of a millisecond.
     connection.busy_timeout(Duration::ZERO)?;
     // FULL: a commit is on disk before the plugin returns an address.
     connection.execute_batch(&format!("PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};"))?;
@@ -74,8 +69,7 @@ fn is_missing(path: &Path) -> bool {
     path.symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound)
 }
 
-/// Creates the file under another name and links it into place, so that no process sees an incomplete file. If several
-/// processes create the file at once, all use the file of the first process.
+/// Creates the file under another name and links it into place, so that no process sees an incomplete file.
 fn create(path: &Path, wait: &BusyRetry) -> Result<(), StoreError> {
     let file_error = |e: io::Error| error::creation_error(path, "file", path, &e);
     let directory = directory_of(path);
@@ -99,14 +93,13 @@ fn initialize(temporary: &Path) -> Result<(), SchemaError> {
     connection.close().map_err(|(_, e)| SchemaError::Sqlite(e))
 }
 
-/// A new database file under a temporary name. Dropping the value removes that name and the names of its log, but not
-/// the link to the finished file.
+/// A new database file under a temporary name. Dropping the value removes that name, but not the finished file.
 struct TemporaryDatabase(PathBuf);
 
 impl Drop for TemporaryDatabase {
     fn drop(&mut self) {
         for suffix in ["", "-wal", "-shm", "-journal"] {
-            // Most of these files do not exist, and a file that cannot be removed does no harm.
+            // Most of these files do not exist, and a remaining one does no harm.
             let _ = fs::remove_file(with_suffix(&self.0, suffix));
         }
     }

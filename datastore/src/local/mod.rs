@@ -1,8 +1,7 @@
 //! The embedded datastore: one SQLite file that many processes share.
 //!
 //! A read batch is one read transaction, and a list of writes is one write transaction. While another process writes,
-//! SQLite returns "busy"; the transaction is then retried from its start until the deadline. A committed transaction
-//! survives a power failure, because SQLite syncs the write-ahead log at each commit.
+//! the transaction is retried until the deadline. A committed transaction survives a power failure.
 //!
 //! Read `schema` first, then `file`, which opens or creates the database, then `pairs` and `store`.
 

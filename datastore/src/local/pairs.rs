@@ -8,15 +8,13 @@ use crate::pairs::end_of_prefix;
 const SELECT_ONE: &str = "SELECT path, value, revision FROM kv WHERE path = ?1";
 const SELECT_FROM: &str = "SELECT path, value, revision FROM kv WHERE path >= ?1 ORDER BY path";
 const SELECT_BETWEEN: &str = "SELECT path, value, revision FROM kv WHERE path >= ?1 AND path < ?2 ORDER BY path";
-/// `SELECT_FROM` and `SELECT_BETWEEN` without the values, which make up most of the file.
+/// The values make up most of the file.
 const KEYS_FROM: &str = "SELECT path, '', revision FROM kv WHERE path >= ?1 ORDER BY path";
 const KEYS_BETWEEN: &str = "SELECT path, '', revision FROM kv WHERE path >= ?1 AND path < ?2 ORDER BY path";
 
-/// A [`Write`] with its value and revision converted for SQLite.
 #[derive(Debug)]
 pub(super) struct Prepared<'a> {
     path: &'a str,
-    /// The identifier of the object, for errors.
     key: &'a str,
     op: Op<'a>,
 }
@@ -30,7 +28,7 @@ enum Op<'a> {
 
 // === reads ===
 
-/// Returns the pairs of one range, in path order. The values are empty if the range is a prefix and for keys only.
+/// Returns the pairs of one range, in path order.
 pub(super) fn read(connection: &Connection, range: &Range) -> rusqlite::Result<Vec<RawEntry>> {
     if !range.is_prefix {
         let mut statement = connection.prepare_cached(SELECT_ONE)?;
@@ -43,7 +41,6 @@ pub(super) fn read(connection: &Connection, range: &Range) -> rusqlite::Result<V
     }
 }
 
-/// Calls `on_pair` with the path and the value of each pair below a prefix.
 pub(super) fn for_each_pair(
     connection: &Connection,
     prefix: &str,
@@ -61,7 +58,6 @@ pub(super) fn for_each_pair(
         }
     };
     while let Some(row) = rows.next()? {
-        // A path that is not UTF-8 is not Calico's.
         if let Ok(path) = row.get_ref(0)?.as_str() {
             on_pair(path, row.get_ref(1)?.as_bytes()?);
         }
@@ -71,14 +67,14 @@ pub(super) fn for_each_pair(
 
 fn entry(row: &Row<'_>) -> rusqlite::Result<RawEntry> {
     let revision: i64 = row.get(2)?;
-    // Reads the value as bytes. The decoder checks for UTF-8, so that a damaged value affects only its own entry.
+    // The decoder checks for UTF-8, so that a damaged value affects only its own entry.
     let value = row.get_ref(1)?.as_bytes()?.to_vec();
     Ok(RawEntry { path: row.get(0)?, value, revision: Revision(revision.to_string()) })
 }
 
 // === writes ===
 
-/// Converts the writes for SQLite. Rejects values that are not UTF-8, and revisions that are not numbers.
+/// Rejects values that are not UTF-8, and revisions that are not numbers.
 pub(super) fn prepare(writes: &[Write]) -> Result<Vec<Prepared<'_>>, WriteError> {
     let writes = writes.iter().enumerate();
     writes.map(|(index, write)| prepare_one(write).map_err(|cause| WriteError { index, applied: 0, cause })).collect()
@@ -107,8 +103,8 @@ fn parse_revision(write: &Write, revision: &Revision) -> Result<i64, StoreError>
     revision.0.parse().map_err(|_| StoreError::Other(format!("cannot write {}: {}", write.key, reason())))
 }
 
-/// Applies all writes and returns their new revision. The inner result is the error of the first write whose condition
-/// does not hold. The caller commits or drops the transaction.
+/// Applies all writes and returns their new revision. The inner error is that of a condition that does not hold. The
+/// caller commits or drops the transaction.
 pub(super) fn apply(tx: &Transaction<'_>, writes: &[Prepared<'_>]) -> rusqlite::Result<Result<i64, WriteError>> {
     // Two statements take less time than `RETURNING`, which would create an in-memory table with its own page cache.
     tx.prepare_cached("UPDATE counter SET revision = revision + 1")?.execute([])?;

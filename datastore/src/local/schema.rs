@@ -10,9 +10,8 @@ use libcalico::store::StoreError;
 /// The schema version that this build reads and writes.
 pub(super) const VERSION: i64 = 1;
 
-/// The tables. `counter` contains the revision of the latest transaction, and a row's `revision` is that of its latest
-/// write. `kv` has row IDs, because a tree with the path as its key would read whole values on its way down: blocks do
-/// not fit into its cells.
+/// `counter` contains the revision of the latest transaction, and a row's `revision` is that of its latest write. `kv`
+/// has row IDs, because a tree with the path as its key would read whole values on its way down.
 const TABLES: &str = "
     CREATE TABLE kv (path TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL, revision INTEGER NOT NULL);
     CREATE TABLE counter (revision INTEGER NOT NULL);
@@ -20,20 +19,16 @@ const TABLES: &str = "
     PRAGMA user_version = 1;
 ";
 
-/// The table with the file's ID. Files of earlier releases lack the table until [`identity`] adds it. Earlier releases
-/// ignore the table.
+/// The table with the file's ID. Files of earlier releases lack the table until [`identity`] adds it.
 const IDENTITY: &str = "CREATE TABLE IF NOT EXISTS identity (id TEXT NOT NULL)";
 
-/// The reason why a new file could not become a datastore.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SchemaError {
-    /// SQLite failed.
     #[error(transparent)]
     Sqlite(#[from] rusqlite::Error),
     /// The file cannot be shared between processes. The value is the journal mode that SQLite uses instead of WAL.
     #[error("the journal mode stays `{0}`")]
     WalUnavailable(String),
-    /// Creating the initial objects failed.
     #[error(transparent)]
     InitialObjects(#[from] StoreError),
 }
@@ -43,7 +38,6 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
-/// Turns an empty file into a datastore: creates the tables and the initial objects in one transaction.
 pub(super) fn create(connection: &mut Connection) -> Result<(), SchemaError> {
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if mode != "wal" {
@@ -56,7 +50,7 @@ pub(super) fn create(connection: &mut Connection) -> Result<(), SchemaError> {
     Ok(transaction.commit()?)
 }
 
-/// Returns the file's ID. Adds an ID to a file of an earlier release, which has none.
+/// Returns the file's ID. Adds an ID to a file of an earlier release.
 pub(super) fn identity(connection: &mut Connection) -> rusqlite::Result<String> {
     // The read works on a read-only or busy file too.
     if let Some(id) = find_identity(connection)? {
@@ -85,7 +79,7 @@ fn add_identity(transaction: &Transaction<'_>) -> rusqlite::Result<String> {
     Ok(id)
 }
 
-/// Adds the ClusterInformation and the built-in tiers, so that a new file needs no `calico-ipam init`.
+/// Adds the initial objects, so that a new file needs no `calico-ipam init`.
 fn insert_initial_objects(transaction: &Transaction<'_>) -> Result<(), SchemaError> {
     let writes = bootstrap::initial_objects()?;
     let prepared = pairs::prepare(&writes).map_err(|e| e.cause)?;

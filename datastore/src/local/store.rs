@@ -48,7 +48,6 @@ impl Local {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Returns the ID of the file. Adds an ID to a file of an earlier release, which has none.
     pub(crate) fn identity(&self) -> Result<String, StoreError> {
         self.run(schema::identity)
     }
@@ -67,12 +66,12 @@ impl Local {
         })
     }
 
-    /// Runs one transaction, and opens the file first if it is not open. Runs the transaction again while another
-    /// process blocks it, so a failed transaction must not have effects.
+    /// Runs one transaction, and opens the file first if necessary. Repeats a blocked transaction, so a failed one must
+    /// not have effects.
     fn run<T>(&self, transaction: impl Fn(&mut Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let wait = BusyRetry::new(self.deadline);
-        // A poisoned lock is safe to use: SQLite rolls an unfinished transaction back when the transaction is dropped.
+        // A poisoned lock is safe to use: SQLite rolls an unfinished transaction back when it is dropped.
         let mut slot = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let connection = match &mut *slot {
             Some(connection) => connection,

@@ -1,11 +1,8 @@
 //! Watches: list all objects of one kind, then deliver each change, across failures of servers and connections.
 //!
-//! A [`WatchSource`] lists page by page and then delivers changes. [`Watcher`] drives a source forever. A watcher
-//! retries a failed page instead of the whole list, resumes an interrupted watch at its last position, and lists again
-//! if the server no longer has that position. A watcher pauses longer after each repeated failure, and omits an
-//! unreadable object with a log line. kube's own watcher restarts a list of hundreds of pages when one page fails,
-//! retries immediately after a server closes the connection, and loses the whole page that contains one unreadable
-//! object.
+//! A [`WatchSource`] lists page by page and then delivers changes. [`Watcher`] drives a source forever. Unlike kube's
+//! own watcher, it retries a failed page instead of a list of hundreds of pages, pauses longer after each repeated
+//! failure, and omits only the unreadable object of a page.
 //!
 //! Read `source` first, then `watcher`.
 

@@ -1,4 +1,4 @@
-//! [`WatchSource`]: lists and changes of one kind, as a watch needs them. [`PageSize`] is the length of a list's pages.
+//! [`WatchSource`]: lists and changes of one kind, as a watch needs them.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub trait WatchSource: Send + 'static {
     /// A revision of the server: the revision of a list, or of the last message of a watch.
     type Position: Clone + PartialEq + Send + 'static;
 
-    /// Maximum time without a message on an open watch. After that time, the watch counts as broken.
+    /// Maximum time without a message on an open watch, which then counts as broken.
     const LONGEST_SILENCE: Duration;
 
     /// Returns the kind, for logs.
@@ -62,7 +62,7 @@ pub enum NextPage<S: WatchSource + ?Sized> {
     Watch(S::Position),
 }
 
-/// Changes that arrived together. Without changes, the step only reports a later position.
+/// Changes that arrived together, or none with a later position.
 pub struct WatchStep<S: WatchSource + ?Sized> {
     /// The changes.
     pub changes: Vec<ObjectChange<S::Value, S::Key>>,
@@ -89,8 +89,7 @@ pub enum ObjectChange<V, K> {
 }
 
 impl<K: Kind> ObjectChange<Entry<K>, K::Key> {
-    /// Decodes a stored object. `name` is the object's name on the server. Returns `None` if the path does not belong
-    /// to the kind.
+    /// Returns `None` if the path does not belong to the kind. `name` is the object's name on the server.
     pub(crate) fn decode(raw: &RawEntry, name: &str) -> Option<Self> {
         let key = K::parse_path(&raw.path)?;
         Some(match decode_entry::<K>(raw) {

@@ -7,18 +7,17 @@ use tokio::time::Instant;
 /// The state and the statistics of a watch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WatchStats {
-    /// True after the first complete list, which has delivered every object that the watch could read.
+    /// True after the first complete list.
     pub is_synced: bool,
     /// True if the server does not have the kind. The watch then delivers an empty list.
     pub is_missing: bool,
-    /// True if the server rejected the last request for a list, possibly because the role lacks the kind.
+    /// True if the server rejected the last request for a list.
     pub is_refused: bool,
-    /// Number of lists begun, including empty ones of a missing kind.
+    /// Number of lists begun.
     pub lists: u64,
     /// Number of watches opened, including resumed ones.
     pub watches: u64,
-    /// Number of objects delivered as listed, changed or deleted. Counts an object each time. Does not count unreadable
-    /// objects.
+    /// Number of objects delivered as listed, changed or deleted.
     pub changes: u64,
     /// Number of failed requests and broken watches.
     pub failures: u64,
@@ -35,7 +34,7 @@ impl WatchStats {
     }
 }
 
-/// A handle to the [`WatchStats`] of a watch. Clones read the same statistics.
+/// A handle to the statistics of a watch, which its clones share.
 #[derive(Debug, Clone, Default)]
 pub struct StatsHandle(Arc<Mutex<WatchStats>>);
 

@@ -24,7 +24,6 @@ enum Answer {
 
 use Answer::*;
 
-/// A source with scripted responses, which records the requests.
 #[derive(Clone, Default)]
 struct Script {
     answers: Arc<Mutex<VecDeque<Answer>>>,

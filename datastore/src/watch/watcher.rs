@@ -9,14 +9,12 @@ use super::source::{NextPage, ObjectChange, PAGE_DEADLINE, Page, WatchFailure, W
 use super::stats::StatsHandle;
 use crate::backoff::Backoff;
 
-/// First and longest pause before a retry. A server that asks for a longer pause gets one.
+/// A server that asks for a longer pause gets one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Minimum lifetime of a watch. A watch that ends earlier counts as a failure, even if the server ended it without an
-/// error.
+/// Minimum lifetime of a watch. A watch that ends earlier counts as a failure.
 const MIN_WATCH_LIFETIME: Duration = Duration::from_millis(250);
-/// Number of rejections of a watch, without a message of the watch in between, after which the watcher lists again
-/// (KC-409).
+/// Number of rejections, without a message in between, after which the watcher lists again (KC-409).
 const MAX_REFUSALS: u32 = 5;
 /// Interval between requests for a kind that the server does not have.
 const MISSING_KIND_PAUSE: Duration = Duration::from_secs(10);
@@ -24,9 +22,8 @@ const MISSING_KIND_PAUSE: Duration = Duration::from_secs(10);
 /// serve all kinds yet.
 const MISSING_CONFIRMATION_TIME: Duration = Duration::from_secs(30);
 
-/// An event of a watch. After [`WatchEvent::ListStart`], the watch delivers every object that it can read, and then
-/// [`WatchEvent::ListEnd`]. An object that was not delivered in between no longer exists or cannot be read. A list may
-/// restart before it is complete.
+/// An event of a watch. An object that is not delivered between [`WatchEvent::ListStart`] and [`WatchEvent::ListEnd`]
+/// no longer exists or cannot be read. A list may restart before it is complete.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WatchEvent<V, K> {
     /// A full list begins.
@@ -48,15 +45,14 @@ pub struct Watcher<S: WatchSource> {
     refusals: u32,
     /// The instant since which the server has not had the kind; `None` while it has the kind.
     missing_since: Option<Instant>,
-    /// Names of the objects that could not be read since the list began. The watcher logs each of them once per list.
+    /// Names of the unreadable objects, each of which is logged once per list.
     unreadable: HashSet<String>,
     has_warned: bool,
     stats: StatsHandle,
 }
 
 enum WatcherState<S: WatchSource> {
-    /// The next request is for a page. `is_started` is true if [`WatchEvent::ListStart`] has been delivered for the
-    /// list.
+    /// The next request is for a page. `is_started` is true if [`WatchEvent::ListStart`] has been delivered.
     Listing { page: Option<S::Token>, is_started: bool },
     /// The next request opens a watch from this position.
     Listed(S::Position),
@@ -162,8 +158,7 @@ impl<S: WatchSource> Watcher<S> {
         }
     }
 
-    /// Pauses, then opens the watch again from `position`. Lists again instead if the server no longer has the position
-    /// or the kind, or has rejected the watch [`MAX_REFUSALS`] times.
+    /// Pauses, then opens the watch again from `position`, or lists again if that cannot succeed.
     async fn resume(&mut self, position: S::Position, failure: WatchFailure) {
         self.state = WatcherState::Listed(position);
         match failure {
@@ -174,8 +169,7 @@ impl<S: WatchSource> Watcher<S> {
         if self.refusals >= MAX_REFUSALS {
             self.relist();
         }
-        // A single expired position causes only the shortest pause before the list. The pause grows if positions expire
-        // again and again.
+        // A single expired position causes only the shortest pause before the list.
         self.pause(&failure).await;
     }
 
@@ -196,7 +190,7 @@ impl<S: WatchSource> Watcher<S> {
     }
 
     /// Handles the response that the server does not have the kind. Delivers an empty list, but only once, and for a
-    /// kind that the server had before only after [`MISSING_CONFIRMATION_TIME`]. Otherwise pauses.
+    /// known kind only after [`MISSING_CONFIRMATION_TIME`].
     async fn handle_missing(&mut self, reason: &str) {
         let report = self.stats.read();
         let was_served = report.is_synced && !report.is_missing;
@@ -225,7 +219,12 @@ impl<S: WatchSource> Watcher<S> {
                 self.stats.update(|report| report.unreadable += 1);
                 if self.unreadable.insert(name.clone()) {
                     let kind = self.source.kind();
-                    tracing::error!(kind, name, reason, "cannot read an object; the watch does not deliver it");
+                    tracing::error!(
+                        kind,
+                        name,
+                        reason,
+                        "cannot decode an object; the watch reports it as deleted, or omits it if its key is unknown"
+                    );
                 }
                 self.pending.extend(key.map(WatchEvent::Delete));
                 return;
@@ -239,7 +238,7 @@ impl<S: WatchSource> Watcher<S> {
         self.backoff.reset();
         self.stats.update(|report| report.last_response = Some(Instant::now()));
         if std::mem::take(&mut self.has_warned) {
-            tracing::info!(kind = self.source.kind(), "the server responds again; the list or watch continues");
+            tracing::info!(kind = self.source.kind(), "can list or watch the objects again");
         }
     }
 
@@ -249,7 +248,6 @@ impl<S: WatchSource> Watcher<S> {
         if let WatchFailure::Lost { retry_after: Some(retry_after), .. } = failure {
             wait = wait.max(*retry_after);
         }
-        // Warns only at the first failure since the last success.
         if std::mem::replace(&mut self.has_warned, true) {
             tracing::debug!(
                 kind = self.source.kind(), %failure, ?wait,

@@ -39,8 +39,7 @@ impl EtcdServer {
         let url = format!("{scheme}://127.0.0.1:{client}");
         let peer = format!("http://127.0.0.1:{peer}");
         let log = std::fs::File::create(directory.path().join("log")).unwrap();
-        // The shell reads from the pipe of this process. When the pipe closes, because of a drop or the end of this
-        // process, the shell kills etcd.
+        // The shell kills etcd when the pipe closes, because of a drop or the end of this process.
         let shell = Command::new("sh")
             .args(["-c", r#"etcd "$@" </dev/null & read -r _; kill -9 $!; wait $!; rm -rf "$DIRECTORY""#, "etcd"])
             .args(["--name", "t", "--log-level", "warn", "--listen-client-urls", &url, "--advertise-client-urls", &url])

@@ -59,8 +59,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// Returns a pool with the unknown field `marker`, whose value is the parameter `marker`, as an object to read and
-/// write.
+/// Returns a pool with the unknown field `marker`.
 pub fn pool(name: &str, marker: &str) -> (ObjectKey, IpPool) {
     let mut spec = IpPoolSpec::default();
     spec.unknown.insert("marker".into(), marker.into());

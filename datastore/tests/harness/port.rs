@@ -7,7 +7,6 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::ops::Range;
 
-/// Ports below the kernel's range of ephemeral ports (`ip_local_port_range`).
 const RANGE: Range<u16> = 10_000..32_000;
 
 /// A TCP port of 127.0.0.1 that no other [`Port`] of this machine has.

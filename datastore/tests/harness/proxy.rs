@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::spawn;
 
-/// A proxy that forwards bytes until a test makes it lose responses. The proxy then closes a connection when the server
+/// A proxy that forwards bytes until a test makes it lose responses. It then closes a connection when the server
 /// responds, so the request has taken effect but the client gets no response.
 pub struct Proxy {
     pub url: String,
@@ -37,8 +37,7 @@ impl Proxy {
     }
 }
 
-/// The type of HTTP/2 HEADERS frames, with which a response begins. The server's settings and acknowledgements do not
-/// count as a response.
+/// The type of HTTP/2 HEADERS frames, with which a response begins.
 const HEADERS_FRAME: u8 = 1;
 
 fn pass(mut from: TcpStream, mut to: TcpStream, lose: &AtomicBool) {
@@ -53,7 +52,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, lose: &AtomicBool) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// Returns the types of the HTTP/2 frames in the bytes of one read. On a loopback interface, the frames are whole.
+/// On a loopback interface, the frames of one read are whole.
 fn frames(mut bytes: &[u8]) -> impl Iterator<Item = u8> {
     std::iter::from_fn(move || {
         let [a, b, c, kind, ..] = *bytes else { return None };

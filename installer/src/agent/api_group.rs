@@ -1,6 +1,5 @@
 //! [`ApiGroupWatch`]: waits until Calico's objects are in another API group, as after upstream's migration to
-//! `projectcalico.org/v3`. The agent then ends. Its container starts again and installs the configuration with the
-//! group that its environment then names, if any.
+//! `projectcalico.org/v3`. The agent then ends.
 
 use std::error::Error;
 use std::time::Duration;
@@ -21,15 +20,13 @@ const DEADLINE: Duration = Duration::from_secs(10);
 pub struct ApiGroupWatch {
     /// The account that sends the requests.
     pub account: ServiceAccount,
-    /// The group that the plugins' configuration names; `None` if it names none, so that the plugins ask the API
-    /// server.
+    /// The group that the plugins' configuration names.
     pub configured: Option<ApiGroup>,
 }
 
 impl ApiGroupWatch {
     /// Waits until Calico's objects are in another group than at the agent's start. Returns the group at the start and
-    /// the present group. If the configuration names another group than the objects have at the start, an error is
-    /// logged, and the agent continues: a restarted agent would read the same configuration.
+    /// the present group.
     pub(super) async fn wait_for_move(self) -> (ApiGroup, ApiGroup) {
         let initial = wait_for_stable_group(INTERVAL, || self.read_group()).await;
         if let Some(configured) = self.configured.filter(|configured| *configured != initial) {
@@ -39,7 +36,6 @@ impl ApiGroupWatch {
         (initial, current)
     }
 
-    /// Asks the API server for the group of Calico's objects, with the current token of the pod.
     async fn read_group(&self) -> Result<ApiGroup, Box<dyn Error>> {
         let access = self.account.access(DEADLINE)?;
         Ok(Kubernetes::long_running(&access).discover_group().await?)

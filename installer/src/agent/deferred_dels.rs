@@ -84,10 +84,10 @@ impl NodePlugins {
     }
 }
 
-/// Replays deferred DELs through `replay` with the plugins' credentials. The pause between passes is one minute; it
-/// grows while none of the remaining entries can be replayed. `replay` is not called while the configuration `file` is
-/// missing or unusable, or if the state directory, which contains the journal, is not mounted in this container. Never
-/// returns.
+/// Replays deferred DELs through `replay` with the plugins' credentials. The pause between passes is one minute. It
+/// grows, to 16 minutes at most, while passes reach the datastore and replay none of the entries. `replay` is not
+/// called while the configuration `file` is missing or unusable, or if the state directory, which contains the journal,
+/// is not mounted in this container. Never returns.
 pub(crate) async fn replay_repeatedly(
     file: &Path,
     layout: &Layout,

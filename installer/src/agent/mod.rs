@@ -103,8 +103,7 @@ struct Refresher {
     request: TokenRequest,
     file: PathBuf,
     projected: ProjectedToken,
-    /// A received token that could not be written to `file`, and the time on the boot clock when it arrived; `None` if
-    /// there is no such token.
+    /// A received token that could not be written to `file`, and the time on the boot clock when it arrived.
     unwritten: Option<(IssuedToken, Duration)>,
 }
 
@@ -115,7 +114,8 @@ struct Refresher {
 /// pod, or if `CALICO_MANAGE_CNI` is false, the agent does not renew the token (INST-50). `reconcile` restores the
 /// installed files and runs at most once a minute. `replay` replays deferred DELs and never returns.
 ///
-/// # Errors Returns an error if the port of the probes cannot be bound for another reason than that a program uses it,
+/// # Errors
+/// Returns an error if the port of the probes cannot be bound for another reason than that a program uses it,
 /// if Calico's objects move to another API group, or if one of the `watched` directories is removed on the node.
 pub async fn run(
     settings: &AgentSettings,
@@ -166,8 +166,7 @@ pub async fn run(
 }
 
 impl<F: FnMut() -> FileCheck> Agent<F> {
-    /// Checks the files, tests the plugins' token and renews it, each when due. Renews the token also when the pod's
-    /// own token changes. Never returns.
+    /// Checks the files, and tests and renews the plugins' token, each when due. Never returns.
     async fn run_tasks(&mut self) {
         loop {
             let now = Moment::now();
@@ -272,9 +271,8 @@ impl Refresher {
         Refresher { projected: ProjectedToken::new(directory), pod, request, file, unwritten: None }
     }
 
-    /// Writes a new token to the kubeconfig. Returns the token and the time of its arrival on the boot clock. If the
-    /// write fails, because the disk is full or read-only, the received token is kept. The next call writes the kept
-    /// token and requests none, if a quarter of the lifetime remains and `reason` is not [`RefreshReason::Rotation`].
+    /// Writes a new token to the kubeconfig. Returns the token and the time of its arrival on the boot clock. A token
+    /// that cannot be written, because the disk is full or read-only, is kept for the next call.
     async fn renew(&mut self, reason: RefreshReason) -> Result<(IssuedToken, Duration), KubeconfigError> {
         let kept = self.unwritten.take().filter(|(token, received_at)| {
             let held = HeldToken { received_at: *received_at, lifetime: token.lifetime };

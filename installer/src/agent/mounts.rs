@@ -1,6 +1,5 @@
-//! Finds directories of the node that were removed while this container has them mounted. The mount in the container
-//! still leads to the removed directory, also when a directory of the same name is made again. No file can be created
-//! in the removed directory, and no runtime reads it.
+//! Finds directories of the node that were removed while this container has them mounted. The mount still leads to the
+//! removed directory, which no runtime reads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +17,7 @@ const REMOVED: &str = "//deleted";
 pub(super) async fn wait_for_removal(directories: &[PathBuf]) -> PathBuf {
     loop {
         // The number of a directory's links cannot be used instead: on an overlay file system it may be 1 after the
-        // removal. An unreadable list of mounts counts as one without removed directories.
+        // removal.
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         if let Some(removed) = directories.iter().find(|directory| is_removed(&mounts, directory)) {
             return removed.clone();
@@ -28,7 +27,6 @@ pub(super) async fn wait_for_removal(directories: &[PathBuf]) -> PathBuf {
 }
 
 /// Returns true if `mounts`, the text of `/proc/self/mountinfo`, lists a removed directory at the mount point `point`.
-/// Returns false if it lists no such mount point.
 ///
 /// A line has the form `36 35 98:0 /mnt1 /mnt2 rw,noatime …`, with the mounted directory before the mount point. A
 /// later line covers an earlier one with the same mount point.

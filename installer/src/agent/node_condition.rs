@@ -2,15 +2,16 @@
 //! condition shows that the configuration is in a directory that no runtime reads: all files are in place then, but
 //! kubelet reports that there is no network.
 
+use std::error::Error;
 use std::time::Duration;
 
-use datastore::kubernetes::{self, AccessError};
+use datastore::kubernetes;
 use hyper::Request;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
 use super::status::SharedStatus;
-use crate::service_account::{ServiceAccount, ServiceAccountError};
+use crate::service_account::ServiceAccount;
 
 /// Time limit for one request.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -35,30 +36,9 @@ pub struct NodeCondition {
     pub interval: Duration,
 }
 
-/// Reasons for an unknown condition.
-#[derive(Debug, thiserror::Error)]
-enum NodeReadError {
-    /// The pod's own credentials cannot be read.
-    #[error(transparent)]
-    Account(#[from] ServiceAccountError),
-    /// The settings for the access to the API server are invalid.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    /// The name of the node cannot be a part of a URL.
-    #[error(transparent)]
-    Name(#[from] hyper::http::Error),
-    /// The request failed.
-    #[error("{0}")]
-    Request(String),
-    /// The API server did not respond within this time.
-    #[error("no answer within {0:?}")]
-    Timeout(Duration),
-}
-
 impl NodeCondition {
-    /// Reads the condition at each `interval`, and writes `has_network` to the status, and `node_problem` after
-    /// [`REPORT_LIMIT`] consecutive reports of a missing network. Logs a failed read unless the previous read failed
-    /// for the same reason. Never returns.
+    /// Reads the condition at each `interval`, and writes `has_network` and `node_problem` to the status. Never
+    /// returns.
     pub(super) async fn watch(self, status: SharedStatus) {
         let (mut reports, mut reported) = (0_u32, String::new());
         loop {
@@ -74,6 +54,7 @@ impl NodeCondition {
             reported = failure;
             let condition = outcome.ok().flatten();
             let missing = condition.as_ref().and_then(missing_network);
+            let has_network = condition.as_ref().map(|_| missing.is_none());
             reports = if missing.is_some() { reports.saturating_add(1) } else { 0 };
             let problem = missing.filter(|_| reports >= REPORT_LIMIT).map(|message| self.problem(message));
             {
@@ -81,24 +62,24 @@ impl NodeCondition {
                 if let Some(problem) = problem.as_ref().filter(|_| problem != status.node_problem) {
                     tracing::error!("{problem}");
                 }
-                status.has_network = condition.as_ref().map(|condition| missing_network(condition).is_none());
+                status.has_network = has_network;
                 status.node_problem = problem;
             }
             sleep(self.interval).await;
         }
     }
 
-    /// Returns the Ready condition; `None` if kubelet does not report it, or no longer does.
-    async fn read(&self) -> Result<Option<Value>, NodeReadError> {
+    /// Returns the Ready condition, if kubelet reports it.
+    async fn read(&self) -> Result<Option<Value>, Box<dyn Error>> {
         let client = kubernetes::client(&self.account.access(DEADLINE)?).await?;
         // With `resourceVersion=0` the API server answers from its cache.
         let target = format!("/api/v1/nodes/{}?resourceVersion=0", self.node);
         let request = Request::get(target).body(Vec::new())?;
         match timeout(DEADLINE, client.request::<Value>(request)).await {
             Ok(Ok(node)) => Ok(ready_condition(&node).cloned()),
-            Ok(Err(kube::Error::Api(status))) => Err(NodeReadError::Request(status.message)),
-            Ok(Err(error)) => Err(NodeReadError::Request(datastore::describe_error_chain(&error))),
-            Err(_) => Err(NodeReadError::Timeout(DEADLINE)),
+            Ok(Err(kube::Error::Api(status))) => Err(status.message.into()),
+            Ok(Err(error)) => Err(datastore::describe_error_chain(&error).into()),
+            Err(_) => Err(format!("no answer within {DEADLINE:?}").into()),
         }
     }
 
@@ -111,15 +92,14 @@ impl NodeCondition {
     }
 }
 
-/// Returns the Ready condition that kubelet reports. Returns `None` if there is none, or if its status is `Unknown`,
-/// which the node controller sets when kubelet no longer reports.
+/// Returns the Ready condition that kubelet reports. The node controller sets the status `Unknown` when kubelet no
+/// longer reports.
 fn ready_condition(node: &Value) -> Option<&Value> {
     let mut conditions = node["status"]["conditions"].as_array()?.iter();
     conditions.find(|condition| condition["type"] == "Ready" && condition["status"] != "Unknown")
 }
 
-/// Returns kubelet's message if it says that the runtime has no network, and else `None`: a node that is not ready for
-/// another reason does not concern the agent.
+/// Returns kubelet's message if it says that the runtime has no network. Other reasons do not concern the agent.
 fn missing_network(condition: &Value) -> Option<&str> {
     let message = condition["message"].as_str().unwrap_or_default();
     (condition["status"] == "False" && message.contains(NO_NETWORK)).then_some(message)

@@ -11,7 +11,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Quiet time that ends a burst. One replacement causes several events, and several replacements may follow each other.
+/// Quiet time that ends a burst. One replacement causes several events.
 const QUIET_TIME: Duration = Duration::from_millis(50);
 
 /// Time after which a burst counts as a change even if events continue.
@@ -74,9 +74,7 @@ impl ProjectedToken {
     }
 
     /// Waits for a change of the directory, and then until no event occurs for [`QUIET_TIME`], at most for
-    /// [`MAX_BURST`]. The end of the watch counts as a change, for example if the directory is deleted. While the
-    /// directory cannot be watched, this function tries again after each [`RETRY`]; the first success counts as a
-    /// change, as events may have been missed.
+    /// [`MAX_BURST`]. The end of the watch, and a later new watch, count as changes, as events may have been missed.
     pub(super) async fn changed(&mut self) {
         while !self.has_unreported_change {
             if self.watch.is_none() {
@@ -91,8 +89,7 @@ impl ProjectedToken {
         self.has_unreported_change = false;
     }
 
-    /// Waits for events, and records them as a change. If the watch ended, for example with the directory, drops the
-    /// watch and records a change, too. Does nothing without a watch.
+    /// Waits for events, or for the end of the watch, and records them as a change. Does nothing without a watch.
     async fn next_events(&mut self) {
         let Some(watch) = &self.watch else { return };
         let is_active = match watch.readable().await {
@@ -131,8 +128,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
     const SHORT: Duration = Duration::from_millis(200);
 
-    /// Replaces the content of `directory` as kubelet does: creates a subdirectory and renames a symbolic link to it
-    /// over the old link.
+    /// Replaces the content of `directory` as kubelet does: renames a symbolic link over the old link.
     fn swap(directory: &Path, generation: &str, token: &str) {
         fs::create_dir(directory.join(generation)).unwrap();
         fs::write(directory.join(generation).join("token"), token).unwrap();

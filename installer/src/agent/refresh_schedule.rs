@@ -24,8 +24,8 @@ const REPAIR_INTERVAL: Duration = Duration::from_secs(60);
 /// The intervals that an operator can set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefreshPace {
-    /// Interval between two token requests, which a random number extends by up to its length ([`pause_after`]); `None`
-    /// to derive the interval from the token's remaining lifetime (INST-44).
+    /// Interval between two token requests; `None` to derive the interval from the token's remaining lifetime
+    /// (INST-44).
     pub refresh_interval: Option<Duration>,
     /// Interval between two tests of the plugins' token.
     pub check_interval: Duration,
@@ -83,8 +83,7 @@ impl RefreshSchedule {
         }
     }
 
-    /// Returns the reason for requesting a token now, or `None` if no request is due. The next call compares its clocks
-    /// with `now`.
+    /// Returns the reason for requesting a token now, or `None` if no request is due.
     pub fn refresh_reason(&mut self, now: Moment) -> Option<RefreshReason> {
         let last = std::mem::replace(&mut self.last_reading, now);
         let (boot, calendar) = (now.boot.saturating_sub(last.boot), now.calendar.saturating_sub(last.calendar));
@@ -108,8 +107,7 @@ impl RefreshSchedule {
         pause
     }
 
-    /// Returns true if the plugins' token is to be tested now. Only then the next test is scheduled. Returns false
-    /// before the first attempt.
+    /// Returns true if the plugins' token is to be tested now, and then schedules the next test.
     pub fn is_check_due(&mut self, now: Moment) -> bool {
         let due = self.has_attempted && now.boot >= self.check_at;
         if due {
@@ -118,14 +116,12 @@ impl RefreshSchedule {
         due
     }
 
-    /// Schedules the next test after a test without a response: after once to twice [`RETRY_PAUSE`], as after a failed
-    /// token request, or after the usual interval if that is shorter. `random` 0 gives the shortest pause, and 1 the
-    /// longest.
+    /// Schedules the next test after a test without a response: soon, as after a failed token request.
     pub fn record_unanswered_check(&mut self, now: Moment, random: f64) {
         self.check_at = now.boot + stretch(RETRY_PAUSE, random).min(self.pace.check_interval);
     }
 
-    /// Returns true if the installed files are to be checked now. Only then the next check is scheduled.
+    /// Returns true if the installed files are to be checked now, and then schedules the next check.
     pub fn is_repair_due(&mut self, now: Moment) -> bool {
         let due = now.boot >= self.repair_at;
         if due {
@@ -134,8 +130,7 @@ impl RefreshSchedule {
         due
     }
 
-    /// Returns the time until the next action, at most `LONGEST_SLEEP`; zero if an action is due. An agent that does
-    /// not manage the token never requests or tests a token, so it waits only for the check of the files.
+    /// Returns the time until the next action, at most `LONGEST_SLEEP`; zero if an action is due.
     pub fn time_to_next(&self, now: Moment, manages_token: bool) -> Duration {
         let token_at = self.refresh_at.min(self.check_at);
         let next = if manages_token { token_at.min(self.repair_at) } else { self.repair_at };
@@ -201,10 +196,9 @@ impl HeldToken {
 }
 
 /// Returns the pause between `last` and the next attempt: a base that `random`, from 0 to 1, extends by up to its
-/// length, to spread the requests of many nodes. The base is `interval`, the operator's setting, by default a quarter
-/// of the remaining lifetime. The pause is at most half of the remaining lifetime.
-///
-/// If `last` failed or the token is about to expire, the base is [`RETRY_PAUSE`] instead, without that maximum.
+/// length, to spread the requests of many nodes. The base is `interval`, by default a quarter of the remaining
+/// lifetime, and the pause at most half of it. If `last` failed or the token is about to expire, the pause is
+/// [`RETRY_PAUSE`] to twice that instead.
 pub fn pause_after(held: Option<HeldToken>, last: RefreshAttempt, interval: Option<Duration>, random: f64) -> Duration {
     let remaining = held.filter(|_| last.succeeded).map(|held| held.remaining(last.at));
     let Some(remaining) = remaining.filter(|time| *time >= NEAR_EXPIRY) else { return stretch(RETRY_PAUSE, random) };
@@ -216,9 +210,8 @@ fn stretch(base: Duration, random: f64) -> Duration {
     base.mul_f64(1.0 + random.clamp(0.0, 1.0))
 }
 
-/// Returns true if `boot` and `calendar`, the times that passed on the boot clock and the wall clock since the last
-/// reading, differ by more than `tolerance`: someone set the wall clock, or the machine was suspended and resumed
-/// elsewhere. The expiry computed for the token may then be wrong.
+/// Returns true if `boot` and `calendar`, the times that passed on the boot clock and the wall clock, differ by more
+/// than `tolerance`. The expiry computed for the token may then be wrong.
 pub fn have_diverged(boot: Duration, calendar: Duration, tolerance: Duration) -> bool {
     boot.abs_diff(calendar) > tolerance
 }
@@ -388,8 +381,7 @@ mod tests {
         assert_eq!(token.remaining(secs(99_999)), Duration::ZERO);
     }
 
-    /// Simulates 100 renewals for several random numbers. At each renewal, a quarter of the old token's lifetime
-    /// remains.
+    /// At each renewal, a quarter of the old token's lifetime remains.
     #[test]
     fn each_successful_refresh_is_before_the_last_quarter_of_the_token() {
         for random in [0.0, 0.3, 1.0] {

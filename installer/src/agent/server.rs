@@ -1,7 +1,6 @@
 //! The HTTP listener for probes and metrics. Its responses are computed from the head of a request and the status.
 //!
-//! HTTP is written by hand here. The HTTP server library of kube-controllers would enlarge the binary that the runtime
-//! starts for each pod.
+//! HTTP is written by hand: a library would enlarge the binary that the runtime starts for each pod.
 
 use std::future::pending;
 use std::io::{self, ErrorKind};
@@ -39,8 +38,8 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// Binds the port. Returns `None` if `address` is `None`, and also if another program uses the port, because the agent
-/// has to renew the plugins' token even then.
+/// Binds the port. Returns `None` also if another program uses the port, because the agent has to renew the plugins'
+/// token even then.
 pub(super) async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpListener>, ListenError> {
     let Some(address) = address else { return Ok(None) };
     match TcpListener::bind(address).await {
@@ -54,7 +53,6 @@ pub(super) async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpList
     }
 }
 
-/// Tries to bind the port every [`BIND_RETRY`] until that succeeds.
 async fn bind_when_free(address: SocketAddr) -> TcpListener {
     loop {
         sleep(BIND_RETRY).await;
@@ -65,8 +63,7 @@ async fn bind_when_free(address: SocketAddr) -> TcpListener {
     }
 }
 
-/// Answers requests until the future is dropped. Without an `address` it waits forever. With an `address` and no
-/// `listener`, it first waits until it can bind the port.
+/// Answers requests until the future is dropped. Without a `listener`, it first waits until it can bind the port.
 pub(super) async fn serve(address: Option<SocketAddr>, listener: Option<TcpListener>, status: SharedStatus) {
     let Some(address) = address else { return pending().await };
     let listener = match listener {

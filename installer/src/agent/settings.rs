@@ -14,8 +14,7 @@ use crate::token::{DEFAULT_ACCOUNT, DEFAULT_LIFETIME, MIN_LIFETIME};
 /// Default address of the probes and metrics. It is reachable only from this node.
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9097);
 
-/// Default interval between two tests of the plugins' token. A token that becomes invalid early, for example because
-/// the service account was recreated, is replaced within a minute.
+/// Default interval between two tests of the plugins' token, which may become invalid early.
 const DEFAULT_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The agent's settings.
@@ -25,8 +24,7 @@ pub struct AgentSettings {
     pub manages_token: bool,
     /// `CALICO_CNI_SERVICE_ACCOUNT`: the service account of the plugins.
     pub account: String,
-    /// The Node to which tokens are bound: `KUBERNETES_NODE_NAME` if `CNI_TOKEN_BOUND_TO_NODE` is true, and else
-    /// `None`.
+    /// `KUBERNETES_NODE_NAME` if `CNI_TOKEN_BOUND_TO_NODE` is true: the Node to which tokens are bound.
     pub node: Option<String>,
     /// `CNI_TOKEN_LIFETIME`: the lifetime to request for a token, at least [`MIN_LIFETIME`].
     pub lifetime: Duration,
@@ -34,8 +32,7 @@ pub struct AgentSettings {
     pub pace: RefreshPace,
     /// `CNI_AGENT_LISTEN`: the address of the probes and metrics; `None` for `off`.
     pub listen: Option<SocketAddr>,
-    /// `CNI_NODE_CONDITION_INTERVAL`: the interval between two reads of the Node's Ready condition; `None` if the
-    /// condition is not read.
+    /// `CNI_NODE_CONDITION_INTERVAL`: the interval between two reads of the Node's Ready condition.
     pub node_interval: Option<Duration>,
 }
 
@@ -107,8 +104,7 @@ impl AgentSettings {
         Ok(AgentSettings {
             manages_token: !value_of("CALICO_MANAGE_CNI").is_some_and(|value| value.eq_ignore_ascii_case("false")),
             account: value_of("CALICO_CNI_SERVICE_ACCOUNT").unwrap_or_else(|| DEFAULT_ACCOUNT.into()),
-            // The settings of the installation are read before, and an invalid value or a missing name is an error
-            // there.
+            // An invalid value or a missing name is an error of the installation's settings, which are read before.
             node: token_node(&Environment { lookup }).unwrap_or_default(),
             lifetime: duration("CNI_TOKEN_LIFETIME")?.unwrap_or(DEFAULT_LIFETIME).max(MIN_LIFETIME),
             pace: RefreshPace { refresh_interval, check_interval },

@@ -138,8 +138,8 @@ impl Status {
         }
     }
 
-    /// Returns `Ok` if this agent does not manage the token, or if the token has not expired and attempts are made in
-    /// time. Returns the reason otherwise (INST-51). A failed attempt counts as an attempt.
+    /// Returns `Ok` if the token has not expired and attempts are made in time, or if this agent does not manage the
+    /// token (INST-51).
     pub fn liveness(&self, now: Duration) -> Result<(), ProbeFailure> {
         if !self.manages_token {
             return Ok(());

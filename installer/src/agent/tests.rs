@@ -18,8 +18,7 @@ use super::*;
 const ANSWERS_BEFORE_MOVE: usize = 2;
 /// Seconds by which the clock advances at a time: fewer than the interval between two requests of the agent.
 const STEP: u64 = 100;
-/// Number of turns that each task gets before the clock advances. An answer on a connection of the same process needs
-/// some hundreds of turns.
+/// Number of turns that each task gets before the clock advances.
 const YIELDS: usize = 2000;
 
 /// Starts an API server that has Calico's objects in v1 at first and in v3 later. Returns its URL.
@@ -34,7 +33,6 @@ async fn api_server(requests: Arc<AtomicUsize>) -> String {
     url
 }
 
-/// Answers the one request of a connection.
 async fn answer(mut stream: TcpStream, requests: Arc<AtomicUsize>) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

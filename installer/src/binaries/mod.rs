@@ -34,8 +34,7 @@ pub struct Binaries {
 
 impl Binaries {
     /// Reads this container's programs and the node's directories, and plans the installation. Skips a directory that
-    /// is missing, or that is not writable although a file in it is to be written. With [`Update::Never`], an
-    /// unwritable directory with both of Calico's programs is not skipped; its files stay.
+    /// is missing, or in which a file cannot be written.
     ///
     /// # Errors
     /// Returns an error if no directory is usable, if a program of this container cannot be read, or if a program's
@@ -71,16 +70,15 @@ impl Binaries {
         Ok(Binaries { plans, skipped })
     }
 
-    /// Records in the state the programs that are Calico's after this run, those in place included, and the files that
-    /// they replace ([`State::record_replacement`]).
+    /// Records in the state the programs that are Calico's after this run, and the files that they replace.
     pub fn record(&self, state: &mut State) {
         for (place, task) in self.owned_tasks() {
             state.record_replacement(place, &task.name, task.source.digest.clone(), task.present_digest.as_deref());
         }
     }
 
-    /// Carries out the plans, records the installed files, and returns the directories with the programs. A directory
-    /// on a file system mounted noexec is skipped, and its records are restored from `old`.
+    /// Carries out the plans, records the installed files, and returns the directories with the programs. Skips a
+    /// directory on a file system mounted noexec.
     ///
     /// # Errors
     /// Returns an error if a program cannot be copied or run, or if all directories are skipped.
@@ -113,9 +111,8 @@ impl Binaries {
     }
 }
 
-/// Removes the records of programs whose files are missing. After a successful run, these programs are not wanted any
-/// more, or their directory was skipped. The records of a missing directory stay, as that directory may only be
-/// unmounted.
+/// Removes the records of programs whose files are missing. The records of a missing directory stay, as that directory
+/// may only be unmounted.
 pub fn remove_missing_records(layout: &Layout, state: &mut State) {
     let is_gone = |path: PathBuf| path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
     for (place, directory) in layout.bin_dirs().into_iter().filter(|(_, directory)| directory.is_dir()) {
@@ -138,7 +135,7 @@ fn is_writable(directory: &Path) -> bool {
     access(directory, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
 }
 
-/// Reasons for a failed installation of the programs. Programs that this run has not replaced yet stay in place.
+/// Reasons for a failed installation of the programs.
 #[derive(Debug, thiserror::Error)]
 pub enum BinariesError {
     /// No directory is usable, for the reason beside each (INST-29).
@@ -166,10 +163,10 @@ pub enum SkipReason {
     /// The directory is missing.
     #[error("does not exist")]
     Missing,
-    /// The directory cannot be written, for another reason than its owner and mode: its file system is read-only.
+    /// The directory cannot be written, for another reason than its owner and mode.
     #[error("is not writeable")]
     NotWritable,
-    /// The directory belongs to another user, and this process lacks the capability to write to it nevertheless.
+    /// The directory belongs to another user, and this process lacks the capability to write to it.
     #[error("is not writeable: {0}")]
     OfAnotherUser(UnwritableDirectory),
     /// The file system is mounted with `noexec`.
@@ -211,9 +208,8 @@ fn execute(plan: &Plan) -> Result<(), BinariesError> {
     Ok(())
 }
 
-/// Writes a temporary copy, compares its digest with that of the source and, for `calico`, runs the copy once. Only
-/// then does the copy replace the old program. Upstream sets the mode after the rename, so that for a moment the
-/// program cannot be executed (INST-20).
+/// Copies the program to a temporary file, and renames it only after its digest is compared and, for `calico`, the copy
+/// has run. Upstream sets the mode after the rename, so that for a moment the program cannot be executed (INST-20).
 fn copy(source: &SourceProgram, target: &Path) -> Result<(), BinariesError> {
     let unreadable = |error| AtomicFileError { action: "read", path: source.path.clone(), source: error };
     let contents = fs::read(&source.path).map_err(unreadable)?;

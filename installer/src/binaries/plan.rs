@@ -14,9 +14,7 @@ use os::atomic_file::{self, AtomicFileError};
 /// The steps for one directory, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// The role of the directory.
     pub place: DirectoryRole,
-    /// The path of the directory.
     pub directory: PathBuf,
     /// The tasks, with Calico's two programs first.
     pub tasks: Vec<ProgramTask>,
@@ -25,11 +23,8 @@ pub(super) struct Plan {
 /// A program, and the action for its file in one directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ProgramTask {
-    /// The file name.
     pub name: String,
-    /// The program to install.
     pub source: SourceProgram,
-    /// The action that installs it.
     pub action: ProgramAction,
     /// SHA-256 of the present file, empty if the file cannot be read; `None` if the file is missing.
     pub present_digest: Option<String>,
@@ -44,7 +39,6 @@ pub(super) enum ProgramAction {
     UpToDate,
     /// Do nothing: a file with other content or another mode exists and stays.
     Keep,
-    /// Copy the program.
     Copy,
     /// Create a hard link to `calico`.
     Link,
@@ -53,26 +47,22 @@ pub(super) enum ProgramAction {
 /// The object at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Present {
-    /// A regular file.
     File(PresentFile),
-    /// A directory, a pipe or a device. It is not executable, and Calico must not remove it.
+    /// A directory, a pipe or a device, which Calico must not remove.
     NotRegular,
 }
 
-/// A regular file at the path of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PresentFile {
     /// SHA-256 of the file; empty if the file cannot be read.
     pub digest: String,
-    /// The permission bits.
     pub mode: u32,
     /// True if an earlier run installed the file.
     pub is_ours: bool,
 }
 
 impl Present {
-    /// Examines a path and follows symbolic links. `is_ours` returns true for the digest of a file that an earlier run
-    /// installed. Returns `None` if the path cannot be examined, for example because it does not exist.
+    /// Examines a path and follows symbolic links. Returns `None` if the path cannot be examined.
     pub(super) fn examine(path: &Path, is_ours: impl FnOnce(&str) -> bool) -> Option<Present> {
         let metadata = fs::metadata(path).ok()?;
         if !metadata.is_file() {
@@ -85,18 +75,14 @@ impl Present {
 }
 
 impl PresentFile {
-    /// Returns true if the file has the same bytes and the same mode as the program. Upstream compares the mode, too
-    /// (INST-18).
+    /// Returns true if content and mode are the same, as upstream compares them (INST-18).
     fn matches(&self, program: &SourceProgram) -> bool {
         self.digest == program.digest && self.mode == program.mode
     }
 }
 
 impl Plan {
-    /// Plans the steps for one directory. `examine` returns the object with this name in the directory.
-    ///
-    /// # Errors
-    /// Returns an error if a name is occupied by something other than a file.
+    /// Plans the steps. `examine` returns the object with this name in the directory.
     pub(super) fn new(
         place: DirectoryRole,
         directory: &Path,
@@ -122,12 +108,11 @@ impl Plan {
         Ok(Plan { place, directory: directory.to_owned(), tasks })
     }
 
-    /// Returns true if the plan writes a file.
     pub(super) fn writes(&self) -> bool {
         self.tasks.iter().any(ProgramTask::writes)
     }
 
-    /// Returns true if both of Calico's programs exist and are not replaced, whatever their content.
+    /// Returns true if no task writes one of Calico's two programs.
     pub(super) fn has_both(&self) -> bool {
         self.tasks.iter().take(2).all(|task| !task.writes())
     }
@@ -167,13 +152,10 @@ const INSTALLER: &str = "install";
 /// A program to copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SourceProgram {
-    /// The path of the program.
     pub path: PathBuf,
-    /// The file name.
     pub name: String,
-    /// SHA-256, in hexadecimal.
     pub digest: String,
-    /// The permission bits, which the copy gets as well.
+    /// The permission bits.
     pub mode: u32,
 }
 
@@ -191,13 +173,11 @@ impl SourceProgram {
     }
 }
 
-/// Reads the wanted plugins, other than Calico's, in this container's directory of plugins, sorted by name.
 pub(super) fn extra_plugins(layout: &Layout, wanted: &ExtraPlugins) -> Result<Vec<SourceProgram>, AtomicFileError> {
     extra_paths(layout, wanted).into_iter().map(|(path, name)| SourceProgram::read(path, name)).collect()
 }
 
-/// Returns paths and names of the wanted plugins other than Calico's, sorted by name. Returns none if the settings want
-/// none, or for an installer that runs directly on a node.
+/// Returns paths and names of the wanted plugins other than Calico's, sorted by name.
 pub(super) fn extra_paths(layout: &Layout, wanted: &ExtraPlugins) -> Vec<(PathBuf, String)> {
     let (Some(directory), ExtraPlugins::AllBut(skipped)) = (layout.own_plugins(), wanted) else { return Vec::new() };
     let is_wanted = |path: &Path, name: &str| {
@@ -237,7 +217,6 @@ mod tests {
         Plan::new(DirectoryRole::Bin, Path::new("/bin"), &settings(update), &own, &extra, examine)
     }
 
-    /// Returns the steps for calico, calico-ipam and portmap.
     fn steps(update: Option<&str>, present: &[(&str, PresentFile)]) -> [ProgramAction; 3] {
         let find = |name: &str| present.iter().find(|(listed, _)| *listed == name);
         let plan = plan(update, |name| find(name).map(|(_, present)| Present::File(present.clone()))).unwrap();

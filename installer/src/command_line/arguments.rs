@@ -18,18 +18,15 @@ pub(super) struct OptionSpec {
     pub(super) switches: &'static [&'static str],
 }
 
-/// The parsed arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct GivenOptions(Vec<(&'static str, String)>);
 
-/// The result of parsing.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ParsedArguments {
     /// Run the command with these arguments.
     Run(GivenOptions),
     /// Print the help.
     Help,
-    /// The arguments are invalid, for this reason.
     Invalid(String),
 }
 
@@ -68,19 +65,16 @@ fn find(options: &[&'static str], name: &str) -> Option<&'static str> {
 }
 
 impl GivenOptions {
-    /// Returns the value of an option, or the last value if the option is repeated. Returns `None` if it is not given.
+    /// Returns the value of an option: the last one if the option is repeated.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|(option, _)| *option == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns true if a switch is given.
     pub(super) fn is_on(&self, name: &str) -> bool {
         self.value(name).is_some()
     }
 
-    /// Returns the layout below `--root`, by default `/`. If a directory `host` exists there, the layout expects the
-    /// node's directories below `host`. Without `host`, the plugin directories are those of `--bin-dir` and
-    /// `--secondary-bin-dir`, if given.
+    /// Returns the layout below `--root` with the given plugin directories.
     pub(super) fn layout(&self) -> Layout {
         let mut layout = Layout::below(Path::new(self.value("root").unwrap_or("/")));
         if let Some(directory) = self.value("bin-dir") {
@@ -93,7 +87,6 @@ impl GivenOptions {
     }
 }
 
-/// Runs `command` with the parsed arguments, or prints the help, or reports invalid arguments with exit status 2.
 pub(super) fn run_with(
     name: &str,
     help: &str,
@@ -112,13 +105,12 @@ pub(super) fn run_with(
     }
 }
 
-/// Prints to stdout. Errors are ignored: the reader closed the pipe.
+/// Ignores errors: the reader closed the pipe.
 pub(super) fn print(text: &str) {
     let mut stdout = std::io::stdout().lock();
     let _ = stdout.write_all(printable::lines(text).as_bytes()).and_then(|()| stdout.flush());
 }
 
-/// Prints a line to stderr and returns the exit status.
 pub(super) fn exit_with(status: u8, line: &str) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "{}", printable::lines(line));
     ExitCode::from(status)

@@ -55,8 +55,7 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
     })
 }
 
-/// Returns the configuration directory on the node: the option, else `CNI_NET_DIR` of this process, else the directory
-/// that the installer recorded, else the default. An empty value counts as missing.
+/// Returns the configuration directory on the node. An empty value counts as missing.
 fn net_dir<'a>(given: Option<&'a str>, pod_net_dir: Option<&'a str>, recorded_net_dir: &'a str) -> &'a str {
     let mut candidates = [given, pod_net_dir, Some(recorded_net_dir)].into_iter().flatten();
     candidates.find(|dir| !dir.is_empty()).unwrap_or(NET_DIR)

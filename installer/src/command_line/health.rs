@@ -35,7 +35,6 @@ pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     })
 }
 
-/// Reasons for rejecting an argument.
 #[derive(Debug, thiserror::Error)]
 enum HealthArgumentError {
     #[error("invalid port `{0}`")]
@@ -68,34 +67,27 @@ fn parse_query(given: &GivenOptions) -> Result<(u16, Probe, Duration), HealthArg
     Ok((port, probe, limit))
 }
 
-/// The probe to query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Probe {
-    /// `/readiness`
     Readiness,
-    /// `/liveness`
     Liveness,
 }
 
-/// Reasons for a failed probe.
 #[derive(Debug, thiserror::Error)]
 enum HealthError {
-    /// The server did not respond.
     #[error("http://{url}: {source}")]
     NoResponse {
         /// Host, port and path.
         url: String,
-        /// The cause.
         source: io::Error,
     },
-    /// The status of the response is not 2xx, or the response is empty.
+    /// The status of the response is not 2xx.
     #[error("http://{url} answered {status}: {reason}")]
     Unhealthy {
         /// Host, port and path.
         url: String,
         /// The status line of the response, without the HTTP version.
         status: String,
-        /// The body of the response.
         reason: String,
     },
 }
@@ -110,9 +102,6 @@ impl Probe {
 }
 
 /// Queries the probe on `host:port`. `limit` applies to each connection attempt, to each write and to each read.
-///
-/// # Errors
-/// Returns an error if the server does not respond, or if the status of the response is not 2xx.
 fn query_probe(host: &str, port: u16, probe: Probe, limit: Duration) -> Result<(), HealthError> {
     let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let url = format!("{bracketed}:{port}{}", probe.path());
@@ -169,7 +158,6 @@ mod tests {
         }
     }
 
-    /// Starts a server that responds once. Its thread returns the request.
     fn answering(response: &'static str) -> (u16, thread::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

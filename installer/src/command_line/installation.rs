@@ -1,6 +1,5 @@
 //! `calico install`, also spelled `calico component cni install`, and `calico refresh-token`, also spelled `calico
-//! component cni agent`. `calico refresh-token` runs the agent that `calico install` with SLEEP=true runs in a pod
-//! after the installation.
+//! component cni agent`.
 //!
 //! The exit status is 0, or 1 for every failure as in upstream (INST-34), or 2 for invalid arguments.
 
@@ -29,8 +28,7 @@ use crate::settings::variables::GROUPS;
 
 const SPEC: OptionSpec = OptionSpec { options: &["root"], switches: &[] };
 
-/// Time limit for reading the identity of the datastore and replaying deferred DELs after an installation without
-/// agent.
+/// Time limit for replaying deferred DELs after an installation without agent.
 const REPLAY_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs `calico install`. `replay` replays deferred DELs.
@@ -57,7 +55,7 @@ pub fn refresh_token(
     })
 }
 
-/// Runs `command`, whose log lines name `program`. Logs its error and returns the exit status.
+/// Runs `command`, whose log lines name `program`.
 fn run(program: &'static str, command: impl FnOnce() -> Result<(), Box<dyn Error>>) -> ExitCode {
     logging::init(&LogConf::default(), program, &Subject::default());
     match command() {
@@ -78,8 +76,7 @@ fn run_command(
     let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let settings = Settings::from_environment(&lookup, hostname.trim())?;
-    // On a node, CNI_BIN_DIR is the directory for the programs. In a container, which mounts it at a fixed path, it is
-    // only recorded.
+    // On a node, `bin_dir` is the directory for the programs; in a container it is only recorded.
     let layout = &layout.clone().with_bin_dir(&settings.bin_dir);
     let account = ServiceAccount::discover(layout, &lookup)?;
     let installation = Installation { settings: &settings, layout, account: account.as_ref(), network };
@@ -99,8 +96,7 @@ fn run_command(
     Ok(())
 }
 
-/// Runs the agent until SIGTERM or SIGINT (INST-37), or until an error ends it. `is_installer` is the argument of
-/// [`InstallReconciler::new`]. `replay` replays deferred DELs; the plugin provides it.
+/// Runs the agent until SIGTERM or SIGINT (INST-37), or until an error ends it.
 fn run_agent(
     installation: &Installation<'_>,
     is_installer: bool,
@@ -123,7 +119,7 @@ fn run_agent(
     let mut reconciler = InstallReconciler::new(*installation, is_installer);
     let replaying = deferred_dels::replay_repeatedly(&conf, layout, &settings.net_dir, replay);
     let reconcile = || reconciler.reconcile();
-    let bin_dirs = layout.bin_dirs().into_iter().map(|(_, directory)| directory);
+    let bin_dirs = layout.bin_paths();
     let directories = bin_dirs.chain([net_dir, layout.state_dir(), layout.run_dir()]).collect();
     let watched = Watched { directories, group, condition };
     let account = account.cloned();

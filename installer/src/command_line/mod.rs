@@ -1,5 +1,4 @@
-//! The commands for installers and people: arguments, execution and exit status; and the help of all commands, the
-//! version, and the reply to unknown commands.
+//! The commands for installers and people, and the help of all commands.
 
 mod arguments;
 mod doctor;

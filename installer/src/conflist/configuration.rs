@@ -46,8 +46,7 @@ pub struct Conflist {
     pub text: String,
     /// The parsed text.
     pub conf: Map<String, Value>,
-    /// The configuration of the first plugin in it that is `calico` or uses `calico-ipam`, with paths translated to
-    /// paths of this container; `None` without such a plugin.
+    /// The configuration of Calico's plugin in it, with paths translated to paths of this container.
     pub plugin_conf: Option<NetConf>,
     /// SHA-256 of the text without the pod's token; `None` if the text does not contain the token.
     pub origin: Option<String>,

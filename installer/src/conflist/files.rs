@@ -4,16 +4,15 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use super::included::{CILIUM, has_plugin, replacement, selected};
+use super::included::{CILIUM, has_plugin, selected};
 use super::{has_calico, is_installed_in, is_read_by_runtimes};
 use crate::layout::DirectoryRole;
 use crate::plugin_chain::{Chain, read_chain};
 use crate::settings::Settings;
 use crate::state::{InstalledFile, State};
-use os::atomic_file::{ReadFile, Replacement, regular_file};
+use os::atomic_file::{ReadFile, regular_file};
 
-/// The extension that Cilium with `cni.exclusive` adds to the configurations of other networks. Runtimes read no file
-/// with this extension.
+/// The extension that Cilium with `cni.exclusive` adds to the configurations of other networks.
 pub(crate) const CILIUM_BACKUP: &str = "cilium_bak";
 
 /// The file to write, and the state's record of the present one.
@@ -25,11 +24,10 @@ pub struct Target {
     pub name: String,
     /// The mode that the file has at least.
     pub mode: u32,
-    /// The state's record of the file, or of the `.conf` file of which it is the list ([`Target::new`]). Empty if the
-    /// state has no such record.
+    /// The state's record of the file, or of the `.conf` file of which it is the list. Empty without such a record.
     pub recorded: InstalledFile,
-    /// The way in which a new version of the file replaces the present one.
-    pub(super) replacement: Replacement,
+    /// The path of the directory on the node.
+    pub(super) net_dir: String,
 }
 
 impl Target {
@@ -37,13 +35,12 @@ impl Target {
     /// linkerd-cni converted to a list: the list stays in a `.conflist` file, because runtimes read no list from
     /// `.conf`.
     pub fn new(directory: &Path, settings: &Settings, state: &State) -> Target {
-        let replacement = replacement(directory, &settings.net_dir);
         let target = |name: String| Target {
             directory: directory.to_owned(),
             mode: settings.conf_mode,
             recorded: state.get(DirectoryRole::Net, &name).cloned().unwrap_or_default(),
             name,
-            replacement,
+            net_dir: settings.net_dir.clone(),
         };
         let named = target(settings.conf_name.clone());
         if !named.name.ends_with(".conf") {
@@ -75,9 +72,8 @@ impl Target {
         renamed.ok().flatten().filter(|renamed| read_chain(&renamed.contents).is_some())
     }
 
-    /// Returns true if `present`, the content of the file, is a JSON object, or if the file is missing (`None`) and
-    /// either `recorded` has no digest or Cilium renamed the file. Otherwise another program may be writing the file at
-    /// this moment.
+    /// Returns true if no other program seems to be writing the file at this moment. `present` is the content of the
+    /// file, `None` if it is missing.
     pub(super) fn is_complete(&self, present: Option<&[u8]>) -> bool {
         match present {
             Some(text) => read_chain(text).is_some(),

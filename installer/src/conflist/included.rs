@@ -20,16 +20,15 @@ pub const CILIUM: &str = "cilium-cni";
 /// The types of plugins that their programs add to a copy of another program's configuration.
 pub const COPYING: [&str; 2] = [CILIUM, "istio-cni"];
 
-/// Returns the name and the text of the configuration that runtimes use; `None` if there is none, or if the directory
-/// is unreadable. The text of an unreadable file is empty.
+/// Returns the name and the text of the configuration that runtimes use. The text of an unreadable file is empty.
 pub(super) fn selected(directory: &Path) -> Option<(String, Vec<u8>)> {
     let name = candidates(directory).ok()?.into_iter().next()?;
     let text = regular_file::contents(&directory.join(&name)).unwrap_or_default();
     Some((name, text))
 }
 
-/// Returns true if a configuration runs Calico's plugin: it contains the plugin, or it is one of Multus' that calls our
-/// configuration. `name` is the file name of ours, and `network` its network.
+/// Returns true if a configuration contains Calico's plugin, or is one of Multus' that calls our configuration. `name`
+/// is the file name of ours, and `network` its network.
 pub(super) fn runs_calico(text: &[u8], name: &str, network: &str) -> bool {
     let conf = read_chain(text).map(|chain| chain.to_list()).unwrap_or_default();
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
@@ -37,8 +36,7 @@ pub(super) fn runs_calico(text: &[u8], name: &str, network: &str) -> bool {
     has_calico(text) || called.any(|called| [name, stem, network].contains(&called.as_str()))
 }
 
-/// Returns the names of the networks or files that Multus delegates to. `clusterNetwork` names a network or a file;
-/// `delegates` contains whole configurations.
+/// Returns the names of the networks or files that Multus delegates to.
 pub fn delegate_names(plugin: &Map<String, Value>) -> Vec<String> {
     let text = |conf: &Map<String, Value>, key: &str| conf.get(key).and_then(Value::as_str).map(str::to_owned);
     let delegates = plugin.get("delegates").and_then(Value::as_array).into_iter().flatten();
@@ -47,6 +45,9 @@ pub fn delegate_names(plugin: &Map<String, Value>) -> Vec<String> {
     let called = called.rsplit('/').next().unwrap_or_default().to_owned();
     std::iter::once(called).chain(inside).filter(|name| !name.is_empty()).collect()
 }
+
+/// The remedy for a configuration that Cilium renamed.
+pub(crate) const CILIUM_REMEDY: &str = "chain Cilium to Calico (cni.chainingMode), or remove Cilium";
 
 /// Returns true if `text` is a configuration with a plugin for whose type `is_wanted` returns true.
 pub(super) fn has_plugin(text: &[u8], is_wanted: impl Fn(&str) -> bool) -> bool {

@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 pub use self::configuration::{ChainProgram, Conflist, ConflistError};
 pub(crate) use self::files::CILIUM_BACKUP;
 pub use self::files::{FormerConfig, Target};
+pub(crate) use self::included::CILIUM_REMEDY;
 pub use self::included::{CILIUM, COPYING, MULTUS, delegate_names};
 pub use self::selection::{Selection, warn_if_not_selected};
 pub use self::write::Written;
@@ -31,8 +32,7 @@ use crate::template::{self, TemplateError, kind, plugins};
 #[cfg(test)]
 mod tests;
 
-/// Parses a configuration that other programs may have written. If a value does not fit into a [`Value`], the result is
-/// the configuration as a list, with the text of that value as a string.
+/// Parses a configuration that other programs may have written. Not all values fit into a [`Value`].
 ///
 /// # Errors
 /// Returns an error if the text is not a JSON object.
@@ -47,14 +47,13 @@ pub fn is_installed_in(text: &[u8], recorded: &InstalledFile) -> bool {
     recorded.has_digest(&digest::of_bytes(text)) || read_chain(text).is_some_and(|present| is_complete(&present))
 }
 
-/// Returns true if the text is the installed one and contains no entry of another program. An equal digest alone does
-/// not show this: the rendered text may contain the same entry that another program added before.
+/// Returns true if the text is the installed one and contains no entry of another program. The rendered text may
+/// contain the same entry that another program added before.
 fn has_only_our_entries(text: &[u8], recorded: &InstalledFile) -> bool {
     recorded.has_digest(&digest::of_bytes(text)) && recorded.renderings.iter().all(|known| known.foreign.is_empty())
 }
 
-/// Returns the entries that other programs added to the installed configuration. Returns none for a text that is not a
-/// JSON object.
+/// Returns the entries that other programs added to the installed configuration.
 #[must_use]
 pub fn foreign_entries(text: &[u8], recorded: &InstalledFile) -> Vec<Entry> {
     if has_only_our_entries(text, recorded) {

@@ -4,14 +4,13 @@
 use std::path::{Path, PathBuf};
 
 use super::files::{CILIUM_BACKUP, Target};
-use super::included::{runs_calico, selected};
+use super::included::{CILIUM_REMEDY, runs_calico, selected};
 use super::{candidates, is_read_by_runtimes};
 
 /// The choice of container runtimes among the configurations of the directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Selection {
-    /// The choice is unknown: the directory has no configuration or is unreadable, or nothing was examined, for example
-    /// because another pod restores the files.
+    /// The choice is unknown, or nothing was examined.
     #[default]
     Unknown,
     /// Runtimes use our file.
@@ -25,8 +24,8 @@ pub enum Selection {
 
 impl Selection {
     /// Finds the configuration that runtimes choose. `network` is the name of our network, and `on_node` the path of
-    /// the target's directory on the node, for messages. If the file that sorts first is unreadable, it counts as
-    /// another network's: containerd loads no other file while that one exists.
+    /// the target's directory on the node. An unreadable file counts as another network's: containerd loads no other
+    /// file while it exists.
     pub fn find(target: &Target, on_node: &str, network: &str) -> Selection {
         let Some((winner, text)) = selected(&target.directory) else { return Selection::Unknown };
         let name = &target.name;
@@ -40,8 +39,8 @@ impl Selection {
         let winner = path.display();
         Selection::Other(match target.renamed_by_cilium() {
             Some(_) => format!(
-                "Cilium renamed {name} to {name}.{CILIUM_BACKUP}, and pods get the network of {winner}; chain Cilium \
-                 to Calico (cni.chainingMode), or remove Cilium"
+                "Cilium renamed {name} to {name}.{CILIUM_BACKUP}, and pods get the network of {winner}; \
+                 {CILIUM_REMEDY}"
             ),
             None => format!(
                 "container runtimes use {winner}, not {name}: the first name wins; remove that file and the program \
@@ -68,9 +67,8 @@ impl Selection {
     }
 }
 
-/// Logs a warning if runtimes read no file of the target's name or choose a configuration without Calico's plugin, and
-/// if they may append plugins to the target. Upstream does not check this (INST-32). The parameters are those of
-/// [`Selection::find`].
+/// Logs a warning if runtimes do not read or choose the target, or may append plugins to it. Upstream does not check
+/// this (INST-32). The parameters are those of [`Selection::find`].
 pub fn warn_if_not_selected(target: &Target, on_node: &str, network: &str) {
     let name = &target.name;
     if is_read_by_runtimes(name) {
@@ -87,8 +85,9 @@ pub fn warn_if_not_selected(target: &Target, on_node: &str, network: &str) {
         );
     }
     let added = target.directory.join(network);
-    if !network.is_empty() && !candidates(&added).unwrap_or_default().is_empty() {
-        tracing::warn!("container runtimes may add the plugins in files of {} to {name}", added.display());
+    let adds = |names: Vec<String>| names.iter().any(|name| name.ends_with(".conf"));
+    if !network.is_empty() && candidates(&added).is_ok_and(adds) {
+        tracing::warn!("container runtimes may add the plugins in {}/*.conf to {name}", added.display());
     }
 }
 

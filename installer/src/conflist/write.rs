@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::configuration::Conflist;
 use super::files::{FormerConfig, Target};
+use super::included::replacement;
 use super::{has_only_our_entries, is_read_by_runtimes};
 use crate::layout::DirectoryRole;
 use crate::plugin_chain::{Chain, Merged, Rendering, read_chain};
@@ -23,8 +24,7 @@ pub struct Written {
 }
 
 impl Conflist {
-    /// Returns true if the file exists, has the configuration's entries, and grants at least the wanted mode. If Cilium
-    /// renamed the file, the renamed file is examined.
+    /// Returns true if the file exists, has the configuration's entries, and grants at least the wanted mode.
     #[must_use]
     pub fn is_written(&self, target: &Target) -> bool {
         let read = || atomic_file::read_complete(&target.path(), |present| target.is_complete(present)).ok().flatten();
@@ -36,12 +36,10 @@ impl Conflist {
     }
 
     /// Writes the configuration. Foreign entries stay in place, unless the present file is another network's, and
-    /// foreign entries of the `former` configurations are added. A file that is neither blank nor a JSON object is
-    /// copied first. A file that Cilium renamed is written again only if its entries are to change.
+    /// foreign entries of the `former` configurations are added.
     ///
     /// # Errors
-    /// Returns an error if the file or its copy cannot be written, or if another program rewrites the file again and
-    /// again.
+    /// Returns an error if a write fails, or if another program rewrites the file again and again.
     pub fn write(&self, target: &Target, former: &[FormerConfig]) -> Result<Written, AtomicFileError> {
         let mut merged_config = self.rendered.without_foreign();
         let mut target = target.clone();
@@ -69,7 +67,7 @@ impl Conflist {
             proposed = Some(text.clone());
             Some(text)
         };
-        let replacement = original_target.replacement;
+        let replacement = replacement(&original_target.directory, &original_target.net_dir);
         let change = atomic_file::amend_by(replacement, &path, original_target.mode, is_complete, change)?;
         let file = path.display();
         if let Some((copy, reason)) = copied? {
@@ -102,8 +100,7 @@ impl Conflist {
     }
 
     /// Removes `former`, a configuration that this one replaces. Entries of other programs in `former` are added to the
-    /// file of this one, also those added since [`write`](Self::write). On failure the old file is put back, and a
-    /// warning is logged.
+    /// file of this one. On failure the old file is put back.
     pub fn remove_former(&self, former: &FormerConfig, target: &Target, state: &mut State) {
         // After the rename no other program adds entries to the file.
         let retired_path = draft_name(&former.path);
@@ -164,8 +161,7 @@ impl Conflist {
         merged
     }
 
-    /// Returns the plugins of a text that may contain foreign entries. Returns `None` if the text has only our entries,
-    /// or is not a JSON object.
+    /// Returns the plugins of a text that may contain foreign entries, or `None` for any other text.
     fn foreign_chain(&self, text: &[u8], recorded: &InstalledFile) -> Option<Chain> {
         read_chain(text).filter(|_| !has_only_our_entries(text, recorded))
     }
@@ -174,8 +170,8 @@ impl Conflist {
 /// Maximum number of copies. A further copy overwrites the last one.
 const MAX_COPIES: u32 = 9;
 
-/// Copies the content `text` of a file that will be replaced. Returns the path of the copy, or `None` without a copy if
-/// the file is blank. Only root may read the copy, because it may contain a token.
+/// Copies the content `text` of a file that will be replaced, unless it is blank. Only root may read the copy, because
+/// it may contain a token.
 ///
 /// # Errors
 /// Returns an error if the copy cannot be written. The file must not be replaced then.
@@ -188,8 +184,7 @@ fn back_up(path: &Path, text: &[u8]) -> Result<Option<PathBuf>, AtomicFileError>
     Ok(Some(copy))
 }
 
-/// Returns the path of an existing copy with the same content, or the first free path. If all paths are in use, returns
-/// the last one.
+/// Returns the path of an existing copy with the same content, or else a path for a new copy.
 fn copy_path(path: &Path, text: &[u8]) -> PathBuf {
     let is_usable = |copy: &PathBuf| match regular_file::contents(copy) {
         Ok(kept) => kept == text,
@@ -206,7 +201,7 @@ pub(crate) fn is_backup(path: &Path) -> bool {
     of.is_some_and(|(of, _)| is_read_by_runtimes(of))
 }
 
-/// Returns the path of the copy with this number, from 1. No runtime loads a file with this extension.
+/// Returns the path of the copy with this number, from 1.
 fn numbered_copy(path: &Path, number: u32) -> PathBuf {
     let first = path.with_added_extension("unreadable");
     if number == 1 { first } else { first.with_added_extension(number.to_string()) }

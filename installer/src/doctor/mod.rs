@@ -4,8 +4,8 @@
 //! node, API server ─ collect ─▶ NodeSnapshot ─ checks (pure) ─▶ DoctorReport ─▶ text or JSON, exit status
 //! ```
 //!
-//! The doctor changes nothing. [`collect()`] makes a snapshot without judging it, and [`checks`] judge the snapshot
-//! without further access to the node. Read `snapshot`, then `checks`.
+//! The doctor changes nothing. [`collect()`] makes a snapshot without judging it, and [`checks`] judge only the
+//! snapshot.
 
 pub mod checks;
 mod collect;

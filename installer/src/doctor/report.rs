@@ -51,23 +51,20 @@ pub struct Verdict {
 /// The verdict of a check, or the reason why the check was not possible.
 pub(super) type Checked = Observed<Verdict>;
 
-/// Returns a verdict without a problem.
 pub(super) fn pass(observation: impl Into<String>) -> Checked {
     Ok(Verdict { state: Severity::Ok, observation: observation.into(), remedy: String::new() })
 }
 
-/// Returns a verdict about a problem that affects pods soon or in some cases.
 pub(super) fn warn(observation: impl Into<String>, remedy: impl Into<String>) -> Checked {
     Ok(Verdict { state: Severity::Warn, observation: observation.into(), remedy: remedy.into() })
 }
 
-/// Returns a verdict about a problem that affects pods now.
 pub(super) fn fail(observation: impl Into<String>, remedy: impl Into<String>) -> Checked {
     Ok(Verdict { state: Severity::Fail, observation: observation.into(), remedy: remedy.into() })
 }
 
 impl Finding {
-    /// Creates the finding of a check with this name. A check that was not possible is skipped.
+    /// Creates the finding of a check. A check that was not possible is skipped.
     pub fn new(name: impl Into<String>, checked: Checked) -> Self {
         let (state, observation, remedy) = match checked {
             Ok(Verdict { state, observation, remedy }) => (state, observation, remedy),
@@ -107,7 +104,7 @@ pub enum Format {
 }
 
 impl DoctorReport {
-    /// Returns true if no check failed. Warnings do not count.
+    /// Returns true if no check failed.
     pub fn passes(&self) -> bool {
         self.findings.iter().all(|finding| finding.state != Severity::Fail)
     }

@@ -24,7 +24,8 @@ pub struct Permission {
 pub enum Scope<'a> {
     /// Calico's objects are in this API group of the API server.
     Calico(&'a str),
-    /// Calico's objects are elsewhere, and objects of Kubernetes, such as pods, are only read from the API server.
+    /// Calico's objects are in another datastore. From the API server the plugins read objects of Kubernetes, such as
+    /// pods, and write nothing there.
     Pods,
 }
 
@@ -44,8 +45,7 @@ struct Rule {
     verbs: Vec<String>,
 }
 
-/// Returns the permissions in the manifest that apply in `scope`. The manifest lists both of Calico's API groups, of
-/// which one is in use.
+/// Returns the permissions in the manifest that apply in `scope`.
 pub fn permissions(scope: Scope<'_>) -> Vec<Permission> {
     let documents = serde_norway::Deserializer::from_str(MANIFEST).filter_map(|text| Document::deserialize(text).ok());
     let rules = documents.filter(|document| document.kind == "ClusterRole").flat_map(|document| document.rules);

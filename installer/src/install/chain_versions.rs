@@ -29,11 +29,12 @@ pub struct UnsupportedVersion {
     programs: Vec<String>,
 }
 
-/// Checks that the programs of `conflist` support its `cniVersion`. Asks none if the configuration is in place already,
-/// or if it has no `cniVersion`. A program that lacks the version and that only foreign entries name is logged as a
+/// Checks that the programs of `conflist` support its `cniVersion`. Asks none if the configuration has no
+/// `cniVersion`. A program that lacks the version and that only foreign entries name is logged as a
 /// warning, and so is a program without a valid answer. Missing programs are skipped; another check reports them.
 ///
-/// # Errors Returns an error that names the programs of our entries that lack the version.
+/// # Errors
+/// Returns an error that names the programs of our entries that lack the version.
 pub(super) fn check(
     conflist: &Conflist,
     target: &Target,
@@ -41,12 +42,12 @@ pub(super) fn check(
     layout: &Layout,
 ) -> Result<(), UnsupportedVersion> {
     let version = conflist.conf.get("cniVersion").and_then(Value::as_str).unwrap_or_default();
-    if version.is_empty() || conflist.is_written(target) {
+    if version.is_empty() {
         return Ok(());
     }
     let mut refused = Vec::new();
     for ChainProgram { name, is_ours } in conflist.programs(target, former) {
-        let mut paths = layout.bin_dirs().into_iter().map(|(_, directory)| directory.join(&name));
+        let mut paths = layout.bin_paths().map(|directory| directory.join(&name));
         let Some(path) = paths.find(|path| path.is_file()) else { continue };
         let program = path.display();
         match supported_versions::query(&path, version, LIMIT) {

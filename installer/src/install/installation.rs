@@ -1,6 +1,7 @@
 //! [`Installation`]: the steps of an installation, in order.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -50,14 +51,12 @@ impl Installation<'_> {
     /// the network as ready (INST-7).
     ///
     /// # Errors
-    /// Returns the error of the first step that fails, unless the error is only logged. The previous configuration then
-    /// stays in place.
+    /// Returns the error of the first step that fails, unless the error is only logged.
     pub fn run(&self) -> Result<(), InstallError> {
         self.install(true)
     }
 
-    /// Installs the files. With `contacts_servers`, also ensures a valid token in a pod, creates missing cluster
-    /// objects, writes the MTU file, and tries out the new configuration.
+    /// Installs the files. `contacts_servers` includes the steps that need the API server or the datastore.
     pub(super) fn install(&self, contacts_servers: bool) -> Result<(), InstallError> {
         let Installation { settings, layout, account, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
@@ -82,7 +81,7 @@ impl Installation<'_> {
         self.save(&state);
 
         assets.copy(&net_dir).map_err(InstallError::Tls)?;
-        // Before a failure, `install` may have restored the records of an unusable directory, so the state is saved.
+        // After an error, the records of an unusable directory may be the restored ones, so the state is saved here.
         let directories = binaries.install(&before, &mut state).inspect_err(|_| self.save(&state))?;
         binaries::remove_missing_records(layout, &mut state);
         nodename::find_source(settings, layout).ensure_or_warn(layout);
@@ -99,8 +98,11 @@ impl Installation<'_> {
             warn_missing_kubeconfig(&conflist);
         }
         let replaced = FormerConfig::find(&target, settings, &mut state);
-        chain_versions::check(&conflist, &target, &replaced, layout)?;
-        self.check_configuration(&conflist, &target, &directories, contacts_servers);
+        let is_new = !conflist.is_written(&target);
+        if is_new {
+            chain_versions::check(&conflist, &target, &replaced, layout)?;
+        }
+        self.check_configuration(&conflist, &target.name, &directories, contacts_servers && is_new);
         put_in_place(&conflist, &target, &replaced, settings, &mut state, || conflist.write(&target, &replaced))?;
         tls_assets::remove_stale(&net_dir, &assets.on_node(&settings.net_dir));
         conflist::warn_if_not_selected(&target, &settings.net_dir, conflist.network());
@@ -110,8 +112,7 @@ impl Installation<'_> {
         Ok(())
     }
 
-    /// Returns the TLS files for etcd that are mounted in this container, and the configuration with their paths,
-    /// without regard to the file on the node.
+    /// Returns the TLS files for etcd that are mounted in this container, and the configuration with their paths.
     pub(super) fn render_mounted(&self) -> Result<(TlsAssets, Conflist), InstallError> {
         let Installation { settings, layout, account, .. } = *self;
         let assets = TlsAssets::find(&layout.path(&settings.tls_assets)).map_err(InstallError::Tls)?;
@@ -121,64 +122,67 @@ impl Installation<'_> {
         Ok((assets, conflist))
     }
 
-    /// Returns the configuration of Calico's plugin that this environment yields; `None` if the plugin is not in the
-    /// template, or if the environment yields no valid configuration.
+    /// Returns the configuration of Calico's plugin that this environment yields.
     pub(crate) fn plugin_conf(&self) -> Option<NetConf> {
         self.render_mounted().ok()?.1.plugin_conf
     }
 
-    /// Writes the MTU file if the plugins need it (INST-59). `limit` applies to the request for the pools.
+    /// Writes the MTU file if the plugins need it (INST-59).
     pub(super) fn write_mtu(&self, conf: &Conflist, limit: Duration, state: &mut State) -> Result<(), MtuNotWritten> {
         mtu::write(conf.plugin_conf.as_ref(), self.layout, self.network, self.account.is_some(), limit, state)
     }
 
-    /// Ensures that the kubeconfig contains a valid token of the plugins. A failure that may pass is retried until
-    /// `trial_time` is over: on a new node, kube-proxy may start after this container, and without it the address of
-    /// the API server's Service is unreachable.
+    /// Ensures that the kubeconfig contains a valid token of the plugins. Retries a temporary failure until
+    /// `trial_time` is over: on a new node, the API server's Service may be unreachable until kube-proxy runs.
     fn ensure_kubeconfig(&self, account: &ServiceAccount, net_dir: &Path) -> Result<Change, KubeconfigError> {
-        let Installation { settings, .. } = *self;
-        let (request, begun) = (settings.token_request(), Instant::now());
-        loop {
-            match kubeconfig::ensure(account, &request, net_dir) {
-                Err(error) if error.is_temporary() && begun.elapsed() + PAUSE < settings.trial_time => {
-                    tracing::info!("cannot get a valid token for the plugins yet, trying again: {error}");
-                }
-                ensured => return ensured,
-            }
-            thread::sleep(PAUSE);
-        }
+        let request = self.settings.token_request();
+        let ensure = || kubeconfig::ensure(account, &request, net_dir);
+        self.retry("cannot get a valid token for the plugins yet", KubeconfigError::is_temporary, ensure)
     }
 
     /// Creates missing cluster objects. Errors are logged as warnings, except an unreachable etcd in a pod.
     ///
-    /// In a pod an unreachable etcd is retried for `trial_time` and then fails the run, as an unreachable API server
-    /// does: kubelet then runs the installer again, and no later program would create the objects. Outside of a pod a
-    /// warning is enough: a person reads it, and images of nodes are built without access to etcd.
+    /// There the run retries for `trial_time` and then fails, so that kubelet runs the installer again. Outside of a
+    /// pod a warning is enough: images of nodes are built without access to etcd.
     fn create_cluster_objects(&self, conflist: &Conflist) -> Result<(), ClusterError> {
         let Installation { settings, account, .. } = *self;
+        let may_retry = |error: &ClusterError| account.is_some() && error.is_unreachable();
+        let ensure = || cluster::ensure(conflist.plugin_conf.as_ref(), account, settings);
+        match self.retry("cannot create the cluster objects yet", may_retry, ensure) {
+            Err(error) if !may_retry(&error) => {
+                tracing::warn!("cannot ensure that the cluster objects exist; the installation continues: {error}");
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Repeats `attempt` while it fails with an error for which `may_retry` returns true, until `trial_time` is over.
+    fn retry<T, E: Display>(
+        &self,
+        failure: &str,
+        may_retry: impl Fn(&E) -> bool,
+        mut attempt: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
         let begun = Instant::now();
         loop {
-            match cluster::ensure(conflist.plugin_conf.as_ref(), account, settings) {
-                Ok(()) => return Ok(()),
-                Err(error) if account.is_none() || !error.is_unreachable() => {
-                    tracing::warn!("cannot ensure that the cluster objects exist; the installation continues: {error}");
-                    return Ok(());
+            match attempt() {
+                Err(error) if may_retry(&error) && begun.elapsed() + PAUSE < self.settings.trial_time => {
+                    tracing::info!("{failure}, trying again: {error}");
                 }
-                Err(error) if begun.elapsed() + PAUSE >= settings.trial_time => return Err(error),
-                Err(error) => tracing::info!("cannot create the cluster objects yet, trying again: {error}"),
+                outcome => return outcome,
             }
             thread::sleep(PAUSE);
         }
     }
 
-    /// Logs problems of the configuration. With `tries`, also tries the configuration out, unless it is in place
-    /// already or the settings disable the trial.
-    fn check_configuration(&self, conflist: &Conflist, target: &Target, directories: &[PathBuf], tries: bool) {
+    /// Logs problems of the configuration. With `tries`, also tries out the configuration.
+    fn check_configuration(&self, conflist: &Conflist, name: &str, directories: &[PathBuf], tries: bool) {
         for problem in template::find_problems(&conflist.text, &conflist.conf, directories) {
-            tracing::warn!("the network configuration {} has a problem: {problem}", target.name);
+            tracing::warn!("the network configuration {name} has a problem: {problem}");
         }
         let tries = tries && !self.settings.trial_time.is_zero();
-        if let Some(directory) = directories.first().filter(|_| tries && !conflist.is_written(target)) {
+        if let Some(directory) = directories.first().filter(|_| tries) {
             self.try_out(conflist, &directory.join(CALICO));
         }
     }
@@ -197,8 +201,7 @@ impl Installation<'_> {
         }
     }
 
-    /// Loads the records of earlier installations. If they cannot be loaded, present plugins other than Calico's and a
-    /// present MTU file count as not installed by Calico.
+    /// Loads the records of earlier installations, or empty ones if they cannot be loaded.
     pub(super) fn load_state(&self) -> State {
         let state = State::load(self.layout).unwrap_or_else(|error| {
             tracing::warn!(
@@ -210,8 +213,7 @@ impl Installation<'_> {
         });
         let mut state = State {
             version: node_process::process::build_version().to_owned(),
-            // An uninstallation records the addresses behind the interfaces that it deletes. An installation empties
-            // this list.
+            // Belongs to an uninstallation: the addresses behind the interfaces that it deleted.
             torn_down: BTreeSet::new(),
             ..state
         };
@@ -242,7 +244,7 @@ fn log_change(change: Change, path: &Path) {
     }
 }
 
-/// Puts the configuration in place with `write`, and then removes the `former` configurations, which it replaces.
+/// Puts the configuration in place with `write`, and only then removes the `former` configurations.
 fn put_in_place(
     conflist: &Conflist,
     target: &Target,
@@ -259,7 +261,7 @@ fn put_in_place(
     Ok(())
 }
 
-/// Warns if the configuration names a kubeconfig that is missing, which the installer creates only in a pod.
+/// Warns about a missing kubeconfig, which the installer creates only in a pod.
 fn warn_missing_kubeconfig(conflist: &Conflist) {
     let Some(conf) = &conflist.plugin_conf else { return };
     let kubeconfig = &conf.kubernetes.kubeconfig;

@@ -1,7 +1,7 @@
 //! Runs one installation from beginning to end, in upstream's order (INST-6).
 //!
 //! The template, the programs and the directories are checked before the first write, and each file is replaced
-//! atomically. So a failed run leaves the previous installation working, and the next run can continue.
+//! atomically.
 //!
 //! Read `installation`, then `reconcile`, which repeats it for the agent.
 
@@ -27,8 +27,7 @@ pub enum InstallError {
     /// The pod's account is unusable.
     #[error(transparent)]
     Account(#[from] ServiceAccountError),
-    /// A directory of the node belongs to another user, and this process lacks the capability to write to it
-    /// nevertheless.
+    /// A directory of the node belongs to another user, and this process lacks the capability to write to it.
     #[error(transparent)]
     Directory(#[from] UnwritableDirectory),
     /// The configuration is invalid.

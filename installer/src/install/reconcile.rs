@@ -15,7 +15,7 @@ use crate::layout::DirectoryRole;
 use crate::state::{InstalledFile, State, StateError};
 use crate::{binaries, mtu};
 
-/// Time limit for reading the pools. The agent answers no probe during this request, and probes time out later.
+/// Time limit for reading the pools. It is short because the agent answers no probe during this request.
 const POOLS_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The pod that restores the installed files: the one that installed them last.
@@ -23,12 +23,10 @@ enum Owner {
     ThisPod,
     /// A pod with another environment or another version of the program.
     AnotherPod,
-    /// Unknown: no installation is recorded, and this process has not run one. The files may be those of an installer
-    /// that keeps no records.
+    /// No installation is recorded. The files may be those of an installer that keeps no records.
     Unrecorded,
 }
 
-/// The record of the installed configuration.
 #[derive(Debug, PartialEq, Eq)]
 struct ConfigRecord {
     /// The version of the program that installed the configuration.
@@ -44,8 +42,7 @@ pub struct InstallReconciler<'a> {
     installation: Installation<'a>,
     /// True if this process has installed the files, and no later installation by another pod was found.
     is_installer: bool,
-    /// The record of the configuration that this agent restores; `None` while no record is found, or while another pod
-    /// restores the files.
+    /// The record of the configuration that this agent restores.
     owned: Option<ConfigRecord>,
     /// True once the log says that no installation is recorded.
     reported_unrecorded: bool,
@@ -55,30 +52,26 @@ pub struct InstallReconciler<'a> {
     conflict: ConflictBackoff,
 }
 
-/// The differences between the node and the installation.
 struct MissingFiles {
-    /// The path of the network configuration if the configuration is missing or changed, and else `None`.
+    /// The path of the network configuration if the configuration is missing or changed.
     configuration: Option<PathBuf>,
     /// The paths of programs that are missing, and of TLS files that are missing or changed.
     others: Vec<PathBuf>,
 }
 
 impl<'a> InstallReconciler<'a> {
-    /// Creates a reconciler. `is_installer` is true for a process that has just run the installation. Otherwise the
-    /// reconciler first determines if the files were installed from this environment. Files that were installed from
-    /// another environment, or later by another pod, are left to the agent of that pod.
+    /// Creates a reconciler. `is_installer` is true for a process that has just run the installation. Any other process
+    /// restores files only if its own environment and version installed them.
     pub fn new(installation: Installation<'a>, is_installer: bool) -> InstallReconciler<'a> {
         let conflict = ConflictBackoff::default();
-        // If another pod installs before the first check, that check finds a record that differs from the one read
-        // here.
+        // With this record the first check recognizes a later installation by another pod.
         let owned = if is_installer { installation.read_record().unwrap_or_default() } else { None };
         let (reported_unrecorded, reported_mtu) = (false, None);
         InstallReconciler { installation, is_installer, owned, reported_unrecorded, reported_mtu, conflict }
     }
 
-    /// Restores files that are missing or changed, unless they were installed from another environment or by another
-    /// version, or no installation is recorded. As this runs often, programs are only checked for existence, and no
-    /// server is contacted except to compute a missing MTU file.
+    /// Restores files that are missing or changed, unless they belong to another pod or to an unknown installer. As
+    /// this runs often, programs are only checked for existence, and only a missing MTU file needs a server.
     pub fn reconcile(&mut self) -> FileCheck {
         let restored = self.restore();
         let check =
@@ -86,14 +79,12 @@ impl<'a> InstallReconciler<'a> {
         FileCheck { selection: self.selection(), ..check }
     }
 
-    /// Returns true if this pod restores the files: it has installed them, or the last check found its own
-    /// installation.
+    /// Returns true if this pod restores the files.
     fn is_owner(&self) -> bool {
         self.is_installer || self.owned.is_some()
     }
 
-    /// Returns the choice of the container runtimes. It is [`Selection::Unknown`] if this pod does not restore the
-    /// files, or if its environment yields no valid configuration.
+    /// Returns the choice of the container runtimes, or [`Selection::Unknown`] if this pod does not restore the files.
     fn selection(&self) -> Selection {
         let Installation { settings, layout, .. } = self.installation;
         if !self.is_owner() {
@@ -137,17 +128,17 @@ impl<'a> InstallReconciler<'a> {
             self.conflict.record_outcome(&installed);
         }
         installed?;
-        // The installation may have changed the record. The next check would take a changed one for that of another
-        // installation.
+        // The next check would take a record that this installation changed for that of another installation.
         self.owned = self.installation.read_record().unwrap_or_default().or(self.owned.take());
-        // The path is missing if its directory was skipped.
-        let restored = missing.iter().filter(|path| path.is_file()).count() as u64;
+        // The configuration was written, although another program may be replacing it now. Another path is missing if
+        // its directory was skipped.
+        let (written, others) = missing.split_at(usize::from(is_configuration));
+        let restored = (written.len() + others.iter().filter(|path| path.is_file()).count()) as u64;
         Ok(FileCheck { restored, ..FileCheck::default() })
     }
 
-    /// Determines the pod that restores the files. Later installations are found by their record, and not by the file,
-    /// which people and other programs change too. A record that is unreadable or missing does not end the ownership of
-    /// this pod; without ownership, an unreadable record is an error.
+    /// Determines the pod that restores the files, by the record and not by the file, which people and other programs
+    /// change too. An unreadable or missing record does not end the ownership of this pod.
     fn determine_owner(&mut self) -> Result<Owner, InstallError> {
         let was_owner = self.is_owner();
         let record = match self.installation.read_record() {
@@ -173,8 +164,7 @@ impl<'a> InstallReconciler<'a> {
         Ok(Owner::ThisPod)
     }
 
-    /// Writes the MTU file if it is missing and the plugins read it. The documented order creates pools after the
-    /// DaemonSet, so their encapsulation may be unknown during the installation.
+    /// Writes the MTU file if it is missing and the plugins read it: the pools may be created after the installation.
     fn write_late_mtu(&mut self) {
         let layout = self.installation.layout;
         if !layout.has_persistent_state() || layout.state_dir().join(mtu::NAME).exists() {
@@ -185,19 +175,17 @@ impl<'a> InstallReconciler<'a> {
         let write = || installation.write_mtu(&conflist, POOLS_DEADLINE, &mut installation.load_state());
         // The request blocks on an async runtime of its own, which is impossible on a thread of the agent's runtime.
         let Ok(written) = thread::scope(|scope| scope.spawn(write).join()) else { return };
-        let reason = written.err().map(|error| error.to_string());
-        if let Some(reason) = reason.as_ref().filter(|_| reason != self.reported_mtu) {
-            tracing::info!("{reason}");
+        let not_written = written.err().map(|error| error.to_string());
+        if let Some(not_written) = not_written.as_ref().filter(|_| not_written != self.reported_mtu) {
+            tracing::info!("{not_written}");
         }
-        self.reported_mtu = reason;
+        self.reported_mtu = not_written;
     }
 }
 
 impl Installation<'_> {
-    /// Reads the record of the configuration with the name that this pod gives it, or else the record of another
-    /// configuration; `None` if none is recorded. As in [`Target::new`], the name of a `.conf` file that another
-    /// program converted to a list is this pod's as well. Unlike in [`load_state`](Self::load_state), an unreadable
-    /// record is an error here, because this check is repeated and an installation is not.
+    /// Reads the record of this pod's configuration, or else that of another configuration. The name of a `.conf` file
+    /// that another program converted to a list is this pod's as well.
     fn read_record(&self) -> Result<Option<ConfigRecord>, StateError> {
         let Installation { settings, layout, .. } = *self;
         let state = State::load(layout)?;
@@ -212,15 +200,13 @@ impl Installation<'_> {
         }))
     }
 
-    /// Returns true if the record is that of the configuration that this environment yields, under the name that this
-    /// pod gives it and by the version of this program.
+    /// Returns true if the record is that of this environment's configuration, by this version.
     fn is_recorded(&self, record: &ConfigRecord) -> Result<bool, InstallError> {
         let is_same = self.render_mounted()?.1.is_recorded(&record.file);
         Ok(is_same && record.has_own_name && record.version == build_version())
     }
 
-    /// Finds the network configuration if it is missing or changed, recorded programs that are missing, and TLS files
-    /// that are missing or changed. Writes nothing.
+    /// Finds files that are missing or changed. Programs are only checked for existence.
     fn find_missing(&self) -> Result<MissingFiles, InstallError> {
         let Installation { settings, layout, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
@@ -244,7 +230,7 @@ const IMMEDIATE_REPAIRS: u32 = 5;
 /// Maximum number of checks without a repair. The number doubles with each further repair.
 const MAX_SKIPPED_CHECKS: u32 = 16;
 
-/// The number of repairs in a row, and the number of checks to pass before the next one.
+/// The number of repairs in a row, and the number of checks to pass before the next repair.
 #[derive(Debug, Default)]
 struct ConflictBackoff {
     repairs: u32,
@@ -252,8 +238,7 @@ struct ConflictBackoff {
 }
 
 impl ConflictBackoff {
-    /// Returns true if the configuration is to be repaired now. `is_changed` is the result of the present check; false
-    /// ends the conflict.
+    /// Returns true if the configuration is to be repaired now. A check that finds it unchanged ends the conflict.
     fn is_repair_due(&mut self, is_changed: bool) -> bool {
         if !is_changed {
             *self = ConflictBackoff::default();
@@ -266,16 +251,14 @@ impl ConflictBackoff {
         true
     }
 
-    /// Records the result of a repair. A successful write counts as a repair, and so does one that failed because
-    /// another program rewrote the file again and again. Any other failure does not count, so the write is retried at
-    /// each check.
+    /// Records the result of a repair. A write that failed counts only if another program rewrote the file again and
+    /// again.
     fn record_outcome(&mut self, installed: &Result<(), InstallError>) {
         if installed.as_ref().err().is_none_or(InstallError::is_contested) {
             self.record_repair();
         }
     }
 
-    /// Records a repair.
     fn record_repair(&mut self) {
         self.repairs += 1;
         let more = self.repairs.checked_sub(IMMEDIATE_REPAIRS);

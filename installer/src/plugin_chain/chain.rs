@@ -29,8 +29,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Returns the plugins of a parsed configuration. Elements of the list that are not objects are left out; no
-    /// runtime loads such a list.
+    /// Returns the plugins of a parsed configuration. Elements of the list that are not objects are left out.
     pub fn new(conf: &Map<String, Value>) -> Chain {
         if !conf.contains_key(PLUGINS) && conf.contains_key("type") {
             return Chain::single(conf);
@@ -97,8 +96,8 @@ impl Chain {
         text
     }
 
-    /// Returns true if two configurations are equivalent, whatever their formatting. A list with an element that is not
-    /// a plugin equals no other: no runtime loads it.
+    /// Returns true if two configurations are equivalent, whatever their formatting. A list with an invalid element
+    /// equals no other.
     pub fn is_equivalent_to(&self, other: &Chain) -> bool {
         let form = |chain: &Chain| canonical(&Value::Object(chain.to_list()));
         !self.has_invalid_elements
@@ -118,8 +117,7 @@ impl Chain {
         self.entries.extend(added);
     }
 
-    /// Returns the relation of an entry to this configuration. A program adds an entry of its own type once; people add
-    /// several entries of the types `tuning` and `bandwidth`.
+    /// Returns the relation of an entry to this configuration.
     pub fn relation_of(&self, entry: &Entry) -> EntryRelation {
         let of_kind: Vec<&Entry> = self.entries.iter().filter(|existing| kind(existing) == kind(entry)).collect();
         if of_kind.iter().any(|existing| is_same(existing, entry)) {

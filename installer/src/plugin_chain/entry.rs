@@ -1,5 +1,5 @@
-//! [`Entry`]: a plugin in a configuration, which is JSON as Go reads it together with its original text; and the
-//! equality of JSON values as the programs that read them see it. Pure.
+//! [`Entry`]: a plugin in a configuration, with its original text; and the equality of JSON values for the programs
+//! that read them.
 //!
 //! Runtimes and the programs that add plugins are written in Go. Go's `encoding/json` accepts more than a [`Value`] can
 //! hold: integers of any length, `1e400`, nesting deeper than 128. So foreign entries are written back as their
@@ -101,9 +101,6 @@ fn parsed<T: DeserializeOwned>(text: &RawValue) -> Option<T> {
 }
 
 /// Returns the values of a JSON object by key. If a key is repeated, its last value is returned.
-///
-/// # Errors
-/// Returns an error if the text is not a JSON object.
 pub(super) fn values(text: &[u8]) -> Result<BTreeMap<String, Box<RawValue>>, ChainError> {
     serde_json::from_str(&replace_unpaired_surrogates(&String::from_utf8_lossy(text))).map_err(|error| {
         let (line, column) = (error.line(), error.column());
@@ -111,7 +108,6 @@ pub(super) fn values(text: &[u8]) -> Result<BTreeMap<String, Box<RawValue>>, Cha
     })
 }
 
-/// Returns the elements of an array, or none for any other value.
 pub(super) fn elements(text: &RawValue) -> Vec<Box<RawValue>> {
     parsed(text).unwrap_or_default()
 }
@@ -149,7 +145,7 @@ pub enum EntryRelation {
     More,
 }
 
-/// Returns the type of a plugin; empty if it is missing. Runtimes match the key without regard to case.
+/// Returns the type of a plugin. Runtimes match the key without regard to case.
 pub fn kind(entry: &Entry) -> &str {
     let other_spelling = || entry.iter().find(|(key, _)| key.eq_ignore_ascii_case("type")).map(|(_, kind)| kind);
     entry.get("type").or_else(other_spelling).and_then(Value::as_str).unwrap_or_default()
@@ -212,7 +208,7 @@ pub(super) fn value_matches(pattern: &Value, found: &Value) -> bool {
     }
 }
 
-/// Returns true if an object matches a pattern: each key of the one is in the other, with a value that matches.
+/// Returns true if an object matches a pattern: both have the same keys, with values that match.
 pub(super) fn entry_matches(pattern: &Map<String, Value>, found: &Map<String, Value>) -> bool {
     pattern.len() == found.len()
         && pattern.iter().all(|(key, value)| found.get(key).is_some_and(|found| value_matches(value, found)))
@@ -223,8 +219,7 @@ fn text_matches(pattern: &str, found: &str) -> bool {
         None => pattern == found,
         Some((before, after)) => {
             let rest = found.strip_prefix(before);
-            // A token is never empty. If the placeholder occurs several times, any text matches between the first and
-            // the last one.
+            // A token is never empty. The placeholder may occur several times.
             let after = after.rsplit(TOKEN_PLACEHOLDER).next().unwrap_or_default();
             rest.and_then(|rest| rest.strip_suffix(after)).is_some_and(|token| !token.is_empty())
         }

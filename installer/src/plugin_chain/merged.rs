@@ -11,17 +11,14 @@ const EXTENDING_TYPES: [&str; 8] =
 /// A rendered configuration, and a pattern that recognizes its entries.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Rendered {
-    /// The configuration.
     pub(crate) chain: Chain,
-    /// The configuration with a placeholder instead of the pod's token. The pattern still matches after the token
-    /// changed.
+    /// The configuration with a placeholder instead of the pod's token, so that it matches after the token changed.
     pub(crate) pattern: Chain,
 }
 
 /// A configuration with our rendered entries, and with the foreign entries at their present places.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Merged {
-    /// The configuration.
     pub(crate) chain: Chain,
     /// The types of the foreign entries, in order.
     pub(crate) foreign: Vec<String>,
@@ -36,9 +33,8 @@ pub(crate) struct Merged {
 
 impl Rendered {
     /// Returns the configuration to write over `present`: our entries as rendered now replace our entries in `present`,
-    /// and foreign entries stay in place. If `present` has no entry of ours, and no other program removed ours, it
-    /// belongs to another network, and none of its entries stay. `recorded` are the recorded renderings, of which one
-    /// may be in place.
+    /// and foreign entries stay in place. If `present` belongs to another network, none of its entries stay. `recorded`
+    /// are the recorded renderings, of which one may be in place.
     pub(crate) fn merge_over(&self, present: &Chain, recorded: &[Rendering]) -> Merged {
         let recorded = Rendering::in_place(recorded, present);
         let ours = present.find_ours(&self.pattern, recorded);
@@ -69,8 +65,8 @@ impl Rendered {
         Merged { chain, foreign, dropped, rendering, foreign_keys }
     }
 
-    /// Returns the types of entries that count as ours although `recorded` does not contain them, and of whose type
-    /// this rendering has no entry. Calico's plugin is left out.
+    /// Returns the types of entries, without Calico's plugin, that count as ours although not recorded, and of whose
+    /// type this rendering has no entry.
     fn find_dropped(&self, present: &Chain, ours: &[bool], recorded: Option<&Rendering>) -> Vec<String> {
         let is_recorded = |entry: &Entry| recorded.is_some_and(|recorded| recorded.ownership(entry).is_some());
         let is_rendered = |entry: &Entry| self.chain.entries.iter().any(|rendered| kind(rendered) == kind(entry));
@@ -86,14 +82,13 @@ impl Rendered {
 }
 
 impl Merged {
-    /// Returns true if the configuration contains no foreign entries or keys.
     pub(crate) fn is_only_ours(&self) -> bool {
         self.foreign.is_empty() && self.foreign_keys.is_empty()
     }
 
-    /// Adds the foreign entries of a configuration that this one replaces. An entry that equals one of ours is not
-    /// added a second time, but recorded as foreign. An entry of a type that may occur only once is ignored if this
-    /// configuration has another entry of that type.
+    /// Adds the foreign entries of a configuration that this one replaces. An entry that equals one of ours becomes
+    /// foreign. An entry of a type that may occur only once is ignored if this configuration has another entry of that
+    /// type.
     pub(crate) fn add_entries(&mut self, entries: Vec<Entry>) {
         for entry in entries {
             match self.chain.relation_of(&entry) {
@@ -109,15 +104,14 @@ impl Merged {
     }
 }
 
-/// Returns true for a recorded list that another program rewrote without our entries: its first plugin is recorded as
-/// foreign, or only extends a network. The first plugin of another network's configuration would create a network.
+/// Returns true for a recorded list that another program rewrote without our entries. The first plugin of another
+/// network's configuration would create a network.
 fn has_lost_our_entries(present: &Chain, recorded: &Rendering) -> bool {
     let first = present.entries.first();
     first.is_some_and(|first| EXTENDING_TYPES.contains(&kind(first)) || recorded.ownership(first) == Some(false))
 }
 
-/// Puts our rendered entries into the places of our present entries, in order, and the remaining rendered entries after
-/// the last of these places, or first if `present` has none of ours. If `present` lacks Calico's plugin, the rendered
+/// Puts our rendered entries into the places of our present entries. If `present` lacks Calico's plugin, the rendered
 /// one goes first: all others extend its work.
 fn arrange(rendered: &[Entry], present: &[Entry], ours: &[bool]) -> Vec<Entry> {
     let last = ours.iter().rposition(|is_ours| *is_ours);

@@ -1,5 +1,4 @@
-//! The plugins of a network configuration, both ours and those that other programs added. The merge is pure: the
-//! rendered, the recorded and the present configuration are inputs, and the new configuration is the result.
+//! The plugins of a network configuration, both ours and those that other programs added. The merge is pure.
 //!
 //! "Foreign" means added by another program or a person. Read `chain`, `rendering` and `merged` in this order.
 

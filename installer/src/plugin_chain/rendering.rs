@@ -1,5 +1,4 @@
-//! [`Rendering`]: our part of a configuration, as recorded in the installer's state. The record, the file and today's
-//! rendering show together which entries of a configuration are ours.
+//! [`Rendering`]: our part of a configuration, as recorded in the installer's state.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,8 +9,8 @@ use super::chain::Chain;
 use super::entry::{Entry, entry_matches, form, is_calico, is_template_entry, kind};
 use crate::digest;
 
-/// The digests of a configuration's entries, ours and foreign. They identify the entries without storing their text,
-/// which may contain a token.
+/// The digests of a configuration's entries, ours and foreign. The text of an entry is not stored because it may
+/// contain a token.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rendering {
@@ -43,9 +42,8 @@ impl Rendering {
         Rendering { keys: chain.keys.keys().cloned().collect(), plugins, foreign: BTreeSet::new() }
     }
 
-    /// Returns the recorded rendering that is in place: the one with the most of its plugins in `present`. Among
-    /// equals, fewer missing plugins win, then more of its keys, fewer missing keys, and the first in `recorded`.
-    /// Returns `None` without a recorded rendering. After a killed run any of several ones may be in place.
+    /// Returns the recorded rendering that is in place: the one with the most of its plugins in `present`. After a
+    /// killed run any of several ones may be in place.
     pub fn in_place<'a>(recorded: &'a [Rendering], present: &Chain) -> Option<&'a Rendering> {
         let degree = |recorded: &&Rendering| {
             let plugins = present.entries.iter().filter(|entry| recorded.contains_entry(entry)).count();
@@ -75,8 +73,7 @@ impl Rendering {
         self.foreign.insert(digest);
     }
 
-    /// Returns false if the configuration has an entry of Calico's plugin that this recorded rendering lacks: another
-    /// installer wrote the file, somebody edited our entry, or the file has a newer rendering that is not recorded.
+    /// Returns false if the configuration has an entry of Calico's plugin that this recorded rendering lacks.
     pub fn describes(&self, present: &Chain) -> bool {
         present.entries.iter().filter(|entry| is_calico(entry)).all(|entry| self.contains_entry(entry))
     }
@@ -101,8 +98,7 @@ fn entry_digest(entry: &Entry) -> String {
 }
 
 impl Chain {
-    /// Returns the foreign entries. `recorded` are the recorded renderings, of which one may be in place. A
-    /// configuration without any entry of ours belongs to another network; the result is then empty.
+    /// Returns the foreign entries. A configuration without any entry of ours belongs to another network, and has none.
     pub fn foreign(&self, pattern: &Chain, recorded: &[Rendering]) -> Vec<Entry> {
         let ours = self.find_ours(pattern, Rendering::in_place(recorded, self));
         if !ours.contains(&true) {
@@ -136,8 +132,7 @@ impl Chain {
         ours
     }
 
-    /// Marks edited entries of ours. An edited entry is recognized by its type, if a recorded entry of that type is
-    /// missing.
+    /// Marks edited entries of ours. They have the type of a recorded entry that is missing.
     fn mark_edited(&self, recorded: &Rendering, ours: &mut [bool]) {
         for (counted, count) in recorded.plugin_counts() {
             let of_kind: Vec<usize> = (0..ours.len()).filter(|index| kind(&self.entries[*index]) == counted).collect();

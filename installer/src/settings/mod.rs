@@ -1,8 +1,7 @@
 //! [`Settings`]: the environment variables of an installation, and [`PoolRequest`]: the pools that they request.
 //!
-//! Empty variables follow upstream's rules, because manifests and scripts rely on them (INST-8): an empty text for a
-//! placeholder is filled in as it is, and an empty Boolean of the installer is an error. An empty number or Boolean for
-//! a placeholder counts as unset; in upstream it breaks the configuration (INST-10).
+//! Empty variables follow upstream's rules, because manifests and scripts rely on them (INST-8), except an empty number
+//! or Boolean for a placeholder: it counts as unset, while in upstream it breaks the configuration (INST-10).
 
 pub mod variables;
 
@@ -26,7 +25,7 @@ pub struct Settings {
     pub values: Values,
     /// The file name of the configuration.
     pub conf_name: String,
-    /// The file name of a configuration that this one replaces; empty, or equal to `conf_name`, for none.
+    /// The file name of a configuration that this one replaces; empty for none.
     pub old_conf_name: String,
     /// The mode of the configuration.
     pub conf_mode: u32,
@@ -34,11 +33,9 @@ pub struct Settings {
     pub net_dir: String,
     /// The plugin directory on the node, for the records of the installation.
     pub bin_dir: String,
-    /// The configuration directory of an earlier installation, from which that installation's files are to be removed;
-    /// `None` if `CNI_FORMER_NET_DIR` is empty or not set.
+    /// The configuration directory of an earlier installation, from which that installation's files are to be removed.
     pub former_net_dir: Option<String>,
-    /// The plugin directory of an earlier installation, from which that installation's files are to be removed; `None`
-    /// if `CNI_FORMER_BIN_DIR` is empty or not set.
+    /// The plugin directory of an earlier installation, from which that installation's files are to be removed.
     pub former_bin_dir: Option<String>,
     /// The mount point of the TLS files for etcd.
     pub tls_assets: PathBuf,
@@ -48,20 +45,20 @@ pub struct Settings {
     pub update: Update,
     /// Whether to create `calico-ipam` as a hard link to `calico` instead of a copy.
     pub link_ipam: bool,
-    /// Maximum time for trying out the new configuration, which is then used even if it fails, and in a pod for
-    /// retrying an unreachable etcd. Zero disables both.
+    /// Maximum time for trying out the new configuration, and in a pod for retrying requests to the API server and
+    /// etcd. Zero disables both.
     pub trial_time: Duration,
     /// Whether to keep running as the agent (INST-37).
     pub stays_as_agent: bool,
     /// The service account of the plugins.
     pub service_account: String,
-    /// The Node to which the plugins' token is bound; `None` if `CNI_TOKEN_BOUND_TO_NODE` is not true.
+    /// The Node to which the plugins' token is bound.
     pub token_node: Option<String>,
     /// The name of this node; `None` if `KUBERNETES_NODE_NAME` is empty or not set.
     pub node_name: Option<String>,
-    /// The host name of this machine in lower case. The template uses it if `KUBERNETES_NODE_NAME` is not set.
+    /// The host name of this machine in lower case.
     pub host_name: String,
-    /// True to create the settings of IPAM with `strictAffinity` if there are none; false to create none.
+    /// True to create the settings of IPAM with `strictAffinity` if there are none.
     pub strict_affinity: bool,
     /// The first pool of each family, if requested.
     pub pools: Vec<PoolRequest>,
@@ -92,8 +89,7 @@ pub enum ExtraPlugins {
 pub enum Update {
     /// All existing programs are kept.
     Never,
-    /// Calico's programs are replaced. Other plugins are replaced only if this installer installed them: those of a
-    /// distribution are usually newer (INST-40).
+    /// Calico's programs are replaced. Other plugins are replaced only if this installer installed them (INST-40).
     Ours,
     /// All existing programs are replaced.
     Always,
@@ -101,9 +97,6 @@ pub enum Update {
 
 impl Settings {
     /// Reads the settings. `host` is the name of this machine.
-    ///
-    /// # Errors
-    /// Returns an error if a variable has an invalid value.
     pub fn from_environment(lookup: &dyn Fn(&str) -> Option<String>, host: &str) -> Result<Settings, SettingsError> {
         let environment = Environment { lookup };
         let net_dir = environment.text("CNI_NET_DIR", crate::layout::NET_DIR);
@@ -156,7 +149,6 @@ fn template(environment: &Environment<'_>) -> Template {
     }
 }
 
-/// Returns the file name of the configuration to replace; empty for none.
 fn old_conf_name(environment: &Environment<'_>) -> Result<String, SettingsError> {
     match environment.text("CNI_OLD_CONF_NAME", DEFAULT_CONF_NAME) {
         name if name.is_empty() => Ok(name),
@@ -173,8 +165,7 @@ fn file_name(name: &str, found: String) -> Result<String, SettingsError> {
     Ok(found)
 }
 
-/// Returns the Node to which tokens are bound; `None` if `CNI_TOKEN_BOUND_TO_NODE` is not true. If it is true and the
-/// name of the Node is missing, returns an error.
+/// Returns the Node to which tokens are bound; `None` if `CNI_TOKEN_BOUND_TO_NODE` is not true.
 pub(crate) fn token_node(environment: &Environment<'_>) -> Result<Option<String>, SettingsError> {
     const NAME: &str = "KUBERNETES_NODE_NAME";
     if environment.boolean("CNI_TOKEN_BOUND_TO_NODE")? != Some(true) {
@@ -214,8 +205,7 @@ pub struct PoolRequest {
 impl Eq for PoolRequest {}
 
 impl PoolRequest {
-    /// Returns the requested pools, by the variables of calico-node (INST-62): those whose range is set, unless
-    /// `NO_DEFAULT_POOLS` is `true`.
+    /// Returns the requested pools, by the variables of calico-node (INST-62).
     fn from_environment(environment: &Environment<'_>) -> Result<Vec<PoolRequest>, SettingsError> {
         if environment.non_empty("NO_DEFAULT_POOLS").is_some_and(|said| said == "true") {
             return Ok(Vec::new());
@@ -224,8 +214,7 @@ impl PoolRequest {
         requests.into_iter().filter_map(Result::transpose).collect()
     }
 
-    /// Returns the pool that the variables of a family request: `CALICO_IPV4POOL_CIDR`, or `CALICO_IPV6POOL_CIDR`, and
-    /// the variables with the same prefix. Returns `None` if the range is empty, not set or `none`.
+    /// Returns the pool of a family, or `None` if its range is empty, not set or `none`.
     fn of_family(version: IpVersion, environment: &Environment<'_>) -> Result<Option<PoolRequest>, SettingsError> {
         let (name, prefix, wanted) = match version {
             IpVersion::V4 => ("default-ipv4-ippool", "CALICO_IPV4POOL", "an IPv4 range like 10.65.0.0/16, or none"),

@@ -1,6 +1,5 @@
-//! The network configuration as a text with placeholders. This module parses a filled template, returns the plugins in
-//! it, and finds problems. The installer only warns about problems, because a template may use features unknown to it.
-//! Read `values` first.
+//! The network configuration as a text with placeholders. The installer only warns about problems in it, because a
+//! template may use features unknown to the installer. Read `values` first.
 
 mod values;
 
@@ -44,8 +43,7 @@ pub fn parse(text: &str) -> Result<Map<String, Value>, TemplateError> {
     }
 }
 
-/// Returns the plugins of a configuration in order: those of the list, or the configuration itself if it is a single
-/// plugin.
+/// Returns the plugins of a configuration in order. A single plugin is a configuration by itself.
 #[must_use]
 pub fn plugins(conf: &Map<String, Value>) -> Vec<&Map<String, Value>> {
     match conf.get("plugins").and_then(Value::as_array) {

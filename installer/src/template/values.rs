@@ -37,12 +37,12 @@ pub const BUILT_IN: &str = r#"{
   ]
 }"#;
 
-/// The placeholders and their values, in the order of replacement, which is upstream's: a value may contain a
-/// placeholder that is replaced later (INST-11). Debug output hides the values, of which one is the pod's token.
+/// The placeholders and their values, in upstream's order of replacement: a value may contain a placeholder that is
+/// replaced later (INST-11).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Values(Vec<(&'static str, Secret)>);
 
-/// The paths of the TLS files for etcd on the node. A missing file has an empty path.
+/// The paths of the TLS files for etcd on the node, each empty if there is no such file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsPaths {
     /// The path of the CA certificates.
@@ -113,7 +113,7 @@ impl Values {
     }
 }
 
-/// Escapes a value for a place between quotes in JSON. Numbers and Booleans do not change.
+/// Escapes a value for a place between quotes in JSON.
 fn escaped(value: &str) -> String {
     let quoted = Value::from(value).to_string();
     quoted[1..quoted.len() - 1].to_owned()

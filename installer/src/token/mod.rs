@@ -1,14 +1,10 @@
-//! Requests tokens for the plugins' service account from the API server (INST-42), and checks if a token is valid, by
-//! its claims and by a request with it.
+//! Requests tokens for the plugins' service account from the API server (INST-42), and checks if a token is valid.
 //!
-//! Requests for a token are authenticated with the pod's own token, read from disk each time, or by `KUBECONFIG`, and
-//! never with the token that is renewed (INST-48). The requested tokens are not bound to the pod, so they outlive it.
-//! With `CNI_TOKEN_BOUND_TO_NODE` they are bound to the Node: the API server then knows the node of each request, and
-//! rejects the token as soon as the Node is deleted.
+//! Requests for a token are never authenticated with the token that is renewed (INST-48). The requested tokens are not
+//! bound to the pod, so they outlive it. With `CNI_TOKEN_BOUND_TO_NODE` they are bound to the Node, and end with it.
 //!
 //! New signing keys, or a service account that was deleted and recreated, invalidate tokens before they expire, and
-//! only the API server can detect that. The signature of a token is not verified here: the API server issues or tests
-//! each token that the plugins get.
+//! only the API server can detect that. The signature of a token is not verified here.
 
 mod request;
 
@@ -26,7 +22,7 @@ use crate::service_account::ServiceAccount;
 /// The default for `CALICO_CNI_SERVICE_ACCOUNT`.
 pub const DEFAULT_ACCOUNT: &str = "calico-cni-plugin";
 
-/// The default lifetime to request. The API server may grant another lifetime, which its response contains.
+/// The default lifetime to request. The API server may grant another lifetime.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_secs(86_400);
 
 /// The shortest lifetime that an API server accepts.

@@ -32,7 +32,7 @@ pub struct IssuedToken {
     pub token: Secret,
     /// The expiry, in seconds since 1970.
     pub expires: i64,
-    /// The lifetime, computed from times of the API server only, so that a wrong clock of this node has no effect.
+    /// The lifetime, from the API server's clock only: this node's clock may be wrong.
     pub lifetime: Duration,
 }
 
@@ -57,7 +57,7 @@ impl TokenRequest {
         }
     }
 
-    /// Returns the body of the request. An empty list of audiences stands for the API server's own audience.
+    /// Returns the body. An empty list of audiences stands for the API server's own audience.
     fn body(&self) -> Vec<u8> {
         let mut spec = json!({ "audiences": [], "expirationSeconds": self.lifetime.as_secs() });
         if let Some(node) = &self.node {
@@ -72,12 +72,8 @@ impl TokenRequest {
         let server = pod.server.clone();
         match code {
             401 => TokenError::Unauthorized { server, message },
-            // An admission policy refused a request that the role allows. [`TokenError::Forbidden`] would name a wrong
-            // remedy; the policy's own message names the right one.
-            403 if message.contains("ValidatingAdmissionPolicy") => {
-                TokenError::Failed { server, account, message, code }
-            }
-            403 => {
+            // For the refusal of an admission policy, [`TokenError::Forbidden`] would name a wrong remedy.
+            403 if !message.contains("ValidatingAdmissionPolicy") => {
                 let (name, namespace) = (self.name.clone(), pod.namespace.clone());
                 TokenError::Forbidden { account, name, namespace, message }
             }
@@ -103,8 +99,8 @@ enum InvalidResponse {
     NoLifetime,
 }
 
-/// Reads the response. `expirationTimestamp` is the effective expiry. The token's own `exp` may be later, for clients
-/// that do not renew their tokens (`--service-account-extend-token-expiration`).
+/// Reads the response. `expirationTimestamp` is the effective expiry. The token's own `exp` may be later
+/// (`--service-account-extend-token-expiration`).
 fn read(answer: &Value) -> Result<IssuedToken, InvalidResponse> {
     let status = &answer["status"];
     let token = status["token"].as_str().filter(|token| !token.is_empty());
@@ -114,7 +110,6 @@ fn read(answer: &Value) -> Result<IssuedToken, InvalidResponse> {
     let expires = OffsetDateTime::parse(end, &Rfc3339);
     let expires = expires.map_err(|source| InvalidResponse::Expiry { text: end.to_owned(), source })?.unix_timestamp();
     let granted = answer["spec"]["expirationSeconds"].as_i64();
-    // Both the time of issue and the expiry are from the API server's clock.
     let issued = Claims::decode(token).ok().filter(|claims| claims.iat > 0);
     let lifetime = issued.map_or(granted, |claims| Some(expires - claims.iat));
     let lifetime = lifetime.and_then(|seconds| u64::try_from(seconds).ok()).ok_or(InvalidResponse::NoLifetime)?;

@@ -1,8 +1,6 @@
-//! Finds the users of addresses to be released: interfaces of pods, which are deleted on request, and with them their
-//! routes; pods in the API server; and WorkloadEndpoints on datastores that store them as objects.
+//! Finds the users of addresses to be released: interfaces of pods, pods in the API server, and WorkloadEndpoints.
 //!
-//! The kernel of this node does not show pods of the API server if the configuration names another node, or if their
-//! interfaces are no longer Calico's.
+//! The kernel of this node does not show all of them: the configuration may name another node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,14 +16,12 @@ use super::plan::Options;
 use super::report::UninstallReport;
 use crate::host_network::{HostNetwork, Interface, NetworkError, addresses_behind, pod_interface_prefix};
 
-/// The addresses behind interfaces that were deleted on this node, which no pod uses any more. The configuration may
-/// name another node by mistake, whose pods still run. Therefore an address counts as used if it was not behind a
-/// deleted interface.
+/// The addresses behind interfaces that were deleted on this node, which no pod uses any more. Any other address counts
+/// as used, because the configuration may name another node by mistake, whose pods still run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DeletedInterfaces<'a> {
     /// The node that the configuration names.
     pub(super) node: &'a str,
-    /// The addresses behind the deleted interfaces.
     pub(super) addresses: &'a BTreeSet<IpAddr>,
 }
 
@@ -36,9 +32,7 @@ impl DeletedInterfaces<'_> {
     }
 }
 
-/// Deletes Calico's interfaces of pods, or reports the plan. Without `--tear-down-pods` they are reported only: their
-/// pods stay connected, but no plugin removes the interfaces any more. Returns false if a requested deletion failed,
-/// also because the interfaces cannot be read.
+/// Deletes Calico's interfaces of pods, or reports the plan. Returns false if a requested deletion failed.
 pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mut UninstallReport) -> bool {
     let interfaces = match network.interfaces() {
         Ok(interfaces) => interfaces,
@@ -71,20 +65,15 @@ pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mu
     is_complete
 }
 
-/// Returns the addresses behind the interfaces that [`tear_down`] deletes. The result is empty if the kernel cannot be
-/// queried.
+/// Returns the addresses behind the interfaces that [`tear_down`] deletes.
 pub(super) fn addresses_behind_pods(network: &dyn HostNetwork) -> BTreeSet<IpAddr> {
     let (Ok(routes), Ok(interfaces)) = (network.routes(), network.interfaces()) else { return BTreeSet::new() };
     let pods = interfaces.into_iter().filter(|found| found.is_pod_interface && has_calico_prefix(&found.name));
     pods.flat_map(|interface| addresses_behind(&interface.name, &routes)).collect()
 }
 
-/// Returns the interfaces through which pods use addresses, with these addresses. An interface counts if its kind and
-/// MAC address are Calico's, or if its name has Calico's prefix and a route to a single address leads through it. With
-/// `torn_down`, interfaces that [`tear_down`] deletes are left out.
-///
-/// # Errors
-/// Returns an error if the kernel cannot be queried.
+/// Returns the interfaces through which pods use addresses, with these addresses. With `torn_down`, interfaces that
+/// [`tear_down`] deletes are left out.
 pub(super) fn connected_pods(network: &dyn HostNetwork, torn_down: bool) -> Result<Vec<String>, NetworkError> {
     let routes = network.routes()?;
     let mut used = Vec::new();
@@ -105,9 +94,6 @@ fn has_calico_prefix(name: &str) -> bool {
 }
 
 /// Checks that no pod would lose its address if the addresses of `leaked` were released.
-///
-/// # Errors
-/// Returns an error that names the pods that would lose an address, or an error if the API server cannot be queried.
 pub(super) async fn check_pods<S: Store>(
     api: &S,
     leaked: &LeakedAddresses,
@@ -126,8 +112,7 @@ pub(super) async fn check_pods<S: Store>(
     for (ticket, (key, addresses)) in tickets.iter().zip(&released) {
         let Some(pod) = answers.get(ticket).map_err(ReleaseError::UnreadablePods)? else { continue };
         let Some(reported) = addresses_of(&pod.value) else { continue };
-        // A running ADD may have assigned the address while the pod reports no address yet, or that of its previous
-        // sandbox.
+        // A running ADD may have assigned the address although the pod does not report it yet.
         let is_here = gone.node == pod.value.spec.node_name;
         let may_have = |ip: &IpAddr| is_here || reported.is_empty() || reported.contains(ip);
         let is_used = |ip: &&IpAddr| may_have(ip) && !gone.has(&pod.value.spec.node_name, ip);
@@ -136,8 +121,8 @@ pub(super) async fn check_pods<S: Store>(
     if used.is_empty() { Ok(()) } else { Err(ReleaseError::UsedByPods(used)) }
 }
 
-/// Returns the addresses in the pod's status and annotations. Both are read because kubelet updates the status some
-/// time after the ADD. Returns `None` for a pod that has ended.
+/// Returns the addresses in the pod's status and annotations: kubelet updates the status some time after the ADD.
+/// Returns `None` for a pod that has ended.
 fn addresses_of(pod: &Pod) -> Option<BTreeSet<IpAddr>> {
     let listed: Vec<&str> = pod.status.pod_ips.iter().map(|address| address.ip.as_str()).collect();
     let addresses = PodAddresses {
@@ -155,9 +140,6 @@ fn addresses_of(pod: &Pod) -> Option<BTreeSet<IpAddr>> {
 pub(super) type Endpoints = Vec<(Entry<WorkloadEndpoint>, Vec<IpAddr>)>;
 
 /// Reads the endpoints that list an address of `leaked`, the allocations on `node`.
-///
-/// # Errors
-/// Returns an error if the datastore cannot be read, or if an endpoint of the node is invalid.
 pub(super) async fn read_endpoints<S: Store>(
     store: &S,
     node: &str,
@@ -186,9 +168,6 @@ pub(super) async fn read_endpoints<S: Store>(
 }
 
 /// Checks that every listed address was behind an interface that was deleted on this node.
-///
-/// # Errors
-/// Returns an error with the endpoints that list other addresses, these addresses and the remedy.
 pub(super) fn check_endpoints(endpoints: &Endpoints, gone: DeletedInterfaces<'_>) -> Result<(), ReleaseError> {
     let mut used = Vec::new();
     for (endpoint, listed) in endpoints {
@@ -198,11 +177,7 @@ pub(super) fn check_endpoints(endpoints: &Endpoints, gone: DeletedInterfaces<'_>
     if used.is_empty() { Ok(()) } else { Err(ReleaseError::UsedByEndpoints(used)) }
 }
 
-/// Deletes the endpoints at the revisions that were read.
-///
-/// # Errors
-/// Returns an error if an endpoint was changed since it was read, or if the datastore rejects the request. A missing
-/// endpoint counts as deleted.
+/// Deletes the endpoints at the revisions that were read. A missing endpoint counts as deleted.
 pub(super) async fn delete_endpoints<S: Store>(endpoints: &Endpoints, store: &S) -> Result<(), ReleaseError> {
     for (Entry { key, revision, .. }, _) in endpoints {
         match store.write_one(Write::delete::<WorkloadEndpoint>(key, Some(revision))).await {

@@ -35,10 +35,7 @@ pub(super) const TARGET: &str = "addresses and blocks of this node";
 /// Time limit for one request to the datastore.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Returns the first configuration among the files `found` that can be read, for the access to the datastore.
-///
-/// # Errors
-/// Returns an error if no configuration is recorded, or the error of the last one if none can be read.
+/// Returns the first configuration among the files `found` that can be read.
 pub(super) fn conf(layout: &Layout, net_dir: &str, found: &[FoundFile]) -> Result<NetConf, ConfError> {
     let mut unusable = ConfError::Missing;
     for file in found.iter().filter(|file| file.is_configuration()) {
@@ -53,9 +50,8 @@ pub(super) fn conf(layout: &Layout, net_dir: &str, found: &[FoundFile]) -> Resul
 }
 
 /// Releases the addresses of the network's pods on this node and the blocks of the node, or reports the plan. Fails as
-/// long as one of these pods is connected, because another pod would get its address. `torn_down` contains the
-/// addresses behind deleted interfaces. Returns false if a requested release failed, and true if it is complete or not
-/// requested.
+/// long as a pod is connected, because another pod would get its address. `torn_down` contains the addresses behind
+/// deleted interfaces. Returns false if a requested release failed.
 pub(super) async fn release(
     conf: Result<NetConf, ConfError>,
     options: Options,
@@ -94,9 +90,8 @@ pub(super) async fn release(
     }
 }
 
-/// Releases the addresses, or fails if a pod uses one. A dry run releases nothing and does not query the kernel.
-/// Returns a description of the addresses that are, or would be, released, and the other allocated addresses on this
-/// node, by handle.
+/// Releases the addresses, or fails if a pod uses one. Returns a description of the addresses that are, or would be,
+/// released, and the other allocated addresses on this node, by handle.
 async fn release_unused(
     conf: &NetConf,
     options: Options,
@@ -132,7 +127,7 @@ async fn release_unused(
         DatastoreType::Kubernetes => Endpoints::new(),
         DatastoreType::Etcdv3 | DatastoreType::Local => read_endpoints(&store, &node, &leaked).await?,
     };
-    // The local datastore serves this machine only, whose interfaces are checked above before anything is released.
+    // The local datastore serves this machine only, whose interfaces are checked above.
     let sees_all_pods = conf.datastore.kind() == DatastoreType::Local && conf.dataplane_options.grpc_socket().is_none();
     if !sees_all_pods {
         check_endpoints(&endpoints, DeletedInterfaces { node: &node, addresses: torn_down })?;
@@ -143,7 +138,7 @@ async fn release_unused(
     }
     // An address may be released only if no endpoint lists it.
     delete_endpoints(&endpoints, &store).await?;
-    // The checks above have shown that no pod uses or reports one of these addresses.
+    // The checks above have shown that no pod uses one of these addresses.
     let collected = leaked.release(&store, &clock, &BTreeSet::new(), |_| NoListings).await;
     if let Some((handle, source)) = collected.failed.into_iter().next() {
         return Err(ReleaseError::RemainingHandle { handle, source });
@@ -157,8 +152,7 @@ async fn release_unused(
     Ok((target, others))
 }
 
-/// Returns the addresses on the node that do not belong to containers of this network: those of another network, a
-/// tunnel or a VMI.
+/// Returns the addresses on the node that do not belong to containers of this network.
 fn other_allocations(blocks: &[Entry<Block>], node: &str, leaked: &LeakedAddresses) -> BTreeMap<HandleId, String> {
     let mut others = BTreeMap::<HandleId, String>::new();
     for block in blocks {

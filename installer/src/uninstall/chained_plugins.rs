@@ -31,9 +31,8 @@ impl<'a> ChainedPlugins<'a> {
         ChainedPlugins { removed, successor: successor.filter(|path| accepts_entries(path)) }
     }
 
-    /// Moves the foreign plugins to the successor, or reports the plan. Plugins of which the successor has another
-    /// entry are reported and not moved. Without a successor, the plugins are reported as removed with their
-    /// configuration. Returns false if a move fails.
+    /// Moves the foreign plugins to the successor, or reports the plan. Plugins of a type that the successor has
+    /// already stay behind. Returns false if a move fails.
     pub(super) fn move_foreign(&self, acts: bool, report: &mut UninstallReport) -> bool {
         let mut succeeded = true;
         for (task, recorded) in &self.removed {
@@ -78,8 +77,7 @@ fn accepts_entries(path: &Path) -> bool {
     conflist::has_calico(&text) && read_chain(&text).is_some_and(|chain| chain.is_list)
 }
 
-/// Adds the entries to the configuration at `path`, except an entry that the configuration contains already, or whose
-/// type it contains and may contain only once.
+/// Adds the entries to the configuration at `path`, as far as `Chain::add_entries` accepts them.
 fn add(path: &Path, entries: &[Entry]) -> Result<(), atomic_file::AtomicFileError> {
     let is_whole = |present: Option<&[u8]>| present.is_some_and(|present| read_chain(present).is_some());
     let change = |present: Option<&[u8]>| {
@@ -103,7 +101,6 @@ mod tests {
     const GOING: &str = r#"{"name": "n", "plugins": [{"type": "calico"}]}"#;
     const FOLLOWING: &str = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "istio-cni", "a": 1}]}"#;
 
-    /// A node with a configuration to remove, which contains foreign plugins, and with its successor.
     struct Node {
         directory: tempfile::TempDir,
         task: RemovalTask,

@@ -60,8 +60,7 @@ fn find_tls_files(found: &[FoundFile], net_dir: &Path) -> Vec<FoundFile> {
     tls_assets::FILES.iter().filter_map(file).collect()
 }
 
-/// Returns the programs that the remaining configurations name, each with the name of such a configuration. A
-/// configuration remains if it is not ours or was changed.
+/// Returns the programs that the remaining configurations name, each with the name of such a configuration.
 pub(super) fn programs_in_use(layout: &Layout, net_dir: &str, found: &[FoundFile]) -> BTreeMap<String, String> {
     let directory = layout.net_dir(net_dir);
     let is_removed = |name: &str| {
@@ -93,9 +92,8 @@ fn programs(conf: &Map<String, Value>) -> Vec<&str> {
     named
 }
 
-/// Renames a configuration that is to be removed, unless this is a dry run or an earlier run renamed it. containerd
-/// reloads its configuration on a rename (INST-161). The renamed file is removed last. Returns false only if the rename
-/// fails, so that a runtime still reads the file.
+/// Renames a configuration that is to be removed. containerd reloads its configuration on a rename (INST-161). Returns
+/// false only if the rename fails, so that a runtime still reads the file.
 pub(super) fn retire(task: &RemovalTask, acts: bool, report: &mut UninstallReport) -> bool {
     if task.verdict != Verdict::Remove || !acts || is_retired(&task.file.path) {
         return true;
@@ -120,8 +118,7 @@ pub(super) fn report_retired(task: &RemovalTask, report: &mut UninstallReport) {
     }
 }
 
-/// Removes a file, or reports the plan or the reason for keeping it. Returns true if the file was removed or was
-/// missing already. Returns false if the file stays, also in a dry run that would remove it.
+/// Removes a file, or reports the plan or the reason for keeping it. Returns false if the file stays.
 pub(super) fn remove(task: &RemovalTask, acts: bool, report: &mut UninstallReport) -> bool {
     match &task.verdict {
         Verdict::Missing => {
@@ -158,12 +155,10 @@ pub(super) fn remove(task: &RemovalTask, acts: bool, report: &mut UninstallRepor
     }
 }
 
-/// Returns the path of a configuration during its removal.
 pub(super) fn retired(path: &Path) -> PathBuf {
     path.with_added_extension(RETIRED)
 }
 
-/// Returns true if the path is that of a configuration that an uninstallation renamed.
 pub(super) fn is_retired(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == RETIRED)
 }

@@ -11,10 +11,8 @@
 //!
 //! Steps 1 and 2 need files that later steps remove, so a failure of these steps ends the run.
 //!
-//! An installed file is removed only if it still has the digest recorded in the state, if it is a configuration with
-//! all our recorded entries, or if the installer renews its content, as that of the kubeconfig and of TLS files. Other
-//! files stay and are reported, and so do programs that a remaining configuration names. Without `--yes` nothing is
-//! changed.
+//! An installed file is removed only if it is still the recorded one, or if the installer renews its content, as that
+//! of the kubeconfig. Other files stay and are reported. Without `--yes` nothing is changed.
 
 mod address_users;
 mod addresses;
@@ -44,15 +42,12 @@ use crate::node_conf::NodeConfError;
 /// Reasons why the configuration that names the datastore is unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum ConfError {
-    /// The installer recorded no configuration.
     #[error("the configuration of this installation is missing")]
     Missing,
-    /// The configuration cannot be read.
     #[error("{}: {reason}", .path.display())]
     Unreadable {
         /// The path of the file.
         path: PathBuf,
-        /// The cause.
         reason: String,
     },
 }
@@ -60,22 +55,17 @@ enum ConfError {
 /// Reasons why addresses and blocks are not released.
 #[derive(Debug, thiserror::Error)]
 enum ReleaseError {
-    /// The datastore is unknown.
     #[error(transparent)]
     Conf(#[from] ConfError),
-    /// The configuration is invalid.
     #[error(transparent)]
     NodeConf(#[from] NodeConfError),
     /// The configuration names no node or no API server.
     #[error(transparent)]
     Call(#[from] CniError),
-    /// The kernel cannot be queried.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// The datastore is unreachable or rejects a request.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// IPAM cannot release the blocks.
     #[error(transparent)]
     Ipam(#[from] IpamError),
     /// Interfaces of pods remain.
@@ -86,7 +76,6 @@ enum ReleaseError {
     #[error("pods in the API server use these addresses: {}; delete these pods first, or, if their interfaces are on \
         this node, add --tear-down-pods", .0.join(", "))]
     UsedByPods(Vec<String>),
-    /// The pods cannot be read.
     #[error("cannot read from the API server whether pods use these addresses: {0}")]
     UnreadablePods(StoreError),
     /// Endpoints list addresses that were not behind a deleted interface.
@@ -94,23 +83,18 @@ enum ReleaseError {
         this node, add --tear-down-pods; delete an endpoint without a pod or container with calicoctl delete \
         workloadendpoint", .0.join(", "))]
     UsedByEndpoints(Vec<String>),
-    /// The endpoints cannot be read.
     #[error("cannot read the endpoints in the datastore: {0}")]
     UnreadableEndpoints(StoreError),
-    /// An endpoint of this node is invalid.
     #[error("endpoint {key}, which may list these addresses, cannot be read: {source}; correct or delete the endpoint")]
     InvalidEndpoint {
         /// The key of the endpoint.
         key: ObjectKey,
-        /// The cause.
         source: StoreError,
     },
-    /// An endpoint cannot be deleted.
     #[error("cannot delete endpoint {key}, which lists these addresses: {source}")]
     RemainingEndpoint {
         /// The key of the endpoint.
         key: ObjectKey,
-        /// The cause.
         source: StoreError,
     },
     /// The addresses of a container remain.
@@ -118,15 +102,12 @@ enum ReleaseError {
     RemainingHandle {
         /// The handle of the addresses.
         handle: HandleId,
-        /// The cause.
         source: IpamError,
     },
-    /// A block remains.
     #[error("cannot release block {block}: {source}")]
     RemainingBlock {
         /// The range of the block.
         block: Cidr,
-        /// The cause.
         source: IpamError,
     },
 }

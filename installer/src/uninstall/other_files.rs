@@ -1,5 +1,4 @@
-//! The files that the installer did not write. Removes the plugins' cached API group and an empty journal, and reports
-//! the remaining files in Calico's directories, which `calico uninstall` keeps.
+//! The files that the installer did not write: the plugins' cached API group, the journal, and others.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -21,7 +20,7 @@ use os::atomic_file::{self, regular_file};
 use crate::nodename;
 
 /// Removes the cached API group of the cluster, and the journal if it is empty. Both stay unless the program `calico`
-/// was removed and no other copy of it stays. `state` contains the records that remain after the programs were removed.
+/// was removed. `state` contains the records that remain after that.
 pub(super) fn remove(tasks: &[RemovalTask], state: &State, layout: &Layout, acts: bool, report: &mut UninstallReport) {
     if !is_plugin_removed(tasks, state, acts) {
         return;
@@ -52,8 +51,7 @@ fn is_plugin_removed(tasks: &[RemovalTask], state: &State, acts: bool) -> bool {
     !removed.is_empty() && others.iter().all(|task| task.verdict == Verdict::Missing)
 }
 
-/// Removes the journal. The journal stays and is reported if it contains deferred DELs or other files, if another
-/// process holds its lock, for example to replay deferred DELs, or if it cannot be locked, read or removed.
+/// Removes the journal, or reports it if it is in use or contains deferred DELs or other files.
 fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
     let (directory, lock) = (layout.journal_dir(), layout.journal_lock());
     // A dry run does not even create the lock file.
@@ -88,8 +86,7 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
     }
 }
 
-/// Removes an empty journal. A DEL takes no lock to write an entry; an entry written at this moment makes the removal
-/// fail.
+/// Removes an empty journal. Fails if a DEL writes an entry at this moment, which takes no lock.
 fn remove_empty(journal: &Journal, directory: &Path, lock: &Path) -> io::Result<()> {
     atomic_file::sweep(directory);
     journal.remove_identities()?;
@@ -97,7 +94,7 @@ fn remove_empty(journal: &Journal, directory: &Path, lock: &Path) -> io::Result<
     ignore_missing(fs::remove_dir(directory))
 }
 
-/// Converts the result of a removal: a missing file counts as removed.
+/// Treats a missing file as removed.
 pub(super) fn ignore_missing(removal: io::Result<()>) -> io::Result<()> {
     match removal {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -105,8 +102,8 @@ pub(super) fn ignore_missing(removal: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Reports the files in `/var/lib/calico` that the report does not name yet, and all files in `/var/run/calico`. The
-/// state file is reported only if `is_recorded` is true.
+/// Reports the files in `/var/lib/calico` that the report does not name yet, and all files in `/var/run/calico`.
+/// `is_recorded` is false if the state file is not to be reported.
 pub(super) fn report_unowned(layout: &Layout, is_recorded: bool, report: &mut UninstallReport) {
     for path in entries(&layout.state_dir()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -119,8 +116,8 @@ pub(super) fn report_unowned(layout: &Layout, is_recorded: bool, report: &mut Un
     }
 }
 
-/// Reports the copies in `directory` that the installer made of configurations that were not JSON objects, and the
-/// configurations with Calico's plugin there that Cilium renamed.
+/// Reports the copies in `directory` that the installer made of invalid configurations, and the configurations with
+/// Calico's plugin that Cilium renamed.
 pub(super) fn report_backups(directory: &Path, report: &mut UninstallReport) {
     let is_renamed = |path: &Path| {
         path.extension().is_some_and(|extension| extension == CILIUM_BACKUP)
@@ -174,7 +171,6 @@ mod tests {
 
     const GROUP: &str = "api-group.json";
 
-    /// A node with the plugin's own files.
     struct Node {
         _root: TempDir,
         layout: Layout,
@@ -198,8 +194,7 @@ mod tests {
             self.layout.state_dir().join(GROUP)
         }
 
-        /// Calls `remove` for programs with these verdicts, of which those in `recorded` still exist. Returns the
-        /// report.
+        /// Calls `remove` for programs with these verdicts, of which those in `recorded` still exist.
         fn remove(&self, verdicts: &[(DirectoryRole, Verdict)], recorded: &[DirectoryRole], acts: bool) -> String {
             let task = |(place, verdict): &(DirectoryRole, Verdict)| RemovalTask {
                 file: FoundFile {

@@ -23,13 +23,9 @@ pub struct Options {
 /// The present state of a recorded file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FoundFile {
-    /// The role of the file's directory.
     pub place: DirectoryRole,
-    /// The file name.
     pub name: String,
-    /// The path in this process's file system.
     pub path: PathBuf,
-    /// The result of the comparison with the record.
     pub state: FoundState,
     /// True if the installation replaced another file.
     pub replaced: bool,
@@ -45,20 +41,16 @@ impl FoundFile {
 /// The decision about a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The file is removed.
     Remove,
     /// The file stays, for this reason.
     Keep(String),
-    /// The file is missing already.
     Missing,
 }
 
 /// A file and the decision about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RemovalTask {
-    /// The file.
     pub file: FoundFile,
-    /// The decision.
     pub verdict: Verdict,
 }
 

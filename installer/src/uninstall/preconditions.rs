@@ -12,7 +12,7 @@ use crate::found::FoundState;
 use crate::host_network::HostNetwork;
 use crate::layout::{DirectoryRole, Layout};
 
-/// A problem because of which nothing is uninstalled: the action that would fail, its object, and the reason.
+/// A problem because of which nothing is uninstalled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Blocker {
     pub(super) action: &'static str,
@@ -20,9 +20,8 @@ pub(super) struct Blocker {
     pub(super) reason: String,
 }
 
-/// Returns all blockers. `net_dir` is the path of the configuration directory on the node, and `found` are the
-/// installed files. `named` contains the programs that remaining configurations name, each with the name of such a
-/// configuration. `conf` is the installed configuration, or the reason why it cannot be read.
+/// Returns all blockers. `net_dir` is the configuration directory on the node, and `found` are the installed files.
+/// `named` contains the programs that remaining configurations name, each with the name of such a configuration.
 pub(super) fn find_blockers(
     layout: &Layout,
     net_dir: &str,
@@ -49,8 +48,7 @@ pub(super) fn find_blockers(
     blockers
 }
 
-/// Returns a blocker if a remaining configuration runs Calico's plugins. Pods are still created with it, for example
-/// by upstream's installation over this one.
+/// Returns a blocker if a remaining configuration runs Calico's plugins, with which pods are still created.
 fn remaining_configuration(net_dir: &Path, named: &BTreeMap<String, String>) -> Option<Blocker> {
     let name = ["calico", "calico-ipam"].into_iter().find_map(|program| named.get(program))?;
     let target = format!("beside {}", net_dir.join(name).display());
@@ -59,8 +57,7 @@ fn remaining_configuration(net_dir: &Path, named: &BTreeMap<String, String>) -> 
     Some(Blocker { action: "uninstall", target, reason: reason.to_owned() })
 }
 
-/// Returns a blocker if the files are those of another machine: that machine's interfaces are not in this kernel, and
-/// the interfaces in this kernel are not that machine's.
+/// Returns a blocker if the files are those of another machine, whose interfaces are not in this kernel.
 fn foreign_root(layout: &Layout) -> Option<Blocker> {
     let is_here = layout.is_container() || layout.is_this_machine();
     let target = "from another machine";
@@ -69,8 +66,7 @@ fn foreign_root(layout: &Layout) -> Option<Blocker> {
     (!is_here).then(|| Blocker { action: "uninstall", target: target.to_owned(), reason: reason.to_owned() })
 }
 
-/// Returns a blocker for each installed configuration that cannot be read, because its origin and its programs are
-/// unknown.
+/// Returns a blocker for each configuration that cannot be read: its programs are unknown.
 fn unreadable_configurations(found: &[FoundFile]) -> Vec<Blocker> {
     let mut blockers = Vec::new();
     for file in found.iter().filter(|file| file.is_configuration()) {
@@ -85,8 +81,8 @@ fn unreadable_configurations(found: &[FoundFile]) -> Vec<Blocker> {
 /// Returns a blocker for each directory in which all installed files are missing: probably another directory is mounted
 /// there.
 ///
-/// The state directory is not checked. No directory is checked after a killed run that had found the files and removed
-/// some. Such a run left a renamed configuration or, once all programs are removed, records without a program.
+/// No directory is checked after a killed run that had found the files and removed some. Such a run left a renamed
+/// configuration or, once all programs are removed, records without a program.
 fn missing_directories(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> Vec<Blocker> {
     let is_program = |file: &FoundFile| matches!(file.place, DirectoryRole::Bin | DirectoryRole::SecondaryBin);
     if found.iter().any(|file| files::is_retired(&file.path)) || !found.iter().any(is_program) {
@@ -113,8 +109,7 @@ fn missing_directories(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> 
     blockers
 }
 
-/// Returns a blocker if connected pods would keep addresses that are then assigned to other pods, or if the kernel
-/// cannot be queried.
+/// Returns a blocker if connected pods would keep addresses that are then assigned to other pods.
 fn connected_pods(options: Options, network: &dyn HostNetwork) -> Option<Blocker> {
     let reason = match address_users::connected_pods(network, options.tear_down_pods) {
         Ok(used) if used.is_empty() => return None,

@@ -74,7 +74,6 @@ impl UninstallReport {
         steps.any(|name| name == target) || self.remaining.iter().any(|item| item.target == target)
     }
 
-    /// Adds a remaining item.
     pub(super) fn add_remaining(&mut self, target: impl Display, reason: impl Display) {
         self.remaining.push(Remaining { target: target.to_string(), reason: reason.to_string() });
     }

@@ -17,9 +17,6 @@ use crate::state::{self, State, StateError};
 use os::atomic_file;
 
 /// Removes the installed files of the node that `layout` describes, or without `options.yes` reports the plan.
-///
-/// # Errors
-/// Returns an error if the records of the installation cannot be read. Nothing was changed then.
 pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -> Result<UninstallReport, StateError> {
     let mut state = State::load(layout)?;
     let net_dir = if state.net_dir.is_empty() { NET_DIR.to_owned() } else { state.net_dir.clone() };
@@ -28,7 +25,7 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     let tasks = plan(&found, &named);
     let mut report = UninstallReport { acted: options.yes, ..UninstallReport::default() };
     if state.files.is_empty() {
-        // Pods on this node belong to another installation, such as upstream's, so their interfaces and addresses stay.
+        // Pods on this node belong to another installation, so their interfaces and addresses stay.
         report.add_remaining("everything", format!("no installation is recorded in {}", state::path(layout).display()));
         other_files::report_unowned(layout, false, &mut report);
         return Ok(report);
@@ -48,8 +45,7 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     let (configurations, others): (Vec<&RemovalTask>, Vec<&RemovalTask>) =
         tasks.iter().partition(|task| task.file.is_configuration());
     if options.tear_down_pods {
-        // Recorded before the interfaces are deleted, because this run may fail to release the addresses and be
-        // repeated.
+        // Recorded before the interfaces are deleted, because a later run may have to release the addresses.
         state.torn_down.extend(address_users::addresses_behind_pods(network));
         if options.yes && !save_records(&state, layout, &mut report) {
             let reason = "nothing is changed: the deleted interfaces could not be recorded for a later run";
@@ -88,9 +84,7 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     Ok(report)
 }
 
-/// Runs the steps that need the installed files: moves foreign plugins and renames the configurations, and if requested
-/// deletes the interfaces of pods and releases the addresses, unless a pod uses one. An error is the reason why the
-/// remaining files stay.
+/// Runs the steps that need the installed files. An error is the reason why the remaining files stay.
 async fn run_first_steps(
     configurations: &[&RemovalTask],
     chained: &ChainedPlugins<'_>,
@@ -109,7 +103,7 @@ async fn run_first_steps(
     for task in configurations {
         are_retired &= files::retire(task, options.yes, report);
     }
-    // Moves plugins that other programs added between the first move and the rename.
+    // Other programs may have added plugins between the first move and the rename.
     let mut late_report = UninstallReport::default();
     if options.yes && !chained.move_foreign(true, &mut late_report) {
         report.steps.extend(late_report.steps);
@@ -129,7 +123,6 @@ async fn run_first_steps(
     }
 }
 
-/// Removes files, and the records of removed or missing files.
 fn remove(tasks: &[&RemovalTask], state: &mut State, acts: bool, report: &mut UninstallReport) {
     for task in tasks {
         let is_gone = files::remove(task, acts, report);
@@ -145,7 +138,7 @@ fn remove(tasks: &[&RemovalTask], state: &mut State, acts: bool, report: &mut Un
 /// Removes temporary files of killed runs, and the directory of TLS files if it is empty.
 fn sweep(layout: &Layout, net_dir: &str) {
     let net_dir = layout.net_dir(net_dir);
-    let directories = layout.bin_dirs().into_iter().map(|(_, directory)| directory);
+    let directories = layout.bin_paths();
     for directory in directories.chain([net_dir.clone(), layout.state_dir()]) {
         atomic_file::sweep(&directory);
     }
@@ -167,7 +160,6 @@ fn save_records(state: &State, layout: &Layout, report: &mut UninstallReport) ->
     saved.is_ok()
 }
 
-/// Removes the state file if no file is recorded any more, and saves the records otherwise.
 fn remove_state(state: &State, layout: &Layout, report: &mut UninstallReport) {
     if !state.files.is_empty() {
         save_records(state, layout, report);

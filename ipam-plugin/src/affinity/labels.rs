@@ -9,8 +9,7 @@ use libcalico::store::{Store, StoreError, WriteModel};
 
 use crate::write_gate::{OpenGate, WriteGate};
 
-/// Ensures that `owner`'s affinities have labels. Only a store that lists by label needs this. Does nothing if the file
-/// `marker` exists, which shows that this was done since the node's boot; creates the file afterwards.
+/// Ensures that `owner`'s affinities have labels. The file `marker` shows that this was done since the node's boot.
 pub async fn ensure_labels(store: &impl Store, owner: &AffinityOwner, marker: Option<&Path>) -> Result<(), StoreError> {
     if store.write_model() == WriteModel::Transactional || marker.is_some_and(Path::exists) {
         return Ok(());
@@ -27,8 +26,8 @@ pub async fn ensure_labels(store: &impl Store, owner: &AffinityOwner, marker: Op
     Ok(())
 }
 
-/// Rewrites each of `owner`'s affinities without labels unchanged, and the store adds the labels. Returns false if
-/// `gate` refused a write before the end.
+/// Rewrites `owner`'s affinities without labels, to which the store adds the labels. Returns false if `gate` refused a
+/// write.
 pub async fn add_labels(store: &impl Store, owner: &AffinityOwner, gate: &impl WriteGate) -> Result<bool, StoreError> {
     if store.write_model() == WriteModel::Transactional {
         return Ok(true);
@@ -96,7 +95,6 @@ mod tests {
         }
     }
 
-    /// A gate that admits a number of writes.
     struct Closing(AtomicUsize);
 
     impl WriteGate for Closing {

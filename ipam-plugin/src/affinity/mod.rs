@@ -1,5 +1,4 @@
-//! Releases the affinities of blocks: of a pool that no longer selects the node, of a host, of a whole pool. Adds
-//! labels to old affinities, and completes or deletes unfinished ones.
+//! Releases, repairs and finishes affinities of blocks.
 
 mod finish;
 mod labels;

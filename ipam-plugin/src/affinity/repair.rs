@@ -7,8 +7,7 @@ use libcalico::store::{Entry, Revision, Store, StoreError, Write};
 use crate::block_writes::PriorAffinity;
 
 /// Makes the owner's affinity to its block pending again, or for the first time, and confirms it. The block is
-/// rewritten, so that a concurrent release of the block fails. Fails if another process changed the affinity or the
-/// block since they were read.
+/// rewritten, so that a concurrent release of the block fails.
 pub(crate) async fn reconfirm<S: Store>(
     store: &S,
     owner: &AffinityOwner,
@@ -24,8 +23,7 @@ pub(crate) async fn reconfirm<S: Store>(
     Ok((affinity, Entry { key: block.key, value: rewritten, revision }))
 }
 
-/// Releases the affinity to a block. Fails if another process changed either of them since it was read. An empty block
-/// is deleted. A block with addresses stays, without an owner (IPAM-126).
+/// Deletes an empty block, or removes the owner of a block with addresses (IPAM-126), and deletes the affinity.
 ///
 /// The affinity is deleted only at the revision at which it was marked, because another process of the owner may have
 /// made it pending again.
@@ -52,9 +50,8 @@ pub(crate) async fn release_affinity<S: Store>(
     }
 }
 
-/// Confirms an affinity that is pending at its revision, in up to three attempts. After a failed attempt, the stored
-/// affinity decides: if it is confirmed, this succeeds; if it is pending, the next attempt follows. Fails if it is in
-/// another state, missing or unreadable.
+/// Confirms an affinity that is pending at its revision. Tries again while the stored affinity is pending, and succeeds
+/// if it is confirmed.
 pub(crate) async fn confirm<S: Store>(
     store: &S,
     mut entry: Entry<BlockAffinity>,

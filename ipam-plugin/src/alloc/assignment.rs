@@ -1,6 +1,5 @@
-//! [`BlockAssignment`]: addresses assigned in memory, with the block that has to be written to assign them.
-//! [`Assigned`]: the addresses assigned to a request. [`WriteList`]: the writes of an allocation, in their order: the
-//! handle, then each block after its affinity.
+//! [`BlockAssignment`]: addresses assigned in memory. [`Assigned`]: the addresses assigned to a request. [`WriteList`]:
+//! the writes of an allocation: the handle, then each block after its affinity.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -33,38 +32,32 @@ pub struct Assignment {
 pub struct Assigned {
     /// The addresses, IPv4 first.
     pub addresses: Vec<Assignment>,
-    /// The families with fewer addresses than requested, with the reason. As in upstream, this is not an error here.
+    /// The families with fewer addresses than requested. As in upstream, this is not an error here.
     pub shortfalls: Vec<Shortfall>,
-    /// The blocks from which the next addresses will probably come, and the node's other blocks.
     pub(crate) next_hints: HintedBlocks,
-    /// The revision of the last block that was written and whose revision is known; `None` if there is none.
+    /// The revision of the last block that was written; `None` if there is none or it is not known.
     pub(crate) last_write: Option<Revision>,
-    /// The outcomes of searches of all blocks.
     pub(crate) searches: Vec<SearchOutcome>,
-    /// True if the node claimed a block, or confirmed its unfinished claim of one.
+    /// True if the node claimed a block, or completed its claim of one.
     pub(crate) has_claimed: bool,
 }
 
 /// The way in which the block of an assigned address was chosen, for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockSource {
-    /// The block was the node's already.
     Own,
-    /// The node claimed the block.
     Claimed,
-    /// The block was empty and another node's. The node took it over.
+    /// The node took over an empty block of another node.
     Reclaimed,
-    /// The block is another node's, or has no owner. The node borrowed the address.
+    /// The block is another node's, or has no owner.
     Borrowed,
 }
 
 impl BlockSource {
-    /// Returns the source of an address in a block that exists already.
     pub(crate) fn of_existing(block: &Block, owner: &AffinityOwner) -> Self {
         if block.owner().as_ref() == Some(owner) { BlockSource::Own } else { BlockSource::Borrowed }
     }
 
-    /// Returns the source as log lines name it.
     fn name(self) -> &'static str {
         match self {
             BlockSource::Own => "own",
@@ -75,27 +68,23 @@ impl BlockSource {
     }
 }
 
-/// Addresses of one block, assigned in memory.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct BlockAssignment {
-    /// The addresses.
     pub(crate) addresses: Vec<IpAddr>,
-    /// The block with the addresses assigned and its sequence number incremented.
     pub(crate) block: Block,
     /// The revision at which the block was read; `None` creates the block.
     pub(crate) revision: Option<Revision>,
-    /// The affinity to write with the block: pending before the block, confirmed after it (IPAM-121). `None` if the
-    /// affinity stays as it is.
+    /// The affinity to write with the block: pending before the block, confirmed after it (IPAM-121). `None` if it
+    /// stays as it is.
     pub(crate) prior_affinity: Option<PriorAffinity>,
 }
 
 impl BlockAssignment {
-    /// Starts with no address of a block that was read at `revision`, or that is to be created.
     pub(crate) fn new(block: Block, revision: Option<Revision>, prior_affinity: Option<PriorAffinity>) -> Self {
         BlockAssignment { addresses: Vec::new(), block, revision, prior_affinity }
     }
 
-    /// Assigns up to `n` addresses. Returns `None` if the block has no free address for this owner, or is inconsistent.
+    /// Returns `None` if the block gives no address to this owner.
     pub(crate) fn assign(
         mut self,
         request: &AssignRequest,
@@ -116,7 +105,6 @@ impl BlockAssignment {
         Ok(Some(self))
     }
 
-    /// Assigns a requested address.
     pub(crate) fn assign_ip(mut self, request: &AssignRequest, strict: bool, ip: IpAddr) -> Result<Self, AssignError> {
         self.block.assign_address(ip, &block_request(request, &request.owner(), strict))?;
         self.addresses.push(ip);
@@ -128,8 +116,7 @@ impl BlockAssignment {
         self.block.cidr
     }
 
-    /// Returns the source of the addresses. `is_reclaimed` is true if the block was another owner's before this
-    /// allocation.
+    /// `is_reclaimed` is true if the block was another owner's before this allocation.
     pub(crate) fn source(&self, owner: &AffinityOwner, is_reclaimed: bool) -> BlockSource {
         match &self.revision {
             Some(_) => BlockSource::of_existing(&self.block, owner),
@@ -138,9 +125,8 @@ impl BlockAssignment {
         }
     }
 
-    /// Returns true if `stored` contains the addresses as this assignment writes them, which shows after an unknown
-    /// outcome that the write was applied. The attributes contain the time, so the allocations of another request
-    /// differ.
+    /// Returns true if `stored` contains the addresses as this assignment writes them. The attributes contain the time,
+    /// so the allocations of another request differ.
     pub(crate) fn is_stored_in(&self, request: &AssignRequest, stored: &Block) -> bool {
         self.addresses.iter().all(|ip| stored.allocation(*ip).is_some_and(|held| is_from_request(request, &held)))
     }
@@ -156,7 +142,6 @@ fn block_request<'a>(request: &'a AssignRequest, owner: &'a AffinityOwner, stric
     BlockRequest { handle, attributes, requester: owner, check_affinity: strict }
 }
 
-/// Logs addresses with their blocks, and for each block its source. Logs nothing if there are no addresses.
 pub(crate) fn log_assigned(
     handle: &HandleId,
     pools: &[Entry<IpPool>],
@@ -167,7 +152,7 @@ pub(crate) fn log_assigned(
         let mut pools = pools.iter().map(|entry| &entry.value);
         let pool = pools.find(|pool| pool.spec.range().is_ok_and(|range| range.contains(ip)));
         names.extend(pool.map(|pool| pool.metadata.name.clone()));
-        // The first source of a block counts: after the claim, the block is the node's own for the later addresses.
+        // After the claim, the block is the node's own for the later addresses.
         blocks.entry(block.to_string()).or_insert(source.name());
         ips.push(ip);
     }
@@ -179,12 +164,10 @@ pub(crate) fn log_assigned(
     tracing::info!(addresses = comma_separated(&ips), blocks, %handle, pools, source, "assigned addresses");
 }
 
-/// Returns addresses as the value of a log field.
 pub(crate) fn comma_separated(ips: &[IpAddr]) -> String {
     ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// A list of writes, with the positions of its parts.
 pub(crate) struct WriteList {
     pub(crate) writes: Vec<Write>,
     /// The handle, which is written first; `None` if its stored counts are already right.
@@ -193,7 +176,6 @@ pub(crate) struct WriteList {
     pub(crate) assignments: Vec<(Option<usize>, usize)>,
 }
 
-/// Returns the writes of `assignments`.
 pub(crate) fn write_list(
     snapshot: &Snapshot,
     request: &AssignRequest,
@@ -222,8 +204,8 @@ pub(crate) fn write_list(
     Ok(WriteList { writes, handle, assignments: positions })
 }
 
-/// Returns the handle with the counts of `assignments` in place of the counts that were reserved beforehand, or `None`
-/// if the handle does not change.
+/// Returns the handle with the counts of `assignments` in place of the reserved counts, or `None` if the handle does
+/// not change.
 fn handle_with_counts(snapshot: &Snapshot, request: &AssignRequest, assignments: &[BlockAssignment]) -> Option<Handle> {
     let before = snapshot.handle().map(|entry| &entry.value);
     let mut handle = before.cloned().unwrap_or_default();
@@ -252,14 +234,12 @@ mod tests {
     use crate::testing::{Cluster, MemoryStore, cidr};
     use node_process::logging::line::{Fields, LineFormat};
 
-    /// Runs allocations and returns the fields of their log lines with this message.
     async fn logged(message: &str, allocations: impl Future<Output = ()>) -> Vec<String> {
         let log = tempfile::NamedTempFile::new().unwrap();
         let writer = Arc::new(log.reopen().unwrap());
         let lines = tracing_subscriber::fmt::layer().fmt_fields(Fields).event_format(LineFormat::new("ipam"));
         let subscriber = tracing_subscriber::registry().with(lines.with_writer(writer));
-        // As long as a process has a single subscriber, an event that another test's thread reaches first is disabled
-        // for all threads. A second subscriber prevents that.
+        // With a single subscriber, an event that another test's thread reaches first is disabled for all threads.
         let _second = tracing::Dispatch::new(NoSubscriber::default());
         let guard = tracing::subscriber::set_default(subscriber);
         allocations.await;

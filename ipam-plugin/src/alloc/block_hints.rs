@@ -1,5 +1,4 @@
-//! `BlockHints`: a file with the blocks of this node, the blocks from which its next addresses will probably come,
-//! and the revision of the last ADD's or DEL's write to a block.
+//! `BlockHints`: a file with the blocks of this node, as a hint for the next ADD.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::hint_file;
 use crate::lock::HostLock;
 
-/// Maximum number of pairs of network and namespace in the file: more than a node's pods usually use at a time. If a
-/// further pair is stored, all other content is removed first, also the revisions of all networks.
+/// Maximum number of pairs of network and namespace in the file. If a further pair is stored, all other content is
+/// removed.
 const MAX_NAMESPACES: usize = 128;
 
 /// The node's blocks as the last ADD found them, for each network and namespace, because namespaces may select pools.
-/// Allocations are correct without the file. It is read and written only under the node's lock.
+/// The file is read and written only under the node's lock.
 #[derive(Debug)]
 pub(crate) struct BlockHints {
     file: PathBuf,
@@ -33,40 +32,36 @@ struct NodeHints {
     since: BTreeMap<String, String>,
 }
 
-/// The blocks of one network and namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HintedBlocks {
     /// The first block with a free address, for each family.
     pub(crate) with_room: Vec<Cidr>,
-    /// The node's other blocks. Only reading them shows which block has room.
+    /// The node's other blocks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) others: Vec<Cidr>,
 }
 
 impl BlockHints {
-    /// Reads the file. A missing or invalid file is treated as empty.
+    /// A missing or invalid file is treated as empty.
     pub(crate) fn read(file: &Path) -> Self {
         let hints = fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok());
         BlockHints { file: file.into(), hints: hints.unwrap_or_default() }
     }
 
-    /// Reads the file if `lock`, the node's, is held: without the lock another process may be about to write the file.
-    /// Returns `None` if the lock is not held or no file is given.
+    /// Returns `None` if `lock` is not held: another process may then be about to write the file.
     pub(crate) fn read_locked(lock: &HostLock, file: Option<&Path>) -> Option<Self> {
         file.filter(|_| lock.is_held()).map(BlockHints::read)
     }
 
-    /// Returns the stored blocks of the network and namespace; empty if none are stored.
     pub(crate) fn blocks_of(&self, network: &str, namespace: &str) -> HintedBlocks {
         self.hints.blocks.get(&hint_key(network, namespace)).cloned().unwrap_or_default()
     }
 
-    /// Returns the revision of the last write to a block of the network, or `None` if none is stored.
     pub(crate) fn last_write(&self, network: &str) -> Option<Revision> {
         self.hints.since.get(network).cloned().map(Revision)
     }
 
-    /// Stores `blocks`, and the revision of the last block that was written; with `None`, the stored revision stays.
+    /// With `written` as `None`, the stored revision stays.
     pub(crate) fn store(&mut self, network: &str, namespace: &str, blocks: HintedBlocks, written: Option<&Revision>) {
         let is_stored = self.blocks_of(network, namespace) == blocks;
         if !is_stored {
@@ -88,14 +83,14 @@ impl BlockHints {
         }
     }
 
-    /// Records the revision. Returns false if it was recorded already, or if `written` is `None`.
+    /// Returns false if the revision was recorded already, or if `written` is `None`.
     fn set_last_write(&mut self, network: &str, written: Option<&Revision>) -> bool {
         let Some(revision) = written.map(Revision::resource_version) else { return false };
         let previous = self.hints.since.insert(network.to_owned(), revision.to_owned());
         previous.as_deref() != Some(revision)
     }
 
-    /// Writes the file. Failure costs the next ADD a round trip or two and has no other effect.
+    /// Failure costs the next ADD a round trip or two.
     fn write(&self) {
         if let Err(error) = hint_file::write_in_place(&self.file, &self.hints) {
             tracing::debug!(
@@ -106,7 +101,7 @@ impl BlockHints {
     }
 }
 
-/// Returns the key of a network and namespace. Neither part may contain a space.
+/// Neither part may contain a space.
 fn hint_key(network: &str, namespace: &str) -> String {
     format!("{network} {namespace}")
 }
@@ -152,7 +147,6 @@ mod tests {
         assert_eq!(BlockHints::read(&file).blocks_of("net", "a"), HintedBlocks::default());
     }
 
-    /// The revision of the last write must be stored, even if the blocks of the namespace do not change.
     #[test]
     fn last_write_revision_is_stored_for_all_namespaces_of_a_network() {
         let directory = tempfile::tempdir().unwrap();

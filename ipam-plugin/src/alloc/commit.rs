@@ -1,6 +1,5 @@
-//! [`Commit`]: writes assigned addresses as one list of writes, the handle first (IPAM-128). If the outcome of the list
-//! is unknown, [`crate::alloc::unknown_outcome`] determines which of the writes took effect. [`undo`]: releases the
-//! addresses that a failed allocation had already assigned. Upstream leaves them allocated until the DEL.
+//! [`Commit`]: writes assigned addresses as one list of writes, the handle first (IPAM-128). [`undo`]: releases the
+//! addresses of a failed allocation. Upstream leaves them allocated until the DEL.
 
 use std::collections::BTreeSet;
 
@@ -18,25 +17,21 @@ use crate::handle_refs::decrement;
 use crate::release::{ReleasedBatch, release_from_blocks};
 use os::clock::Clock;
 
-/// The error of a list of writes that was not applied in full, or whose response is incomplete.
 #[derive(Debug)]
 pub(crate) struct CommitError {
     /// The assignments that took effect nevertheless.
     pub(crate) committed: Vec<BlockAssignment>,
-    /// The error of the list.
     pub(crate) cause: StoreError,
 }
 
-/// Writes with an unknown outcome.
 pub(crate) struct UnknownWrite<'a> {
     pub(crate) list: &'a WriteList,
     pub(crate) assignments: &'a [BlockAssignment],
-    /// The index of the write whose response was lost, if the list is sent one write at a time; the later writes were
-    /// never sent. `None` if the list is one transaction.
+    /// The index of the write whose response was lost; the later writes were never sent. `None` if the list is one
+    /// transaction.
     pub(crate) lost_write: Option<usize>,
 }
 
-/// The writes of one attempt of an allocation.
 pub(crate) struct Commit<'a, S, C> {
     pub(crate) store: &'a S,
     pub(crate) clock: &'a C,
@@ -45,9 +40,9 @@ pub(crate) struct Commit<'a, S, C> {
 }
 
 impl<S: Store, C: Clock> Commit<'_, S, C> {
-    /// Writes the assignments. With `Ok`, the handle counts each address, each block is written, and each new affinity
-    /// is confirmed, or will be by the node's next allocation from the block. After an error the snapshot is out of
-    /// date, and assignments that are not in `committed` have been undone if the datastore was reachable.
+    /// Writes the assignments. An affinity may stay unconfirmed, until the node's next allocation from the block. After
+    /// an error the snapshot is out of date, and assignments that are not in `committed` have been undone if the
+    /// datastore was reachable.
     pub(crate) async fn write(
         &mut self,
         assignments: Vec<BlockAssignment>,
@@ -78,7 +73,6 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         }
     }
 
-    /// Records the successful writes in the snapshot and confirms the affinities.
     async fn finish(
         &mut self,
         list: WriteList,
@@ -106,9 +100,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         Ok(assignments)
     }
 
-    /// Returns the assignments whose blocks are among the first `applied` writes. If the list's write of the handle is
-    /// among these too, decrements the handle for the other assignments. Counts that were stored before this write
-    /// stay, because the next attempt uses them.
+    /// Returns the assignments whose blocks are among the first `applied` writes, and decrements the handle for the
+    /// others. Counts that were stored before this write stay, because the next attempt uses them.
     async fn split_applied(
         &mut self,
         list: &WriteList,
@@ -128,8 +121,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         committed
     }
 
-    /// Confirms the affinities of assignments that took effect although the list of writes failed. Their revisions are
-    /// not known, so the affinities are read first.
+    /// Confirms the affinities of assignments that took effect although the list of writes failed.
     async fn confirm_again(&self, committed: &[BlockAssignment]) {
         for assignment in committed.iter().filter(|assignment| assignment.prior_affinity.is_some()) {
             let key = AffinityKey { owner: self.request.owner(), cidr: assignment.cidr() };
@@ -145,7 +137,6 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
     }
 }
 
-/// Logs an unconfirmed affinity. The addresses are assigned nevertheless.
 fn warn_unconfirmed(block: Cidr, error: &StoreError) {
     tracing::warn!(
         %block, %error,
@@ -154,9 +145,9 @@ fn warn_unconfirmed(block: Cidr, error: &StoreError) {
     );
 }
 
-/// Releases the addresses of `written`, the assignments that took effect, if their allocations are unchanged. A VMI's
-/// address may have passed to another launcher pod under the same handle. Failure is only logged: the handle still
-/// counts the addresses, so DEL finds them.
+/// Releases the addresses of `written`, if their allocations are unchanged. A VMI's address may have passed to another
+/// launcher pod under the same handle. Failure is only logged: the handle still counts the addresses, so DEL finds
+/// them.
 pub(crate) async fn undo(store: &impl Store, clock: &impl Clock, request: &AssignRequest, written: &[BlockAssignment]) {
     let blocks: BTreeSet<Cidr> = written.iter().map(BlockAssignment::cidr).collect();
     let requests = |block: &Block| {
@@ -187,12 +178,10 @@ mod tests {
     use crate::alloc::request::workload_attributes;
     use crate::testing::{Cluster, MemoryStore, held};
 
-    /// The launcher of the failed allocation is still the owner of the address, or another launcher, under the same
-    /// handle of the VMI, has become the owner.
+    /// The owner of the address is still the launcher of the failed allocation, or another one of the VMI.
     #[tokio::test]
     async fn undo_leaves_an_address_that_moved_to_another_launcher() {
         let ip: IpAddr = "10.65.0.9".parse().unwrap();
-        // The other address of the assignment was released in the meantime.
         let free: IpAddr = "10.65.0.10".parse().unwrap();
         for (owner, kept) in [("launcher-1", false), ("launcher-2", true)] {
             let cluster = Cluster::on(MemoryStore::sequential());

@@ -9,7 +9,7 @@ use libcalico::ipam::{
 use libcalico::net::Cidr;
 use libcalico::store::{Answers, Entry, GetTicket, ListTicket, ReadBatch, Revision, Store, StoreError, WriteModel};
 
-/// The answer to the read of a block: `Ok(None)` if the block is missing, an error if it cannot be read.
+/// The answer to the read of a block: `Ok(None)` if the block is missing.
 pub type ReadBlock = Result<Option<Entry<Block>>, StoreError>;
 
 /// Number of addresses per block.
@@ -24,14 +24,13 @@ pub struct InputsQuery {
     pub owner: AffinityOwner,
     /// The handle of the addresses.
     pub handle: HandleId,
-    /// Whether to read the handle too. It rarely exists, and a blind create detects an existing one without this read.
+    /// Whether to read the handle too. A blind create detects an existing handle without this read.
     pub reads_handle: bool,
-    /// True if caches may answer, as for a first read. They answer only reads whose stale result is detected later.
+    /// True if caches may answer reads whose stale result is detected later.
     pub may_lag: bool,
-    /// Blocks to read in the same batch, because the address will probably come from them ([`crate::alloc::prefetch`]).
+    /// Blocks to read in the same batch ([`crate::alloc::prefetch`]).
     pub blocks: Vec<Cidr>,
-    /// A revision of a recent write to a block. A cache that contains this revision may answer for the blocks. With
-    /// `None`, no cache may.
+    /// A cache that contains this revision may answer for the blocks. With `None`, no cache may.
     pub blocks_since: Option<Revision>,
 }
 
@@ -45,7 +44,7 @@ impl InputsQuery {
     }
 
     /// Returns the query for a first read. If the store sends each read as a separate request, caches may answer and
-    /// the handle is not read. Otherwise no cache may answer.
+    /// the handle is not read.
     pub fn for_first_read<S: Store>(self, store: &S) -> Self {
         let has_caches = store.write_model() == WriteModel::PerObject;
         InputsQuery { reads_handle: self.reads_handle && !has_caches, may_lag: has_caches, ..self }
@@ -73,8 +72,7 @@ pub enum StoredHandle {
     Unread,
     /// Read and missing.
     Absent,
-    /// The handle exists: this operation created it, or a crash or an earlier address of the same container left it
-    /// (IPAM-22).
+    /// Created by this operation, or left by a crash or an earlier address of the same container (IPAM-22).
     Existing(Entry<Handle>),
 }
 
@@ -114,15 +112,15 @@ pub struct AllocationInputs {
 }
 
 impl AllocationInputs {
-    /// Adds the reads to a batch, which may contain others.
+    /// Adds the reads to a batch.
     pub fn add_to(batch: &mut ReadBatch, query: &InputsQuery) -> PendingInputs {
-        // A deleted or a newer affinity is detected before any address is assigned: the block names its owner, and each
-        // write compares revisions. No write detects a wrong number of affinities. Close to the
-        // node's limit of blocks, the affinities are therefore read again without a cache (`planner/new_block.rs`).
+        // A deleted or a newer affinity is detected before any address is assigned, but not a wrong number of
+        // affinities. Close to the node's limit of blocks, the affinities are therefore read again without a cache
+        // (`planner/new_block.rs`).
         let own = AffinitySelect::of(query.owner.clone());
         let affinities = if query.may_lag { batch.list_lagging(&own) } else { batch.list(&own) };
-        // Stale blocks are acceptable too, because the write detects them. A write does not detect a block that looks
-        // full or looks like another owner's. Such blocks are read again (`planner`).
+        // The write detects a stale block. It does not detect a block that looks full or looks like another owner's, so
+        // such blocks are read again (`planner`).
         let block = |cidr: &Cidr, batch: &mut ReadBatch| match &query.blocks_since {
             Some(revision) => batch.get_since(cidr, revision),
             None => batch.get(cidr),

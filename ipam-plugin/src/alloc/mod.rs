@@ -1,8 +1,7 @@
 //! Allocation of addresses: a loop of plan, read and commit.
 //!
-//! [`inputs`] reads the objects that every allocation needs; on an API server, [`prefetch`] reads blocks with them.
-//! `planner` decides the next step from the `snapshot`; `commit` writes the step, and `unknown_outcome` determines if a
-//! write took effect whose response was lost. [`one_address`] assigns a requested address.
+//! [`inputs`] reads the objects that every allocation needs. `planner` decides the next step from the `snapshot`, and
+//! `commit` writes the step. [`one_address`] assigns a requested address.
 
 pub(crate) mod assignment;
 pub mod block_hints;
@@ -39,7 +38,6 @@ use crate::error::{Exhaustion, Result};
 use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
 
-/// The progress of one address family of the request.
 struct FamilyProgress<'a> {
     planner: FamilyPlanner<'a>,
     remaining: usize,
@@ -59,16 +57,13 @@ struct AllocationRun<'a, S, C> {
     last_write: Option<Revision>,
     /// Empty blocks of other owners that this allocation released, to claim them.
     reclaimed: BTreeSet<Cidr>,
-    /// The number of this node's last release when the first search of all blocks began; `None` before that search, or
-    /// if the search cannot leave a note.
+    /// The number of this node's last release when the first search of all blocks began; `None` without such a search,
+    /// or if it cannot leave a note.
     last_release: Option<u64>,
 }
 
 /// Assigns the requested addresses, or as many of them as are available. On error, and if `all_or_nothing` is set and
-/// too few are available, all of them are released again; if that fails, the DEL releases them.
-///
-/// If a block of the node has room and no write loses a race, this takes one batch of reads and one list of writes
-/// beyond the inputs.
+/// too few are available, all of them are released again.
 pub async fn assign<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -108,7 +103,6 @@ pub async fn assign<S: Store, C: Clock>(
     run.complete().await
 }
 
-/// The next steps of all families.
 #[derive(Default)]
 struct AllocationRound {
     missing: MissingReads,
@@ -121,7 +115,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         let outcome = self.run_rounds().await;
         if outcome.is_err() || self.request.all_or_nothing && self.is_short() {
             let _releasing = (!self.committed_assignments.is_empty()).then(|| self.request.notes.begin_release());
-            // Boxed, because the future is large and rarely used; the usual ADD should not contain it.
+            // The future is large and rarely used; the usual ADD should not contain it.
             Box::pin(undo(self.store, self.clock, self.request, &self.committed_assignments)).await;
             self.committed_assignments.clear();
         }
@@ -176,9 +170,8 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         Ok(round)
     }
 
-    /// Returns the counts that the handle may get before blocks are read: for each family the addresses it needs, in
-    /// the block that most probably has them. Returns `None` if a family has no unread block that probably has them, or
-    /// if this saves no request.
+    /// Returns the counts that the handle may get before blocks are read. Returns `None` if a family has no block that
+    /// probably has its addresses, or if this saves no request.
     fn counts_to_reserve(&self, missing: &MissingReads) -> Option<BlockCounts> {
         let stays_unread = self.snapshot.is_handle_unread() && !missing.handle;
         if self.store.write_model() == WriteModel::Transactional || !stays_unread {
@@ -199,7 +192,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
             return Err(error.into());
         }
         if !error.is_race() {
-            // The request does not depend on this block, so the block is excluded.
+            // The request does not depend on this block.
             tracing::warn!(block = %cidr, %error, "cannot repair the block affinity; this request excludes the block");
             if let Some(family) = self.families.iter_mut().find(|family| family.planner.version == version) {
                 family.planner.excluded.insert(cidr);
@@ -235,8 +228,8 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         }
     }
 
-    /// If an address comes from a block that was not the node's, logs for each other block of the node the reason for
-    /// which it gives no address.
+    /// If an address comes from a block that was not the node's, logs the reasons for which the node's other blocks
+    /// give none.
     fn log_unused_own_blocks(&self, assignments: &[BlockAssignment]) {
         let owner = self.request.owner();
         for assignment in assignments.iter().filter(|assignment| assignment.source(&owner, false) != BlockSource::Own) {
@@ -260,7 +253,6 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         }
     }
 
-    /// Pauses and reads again all objects that may have changed, including the pools and the node's other blocks.
     async fn read_again(&mut self, blocks_to_read: Vec<Cidr>) -> Result<()> {
         self.retry.pause_after_race().await?;
         let own = self.families.iter().flat_map(|family| self.snapshot.own_affinities(family.planner.version));

@@ -12,11 +12,10 @@ use crate::reads::{all_pools, blocks_by_name, blocks_by_pool};
 use crate::release::release_from_blocks;
 use os::clock::Clock;
 
-/// The earlier sandbox of a pod. The pod's annotations name it, and a tenant can change these. An address is therefore
+/// The earlier sandbox of a pod. A tenant can change the pod's annotations that name it. An address is therefore
 /// treated as the sandbox's only if its allocation has the sandbox's handle and its attributes name this pod.
 ///
-/// The handle object may be missing and is not needed here. A killed call may have lost it. If the object were needed,
-/// the pod that requests the address would then never start.
+/// The handle object is not needed here, because a killed call may have lost it, and the pod would then never start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Predecessor {
     /// The sandbox's handle.
@@ -27,16 +26,15 @@ pub struct Predecessor {
 
 impl Predecessor {
     /// Returns the sandbox that an annotation of the pod names. Returns `None` for an empty text, and for one with a
-    /// dot. No runtime uses a dot in a sandbox's name, and together with the network's name it might form the handle of
-    /// a VMI.
+    /// dot, which might form the handle of a VMI; no runtime uses a dot in a sandbox's name.
     pub fn from_annotation(network: &str, annotated: &str, namespace: &str, pod: &str) -> Option<Self> {
         let is_sandbox = !annotated.is_empty() && !annotated.contains('.');
         let handle = is_sandbox.then(|| HandleId::for_container(network, annotated))?;
         Some(Predecessor { handle, namespace: namespace.to_owned(), pod: pod.to_owned() })
     }
 
-    /// Removes an address from the sandbox, in memory. The address is free at once, without a cooldown. Returns false
-    /// if the sandbox does not have the address for this pod.
+    /// Removes an address from the sandbox, in memory and without a cooldown. Returns false if the sandbox does not
+    /// have the address for this pod.
     pub(crate) fn release_in(&self, block: &mut Block, ip: IpAddr) -> Result<bool> {
         let requests = self.requests(block, &[ip]);
         Ok(block.free_at_once(&requests)? > 0)
@@ -112,7 +110,6 @@ mod tests {
         Predecessor::from_annotation("net", "c1", "ns", "web").unwrap()
     }
 
-    /// Returns the request of the pod's next sandbox.
     fn next(cluster: &Cluster) -> AssignRequest {
         AssignRequest { predecessor: Some(earlier()), ..request(cluster, "net.c2", Some(("ns", "web"))) }
     }

@@ -8,16 +8,15 @@ use super::snapshot::Snapshot;
 use crate::affinity::repair::{reconfirm, release_affinity};
 use crate::block_writes::PriorAffinity;
 
-/// A repair of an affinity. Each write is a compare-and-swap against the objects read, so any change in between makes
-/// it fail.
+/// A repair of an affinity. It fails if an object has changed since it was read.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum AffinityRepair {
     /// Deletes the affinity, because the block is another owner's.
     Delete { affinity: Entry<BlockAffinity> },
-    /// Makes the affinity pending, rewrites the block and confirms the affinity, because the block is the owner's. The
-    /// rewrite makes a concurrent release of the block fail (IPAM-123).
+    /// Confirms the affinity, because the block is the owner's. A rewrite of the block makes a concurrent release of it
+    /// fail (IPAM-123).
     Confirm { affinity: Entry<BlockAffinity>, block: Entry<Block> },
-    /// Marks the affinity as pending deletion, deletes the empty block and deletes the affinity.
+    /// Deletes the empty block and the affinity.
     Release { affinity: Entry<BlockAffinity>, block: Entry<Block> },
 }
 
@@ -30,12 +29,12 @@ impl AffinityRepair {
         }
     }
 
-    /// Returns true if the repair releases the block of another owner than `owner`, which can claim the block then.
+    /// Returns true if the repair releases the block of another owner, so that `owner` can claim it.
     pub(crate) fn is_reclaim(&self, owner: &AffinityOwner) -> bool {
         matches!(self, AffinityRepair::Release { affinity, .. } if affinity.key.owner != *owner)
     }
 
-    /// Runs the repair and records the writes in `snapshot`. After an error `snapshot` is out of date.
+    /// Records the writes in `snapshot`. After an error `snapshot` is out of date.
     pub(crate) async fn apply<S: Store>(self, store: &S, snapshot: &mut Snapshot) -> Result<(), StoreError> {
         match self {
             AffinityRepair::Delete { affinity } => {

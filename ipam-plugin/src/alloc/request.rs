@@ -17,7 +17,7 @@ use crate::exhausted::SearchNotes;
 pub struct AssignRequest {
     /// The handle under which the addresses are allocated.
     pub handle: HandleId,
-    /// The node that requests the addresses. It becomes the owner of new blocks, except of those for load balancers.
+    /// The node that requests the addresses.
     pub node: String,
     /// Attributes that are stored with each address.
     pub attributes: BTreeMap<String, String>,
@@ -25,20 +25,20 @@ pub struct AssignRequest {
     pub num4: usize,
     /// Number of IPv6 addresses.
     pub num6: usize,
-    /// Names or CIDRs of the IPv4 pools to assign from, in order of preference. Empty: all pools that permit the node,
-    /// the namespace and the use.
+    /// Names or CIDRs of the IPv4 pools to assign from, in order of preference. Empty: all pools that permit the
+    /// request.
     pub pools4: Vec<String>,
     /// Names or CIDRs of the IPv6 pools, as for `pools4`.
     pub pools6: Vec<String>,
-    /// Families whose pools or address come from the pod's annotations, if the configuration restricts annotations to
-    /// values that the pod's namespace may have.
+    /// Families whose pools or address come from the pod's annotations, if annotations are restricted to values that
+    /// the pod's namespace may have.
     pub restricted: BTreeSet<IpVersion>,
     /// The pod's namespace; `None` outside Kubernetes, where selectors match against no labels (IPAM-96).
     pub namespace: Option<Namespace>,
     /// The intended use of the addresses.
     pub purpose: AllowedUse,
-    /// Maximum number of blocks that the node may own, if the cluster's setting is not lower; 0 applies only the
-    /// cluster's setting (IPAM-103).
+    /// Maximum number of blocks that the node may own, if the cluster's setting is not lower; 0 is no limit of the
+    /// request (IPAM-103).
     pub max_blocks: usize,
     /// Maximum number of addresses per family under the handle; 0 is no limit. At the limit, the request returns the
     /// addresses that are already allocated (IPAM-115).
@@ -101,7 +101,6 @@ impl AssignRequest {
         }
     }
 
-    /// Returns the namespace's name and labels for the selectors of pools.
     pub(crate) fn selected_namespace(&self) -> Option<(&str, &Labels)> {
         self.namespace.as_ref().map(|namespace| (namespace.name.as_str(), &namespace.labels))
     }
@@ -117,7 +116,7 @@ impl AssignRequest {
     }
 }
 
-/// Returns the owner of blocks for a use. Blocks for load balancers have a virtual owner instead of a node (IPAM-97).
+/// Blocks for load balancers have a virtual owner instead of a node (IPAM-97).
 pub(crate) fn owner_for(purpose: AllowedUse, node: &str) -> AffinityOwner {
     match purpose {
         AllowedUse::LoadBalancer => AffinityOwner::Virtual("load-balancer".into()),
@@ -125,8 +124,7 @@ pub(crate) fn owner_for(purpose: AllowedUse, node: &str) -> AffinityOwner {
     }
 }
 
-/// Returns the attributes that the plugin stores with each address: the node, the time, and in Kubernetes the pod
-/// (IPAM-27).
+/// Returns the attributes that the plugin stores with each address (IPAM-27).
 pub fn workload_attributes(node: &str, pod: Option<(&str, &str)>, now: OffsetDateTime) -> BTreeMap<String, String> {
     let mut attributes = BTreeMap::from([("node".to_owned(), node.to_owned()), ("timestamp".to_owned(), go_time(now))]);
     if let Some((namespace, name)) = pod {

@@ -94,7 +94,6 @@ async fn passed_over_addresses_are_assigned_only_as_a_last_resort() {
     }
 }
 
-/// Any other address that the node may use has precedence, even one in a block that the node has to claim first.
 #[tokio::test]
 async fn block_with_only_passed_over_addresses_makes_the_node_claim_a_new_block() {
     let cluster = Cluster::new();
@@ -389,7 +388,6 @@ async fn request_of_257_addresses_is_limited_to_64_blocks_and_released() {
     assert_eq!(cluster.handle("net.a"), None);
 }
 
-/// Blocks of a pool's earlier block size keep their addresses, whether the new size is larger or smaller.
 #[tokio::test]
 async fn new_blocks_avoid_overlapping_blocks_of_another_size() {
     for (before, after) in [(28, 26), (26, 28), (24, 26), (32, 26)] {
@@ -412,8 +410,7 @@ async fn new_blocks_avoid_overlapping_blocks_of_another_size() {
     }
 }
 
-/// The first claim of a node also avoids blocks of another size, although it reads only the blocks it needs. An
-/// unfinished affinity of the earlier size is not completed over a block of the later size.
+/// The first claim of a node reads only the blocks it needs.
 #[tokio::test]
 async fn claims_avoid_overlapping_blocks_of_another_size() {
     let cluster = Cluster::new();

@@ -1,8 +1,7 @@
 //! Determines which writes took effect when the response to them was lost (IPAM-184).
 //!
 //! A block that lacks the addresses may still get them, because the server may still execute the lost write. The block
-//! is therefore rewritten unchanged, at the revision that the lost write was for. The lost write then fails its
-//! compare-and-swap, and its addresses are not assigned.
+//! is therefore rewritten unchanged, so that the lost write fails its compare-and-swap.
 
 use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle};
 use libcalico::net::Cidr;
@@ -15,7 +14,6 @@ use crate::handle_refs::decrement;
 use crate::retry::{Retry, UNDO_TIME};
 use os::clock::Clock;
 
-/// The handle and the blocks as read after the lost write.
 struct ObservedWrite {
     handle: Option<Entry<Handle>>,
     committed: Vec<BlockAssignment>,
@@ -25,10 +23,8 @@ struct ObservedWrite {
 }
 
 impl<S: Store, C: Clock> Commit<'_, S, C> {
-    /// Returns the assignments that took effect. All others never will, and the handle does not count them, unless its
-    /// own write is still in progress or it cannot be corrected. Returns none if the datastore stays unreachable for
-    /// too long; any of the writes may then have taken effect. In all these cases, a DEL corrects the handle and
-    /// releases the addresses.
+    /// Returns the assignments that took effect; the others never will. If the datastore stays unreachable for too
+    /// long, returns none, although writes may have taken effect. A DEL then releases the addresses.
     pub(super) async fn resolve_unknown_outcome(&mut self, unknown: &UnknownWrite<'_>) -> Vec<BlockAssignment> {
         let mut retry = Retry::new(self.clock, UNDO_TIME);
         loop {
@@ -55,8 +51,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         }
     }
 
-    /// Reads the outcome, and ensures that no assignment in progress can take effect any more. After an error, the
-    /// caller reads again.
+    /// Reads the outcome, and ensures that no assignment in progress can take effect any more.
     async fn observe_and_invalidate(&self, unknown: &UnknownWrite<'_>) -> Result<ObservedWrite, StoreError> {
         let mut batch = ReadBatch::new();
         let handle = batch.get::<Handle>(&self.request.handle);
@@ -68,7 +63,6 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         let answers = self.store.read(&batch).await?;
         let handle = answers.get(&handle)?;
         let mut observed = ObservedWrite { handle, committed: Vec::new(), undone: Vec::new() };
-        // Assignments whose write may still take effect, with their blocks.
         let mut pending = Vec::new();
         for (n, assignment) in unknown.assignments.iter().enumerate() {
             let stored = answers.get(&blocks[n])?;
@@ -100,8 +94,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         Ok(observed)
     }
 
-    /// Returns the writes that store the block without the assignment, so that the lost write fails: the block
-    /// unchanged, which gives it another revision, or an empty block if the block is missing.
+    /// Returns the writes that store the block without the assignment, so that the lost write fails.
     fn overwriting_writes(
         &self,
         assignment: &BlockAssignment,
@@ -111,7 +104,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
             let owner = self.request.owner();
             let empty = Block::new(assignment.cidr(), &owner, self.snapshot.now)
                 .map_err(|error| StoreError::Other(error.to_string()))?;
-            // Without transactions, the affinity's write has already completed before the block's write begins.
+            // Without transactions, the affinity's write has completed before the block's write begins.
             let prior = match self.store.write_model() {
                 WriteModel::Transactional => assignment.prior_affinity.as_ref(),
                 WriteModel::PerObject => None,
@@ -123,16 +116,16 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         Ok(vec![Write::update::<Block>(&stored.key, &block, &stored.revision)?])
     }
 
-    /// Decrements the handle by the counts of assignments that did not take effect. Counts made beforehand stay for the
-    /// next attempt, unless the lost write changes the handle and may still take effect. They are then dropped, so that
-    /// a later attempt has to write the handle, and that write invalidates the lost one.
+    /// Decrements the handle by the counts of assignments that did not take effect. Counts made beforehand are dropped
+    /// if the lost write of the handle may still take effect. A later attempt then writes the handle and invalidates
+    /// the lost write.
     async fn correct_handle(&mut self, unknown: &UnknownWrite<'_>, observed: &ObservedWrite) {
         let Some(sent) = &unknown.list.handle else { return consume_reserved(self.snapshot, &observed.committed) };
         let (read, now) = (self.snapshot.handle(), observed.handle.as_ref());
         let is_unchanged = has_same_version(now.map(|now| &now.revision), read.map(|read| &read.revision));
         let reserved = self.snapshot.take_reserved();
         let surplus: Vec<(Cidr, usize)> = match now {
-            // The handle's write is the first of the list, so it took effect if a later write was lost.
+            // The handle's write is the first of the list.
             _ if unknown.lost_write.is_some_and(|lost| lost > 0) => {
                 observed.undone.iter().map(|(cidr, n, _)| (*cidr, *n)).collect()
             }
@@ -149,9 +142,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
     }
 }
 
-/// Returns the surplus count for an undone assignment in a handle that equals the one sent. The handle may have had
-/// this value before, without being read. The addresses that the block contains are not the assignment's, so their
-/// counts stay.
+/// Returns the surplus count for an undone assignment in a handle that equals the one sent. The addresses that the
+/// block contains are not the assignment's, so their counts stay.
 fn surplus(handle: &Handle, (cidr, n, held): &(Cidr, usize, usize)) -> Option<(Cidr, usize)> {
     let counted = handle.block.get(cidr).and_then(|count| usize::try_from(*count).ok()).unwrap_or_default();
     let surplus = counted.saturating_sub(*held).min(*n);

@@ -1,5 +1,4 @@
-//! [`ClusterRead`]: all objects that `check` compares and `release` verifies. On etcd and the embedded datastore, all
-//! but the nodes are from one snapshot.
+//! [`ClusterRead`]: all objects that `check` compares and `release` verifies.
 
 use std::net::IpAddr;
 
@@ -18,7 +17,6 @@ use time::{Duration, OffsetDateTime};
 use super::app::Progress;
 use super::endpoints;
 
-/// The stored objects, decoded.
 #[derive(Debug, Default)]
 pub(super) struct ClusterRead {
     pub(super) pools: Vec<Entry<IpPool>>,
@@ -28,7 +26,7 @@ pub(super) struct ClusterRead {
     pub(super) endpoints: Vec<AuditedEndpoint>,
     /// The pods, on Kubernetes, where an endpoint is derived from its pod.
     pub(super) pods: Pods,
-    /// The nodes, read only if a block is inconsistent, because the tunnels of nodes have addresses in blocks.
+    /// The nodes, whose tunnels have addresses. Read only if a block is inconsistent.
     pub(super) nodes: Vec<Result<Entry<Node>, StoreError>>,
     pub(super) unreadable: Vec<UnreadableObject>,
 }
@@ -36,14 +34,11 @@ pub(super) struct ClusterRead {
 /// A stored value that cannot be read. Allocation skips such values without an error (DS-42).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct UnreadableObject {
-    /// The path.
     pub(super) key: String,
-    /// The decoder's error.
     pub(super) reason: String,
 }
 
 impl ClusterRead {
-    /// Reads all objects.
     pub(super) async fn read(store: &Datastore) -> Result<Self, StoreError> {
         let mut cluster = match store {
             Datastore::Kubernetes(_) => Self::read_objects(store).await?,
@@ -78,8 +73,7 @@ impl ClusterRead {
         Ok(cluster)
     }
 
-    /// Reads all objects from an API server. Does not report unreadable ones, because the API server rejects objects
-    /// that do not fit their definition.
+    /// The API server rejects objects that do not fit their definition, so no unreadable ones are reported.
     async fn read_objects(store: &Datastore) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
         let pools = batch.list(&ObjectSelect::default());
@@ -104,8 +98,7 @@ impl ClusterRead {
         })
     }
 
-    /// Returns all inconsistencies. An address without endpoint that is younger than `in_flight` is treated as part of
-    /// an ADD in progress.
+    /// An address without endpoint that is younger than `in_flight` is treated as part of an ADD in progress.
     pub(super) fn audit(&self, in_flight: Duration) -> Vec<Finding> {
         let pools: Vec<Cidr> = self.pools.iter().filter_map(|pool| pool.value.spec.range().ok()).collect();
         audit(&Inventory {
@@ -126,14 +119,12 @@ impl ClusterRead {
         held.filter(|(_, allocation)| !allocation.is_cooling())
     }
 
-    /// Returns the reason why the pod in the allocation of `address` still needs the address; `None` if there is no
-    /// such pod, or if it does not need the address.
+    /// Returns the reason why the pod in the allocation of `address` still needs the address, if it does.
     pub(super) fn keeping_pod(&self, address: IpAddr) -> Option<InUseReason> {
         pod_in_use_reason(&self.allocation(address)?.1, &self.pods)
     }
 
-    /// Returns the owner of an address that `block` does not name: an endpoint that has the address, a pod whose status
-    /// lists it, or a node's tunnel.
+    /// Returns the owner of an address that `block` does not name, from endpoints, pods and tunnels.
     pub(super) fn recorded_owner(&self, block: &Block, address: IpAddr) -> Option<RecordedOwner> {
         let nodes = self.nodes.iter().flatten();
         let tunnel = nodes.flat_map(|node| tunnels_of(&node.value)).find(|(ip, _)| *ip == address);
@@ -161,7 +152,7 @@ impl ClusterRead {
     }
 
     /// Returns the handle of a container that counts an address of `block` which the block does not name. On Kubernetes
-    /// the container's ID is an annotation: an ID that two pods have proves nothing, and no ID may form the handle of a
+    /// a tenant can set the container's ID: an ID that two pods have proves nothing, and no ID may form the handle of a
     /// VMI.
     fn uncounted_handle(&self, block: &Block, container: &str) -> Option<HandleId> {
         let named =
@@ -181,7 +172,7 @@ impl ClusterRead {
     }
 
     /// Returns the handle of a VMI that counts an address which `block` does not name. A stopped VM has neither pod nor
-    /// endpoint, and keeps its addresses.
+    /// endpoint.
     pub(super) fn uncounted_vmi(&self, block: &Block) -> Option<&HandleId> {
         self.uncounted(block).find(|handle| handle.may_be_of_vmi())
     }
@@ -201,14 +192,12 @@ impl ClusterRead {
         self.pods.iter().find(|(_, pod)| matches!(pod, Lookup::Unknown)).map(|(key, _)| key)
     }
 
-    /// Returns the endpoints that have `address`.
     pub(super) fn endpoints_of(&self, address: IpAddr) -> impl Iterator<Item = &AuditedEndpoint> {
         self.endpoints.iter().filter(move |endpoint| endpoint.addresses.contains(&address))
     }
 }
 
-/// Adds `pair` to the objects of kind `K` if its path is of this kind, or to `unreadable` if its value cannot be
-/// decoded.
+/// Adds `pair` to `of_kind` if its path is of kind `K`, or to `unreadable` if its value cannot be decoded.
 fn insert_if_kind<K: Kind>(pair: &RawEntry, of_kind: &mut Vec<Entry<K>>, unreadable: &mut Vec<UnreadableObject>) {
     if K::parse_path(&pair.path).is_none() {
         return;
@@ -219,7 +208,6 @@ fn insert_if_kind<K: Kind>(pair: &RawEntry, of_kind: &mut Vec<Entry<K>>, unreada
     }
 }
 
-/// Returns the facts of an endpoint for the audit. Removes the prefix length of the endpoint's addresses.
 pub(super) fn audited_endpoint(endpoint: &WorkloadEndpoint) -> AuditedEndpoint {
     let spec = &endpoint.spec;
     let address = |text: &String| text.split('/').next().and_then(|address| address.parse().ok());

@@ -1,5 +1,4 @@
-//! The datastore of a command: from options, and otherwise from the sources that the plugin uses, a network
-//! configuration and the environment.
+//! The datastore of a command: from options, a network configuration and the environment.
 
 use std::path::{Path, PathBuf};
 
@@ -65,14 +64,13 @@ impl ConnectionArgs {
         self
     }
 
-    /// Reads the network configuration, if an option names one.
     pub(super) fn conf(&self) -> Result<Option<NetConf>, CliError> {
         self.config.as_deref().map(read_conf).transpose()
     }
 
-    /// Determines the datastore. An option has precedence over everything. The rest is as for the plugin, except that
-    /// without a network configuration an API server in the environment counts only together with a type of datastore.
-    /// If no source selects a datastore, the default file is used if it exists.
+    /// Determines the datastore. Options have precedence. Without a network configuration, an API server in the
+    /// environment counts only together with a type of datastore. If no source selects a datastore, the default file is
+    /// used if it exists.
     pub(super) fn resolve(&self, env: impl Fn(&str) -> Option<String>) -> Result<DatastoreConfig, CliError> {
         let conf = self.conf()?;
         let given = self.given_options();
@@ -101,8 +99,7 @@ impl ConnectionArgs {
         })
     }
 
-    /// Returns the options as the environment variables that they replace. A path implies the local datastore,
-    /// endpoints imply etcd, a kubeconfig implies Kubernetes.
+    /// Returns the options as the environment variables that they replace.
     fn given_options(&self) -> Vec<(&'static str, &str)> {
         let datastore_type = match self.datastore_type {
             Some(StoreType::Local) => Some("local"),
@@ -131,7 +128,6 @@ fn selects_kubernetes(variable: &str) -> bool {
     matches!(variable, "KUBECONFIG" | "K8S_API_ENDPOINT" | "KUBERNETES_SERVICE_HOST")
 }
 
-/// Returns a description of the datastore.
 pub(super) fn describe(config: &DatastoreConfig) -> String {
     match config {
         DatastoreConfig::Local(local) => local.path.display().to_string(),
@@ -237,7 +233,6 @@ mod tests {
 
     #[test]
     fn missing_datastore_error_names_the_options() {
-        // If the default file exists, it is used.
         let nothing = resolve(&[], &[]);
         if Path::new(DEFAULT_PATH).exists() {
             assert_eq!(describe(&nothing.unwrap()), DEFAULT_PATH);

@@ -75,7 +75,6 @@ async fn delete_settings(name: &str, app: &mut App<'_>) -> Result<(), CliError> 
     Ok(())
 }
 
-/// Deletes a node with all objects that exist for it.
 async fn delete_node_and_contents(name: &str, force: bool, app: &mut App<'_>) -> Result<(), CliError> {
     let store = app.store;
     let node = store.get::<Node>(&ObjectKey::global(name)).await?;
@@ -98,7 +97,7 @@ async fn delete_node_and_contents(name: &str, force: bool, app: &mut App<'_>) ->
     Ok(())
 }
 
-/// Deletes a pool: disables the pool, releases its blocks, then deletes the object (DS-48).
+/// The pool is disabled, its blocks are released, and then the object is deleted (DS-48).
 async fn delete_pool(name: &str, app: &mut App<'_>) -> Result<(), CliError> {
     let store = app.store;
     let key = ObjectKey::global(name);

@@ -1,5 +1,4 @@
-//! Documents of operators: manifests as input (YAML or JSON, one document or several, lists are split into their
-//! items), and results as output (tables for operators, JSON and YAML for programs).
+//! Documents of operators: manifests as input, and results as output.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -23,7 +22,6 @@ pub(super) fn read_manifests(path: &Path) -> Result<Vec<Manifest>, CliError> {
     parse_manifests(&file.display().to_string(), &text.map_err(CliError::file("read", file))?)
 }
 
-/// Parses the manifests in `text`. `file` is the name for errors.
 pub(super) fn parse_manifests(file: &str, text: &str) -> Result<Vec<Manifest>, CliError> {
     let mut manifests = Vec::new();
     for (index, document) in documents(text).enumerate() {
@@ -35,7 +33,7 @@ pub(super) fn parse_manifests(file: &str, text: &str) -> Result<Vec<Manifest>, C
     if manifests.is_empty() { Err(CliError::NoDocuments(file.into())) } else { Ok(manifests) }
 }
 
-/// Returns the documents in `text`. The YAML parser accepts JSON, but neither consecutive JSON values nor tabs.
+/// The YAML parser accepts JSON, but neither consecutive JSON values nor tabs.
 fn documents(text: &str) -> Box<dyn Iterator<Item = Result<Value, Box<dyn Error>>> + '_> {
     if text.trim_start().starts_with(['{', '[']) {
         let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
@@ -45,7 +43,7 @@ fn documents(text: &str) -> Box<dyn Iterator<Item = Result<Value, Box<dyn Error>
     Box::new(values.map(|value| Value::deserialize(value).map_err(Box::from)))
 }
 
-/// Returns the objects of a document: none for an empty document, the items of a list, otherwise the document itself.
+/// Returns none for an empty document, the items of a list, or otherwise the document itself.
 fn objects(document: Value) -> Vec<Value> {
     match document {
         Value::Null => Vec::new(),
@@ -72,15 +70,14 @@ pub(super) enum Format {
     Yaml,
 }
 
-/// Prints `value` as JSON or YAML. Returns `false` if the format is a table, which the caller has to print.
+/// Returns `false` if the format is a table, which the caller has to print.
 pub(super) fn print_document(format: Format, out: &mut dyn Write, value: &impl Serialize) -> Result<bool, CliError> {
     match format {
         Format::Table => return Ok(false),
         Format::Json => print_json(out, value)?,
         Format::Yaml => {
             let text = serde_norway::to_string(value).map_err(CliError::encode)?;
-            // YAML escapes only in quoted strings, and leaves some control characters as they are. JSON is also valid
-            // YAML.
+            // YAML leaves some control characters as they are. JSON is also valid YAML.
             if printable::lines(&text) != text {
                 print_json(out, value)?;
             } else {
@@ -96,28 +93,23 @@ fn print_json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), CliErro
     writeln!(out).map_err(CliError::Output)
 }
 
-/// Creates a table with this header.
 pub(super) fn new_table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_style(ASCII_FULL_CONDENSED).set_header(header);
     table
 }
 
-/// Returns a table cell for a text, whose line breaks stay in the cell.
 pub(super) fn table_cell(text: impl AsRef<str>) -> Cell {
     Cell::new(printable::lines(text.as_ref()))
 }
 
-/// Prints a table.
 pub(super) fn print_table(out: &mut dyn Write, table: &Table) -> Result<(), CliError> {
     writeln!(out, "{table}").map_err(CliError::Output)
 }
 
-/// A writer for a terminal, which escapes control characters as JSON does, so that the meaning of a JSON document does
-/// not change. Line breaks and tabs are not escaped.
+/// A writer for a terminal, which escapes control characters as JSON does, except line breaks and tabs.
 pub(super) struct Terminal<W: Write> {
     inner: W,
-    /// The incomplete last line.
     line: Vec<u8>,
 }
 

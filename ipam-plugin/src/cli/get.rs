@@ -35,7 +35,6 @@ pub(super) struct GetArgs {
     name: Option<String>,
 }
 
-/// Objects of one kind, as documents and as a table.
 type KindObjects = (Vec<Value>, Table);
 
 pub(super) async fn run(args: &GetArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
@@ -77,7 +76,6 @@ async fn read_objects(args: &GetArgs, app: &mut App<'_>) -> Result<KindObjects, 
     }
 }
 
-/// Returns the object called `name`, or all of the kind.
 async fn list<S: Spec>(store: &Datastore, name: Option<&str>) -> Result<Vec<Object<S>>, CliError> {
     let entries = match name {
         Some(name) => vec![store.get::<Object<S>>(&ObjectKey::global(name)).await?],

@@ -1,5 +1,4 @@
-//! `init`: prepares an empty datastore. Existing objects stay unchanged, except that an incomplete ClusterInformation
-//! is completed.
+//! `init`: prepares an empty datastore.
 
 use clap::Args;
 use datastore::Datastore;
@@ -69,8 +68,7 @@ fn block_size(args: &InitArgs, pool: Cidr) -> Option<u8> {
     args.block_size.iter().find(fits).copied()
 }
 
-/// Initializes the datastore. A new file of the embedded datastore is initialized when it is opened, and also counts as
-/// created here.
+/// A new file of the embedded datastore is initialized when it is opened, and also counts as created here.
 async fn initialize(app: &App<'_>) -> Result<Row, CliError> {
     let store = app.store;
     let key = ObjectKey::global("default");
@@ -124,7 +122,6 @@ fn pool_name<'a>(range: Cidr, mut taken: impl Iterator<Item = &'a str>) -> Strin
     format!("pool-{}-{}", network.trim_matches('-'), range.prefix())
 }
 
-/// Warns if the datastore is locked for an upgrade. It stays locked, and the plugins refuse to work.
 async fn warn_if_not_ready(app: &mut App<'_>) -> Result<(), CliError> {
     let information = find::<ClusterInformation>(app.store, &ObjectKey::global("default")).await?;
     if information.is_some_and(|entry| entry.value.spec.datastore_ready == Some(false)) {

@@ -2,7 +2,6 @@
 
 use std::str::FromStr;
 
-/// A kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResourceKind {
     IpPool,
@@ -16,7 +15,6 @@ impl ResourceKind {
     const ALL: [ResourceKind; 5] =
         [Self::IpPool, Self::IpReservation, Self::IpamConfiguration, Self::Node, Self::ClusterInformation];
 
-    /// Returns the kind as manifests spell it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::IpPool => "IPPool",
@@ -39,7 +37,6 @@ impl ResourceKind {
     }
 }
 
-/// A word that is not the name of a kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UnknownKind {
     #[error("WorkloadEndpoints are shown by `calico-ipam endpoints`")]

@@ -5,8 +5,8 @@
 //!                                                               └───────▶ notices and progress on stderr
 //! ```
 //!
-//! Each command has a file of its own with its arguments (`…Args`) and `run`, which writes to the `App` and can
-//! thus be tested without a process. Read `connection` and `app` first, then the commands.
+//! Each command has a file of its own with its arguments (`…Args`) and `run`. Read `connection` and `app` first, then
+//! the commands.
 
 mod app;
 mod apply;
@@ -107,7 +107,7 @@ const LEADING_OPTIONS: [&str; 12] = [
 ];
 
 /// Returns true if an operator runs the process: no runtime set `CNI_COMMAND`, and the first argument is a word or an
-/// option of this command line. The plugin ignores a configuration as an argument (`{…}`).
+/// option of this command line.
 pub fn is_command_line() -> bool {
     std::env::var_os("CNI_COMMAND").is_none_or(|command| command.is_empty())
         && std::env::args_os().nth(1).is_some_and(|first| is_command_line_argument(&first.to_string_lossy()))
@@ -120,15 +120,12 @@ fn is_command_line_argument(first: &str) -> bool {
         || (first.starts_with("-o") && !first.starts_with("-o="))
 }
 
-/// Runs the command line. The exit status is 0, or 1 for errors, findings of `check`, refusals of `release` and an
-/// incomplete `trace`, or 2 for invalid arguments. `links` gives access to the network interfaces of the kernel.
+/// Runs the command line. The exit status is 0 for success, 2 for invalid arguments, and otherwise 1.
 pub fn main(links: &dyn HostLinks) -> ExitCode {
-    // The usual program name, whatever the name of the binary is.
     let name = std::iter::once(OsString::from("calico-ipam"));
     let arguments = match Arguments::try_parse_from(name.chain(std::env::args_os().skip(1))) {
         Ok(arguments) => arguments,
         Err(usage) => {
-            // Failure is ignored, because there is no other output for the text.
             let _ = usage.print();
             return ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2));
         }

@@ -1,5 +1,4 @@
-//! The IPAM settings, which are stored under two keys: one for the v3 API, one that the allocators use (DS-26). This
-//! program writes both keys. It reads the allocators' key, and reports differences in the other.
+//! The IPAM settings, which are stored under two keys: one for the v3 API, and one that the allocators use (DS-26).
 
 use datastore::Datastore;
 use libcalico::api::{IpamConfiguration, IpamConfigurationSpec, Object, ObjectKey};
@@ -12,7 +11,6 @@ use super::store_object::{self, Applied};
 
 const NAME: &str = "default";
 
-/// Both objects, as stored.
 #[derive(Debug)]
 pub(super) struct StoredSettings {
     pub(super) effective: Option<Entry<IpamConfig>>,
@@ -37,8 +35,7 @@ impl StoredSettings {
         shown
     }
 
-    /// Returns a description of the differences between the v3 object and the effective settings. Returns `None` if
-    /// there are none, or no v3 object.
+    /// Returns a description of the differences between the v3 object and the effective settings, if there are any.
     pub(super) fn difference(&self) -> Option<String> {
         let v3 = &self.v3.as_ref()?.value.spec;
         let config = self.effective.as_ref().map_or_else(IpamConfig::absent, |entry| entry.value.clone());
@@ -58,7 +55,6 @@ impl StoredSettings {
     }
 }
 
-/// Stores settings under both keys, in one list of writes.
 pub(super) async fn apply(store: &Datastore, wanted: &IpamConfiguration) -> Result<Applied, CliError> {
     let stored = StoredSettings::read(store).await?;
     let invalid = |cause| CliError::invalid("IPAMConfiguration", &wanted.metadata.name, cause);
@@ -85,7 +81,7 @@ pub(super) async fn apply(store: &Datastore, wanted: &IpamConfiguration) -> Resu
     })
 }
 
-/// Deletes both objects, after which allocation uses the defaults. Returns `false` if there is none.
+/// Returns `false` if neither object exists.
 pub(super) async fn delete(store: &Datastore) -> Result<bool, CliError> {
     let stored = StoredSettings::read(store).await?;
     let mut writes = Vec::new();
@@ -120,7 +116,7 @@ fn config_of(spec: &IpamConfigurationSpec) -> IpamConfig {
     }
 }
 
-/// Returns the settings by name, as text. An unset value appears as its default.
+/// An unset value appears as its default.
 fn fields(spec: &IpamConfigurationSpec) -> [(&'static str, String); 5] {
     let persistence = spec.kube_virt_vm_address_persistence.clone();
     [

@@ -9,10 +9,9 @@ use uuid::Uuid;
 
 use super::error::CliError;
 
-/// Maximum number of lost races. In each of them, another process wrote the object.
+/// Maximum number of lost races.
 const ATTEMPTS: usize = 10;
 
-/// The effect on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Applied {
@@ -31,8 +30,7 @@ impl std::fmt::Display for Applied {
     }
 }
 
-/// Runs `attempt`, which reads and writes the object called `name`, until it loses no race. Fails after [`ATTEMPTS`]
-/// lost races.
+/// Runs `attempt`, which reads and writes the object called `name`, again after each lost race.
 pub(super) async fn retry_races<T>(name: &str, attempt: impl AsyncFn() -> Result<T, CliError>) -> Result<T, CliError> {
     for _ in 0..ATTEMPTS {
         match attempt().await {
@@ -43,8 +41,8 @@ pub(super) async fn retry_races<T>(name: &str, attempt: impl AsyncFn() -> Result
     Err(CliError::Contended(name.into()))
 }
 
-/// Returns the write that stores `wanted`; no write if `wanted` changes nothing. Fails if `wanted` names another
-/// revision than that of the stored object.
+/// Returns the write that stores `wanted`, if one is necessary. Fails if `wanted` names another revision than that of
+/// the stored object.
 pub(super) fn plan<S: Spec>(
     previous: Option<Entry<Object<S>>>,
     wanted: Object<S>,
@@ -70,7 +68,6 @@ pub(super) fn plan<S: Spec>(
     Ok((Applied::Configured, Some(Write::update(&key, &merged, &previous.revision)?)))
 }
 
-/// Applies a plan of one write.
 pub(super) async fn write_planned(store: &Datastore, plan: (Applied, Option<Write>)) -> Result<Applied, StoreError> {
     let (applied, write) = plan;
     if let Some(write) = write {
@@ -79,8 +76,7 @@ pub(super) async fn write_planned(store: &Datastore, plan: (Applied, Option<Writ
     Ok(applied)
 }
 
-/// Merges `wanted` into the stored object. The fields that users write come from `wanted`. Fields of servers and of
-/// newer versions stay.
+/// The fields that users write come from `wanted`. Fields of servers and of newer versions stay.
 fn merge<S: Spec>(previous: &Object<S>, wanted: Object<S>, unknown_of: fn(&mut S) -> &mut Unknown) -> Object<S> {
     let mut merged = wanted;
     let (old, meta) = (&previous.metadata, &mut merged.metadata);

@@ -25,13 +25,11 @@ use crate::host_link::NoHostLinks;
 use node_process::process::block_on;
 use os::clock::SystemClock;
 
-/// A new datastore in a directory that is removed with it.
 pub(super) struct Shell {
     pub(super) dir: TempDir,
     pub(super) store: Datastore,
 }
 
-/// The outcome and the output of a command.
 #[derive(Debug)]
 pub(super) struct Ran {
     pub(super) outcome: Result<CommandOutcome, String>,
@@ -57,7 +55,6 @@ impl Shell {
         self.run_with(line, |_| ())
     }
 
-    /// Runs a command in an `App` that `change` has changed.
     pub(super) fn run_with(&self, line: &[&str], change: impl FnOnce(&mut App<'_>)) -> Ran {
         let arguments = match Arguments::try_parse_from(std::iter::once(&"calico-ipam").chain(line)) {
             Ok(arguments) => arguments,
@@ -104,19 +101,16 @@ impl Shell {
         self.run(line).outcome.expect_err("the command should fail")
     }
 
-    /// Runs a command with `-o json`.
     #[track_caller]
     pub(super) fn json(&self, line: &[&str]) -> Value {
         let out = self.run(&[line, &["-o", "json"]].concat()).out;
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{line:?}: {error}: {out}"))
     }
 
-    /// Applies a manifest given as JSON.
     pub(super) fn apply(&self, manifest: &Value) -> Ran {
         self.run(&["apply", "-f", &self.file("manifest.json", &manifest.to_string())])
     }
 
-    /// Writes a file and returns its path.
     pub(super) fn file(&self, name: &str, text: &str) -> String {
         let path: PathBuf = self.dir.path().join(name);
         std::fs::write(&path, text).unwrap();
@@ -132,7 +126,6 @@ impl Shell {
         self.allocate_with(handle, workload_attributes("node1", Some(("default", handle)), at))
     }
 
-    /// Allocates an address for a tunnel device of node1, as calico-node does.
     pub(super) fn allocate_tunnel(&self, handle: &str) -> String {
         let attributes = [("node", "node1"), ("type", "ipipTunnelAddress")];
         self.allocate_with(handle, attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into())
@@ -148,7 +141,6 @@ impl Shell {
         assigned.addresses[0].ip.to_string()
     }
 
-    /// Creates an endpoint on node1 with `address`.
     pub(super) fn endpoint(&self, pod: &str, address: &str) {
         let spec = WorkloadEndpointSpec {
             orchestrator: "k8s".into(),
@@ -171,13 +163,11 @@ impl Shell {
         block_on(self.store.write(&[write])).unwrap();
     }
 
-    /// Deletes a pair directly.
     pub(super) fn remove(&self, path: &str) {
         let write = Write { kind: "", path: path.into(), key: path.into(), op: WriteOp::Delete(None) };
         block_on(self.store.write(&[write])).unwrap();
     }
 
-    /// Returns all blocks.
     pub(super) fn blocks(&self) -> Vec<(Cidr, Block)> {
         let blocks = block_on(self.store.list::<Block>(&None)).unwrap();
         blocks.into_iter().map(|entry| (entry.key, entry.value)).collect()

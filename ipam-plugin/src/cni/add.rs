@@ -21,8 +21,8 @@ use crate::lock::HostLock;
 use crate::vmi::{self, AdoptedAddresses};
 use os::clock::Clock;
 
-/// Longest wait for the lock after which a process still uses the inputs it read before. Calico's client disables a
-/// pool 500 ms before it deletes it. No process may still use the pool by then (IPAM-100).
+/// Longest wait for the lock after which the inputs are still used. Calico's client disables a pool 500 ms before it
+/// deletes it, and no process may still use the pool by then (IPAM-100).
 const LONGEST_WAIT_WITH_VALID_INPUTS: Duration = Duration::from_millis(100);
 
 /// Result of an ADD.
@@ -30,16 +30,12 @@ const LONGEST_WAIT_WITH_VALID_INPUTS: Duration = Duration::from_millis(100);
 pub struct AddResult {
     /// The addresses and routes.
     pub result: CniResult,
-    /// The attributes of the previous owner of the VMI's addresses, which this pod replaced; empty if no owner was
-    /// replaced.
+    /// The attributes of the owner of the VMI's addresses that this pod replaced; empty if none was replaced.
     pub replaced: BTreeMap<String, String>,
 }
 
-/// Assigns the addresses that the call requests. On error, all of them are released again; if that fails, the DEL
-/// releases them. `lock` is the node's lock if the caller already has it.
-///
-/// With a block of the node that has a free address, and without a lost race, this takes one batch of reads and one
-/// list of writes beyond the inputs, for one family or two.
+/// Assigns the addresses that the call requests. On error, all of them are released again. `lock` is the node's lock if
+/// the caller already has it.
 pub async fn add<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -55,8 +51,7 @@ pub async fn add<S: Store, C: Clock>(
     if !kept.is_empty() {
         let mut result = cni_result(&kept);
         if call.vmi.as_ref().is_some_and(VmiPod::is_migration_target) {
-            // Until the migration ends, the addresses route to the VMI's source pod. Felix moves the routes when the
-            // migration ends.
+            // Until the migration ends, the addresses route to the VMI's source pod. Felix moves the routes.
             result.routes.clear();
         }
         return Ok(AddResult { result, replaced });
@@ -65,9 +60,8 @@ pub async fn add<S: Store, C: Clock>(
     Ok(AddResult { result: cni_result(&assigned), replaced })
 }
 
-/// Returns the addresses that the pod's VMI already has, which become this pod's whatever the pod requests (IPAM-53);
-/// none if the pod has no VMI or the VMI has no addresses. Returns also the attributes of the owner that the pod
-/// replaces.
+/// Returns the addresses that the pod's VMI already has, which become this pod's whatever the pod requests (IPAM-53).
+/// Returns also the attributes of the owner that the pod replaces.
 async fn adopt_vmi_addresses<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -96,8 +90,7 @@ async fn assign_addresses<S: Store, C: Clock>(
     inputs: AllocationInputs,
     lock: Option<HostLock>,
 ) -> Result<Vec<Assignment>> {
-    // Locks after the read of the inputs. Changes that another process made to blocks meanwhile show when the blocks
-    // are read.
+    // Changes that another process made to blocks meanwhile show when the blocks are read.
     let started = clock.elapsed();
     let lock = lock.filter(HostLock::is_held).or_else(|| call.lock());
     let inputs = if clock.elapsed().saturating_sub(started) > LONGEST_WAIT_WITH_VALID_INPUTS {
@@ -117,8 +110,7 @@ async fn assign_addresses<S: Store, C: Clock>(
     let assigned = assign(store, clock, &request, inputs).await?;
     request.notes.store(assigned.searches, clock.now());
     if assigned.has_claimed {
-        // Searches on record may cover the pools of the claimed block, and not every cache contains the new affinity
-        // yet.
+        // Searches on record may cover the pools of the claimed block.
         drop(call.begin_release());
     }
     if let Some(mut hints) = call.recent_blocks(lock.as_ref(), store) {
@@ -130,8 +122,7 @@ async fn assign_addresses<S: Store, C: Clock>(
     }
 }
 
-/// Returns a CNI result with the addresses and a route for each. Address and route have the prefix length of the
-/// assignment and keep the host bits (IPAM-40).
+/// Address and route have the prefix length of the assignment and keep the host bits (IPAM-40).
 fn cni_result(assignments: &[Assignment]) -> CniResult {
     let nets = assignments.iter().filter_map(|assignment| IpNet::new(assignment.ip, assignment.prefix));
     let ips = nets.clone().map(|address| IpConfig { interface: None, address, gateway: None });

@@ -1,5 +1,4 @@
-//! [`IpamRequest`]: a decoded call of the plugin. `calico-ipam` fills it from its environment and configuration;
-//! `calico` adds values from the pod's annotations.
+//! [`IpamRequest`]: a decoded call of the plugin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -48,27 +47,25 @@ pub struct IpamRequest {
     pub ipv4_pools: Vec<String>,
     /// Names or CIDRs of the IPv6 pools, as for `ipv4_pools`.
     pub ipv6_pools: Vec<String>,
-    /// Families whose pools or address come from the pod's annotations, if the configuration restricts annotations to
-    /// values that the pod's namespace may have.
+    /// Families whose pools or address come from the pod's annotations, if annotations are restricted to values that
+    /// the pod's namespace may have.
     pub restricted: BTreeSet<IpVersion>,
-    /// A requested address: from `IP=` in CNI_ARGS, or from the pod's annotations if `calico` makes the call.
+    /// A requested address.
     pub ip: Option<IpAddr>,
-    /// The pod's previous sandbox. A requested address passes from that sandbox to this container.
+    /// The pod's previous sandbox, from which a requested address passes to this container.
     pub predecessor: Option<Predecessor>,
-    /// Maximum number of blocks that the node may own, if the cluster's setting is not lower; 0 applies only the
-    /// cluster's setting.
+    /// Maximum number of blocks that the node may own, if the cluster's setting is not lower; 0 is no limit of the
+    /// call.
     pub max_blocks: usize,
     /// The lock file by which processes of this node take turns; `None` disables the lock.
     pub lock_file: Option<PathBuf>,
     /// The file that stores the blocks of recent addresses; `None` disables it.
     pub recent_file: Option<PathBuf>,
-    /// The file that lists free addresses to which the node's kernel has a route, see [`crate::busy`]; `None` disables
-    /// it.
+    /// The file of [`crate::busy`]; `None` disables it.
     pub busy_file: Option<PathBuf>,
-    /// The file that lists searches without a free address, see [`crate::exhausted`]; `None` disables it.
+    /// The file of [`crate::exhausted`]; `None` disables it.
     pub exhausted_file: Option<PathBuf>,
-    /// The file whose existence means that the node's affinities have labels (IPAM-47). With `None`, each ADD of a
-    /// requested address checks them.
+    /// The file whose existence means that the node's affinities have labels (IPAM-47).
     pub labels_marker: Option<PathBuf>,
 }
 
@@ -82,8 +79,8 @@ pub struct Pod {
 }
 
 impl IpamRequest {
-    /// Creates the call that the runtime requests on `node`. Outside Kubernetes the call is complete. For a pod,
-    /// `calico` replaces the pools and families that annotations set, and adds the labels of the namespace.
+    /// Creates the call that the runtime requests on `node`. For a pod, `calico` adds the values of annotations and the
+    /// labels of the namespace.
     pub fn from_call(call: &Call, node: impl Into<String>) -> Self {
         let ipam = &call.conf.ipam;
         IpamRequest {
@@ -126,8 +123,7 @@ impl IpamRequest {
         HandleId::for_container(&self.network, &self.container_id)
     }
 
-    /// Returns the prefetch of this request. Returns `None` if an address is requested, if there is no hint, if another
-    /// process has the node's lock, or if a prefetch saves nothing.
+    /// Returns the prefetch of this request, or `None` if a prefetch is impossible or saves nothing.
     pub fn prefetch<S: Store>(&self, store: &S) -> Option<Prefetch> {
         if self.ip.is_some() {
             return None;
@@ -144,8 +140,8 @@ impl IpamRequest {
         prefetch::stop(self.lock_file.as_deref(), self.recent_file.as_deref(), own);
     }
 
-    /// Returns the handle that releases before v3 gave this container. DEL also releases the container's addresses
-    /// under that handle (IPAM-23). Returns `None` if that handle equals the present one or may be a VMI's.
+    /// Returns the handle that Calico before v3 gave this container, under which DEL also releases addresses
+    /// (IPAM-23). Returns `None` if that handle equals the present one or may be a VMI's.
     pub fn old_handle(&self) -> Option<OldHandle> {
         let old = match &self.pod {
             Some(pod) => OldHandle::of_pod(&pod.namespace.name, &pod.name),
@@ -160,8 +156,8 @@ impl IpamRequest {
         [self.container_handle()].into_iter().chain(old.map(|old| old.id().clone())).collect()
     }
 
-    /// Returns the handles that a DEL reads first. Where reading both takes one request, these are both. Otherwise DEL
-    /// reads the old handle only if the present one is missing, as for containers from before v3.
+    /// Returns the handles that a DEL reads first: both where that takes one request, and otherwise only the present
+    /// one.
     pub fn handles_to_read<S: Store>(&self, store: &S) -> Vec<HandleId> {
         match store.write_model() {
             WriteModel::Transactional => self.handles(),
@@ -210,13 +206,11 @@ impl IpamRequest {
         BlockHints::read_locked(lock, self.recent_file.as_deref())
     }
 
-    /// Returns the addresses to which the node's kernel recently had a route, although they were free.
     pub(crate) fn busy_addresses(&self, now: OffsetDateTime) -> BTreeSet<IpAddr> {
         let notes = self.busy_file.as_deref().map(|file| busy::valid_notes(file, now)).unwrap_or_default();
         notes.into_iter().map(|note| note.address).collect()
     }
 
-    /// Returns the node's recent searches that found no free address.
     pub(crate) fn notes(&self, now: OffsetDateTime) -> SearchNotes {
         self.exhausted_file.as_deref().map(|file| SearchNotes::read(file, now)).unwrap_or_default()
     }

@@ -12,8 +12,7 @@ use crate::alloc::one_address::describe_owner;
 use crate::error::cni_error;
 use crate::reads::blocks_of;
 
-/// Compares `recorded`, the addresses in prevResult, with the datastore. If they differ, returns an error whose details
-/// list each difference.
+/// Compares `recorded`, the addresses in prevResult, with the datastore. The details of the error list each difference.
 pub async fn check<S: Store>(store: &S, call: &IpamRequest, recorded: &[IpAddr]) -> Result<(), CniError> {
     let differences = differences(store, call, recorded).await.map_err(|error| cni_error(&error.into()))?;
     if differences.is_empty() {
@@ -23,9 +22,7 @@ pub async fn check<S: Store>(store: &S, call: &IpamRequest, recorded: &[IpAddr])
         .with_details(differences.join("; ")))
 }
 
-/// Returns the differences between `ips`, the addresses in prevResult, and the datastore. Each address must be
-/// allocated in its block under the call's handle and for the call's node. The handle must count at least its addresses
-/// in the block.
+/// Returns the differences between `ips`, the addresses in prevResult, and the datastore.
 pub async fn differences<S: Store>(store: &S, call: &IpamRequest, ips: &[IpAddr]) -> Result<Vec<String>, StoreError> {
     let id = call.handle();
     let mut batch = ReadBatch::new();

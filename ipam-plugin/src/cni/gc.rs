@@ -26,7 +26,6 @@ pub struct GcResult {
 pub struct LeakedAddresses {
     node: String,
     leaks: BTreeMap<HandleId, Leak>,
-    /// Pairs of a container and an address of this container in another network.
     of_other_networks: BTreeSet<(String, IpAddr)>,
     /// Blocks that cannot be read, so the owners of their addresses are unknown.
     unreadable: Vec<Cidr>,
@@ -53,8 +52,8 @@ pub async fn gc<S: Store, C: Clock>(
 
 /// Returns the addresses in `blocks` under handles of `network` on `node` whose container is not in `valid`.
 ///
-/// This skips a container ID that contains a dot. Such a handle may belong to another network whose name begins with
-/// this network's name, or to a VMI, which outlives its container.
+/// A handle whose container ID contains a dot is skipped. It may belong to another network, or to a VMI, which outlives
+/// its container.
 pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeSet<String>) -> LeakedAddresses {
     let mut leaks = BTreeMap::<HandleId, Leak>::new();
     let mut of_other_networks = BTreeSet::new();
@@ -81,8 +80,7 @@ pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeS
 }
 
 impl LeakedAddresses {
-    /// Drops the leaked addresses, for a configuration in which another IPAM plugin manages the addresses of this
-    /// network.
+    /// Drops the leaked addresses, because another IPAM plugin manages the addresses of this network.
     pub fn without_leaks(self) -> Self {
         LeakedAddresses { leaks: BTreeMap::new(), ..self }
     }
@@ -93,14 +91,13 @@ impl LeakedAddresses {
         LeakedAddresses { unreadable, ..self }
     }
 
-    /// Returns true if the container has the address in another network, or if the address is in a block that cannot be
-    /// read.
+    /// Returns true if the container may have the address in another network.
     pub fn may_be_held_elsewhere(&self, container: &str, ip: IpAddr) -> bool {
         self.of_other_networks.contains(&(container.to_owned(), ip))
             || self.unreadable.iter().any(|block| block.contains(ip))
     }
 
-    /// Returns true if the container has any address in another network, or if any block cannot be read.
+    /// Returns true if the container may have any address in another network.
     pub fn may_hold_elsewhere(&self, container: &str) -> bool {
         !self.unreadable.is_empty() || self.of_other_networks.iter().any(|(holder, _)| holder == container)
     }
@@ -125,9 +122,8 @@ impl LeakedAddresses {
         self.leaks.values().flat_map(|leak| leak.leaving.iter().map(|address| (leak.container.as_str(), address)))
     }
 
-    /// Releases the leaked addresses, handle by handle, except those of the containers in `keep`. Before each release,
-    /// removes the addresses from the container's endpoints, with the value that `listings_of` returns for the
-    /// container's ID. If that fails, the addresses of the handle stay allocated.
+    /// Releases the leaked addresses, except those of the containers in `keep`. The addresses are first removed from
+    /// the endpoints of their container, with the value of `listings_of`; if that fails, they stay allocated.
     pub async fn release<S: Store, C: Clock, L: Listings>(
         self,
         store: &S,
@@ -148,9 +144,8 @@ impl LeakedAddresses {
 }
 
 impl Leak {
-    /// Releases the handle. If the handle object is lost, this releases the addresses one by one, except those
-    /// reallocated since the blocks were read (IPAM-184). A block that cannot be read keeps its addresses, so it causes
-    /// an error, as in DEL.
+    /// Releases the handle, or if the handle object is lost, the addresses one by one (IPAM-184). A block that cannot be
+    /// read keeps its addresses, so it causes an error, as in DEL.
     async fn release<S: Store, C: Clock, L: Listings>(
         &self,
         store: &S,

@@ -1,5 +1,5 @@
-//! The CNI operations ADD, DEL, CHECK, STATUS and GC. `calico-ipam` calls these functions as a separate process;
-//! `calico` calls the same functions in its own process, on objects that it reads in one batch with its own reads.
+//! The CNI operations ADD, DEL, CHECK, STATUS and GC. `calico-ipam` calls these functions as a separate process, and
+//! `calico` in its own process.
 
 mod add;
 mod call;

@@ -11,8 +11,7 @@ use crate::alloc::planner::FamilyPlanner;
 use crate::error::{IpamError, cni_error};
 
 /// Verifies that the datastore is reachable and ready, that the node exists, and that each requested family has a pool.
-/// This takes one read. Full pools are not detected: that needs all blocks, and any DEL may change the outcome.
-/// `prepare` adds the objects that an ADD would create.
+/// Full pools are not detected, because that needs all blocks. `prepare` adds the objects that an ADD would create.
 pub async fn status<S: Store>(
     store: &S,
     call: &IpamRequest,
@@ -33,8 +32,8 @@ pub async fn status<S: Store>(
     status_of(call, &inputs)
 }
 
-/// Verifies that the node exists and that each requested family has a pool, for a caller that has read `inputs` and
-/// found the datastore ready.
+/// Verifies that the node exists and that each requested family has a pool, for a caller that found the datastore
+/// ready.
 pub fn status_of(call: &IpamRequest, inputs: &AllocationInputs) -> Result<(), CniError> {
     let request = call.assign_request(time::OffsetDateTime::UNIX_EPOCH);
     for version in [IpVersion::V4, IpVersion::V6].into_iter().filter(|version| request.wanted(*version) > 0) {

@@ -253,7 +253,6 @@ async fn check_finds_a_block_of_a_former_block_size() {
     let (cluster, call, recorded) = checked().await;
     cluster.pool("pool4", "10.65.0.0/16", 28);
     check(&cluster.store, &call, &recorded).await.unwrap();
-    // Without the handle, only the block shows that the address is in use.
     cluster.store.delete::<Handle>(&HandleId::new("net.a"), None).await.unwrap();
     let found = differences(&cluster.store, &call, &recorded).await.unwrap();
     assert_eq!(found, ["handle net.a does not exist"]);
@@ -376,8 +375,7 @@ async fn add_and_del_on_a_local_datastore_take_three_requests_each() {
     assert_eq!(blocks.iter().map(|block| block.value.allocated().count()).collect::<Vec<_>>(), [2, 2]);
 }
 
-/// Threads stand in for processes here; each has its own connection. Without a lock, compare-and-swap alone must
-/// suffice.
+/// Threads stand in for processes here. Without a lock, compare-and-swap alone must suffice.
 #[test]
 fn concurrent_adds_on_a_local_datastore_get_distinct_addresses() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,12 +1,9 @@
 //! [`SearchNotes`]: a file with the searches of this node that found no free address, so that the next ADDs need not
 //! search again.
 //!
-//! A search reads every block of the cluster, and kubelet repeats a failed ADD. A note is valid for the pools that were
-//! searched, as long as no pool, reservation or setting changes and this node releases no address. Releases by other
-//! nodes are found when the note expires, after a minute at most. The note does not cover the node's own blocks: each
-//! ADD reads their revisions, and searches a block that has changed.
-//!
-//! A file that is missing, invalid or too large counts as a file without notes.
+//! A search reads every block of the cluster, and kubelet repeats a failed ADD. A note is valid as long as no pool,
+//! reservation or setting changes and this node releases no address, for a minute at most, because other nodes may
+//! release addresses. The note does not cover the node's own blocks: each ADD reads their revisions.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
@@ -24,8 +21,7 @@ use crate::hint_file;
 /// The file with the notes. A reboot deletes it.
 pub const FILE: &str = "/var/run/calico/cni/no_free_address";
 
-/// The validity of the first note of a search, in seconds. Each further note is valid for twice as long, while the
-/// cluster does not change.
+/// The validity of the first note of a search, in seconds. Each further note is valid for twice as long.
 const FIRST_VALIDITY: i64 = Duration::seconds(5).whole_seconds();
 const LONGEST_VALIDITY: i64 = Duration::MINUTE.whole_seconds();
 
@@ -44,7 +40,6 @@ pub(crate) struct Search {
     pub(crate) state: u64,
 }
 
-/// A search that found no free address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Note {
     #[serde(flatten)]
@@ -54,20 +49,15 @@ pub(crate) struct Note {
     /// The end of the search, in seconds since 1970. `holds` is the validity in seconds.
     made: i64,
     holds: i64,
-    /// The use of the pools, for the error message.
     pub(crate) pools: Vec<SearchedPool>,
-    /// The node's own blocks that were full.
     pub(crate) own: BTreeMap<Cidr, FullBlock>,
 }
 
-/// A pool that was searched, and its use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SearchedPool {
     pub(crate) cidr: Cidr,
-    /// Addresses that were not in the free lists of the pool's blocks.
     pub(crate) in_use: u64,
-    /// True if a block of the pool had a free address. In a note, this is a block that this node must not use: another
-    /// node's, or one without an owner.
+    /// True if a block of the pool had a free address. In a note, this node must not use that block.
     pub(crate) has_room: bool,
 }
 
@@ -76,36 +66,27 @@ impl SearchedPool {
         SearchedPool { cidr, in_use: 0, has_room: false }
     }
 
-    /// Adds a block of the pool.
     pub(crate) fn add(&mut self, room: Room) {
         self.in_use = self.in_use.saturating_add(room.in_use.into());
         self.has_room |= room.has_free;
     }
 }
 
-/// A block without a free address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FullBlock {
     /// The revision of the block. As long as it is unchanged, no address of the block is free.
     pub(crate) revision: String,
-    /// The number of allocated addresses.
     pub(crate) in_use: u32,
 }
 
-/// The outcome of a search.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum SearchOutcome {
-    /// The search found an address.
     Found(Search),
-    /// The search found no address.
     Exhausted {
-        /// The search.
         search: Search,
-        /// The release number that [`SearchNotes::begin_search`] returned.
+        /// The result of [`SearchNotes::begin_search`].
         release: Option<u64>,
-        /// See [`Note`].
         pools: Vec<SearchedPool>,
-        /// See [`Note`].
         own: BTreeMap<Cidr, FullBlock>,
     },
     /// A note saved the search. The blocks are the node's own full blocks now.
@@ -152,8 +133,8 @@ impl SearchNotes {
         })
     }
 
-    /// Stores the outcomes of searches that ended at `now`. The caller should have the node's lock; without the lock, a
-    /// note of one of two processes may be lost.
+    /// Stores the outcomes of searches that ended at `now`. Without the node's lock, a note of another process may be
+    /// lost.
     pub(crate) fn store(&self, outcomes: Vec<SearchOutcome>, now: OffsetDateTime) {
         let Some(file) = self.file.as_deref().filter(|_| !outcomes.is_empty()) else { return };
         let before = notes_in(file);
@@ -204,7 +185,7 @@ impl SearchNotes {
 }
 
 /// A release of addresses by this node. It invalidates the notes of earlier searches and of searches that overlap with
-/// it, and is therefore recorded both at its beginning and at its end.
+/// it.
 #[derive(Debug)]
 pub struct ReleaseGuard<'f>(Option<&'f Path>);
 
@@ -259,8 +240,8 @@ fn new_number() -> u64 {
     RandomState::new().hash_one(process::id())
 }
 
-/// Writes a file. All processes use the same new name, so that the next write replaces the file of a killed process. Of
-/// two concurrent writes, either may fail or be truncated, and then there is no note.
+/// All processes use the same new name, so that the next write replaces the file of a killed process. Concurrent writes
+/// may leave no valid note.
 fn write(file: &Path, content: &impl Serialize) -> io::Result<()> {
     hint_file::write(file, &file.with_added_extension("new"), content)
 }

@@ -13,7 +13,6 @@ use crate::release::ReleaseInputs;
 use crate::release::release_addresses;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, call};
 
-/// A pool of two blocks of two addresses, and a node with a file of notes.
 struct Scene {
     cluster: Cluster,
     directory: tempfile::TempDir,
@@ -26,8 +25,7 @@ impl Scene {
         Scene { cluster, directory: tempfile::tempdir().unwrap() }
     }
 
-    /// Creates a full pool: the node has all addresses of one block and the first of the other; another node has the
-    /// last one.
+    /// Creates a full pool: the node has all addresses of one block and the first of the other.
     async fn full(store: MemoryStore) -> Self {
         let scene = Scene::new(store);
         for container in ["a", "b", "c"] {
@@ -56,8 +54,7 @@ impl Scene {
         self.ask(&self.call(container)).await
     }
 
-    /// Runs an ADD that must fail. Returns the number of its surveys of all blocks, and the number of blocks that it
-    /// read in full besides.
+    /// Runs an ADD that must fail. Returns the number of its surveys, and the number of blocks that it read in full.
     async fn searches(&self, container: &str) -> (usize, usize) {
         self.cluster.store.take_surveys();
         self.add(container).await.unwrap_err();
@@ -138,7 +135,6 @@ async fn change_of_pools_reservations_or_settings_ends_the_exhaustion_record() {
 
 #[tokio::test]
 async fn address_released_by_this_node_is_found_at_once() {
-    // An address of the node's first block, and of its second.
     for container in ["a", "c"] {
         for store in stores() {
             let scene = Scene::full(store).await;
@@ -184,7 +180,6 @@ async fn own_block_with_room_is_used_despite_the_exhaustion_record() {
         scene.cluster.store.take_surveys();
         scene.add("x").await.unwrap();
         assert_eq!(scene.cluster.store.take_surveys(), (0, 1), "one own block has changed");
-        // The block is full again at another revision: it is read once more and noted.
         assert_eq!(scene.searches("y").await, (0, 1));
         assert_eq!(scene.searches("y").await, (0, 0));
         assert_consistent(&scene.cluster.store.pairs(), true);
@@ -202,7 +197,6 @@ async fn address_released_in_a_foreign_block_is_found_when_the_record_expires() 
     assert_eq!(scene.searches("x").await, (0, 0));
     scene.pass(5);
     scene.add("x").await.unwrap();
-    // The pool is full again, and the first note of that is valid for a short time.
     assert_eq!(scene.searches("y").await.0, 1);
     scene.pass(5);
     assert_eq!(scene.searches("y").await.0, 1);
@@ -219,7 +213,6 @@ async fn exhaustion_record_applies_to_its_pools_and_family_only() {
     let manual = |container| IpamRequest { ipv4_pools: vec!["manual".into()], ..scene.call(container) };
     scene.ask(&manual("p")).await.unwrap();
     scene.ask(&IpamRequest { assign_ipv4: false, assign_ipv6: true, ..scene.call("q") }).await.unwrap();
-    // If one of two families is short, no address of the other stays assigned.
     scene.add("x").await.unwrap_err();
     scene.cluster.store.take_surveys();
     scene.ask(&IpamRequest { assign_ipv6: true, ..scene.call("r") }).await.unwrap_err();
@@ -241,12 +234,11 @@ async fn invalid_or_outdated_exhaustion_records_are_ignored() {
     fs::remove_file(&file).unwrap();
     symlink(&elsewhere, &file).unwrap();
     assert_eq!(scene.searches("x").await.0, 1, "a link");
-    // A file of another boot or another program: the node's releases since then are unknown.
+    // A file of another boot or another program.
     for text in ["", "x", "1"] {
         fs::write(file.with_extension("release"), text).unwrap();
         assert_eq!(scene.searches("x").await.0, 1, "{text}");
     }
-    // A note from before the clock was set back.
     let note: Vec<Note> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     for made in [note[0].made + 1, i64::MAX - 60, i64::MIN] {
         fs::write(&file, serde_json::to_vec(&[Note { made, ..note[0].clone() }]).unwrap()).unwrap();
@@ -255,7 +247,6 @@ async fn invalid_or_outdated_exhaustion_records_are_ignored() {
     fs::write(&file, serde_json::to_vec(&[Note { holds: i64::MAX, ..note[0].clone() }]).unwrap()).unwrap();
     scene.pass(60);
     assert_eq!(scene.searches("x").await.0, 1, "for ever");
-    // A directory in place of the file only costs a search each time.
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     assert_eq!((scene.searches("x").await.0, scene.searches("x").await.0), (1, 1));
@@ -304,8 +295,7 @@ fn single_process_searches_for_concurrent_adds() {
     assert_eq!(scene.cluster.store.take_surveys().0, 1);
 }
 
-/// Runs searches one after the other, each from one time to another, in seconds. Returns the period in which each note
-/// is valid.
+/// Runs searches one after the other, each from one time to another, in seconds. Returns the periods of validity.
 fn noted(searches: &[(i64, i64)]) -> Vec<(i64, i64)> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("no_free_address");
@@ -326,8 +316,7 @@ fn noted(searches: &[(i64, i64)]) -> Vec<(i64, i64)> {
 
 #[test]
 fn exhaustion_record_is_valid_from_its_search_end_for_at_most_a_minute() {
-    // The third note is valid until 113 instead of 123, because its search took 50 seconds. A search of more than a
-    // minute leaves a note, too.
+    // The third note is valid until 113 instead of 123, because its search took 50 seconds.
     let searches = [(0, 8), (13, 43), (53, 103), (113, 200)];
     assert_eq!(noted(&searches), [(8, 13), (43, 53), (103, 113), (200, 205)]);
 }
@@ -342,7 +331,6 @@ fn exhaustion_record_file_is_bounded() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("no_free_address");
     let notes = SearchNotes::read(&file, OffsetDateTime::UNIX_EPOCH);
-    // Files that killed processes leave.
     for left in ["no_free_address.new", "no_free_address.release.new"] {
         fs::write(directory.path().join(left), "[").unwrap();
     }

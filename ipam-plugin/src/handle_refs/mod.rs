@@ -9,15 +9,15 @@ use crate::reads::find;
 use crate::retry::{Retry, UNDO_TIME};
 use os::clock::Clock;
 
-/// Decrements the handle by `counts`, and deletes the handle if it then counts no address. Failure is only logged,
-/// because a handle that counts too many addresses is harmless (IPAM-75). A handle that counts too few would lose
-/// addresses, so each count is subtracted at most once.
+/// Decrements the handle by `counts`, and deletes it if it then counts no address. Failure is only logged, because a
+/// handle that counts too many addresses is harmless (IPAM-75). A handle that counts too few would lose addresses, so
+/// each count is subtracted at most once.
 pub(crate) async fn decrement<S: Store, C: Clock>(store: &S, clock: &C, id: &HandleId, counts: &[(Cidr, usize)]) {
     decrement_unless_applied(store, clock, id, counts, None).await;
 }
 
-/// Does the same as [`decrement`] where an earlier attempt may have taken effect: a write whose response was lost.
-/// `lost_write` is the handle as that attempt sent it, with the revision before the write.
+/// Does the same as [`decrement`] after a write whose response was lost. `lost_write` is the handle as that write sent
+/// it, with the revision before the write.
 pub(crate) async fn decrement_unless_applied<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -46,8 +46,7 @@ async fn try_decrement<S: Store>(
     lost_write: &mut Option<Entry<Handle>>,
 ) -> Result<(), StoreError> {
     let Some(mut entry) = find::<Handle>(store, id).await? else { return Ok(()) };
-    // At another revision, the attempt may have taken effect, so no other may follow. Another process's write looks the
-    // same.
+    // At another revision, the attempt may have taken effect, so no other may follow.
     let is_same = |sent: &&Entry<Handle>| has_same_version(Some(&sent.revision), Some(&entry.revision));
     if let Some(lost_write) = lost_write.as_ref().filter(|sent| !is_same(sent)) {
         if entry.value != lost_write.value {
@@ -69,8 +68,8 @@ async fn try_decrement<S: Store>(
     outcome.map(|_| ())
 }
 
-/// Subtracts `counts` from the handle in memory, except those that the handle does not have. Returns false if the
-/// handle has none of them.
+/// Subtracts `counts` from the handle in memory, except those that the handle does not have. Returns false if it has
+/// none of them.
 pub(crate) fn subtract(handle: &mut Handle, id: &HandleId, counts: impl IntoIterator<Item = (Cidr, usize)>) -> bool {
     let mut has_changed = false;
     for (cidr, n) in counts {

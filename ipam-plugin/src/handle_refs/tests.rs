@@ -6,7 +6,6 @@ use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, cidr};
 
 const BLOCK: &str = "10.0.0.0/26";
 
-/// Returns the possible faults of a handle's write.
 fn faults() -> Vec<Fault> {
     let late = (1..4).map(|after| Fault::Late { applied: 0, after });
     [Fault::None, Fault::Refused, Fault::LostRequest, Fault::LostAnswer].into_iter().chain(late).collect()
@@ -18,7 +17,6 @@ fn cluster(store: MemoryStore) -> Cluster {
     cluster
 }
 
-/// Injects the fault into the first write of a handle.
 fn break_handle(cluster: &Cluster, fault: Fault) {
     let mut once = true;
     cluster.store.before_each(move |_, writes, _| match writes {
@@ -87,7 +85,7 @@ async fn concurrent_handle_change_leaves_the_count_too_high() {
     assert_eq!(count(&cluster, "net.a"), Some(7));
 }
 
-// A container with a repeated ADD has two addresses (IPAM-22). Undoing the second must not lose the first.
+// A container with a repeated ADD has two addresses (IPAM-22).
 #[tokio::test]
 async fn release_of_a_second_address_leaves_the_first_counted() {
     for fault in

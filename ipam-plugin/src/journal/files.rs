@@ -1,8 +1,7 @@
-//! The files of the journal: their names, and the errors from reading and writing them.
+//! The files of the journal.
 //!
 //! Besides the entries, the directory has one small file per datastore name, with the known identity of that datastore.
-//! A DEL that cannot reach its datastore takes the identity from there, so that its entry can still be replayed after
-//! endpoints or paths in the configuration were corrected.
+//! An entry with this identity can still be replayed after endpoints or paths in the configuration were corrected.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -14,8 +13,8 @@ use super::pending_del::{DatastoreIdentity, PendingDel};
 use crate::lock::LockError;
 use os::atomic_file::{self, AtomicFileError};
 
-/// The extensions of entries: of an attachment's first entry, and of its others. Earlier releases support one entry per
-/// attachment and read only files with the first extension.
+/// The extensions of an attachment's first entry and of its others. Earlier releases read only files with the first
+/// extension.
 pub(super) const EXTENSIONS: [&str; 2] = ["json", "debt"];
 
 /// A failure to read, to write or to lock the journal.
@@ -52,18 +51,15 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// Returns a function that turns the system's error into the error of `action` on the file or directory `path`.
     pub(super) fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| JournalError::File { action, path: path.to_owned(), source }
     }
 }
 
-/// Returns true if a path has the name of an entry.
 pub(super) fn is_entry(path: &Path) -> bool {
     path.extension().is_some_and(|extension| EXTENSIONS.iter().any(|own| extension == *own))
 }
 
-/// Reads an entry.
 pub(super) fn read(path: &Path) -> io::Result<PendingDel> {
     serde_json::from_slice(&fs::read(path)?).map_err(io::Error::from)
 }
@@ -73,7 +69,6 @@ pub(super) fn is_damage(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
-/// Writes a file of the journal atomically.
 pub(super) fn write(path: &Path, content: &impl Serialize) -> Result<(), JournalError> {
     let text = serde_json::to_vec_pretty(content).map_err(io::Error::from).map_err(JournalError::at("encode", path))?;
     // Entries name pods and containers; only root may read them.
@@ -81,10 +76,8 @@ pub(super) fn write(path: &Path, content: &impl Serialize) -> Result<(), Journal
     Ok(())
 }
 
-/// The extension of the files with identities. Entries have the extensions [`EXTENSIONS`].
 const SUFFIX: &str = "datastore";
 
-/// The content of a file with an identity.
 #[derive(Serialize, Deserialize)]
 struct RecordedIdentity {
     datastore: String,
@@ -98,17 +91,11 @@ pub(super) fn find_identity(directory: &Path, name: &str) -> String {
     recorded.filter(|recorded| recorded.datastore == name).map(|recorded| recorded.identity).unwrap_or_default()
 }
 
-/// Stores the identity of `target`. The file is written only if its contents change.
 pub(super) fn record_identity(directory: &Path, target: &DatastoreIdentity) -> Result<(), JournalError> {
     let DatastoreIdentity { name, identity } = target.clone();
     write(&identity_file(directory, &name), &RecordedIdentity { datastore: name, identity })
 }
 
-/// Removes all stored identities: the journal is to be removed, or the identities are to be read from the datastores
-/// again.
-///
-/// # Errors
-/// Returns an error if a file cannot be removed.
 pub(super) fn remove_identities(directory: &Path) -> std::io::Result<()> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

@@ -1,10 +1,9 @@
-//! The journal of deferred DELs. A DEL that cannot finish its cleanup in the datastore, for example because the
-//! datastore is unreachable, removes the pod's interface and records the remaining cleanup here.
+//! The journal of deferred DELs. A DEL that cannot finish its cleanup in the datastore removes the pod's interface and
+//! records the remaining cleanup here, in a small file per attachment and datastore.
 //!
-//! The journal has a small file per attachment and datastore. The container's interface is already removed when the
-//! file is written, so the runtime may consider the container deleted. The addresses and the endpoint are released when
-//! a later call, or the agent, reaches the datastore. An ADD of the same attachment replays its own entry first, under
-//! the journal's lock. Otherwise a late replay could release the addresses that the ADD has just assigned.
+//! The addresses and the endpoint are released when a later call, or the agent, reaches the datastore. An ADD of the
+//! same attachment replays its own entry first, under the journal's lock. Otherwise a late replay could release the
+//! addresses that the ADD has just assigned.
 
 mod files;
 mod pending_del;
@@ -42,8 +41,7 @@ pub struct LockedJournal<'a> {
 pub struct Entry {
     /// The file.
     pub path: PathBuf,
-    /// Time of the file's last modification. A failed replay sets this time to the present, so that the other entries
-    /// are tried before this one.
+    /// Time of the file's last modification. A failed replay sets this time to the present.
     pub modified: SystemTime,
     /// The deferred DEL, or the error from reading it.
     pub pending_del: Result<PendingDel, io::Error>,
@@ -55,8 +53,8 @@ impl Journal {
         Journal { directory: directory.into() }
     }
 
-    /// Stores a deferred DEL so that it survives a crash and a power loss, with the identity of the datastore if the
-    /// node knows it. Replaces an entry of the same attachment and datastore. An entry for another datastore stays.
+    /// Stores a deferred DEL so that it survives a power loss, with the identity of the datastore if the node knows it.
+    /// Replaces an entry of the same attachment and datastore.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be written.
@@ -68,8 +66,7 @@ impl Journal {
         self.record_without_identity(&pending_del)
     }
 
-    /// Stores a deferred DEL as [`Journal::record`] does, but without the identity that the node knows. This is for a
-    /// datastore that lost its identity and gets another one when it is set up again.
+    /// Does the same as [`Journal::record`] without the identity, for a datastore that lost its identity.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be written.
@@ -93,14 +90,13 @@ impl Journal {
     /// Returns true if the journal contains a deferred DEL of this attachment, for any datastore.
     ///
     /// # Errors
-    /// Returns an error if the directory or the attachment's entry exists and cannot be read, so that the attachment
-    /// may have a deferred DEL.
+    /// Returns an error if the directory or the attachment's entry exists and cannot be read.
     pub fn contains(&self, network: &str, container_id: &str, ifname: &str) -> Result<bool, JournalError> {
         self.entries_of(network, container_id, ifname).map(|pending_dels| !pending_dels.is_empty())
     }
 
-    /// Returns true if the journal has no entry and no draft of an entry. If the directory is missing, this takes one
-    /// system call. An unreadable directory does not count as empty.
+    /// Returns true if the journal has no entry and no draft of an entry. An unreadable directory does not count as
+    /// empty.
     pub fn is_empty(&self) -> bool {
         let is_remaining = |path: &Path| is_entry(path) || is_draft(path);
         match fs::read_dir(&self.directory) {
@@ -109,10 +105,8 @@ impl Journal {
         }
     }
 
-    /// Returns true if the journal may contain a deferred DEL for the datastore that the configuration names `name`, as
-    /// far as the node can determine this without a request. An entry for another datastore thus costs no request.
-    /// While the node does not know the identity of the datastore, any readable entry may be for it. An unreadable
-    /// directory may contain such an entry; an unreadable entry does not count.
+    /// Returns true if the journal may contain a deferred DEL for the datastore that the configuration names `name`.
+    /// Sends no request. While the node does not know the datastore's identity, any readable entry may be for it.
     pub fn may_contain(&self, name: &str) -> bool {
         let target = DatastoreIdentity { name: name.to_owned(), identity: find_identity(&self.directory, name) };
         let may_contain = |pending_del: &PendingDel| pending_del.belongs_to(&target) || target.identity.is_empty();
@@ -137,7 +131,7 @@ impl Journal {
                 continue;
             }
             let pending_del = match read(&path) {
-                // Another process replayed and removed the entry since the directory was read.
+                // Another process removed the entry since the directory was read.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 pending_del => pending_del,
             };
@@ -148,8 +142,7 @@ impl Journal {
         Ok(entries)
     }
 
-    /// Removes the stored identities of datastores: the journal is to be removed, or the identities are to be read from
-    /// the datastores again.
+    /// Removes the stored identities of datastores.
     ///
     /// # Errors
     /// Returns an error if a file cannot be removed.
@@ -157,7 +150,7 @@ impl Journal {
         files::remove_identities(&self.directory)
     }
 
-    /// Takes the lock if no other process has it. Returns `None` if another process has the lock.
+    /// Takes the lock. Returns `None` if another process has it.
     ///
     /// # Errors
     /// Returns an error if the lock file cannot be opened or locked.
@@ -169,8 +162,7 @@ impl Journal {
         }
     }
 
-    /// Takes the lock, with the same longest wait as for the IPAM lock, so that a stuck process does not block the
-    /// node.
+    /// Takes the lock. The wait is limited, so that a stuck process does not block the node.
     ///
     /// # Errors
     /// Returns an error if another process keeps the lock for longer, or if the lock file cannot be opened.
@@ -186,8 +178,7 @@ impl Journal {
     /// Returns the entries of an attachment, for any datastore.
     ///
     /// # Errors
-    /// Returns an error if the directory or the attachment's entry exists and cannot be read, so that the attachment
-    /// may have a deferred DEL.
+    /// Returns an error if the directory or the attachment's entry exists and cannot be read.
     pub fn entries_of(
         &self,
         network: &str,
@@ -206,7 +197,7 @@ impl Journal {
                 Ok(pending_del) if pending_del.is_of_attachment(network, container_id, ifname) => {
                     pending_dels.push((path, pending_del))
                 }
-                // An entry's file name identifies its attachment. A damaged entry is never replayed. An entry that the
+                // An entry's file name identifies its attachment. A damaged entry is never replayed, but one that the
                 // disk cannot read now may be replayed later.
                 Err(source) if path == first_file && !is_damage(&source) => {
                     return Err(JournalError::Unread { path, source });
@@ -217,8 +208,7 @@ impl Journal {
         Ok(pending_dels)
     }
 
-    /// Returns the path for a new entry of an attachment. If the attachment's first file exists, because it is for
-    /// another datastore or unreadable, the path is that of a further file for this datastore.
+    /// Returns the path for a new entry of an attachment.
     fn free_file_for(&self, pending_del: &PendingDel) -> PathBuf {
         let PendingDel { network, container_id, ifname, datastore, identity, .. } = pending_del;
         let first = self.first_file_of(network, container_id, ifname);
@@ -233,8 +223,7 @@ impl Journal {
         self.file_of(&format!("{network}/{container_id}/{ifname}"), EXTENSIONS[0])
     }
 
-    /// Returns the path of the file for the attachment, or attachment and datastore, that `text` names. IDs may be
-    /// longer than a file name, and a name-based UUID is short, stable and safe.
+    /// IDs may be longer than a file name, and a name-based UUID is short, stable and safe.
     fn file_of(&self, text: &str, extension: &str) -> PathBuf {
         let name = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_URL, text.as_bytes());
         self.directory.join(format!("{name}.{extension}"))
@@ -242,9 +231,8 @@ impl Journal {
 }
 
 impl LockedJournal<'_> {
-    /// Stores the identity of `target`, if it has one, and adds it to all entries without identity whose configuration
-    /// named the datastore in the same way. An entry without identity belongs to the first datastore that is reached
-    /// under its name.
+    /// Stores the identity of `target`, if it has one, and adds it to all entries without identity under its name:
+    /// these belong to the first datastore that is reached under the name.
     ///
     /// # Errors
     /// Returns an error if a file of the journal cannot be written.
@@ -263,7 +251,7 @@ impl LockedJournal<'_> {
     }
 
     /// Returns the entries for `target`, the one whose last attempt is the oldest first. All other entries stay, and
-    /// their number or path is logged: unreadable ones, and those that are not known to belong to `target`.
+    /// are logged.
     pub fn pending(&self, target: &DatastoreIdentity) -> Vec<(PathBuf, PendingDel)> {
         let (pending, others): (Vec<_>, Vec<_>) =
             self.readable().into_iter().partition(|(_, pending_del)| pending_del.belongs_to(target));
@@ -316,7 +304,7 @@ impl LockedJournal<'_> {
         atomic_file::sweep(&self.journal.directory);
     }
 
-    /// Removes an entry, for example after its replay. An entry that is already removed is no error.
+    /// Removes an entry. An entry that is already removed is no error.
     ///
     /// # Errors
     /// Returns an error if the entry cannot be removed.

@@ -18,17 +18,15 @@ pub struct PendingDel {
     pub container_id: String,
     /// Interface name inside the container.
     pub ifname: String,
-    /// The node of the attachment; empty if the DEL could not determine it. The node that replays the entry is used
-    /// then.
+    /// The node of the attachment; empty if the DEL could not determine it.
     pub node: String,
     /// The datastore as the DEL's configuration named it, see [`datastore_name`]. Never contains credentials.
     pub datastore: String,
-    /// The identity of the datastore, see [`datastore::Datastore::identity`]. Empty while the node does not know the
-    /// identity. The entry then belongs to the first datastore that a call reaches under the name in `datastore`.
+    /// The identity of the datastore, see [`datastore::Datastore::identity`]. While it is empty, the entry belongs to
+    /// the first datastore that a call reaches under the name in `datastore`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub identity: String,
-    /// Namespace and name of the WorkloadEndpoint to delete if it still belongs to this container. The node in the name
-    /// is ignored.
+    /// Namespace and name of the WorkloadEndpoint to delete if it still belongs to this container.
     pub endpoint: (String, String),
     /// The pod's UID, if endpoints are derived from pods and the runtime passed it; otherwise empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -56,7 +54,7 @@ pub struct DatastoreIdentity {
 }
 
 impl PendingDel {
-    /// Returns true if the entry is for this attachment of a container to a network.
+    /// Returns true if the entry is for this attachment.
     pub fn is_of_attachment(&self, network: &str, container_id: &str, ifname: &str) -> bool {
         (self.network.as_str(), self.container_id.as_str(), self.ifname.as_str()) == (network, container_id, ifname)
     }
@@ -68,8 +66,7 @@ impl PendingDel {
         (ids.orchestrator == "k8s").then_some((namespace.as_str(), ids.pod))
     }
 
-    /// Returns the pod or plain container and its interface, as the name of the endpoint gives them. If that name has
-    /// no pod or is invalid, the result is a plain container.
+    /// Returns the pod or plain container and its interface, as the name of the endpoint gives them.
     pub fn attachment(&self) -> WorkloadIdentity {
         let (namespace, name) = &self.endpoint;
         let ids = EndpointIdentifiers::parse(name).unwrap_or_default();
@@ -82,9 +79,8 @@ impl PendingDel {
         WorkloadIdentity { node, container_id, endpoint, orchestrator }
     }
 
-    /// Returns the handle that releases before v3 gave the container, with the pod that its allocations must name to be
-    /// released. Returns `None` if the endpoint's name is invalid, or if that handle equals the present one or may be a
-    /// virtual machine's.
+    /// Returns the handle that Calico before v3 gave the container. Returns `None` if the endpoint's name is invalid,
+    /// or if that handle equals the present one or may be a virtual machine's.
     pub fn old_handle(&self) -> Option<OldHandle> {
         let (namespace, endpoint) = &self.endpoint;
         let ids = EndpointIdentifiers::parse(endpoint).ok()?;
@@ -95,7 +91,7 @@ impl PendingDel {
         old.filter(|old| *old.id() != self.own_handle())
     }
 
-    /// Returns the entry with a node: `node` if the DEL could not determine its own.
+    /// Returns the entry with the node `node` if it has none.
     #[must_use]
     pub fn with_default_node(mut self, node: &str) -> Self {
         if self.node.is_empty() {
@@ -104,14 +100,13 @@ impl PendingDel {
         self
     }
 
-    /// Returns the handle under which the container's own addresses are allocated. A virtual machine's address has
-    /// another handle.
+    /// Returns the handle under which the container's own addresses are allocated, not those of a virtual machine.
     pub fn own_handle(&self) -> HandleId {
         HandleId::for_container(&self.network, &self.container_id)
     }
 
-    /// Returns true if the entry is to be replayed on this datastore. An entry with an identity requires a datastore
-    /// with the same identity, and an entry without one a datastore with the same name.
+    /// Returns true if the entry is to be replayed on this datastore: by their identities, or by their names if the
+    /// entry has no identity.
     pub fn belongs_to(&self, target: &DatastoreIdentity) -> bool {
         if self.identity.is_empty() { self.datastore == target.name } else { self.identity == target.identity }
     }
@@ -138,8 +133,7 @@ impl PendingDel {
         }
     }
 
-    /// Returns the age of the entry. `written` is the file's modification time, which is used for entries without a
-    /// time.
+    /// Returns the age of the entry. `written` is the file's modification time.
     pub fn age(&self, written: SystemTime) -> Duration {
         let noted = if self.noted == 0 { written } else { UNIX_EPOCH + Duration::from_secs(self.noted) };
         SystemTime::now().duration_since(noted).unwrap_or_default()
@@ -198,7 +192,7 @@ mod tests {
             noted(["default", &format!("node1-cni-{}-eth0", "c".repeat(64))]),
             OldHandle::of_container(&"c".repeat(64))
         );
-        // The first two names give a VMI's handle and the container's present handle. The last endpoint has no name.
+        // The first two names give a VMI's handle and the container's present handle.
         assert_eq!(noted(["net", "node1-k8s-vmi.prod.db-eth0"]), None);
         assert_eq!(noted(["net", &format!("node1-k8s-{}-eth0", "c".repeat(64))]), None);
         assert_eq!(noted(["", ""]), None);

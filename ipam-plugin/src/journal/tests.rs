@@ -19,7 +19,6 @@ fn target(name: &str, identity: &str) -> DatastoreIdentity {
     DatastoreIdentity { name: name.into(), identity: identity.into() }
 }
 
-/// Returns the containers whose entries are for a datastore, in the order of their replay.
 fn owed_to(locked: &LockedJournal<'_>, name: &str, identity: &str) -> Vec<String> {
     locked.pending(&target(name, identity)).into_iter().map(|(_, pending_del)| pending_del.container_id).collect()
 }
@@ -180,7 +179,6 @@ fn only_drafts_of_ended_processes_are_removed() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     let being_written = atomic_file::Draft::beside(&directory.path().join("b.json")).unwrap();
-    // A draft of a process that no longer runs.
     let name = being_written.path().file_name().unwrap().to_str().unwrap().replace(".b.json.", ".a.json.");
     let abandoned = directory.path().join(name);
     fs::write(&abandoned, "{").unwrap();
@@ -245,7 +243,6 @@ fn unreadable_entry_is_an_error_for_its_attachment_only() {
     let error = journal.contains("net", "a", "eth0").unwrap_err().to_string();
     assert!(error.contains(&path.display().to_string()), "{error}");
     assert!(!journal.contains("net", "b", "eth0").unwrap());
-    // A damaged entry is never replayed, so no ADD waits for it.
     for text in ["", "{", "[]"] {
         fs::remove_file(&path).unwrap();
         fs::write(&path, text).unwrap();

@@ -53,11 +53,11 @@ fn addresses_of(endpoint: &WorkloadEndpoint) -> impl Iterator<Item = IpAddr> {
     endpoint.spec.ip_networks.iter().map(String::as_str).chain(unlisted).filter_map(address)
 }
 
-/// Releases the addresses that these endpoints listed, and those that the Node lists for its tunnels, as far as they
-/// are still allocated to these pods and tunnels on this node. Returns their number.
+/// Releases the addresses that these endpoints listed and those of the node's tunnels, as far as they are still
+/// allocated to these pods and tunnels on this node. Returns their number.
 ///
 /// A stale endpoint may list an address that has another owner by now. The addresses of VMIs are not released, because
-/// a VMI outlives its node; garbage collection checks them.
+/// a VMI outlives its node.
 pub(super) async fn release_listed<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -78,7 +78,6 @@ pub(super) async fn release_listed<S: Store, C: Clock>(
     Ok(outcome.released.len())
 }
 
-/// The addresses that a node lists, and those that its endpoints listed.
 struct ListedAddresses<'a> {
     node: &'a str,
     by_address: BTreeMap<IpAddr, Vec<&'a Entry<WorkloadEndpoint>>>,
@@ -96,8 +95,7 @@ impl<'a> ListedAddresses<'a> {
         ListedAddresses { node: &node.metadata.name, by_address, tunnels: tunnels_of(node).map(|(ip, _)| ip).collect() }
     }
 
-    /// Returns requests for the addresses of a block that are to be released, each with its present handle and sequence
-    /// number.
+    /// Returns requests for the addresses of a block that are to be released, each at its present sequence number.
     fn requests(&self, block: &Block) -> Vec<ReleaseRequest> {
         let to_release = block.allocated().filter(|held| !held.is_cooling() && self.is_to_be_released(held));
         let request = |held: Allocation<'_>| {
@@ -136,7 +134,6 @@ impl<'a> ListedAddresses<'a> {
     }
 }
 
-/// Returns the pod that an allocation names; `None` if the owner is not a pod.
 fn pod(attribute: &Attribute) -> Option<String> {
     let AllocationOwner::Pod { namespace, name } = AllocationOwner::of(attribute).0 else { return None };
     Some(format!("{namespace}/{name}"))
@@ -159,7 +156,6 @@ pub(super) async fn release_tunnels<S: Store, C: Clock>(store: &S, clock: &C, no
     Ok(release(store, clock, inputs).await?.addresses)
 }
 
-/// Parses an address with or without a prefix length.
 fn address(text: &str) -> Option<IpAddr> {
     text.split('/').next()?.parse().ok()
 }

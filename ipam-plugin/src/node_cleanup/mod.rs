@@ -1,7 +1,6 @@
 //! [`delete_node`]: deletes a node of the datastore, with all objects that exist for it (KC-472).
 //!
-//! This is for etcd and the embedded datastore. On an API server, a Node is Kubernetes' own object, and dependent
-//! objects are deleted in other ways.
+//! This is for etcd and the embedded datastore. On an API server, a Node is Kubernetes' own object.
 
 mod addresses;
 #[cfg(test)]
@@ -35,8 +34,7 @@ pub struct NodeCleanup {
     pub owned_objects: usize,
 }
 
-/// The reason why the node still exists. Objects that were deleted stay deleted, and the next attempt continues from
-/// there.
+/// The reason why the node still exists. The next attempt continues from there.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeCleanupError {
     /// An error of the datastore, or of an address.
@@ -60,9 +58,9 @@ impl From<StoreError> for NodeCleanupError {
     }
 }
 
-/// Deletes `node`. Removes the addresses from its endpoints, releases these addresses and those of its tunnels, deletes
-/// the endpoints, releases its blocks and deletes the objects that exist for it alone. Deletes the Node last. If
-/// another Node of that name replaced it meanwhile, that Node stays and the result is an error.
+/// Deletes `node` with its endpoints, its blocks and the objects that exist for it alone, and the Node last. Removes the
+/// addresses from the endpoints before it releases them. If another Node of that name replaced it meanwhile, that Node
+/// stays and the result is an error.
 pub async fn delete_node<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -94,8 +92,7 @@ pub async fn endpoints_of_node<S: Store>(store: &S, node: &str) -> Result<Vec<En
     read_endpoints(store, node, &keys).await
 }
 
-/// Returns the names of the endpoints of those nodes that `is_wanted` selects, by node. Reads only the names, because
-/// there may be many endpoints.
+/// Returns the names of the endpoints of those nodes that `is_wanted` selects, by node.
 pub async fn endpoint_keys<S: Store>(
     store: &S,
     is_wanted: impl Fn(&str) -> bool,
@@ -151,7 +148,6 @@ async fn delete_node_object<S: Store>(store: &S, node: &Entry<Node>) -> Result<(
     }
 }
 
-/// Treats a missing object as deleted.
 fn ignore_missing(outcome: Result<(), StoreError>) -> Result<(), StoreError> {
     match outcome {
         Err(StoreError::NotFound { .. }) => Ok(()),
@@ -159,7 +155,6 @@ fn ignore_missing(outcome: Result<(), StoreError>) -> Result<(), StoreError> {
     }
 }
 
-/// Deletes the objects that exist for the node alone, and returns their number.
 async fn delete_owned_objects<S: Store>(store: &S, node: &str) -> Result<usize, StoreError> {
     let mut batch = ReadBatch::new();
     let peers = batch.list::<BgpPeer>(&ObjectSelect::default());
@@ -181,7 +176,7 @@ async fn delete_owned_objects<S: Store>(store: &S, node: &str) -> Result<usize, 
     Ok(deleted)
 }
 
-/// Returns deletions of the objects that name the node. An unreadable object is skipped and stays.
+/// Returns deletions of the objects that name the node. An unreadable object stays.
 fn of_node<K: Kind>(pairs: &[RawEntry], node: &str) -> impl Iterator<Item = Write> {
     let is_of_node = move |pair: &&RawEntry| {
         serde_json::from_slice::<Value>(&pair.value).is_ok_and(|object| object["spec"]["node"] == node)

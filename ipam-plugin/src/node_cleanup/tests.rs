@@ -12,14 +12,12 @@ use libcalico::store::{Kind, Store, WriteOp};
 use super::*;
 use crate::testing::{Cluster, Fault, Pairs, held};
 
-/// Allocates an address on `node1` under `handle` with `attributes`.
 async fn allocate(cluster: &Cluster, handle: &str, attributes: &[(&str, &str)]) -> IpAddr {
     let mut request = cluster.request("node1", handle);
     request.attributes = attributes.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
     cluster.assign(&request).await.unwrap().addresses[0].ip
 }
 
-/// Returns the handles with addresses, in order.
 fn holders(cluster: &Cluster) -> Vec<String> {
     let blocks = cluster.store.pairs().list::<Block>(&None);
     let held = blocks.iter().flat_map(|(_, block)| block.allocated().filter_map(|held| held.handle()));
@@ -68,7 +66,7 @@ async fn deleted_node_releases_its_endpoints_addresses_and_blocks() {
     let unknown = cluster.one("node1", "unknown").await.unwrap();
     cluster.one("node1", "vxlan-tunnel-addr-node1").await.unwrap();
     let keys = [endpoint(&cluster, "node1", "web", web).await, endpoint(&cluster, "node2", "other", other).await];
-    // A stale endpoint: its address has another owner by now.
+    // The address of the stale endpoint has another owner by now.
     let stale = endpoint(&cluster, "node1", "stale", other).await;
     for node in ["node1", "node2"] {
         peer(&cluster, &format!("peer-of-{node}"), node);
@@ -101,7 +99,6 @@ async fn deleted_node_releases_its_endpoints_addresses_and_blocks() {
     assert_eq!(held(other), [other]);
 }
 
-/// Attributes of an allocation: names and values.
 type Attributes<'a> = &'a [(&'a str, &'a str)];
 
 /// An endpoint of the node lists every address, as a stale endpoint may.
@@ -119,7 +116,7 @@ async fn node_cleanup_retains_addresses_of_other_owners() {
         ("web", "net.c1", &pod("web")),
         ("plain", "net.plain", &[("node", "node1"), ("timestamp", "now")]),
         ("old", "default.old", &[]),
-        // The VMI runs elsewhere by now, or stopped. Garbage collection checks it.
+        // The VMI runs elsewhere by now, or stopped.
         ("launcher", "net.vmi.default.db", &launcher),
         ("gone", "net.vmi.default.web", &[]),
         ("hashed", &hashed, &[]),
@@ -229,7 +226,6 @@ async fn address_taken_over_before_the_write_is_not_released() {
     endpoint(&cluster, "node1", "web", ip).await;
     let block = format!("{ip}/29").parse::<Cidr>().unwrap();
     let mut is_taken_over = false;
-    // Handle and sequence number stay the same.
     cluster.store.before_each(move |_, writes, pairs| {
         let writes_block = writes.is_some_and(|writes| writes.iter().any(|write| write.kind == Block::KIND));
         if writes_block && !std::mem::replace(&mut is_taken_over, true) {
@@ -248,7 +244,7 @@ async fn address_taken_over_before_the_write_is_not_released() {
 async fn repeated_node_cleanup_continues_and_spares_a_recreated_node() {
     let cluster = Cluster::new();
     let node = cluster.store.get::<Node>(&ObjectKey::global("node1")).await.unwrap();
-    // Another program wrote the Node meanwhile: it is the same Node.
+    // Another program wrote the Node meanwhile.
     cluster.node("node1", &[("a", "b")]);
     delete_node(&cluster.store, &cluster.clock, &node, &[]).await.unwrap();
     assert_eq!(cluster.store.pairs().get::<Node>(&node.key), None);

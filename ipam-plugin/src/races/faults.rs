@@ -1,5 +1,4 @@
-//! Each request of an operation in turn is refused, lost, interrupted, executed without a response, or executed after
-//! the client gave up.
+//! Each request of an operation in turn is broken by each fault.
 
 use libcalico::ipam::{Block, Handle, HandleId};
 use libcalico::store::{Kind, WriteOp};
@@ -7,14 +6,13 @@ use libcalico::store::{Kind, WriteOp};
 use crate::alloc::one_address::assign_address;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
 
-/// Returns all faults. A list has five writes at most, and a write's outcome is resolved within five requests.
+/// A list has five writes at most, and a write's outcome is resolved within five requests.
 fn faults() -> impl Iterator<Item = Fault> {
     let cuts = (1..5).map(Fault::Cut).chain((0..5).map(Fault::CutAnswer));
     let late = (0..5).flat_map(|applied| (1..6).map(move |after| Fault::Late { applied, after }));
     [Fault::Refused, Fault::LostRequest, Fault::LostAnswer].into_iter().chain(cuts).chain(late)
 }
 
-/// Both kinds of stores, by name.
 type Stores = [(&'static str, fn() -> MemoryStore); 2];
 
 fn stores() -> Stores {
@@ -34,7 +32,6 @@ async fn cluster(store: MemoryStore, warm: bool) -> Cluster {
     cluster
 }
 
-/// Breaks the `at`th request once.
 fn break_once(cluster: &Cluster, at: usize, fault: Fault) {
     let mut broken = false;
     cluster.store.before_each(move |nth, _, _| {
@@ -90,8 +87,7 @@ async fn add_interrupted_at_any_request_is_fully_released_by_its_del() {
     }
 }
 
-/// The handle counts an address of an earlier ADD of the container, in the block that the second ADD uses. A node
-/// without blocks has no block for IPv6 yet.
+/// The handle counts an address of an earlier ADD of the container, in the block that the second ADD uses.
 #[tokio::test]
 async fn second_add_interrupted_at_any_request_preserves_the_first_count() {
     for (kind, store) in stores() {
@@ -121,7 +117,6 @@ async fn second_add_interrupted_at_any_request_preserves_the_first_count() {
     }
 }
 
-/// A write that the server executes after the DEL allocates no address.
 #[tokio::test]
 async fn write_applied_after_the_del_allocates_no_address() {
     for (kind, store) in stores() {
@@ -145,7 +140,7 @@ async fn write_applied_after_the_del_allocates_no_address() {
 }
 
 /// The handle counts a block that turns out to be full, the write that moves the count breaks, and an address of that
-/// block is released meanwhile. The next attempt then uses the count that the handle always had.
+/// block is released meanwhile.
 #[tokio::test]
 async fn interrupted_move_of_a_reserved_count_loses_no_address() {
     let broken = faults().filter(|fault| *fault != Fault::Refused);

@@ -107,7 +107,6 @@ async fn concurrent_processes_of_a_node_share_the_claimed_block() {
     }
 }
 
-/// Another node claims the block that this node would claim first.
 #[tokio::test]
 async fn block_lost_to_another_node_is_replaced_by_the_next_block() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
@@ -134,7 +133,6 @@ async fn block_lost_to_another_node_is_replaced_by_the_next_block() {
     }
 }
 
-/// An operation of one process, while other processes interfere.
 #[derive(Debug, Clone)]
 enum Op {
     Add { node: u8, container: u8, num6: bool },
@@ -152,7 +150,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Interferes with one request in `every`: rewrites the object about to be written, or breaks the request.
+/// Rewrites the object about to be written, or breaks the request, in one request of `every`.
 fn bother(cluster: &Cluster, every: usize, seed: usize, faults: bool) {
     let count = Arc::new(AtomicUsize::new(seed));
     let last = Mutex::new(0);
@@ -221,7 +219,7 @@ async fn run(ops: &[Op], store: MemoryStore, every: usize, seed: usize, faults: 
             }
             Op::Wait => cluster.clock.advance(std::time::Duration::from_secs(61)),
         }
-        // `held` panics if a block is inconsistent: an ordinal is either free or allocated, once.
+        // `held` panics if a block is inconsistent.
         assert_consistent(&cluster.store.pairs(), false);
     }
     cluster.store.end_faults();

@@ -128,8 +128,7 @@ async fn unreadable_affinity_costs_a_single_retry() {
     }
 }
 
-// Between the deletions of the block and of the affinity, another process of the owner claims the block again. From
-// upstream's tests.
+// Between the deletions of the block and of the affinity, another process of the owner claims the block again.
 #[tokio::test]
 async fn release_does_not_delete_an_affinity_claimed_later() {
     let cluster = cluster();
@@ -156,7 +155,7 @@ async fn release_does_not_delete_an_affinity_claimed_later() {
     assert!(cluster.block(BLOCK).is_some());
 }
 
-// An address is allocated while the block is being released as empty. From upstream's tests.
+// An address is allocated while the block is being released as empty.
 #[tokio::test]
 async fn block_allocated_from_during_its_release_survives() {
     let cluster = cluster();
@@ -185,8 +184,7 @@ async fn del_deletes_handles_without_addresses() {
     }
 }
 
-// Upstream increments the handle, then writes the block. A DEL in between must not leave the address without its
-// handle.
+// A DEL between upstream's two writes must not leave the address without its handle.
 #[tokio::test]
 async fn del_between_upstreams_two_writes_makes_the_block_write_fail() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {

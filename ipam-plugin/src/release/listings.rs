@@ -1,5 +1,5 @@
-//! [`Listings`]: the endpoints that list addresses. An address becomes free only after no endpoint lists it any more.
-//! Otherwise, two endpoints would list the address as soon as another container gets it.
+//! [`Listings`]: the endpoints that list addresses. An address becomes free only after no endpoint lists it any more,
+//! because another container may get it then.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -32,8 +32,7 @@ impl AddressToRelease {
     }
 }
 
-/// Returns those of `leaving` that are still allocated under their handles. An address may have passed to a later
-/// sandbox since it was read. An address without a handle counts as allocated.
+/// Returns those of `leaving` that are still allocated under their handles, or that have no handle.
 pub async fn still_allocated<S: Store>(
     store: &S,
     leaving: &[AddressToRelease],

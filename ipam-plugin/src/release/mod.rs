@@ -1,8 +1,7 @@
 //! Releases of addresses.
 //!
-//! `by_handle` serves a DEL: all addresses of the container's handles. `by_address` releases a few given addresses, and
-//! `in_batches` many addresses of given blocks, through a gate. `missing_blocks` handles blocks that a handle counts
-//! and that do not exist; `handle_repair` corrects handles that count too many or too few addresses.
+//! `by_handle` serves a DEL. `by_address` releases a few given addresses, and `in_batches` many addresses of given
+//! blocks. `missing_blocks` prevents late creations of missing blocks; `handle_repair` corrects the counts of handles.
 
 mod by_address;
 mod by_handle;

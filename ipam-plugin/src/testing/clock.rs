@@ -22,12 +22,10 @@ struct State {
 }
 
 impl TestClock {
-    /// Advances the time.
     pub(crate) fn advance(&self, duration: Duration) {
         self.state.lock().unwrap().elapsed += duration;
     }
 
-    /// Returns the duration of the last [`Clock::sleep`].
     pub(crate) fn last_sleep(&self) -> Duration {
         self.state.lock().unwrap().last_sleep
     }

@@ -1,4 +1,4 @@
-//! A small cluster in memory, with its nodes and pools, and the checks of its invariants.
+//! A small cluster in memory, and the checks of its invariants.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -47,7 +47,6 @@ impl Cluster {
         self.store.put(&node.key(), &node);
     }
 
-    /// Adds a pool with blocks of `block_size`, changed by `change`.
     pub(crate) fn pool_with(&self, name: &str, cidr: &str, block_size: u8, change: impl FnOnce(&mut IpPoolSpec)) {
         let mut spec = IpPoolSpec { cidr: cidr.into(), block_size: Some(block_size), ..IpPoolSpec::default() };
         change(&mut spec);
@@ -74,7 +73,6 @@ impl Cluster {
         self.store.put(&IpamConfigKey, &config);
     }
 
-    /// Returns a request of `node` for one IPv4 address under `handle`.
     pub(crate) fn request(&self, node: &str, handle: &str) -> AssignRequest {
         use os::clock::Clock;
         let mut request = AssignRequest::workload(HandleId::new(handle), node);
@@ -91,7 +89,6 @@ impl Cluster {
         assign(&self.store, &self.clock, request, inputs).await
     }
 
-    /// Assigns one IPv4 address.
     pub(crate) async fn one(&self, node: &str, handle: &str) -> Result<IpAddr, IpamError> {
         let mut request = self.request(node, handle);
         request.all_or_nothing = true;
@@ -129,7 +126,7 @@ pub(crate) fn affinity_key(node: &str, block: &str) -> AffinityKey {
     AffinityKey { owner: AffinityOwner::Host(node.into()), cidr: cidr(block) }
 }
 
-/// Assigns an address of the block to a handle, as an allocation on `node` does. Returns false if no address is free.
+/// Returns false if no address is free.
 pub(crate) fn take_one(block: &mut Block, node: &str, handle: &HandleId) -> bool {
     let (attributes, owner) = ([("node".to_owned(), node.to_owned())].into(), AffinityOwner::Host(node.to_owned()));
     let request =
@@ -153,8 +150,8 @@ pub(crate) fn held(pairs: &Pairs) -> BTreeMap<HandleId, Vec<IpAddr>> {
     held
 }
 
-/// Asserts the invariants: handles count at least the addresses in blocks. With `exact`, handles count exactly these,
-/// each owned block has a confirmed affinity, and each affinity has its block.
+/// Asserts that handles count at least the addresses in blocks. With `exact`, they count exactly these, each owned
+/// block has a confirmed affinity, and each affinity has its block.
 pub(crate) fn assert_consistent(pairs: &Pairs, exact: bool) {
     let held = held(pairs);
     let handles: BTreeMap<HandleId, Handle> = pairs.list::<Handle>(&()).into_iter().collect();

@@ -1,5 +1,4 @@
-//! A store in memory that counts requests, and in which tests can change objects or inject faults between any two
-//! requests.
+//! A store in memory, in which tests can change objects or inject faults between any two requests.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -11,44 +10,34 @@ use libcalico::store::{
     WriteOp,
 };
 
-/// Pairs of a path and a value, with their revisions.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pairs {
     revision: u64,
     pairs: BTreeMap<String, (Vec<u8>, u64)>,
 }
 
-/// The fault of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// No fault.
     None,
     /// The request does not reach the store, and the client gets an error that says so.
     Refused,
     /// The request does not reach the store, and the client cannot determine this.
     LostRequest,
-    /// The request takes effect, but the response is lost.
     LostAnswer,
-    /// Without transactions: this number of writes takes effect, then the connection breaks. With transactions, no
-    /// fault.
+    /// This number of writes takes effect, then the connection breaks. No fault with transactions.
     Cut(usize),
-    /// Without transactions: this number of writes takes effect with responses; one more takes effect without a
-    /// response. With transactions, no fault.
+    /// This number of writes takes effect with responses, and one more without. No fault with transactions.
     CutAnswer(usize),
-    /// The connection breaks during the request. Without transactions: `applied` writes have taken effect, and the next
-    /// one takes effect after `after` more requests, or in [`MemoryStore::end_faults`]. With transactions, this applies
-    /// to the whole list.
+    /// The connection breaks after `applied` writes. The next one takes effect after `after` more requests, or in
+    /// [`MemoryStore::end_faults`]. With transactions, this applies to the whole list.
     Late {
-        /// Number of writes before the one in progress.
         applied: usize,
-        /// Number of requests that overtake it.
         after: usize,
     },
 }
 
 type Hook = Box<dyn FnMut(usize, Option<&[Write]>, &mut Pairs) -> Fault + Send>;
 
-/// A store in memory.
 pub(crate) struct MemoryStore {
     transactional: bool,
     given_up: AtomicBool,
@@ -59,14 +48,13 @@ struct State {
     pairs: Pairs,
     /// The content of the cache, if the cache has been stopped.
     cache: Option<Pairs>,
-    /// Number of blocks that the cache answered for.
     cached: usize,
     /// Number of reads of all blocks of a family, and of blocks that were read in full besides.
     surveys: (usize, usize),
     reads: usize,
     writes: usize,
     hook: Option<Hook>,
-    /// Writes in progress whose clients have given up, each with the number of requests before it.
+    /// Writes in progress, each with the number of requests before it.
     late_writes: Vec<(usize, Vec<Write>)>,
 }
 
@@ -88,26 +76,23 @@ impl MemoryStore {
         MemoryStore { transactional, given_up: AtomicBool::new(false), state: Mutex::new(state) }
     }
 
-    /// Makes [`Store::has_given_up`] return true from now on.
     pub(crate) fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
     }
 
-    /// Calls `hook` before each request with the request's number (from 0), its writes if there are any, and the pairs.
-    /// Sets the counts of requests to 0.
+    /// Calls `hook` before each request, with its number (from 0), its writes if there are any, and the pairs.
     pub(crate) fn before_each(&self, hook: impl FnMut(usize, Option<&[Write]>, &mut Pairs) -> Fault + Send + 'static) {
         let mut state = self.state.lock().unwrap();
         (state.reads, state.writes) = (0, 0);
         state.hook = Some(Box::new(hook));
     }
 
-    /// Stops the cache: it receives no more writes, and answers may be as old as their freshness allows.
+    /// Stops the cache: it receives no more writes.
     pub(crate) fn stop_cache(&self) {
         let mut state = self.state.lock().unwrap();
         state.cache = Some(state.pairs.clone());
     }
 
-    /// Returns the number of blocks that the cache answered for.
     pub(crate) fn blocks_from_cache(&self) -> usize {
         self.state.lock().unwrap().cached
     }
@@ -131,17 +116,14 @@ impl MemoryStore {
         (std::mem::take(&mut state.reads), std::mem::take(&mut state.writes))
     }
 
-    /// Returns the stored pairs.
     pub(crate) fn pairs(&self) -> Pairs {
         self.state.lock().unwrap().pairs.clone()
     }
 
-    /// Changes the stored pairs.
     pub(crate) fn edit(&self, change: impl FnOnce(&mut Pairs)) {
         change(&mut self.state.lock().unwrap().pairs);
     }
 
-    /// Stores an object.
     pub(crate) fn put<K: Kind>(&self, key: &K::Key, value: &K) {
         self.edit(|pairs| pairs.put(K::path(key), value.encode().unwrap()));
     }
@@ -179,7 +161,6 @@ impl Pairs {
         matching.filter_map(|(path, (value, _))| Some((K::parse_path(path)?, K::decode(value).ok()?))).collect()
     }
 
-    /// Returns true if a cache with these pairs may answer `range`.
     fn is_fresh_enough(&self, range: &Range) -> bool {
         match &range.freshness {
             Freshness::Latest => false,
@@ -200,7 +181,6 @@ impl Pairs {
             .collect()
     }
 
-    /// Applies all writes or none.
     fn apply_all(&mut self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         let before = self.clone();
         let applied: Result<_, _> = writes
@@ -243,7 +223,6 @@ fn unavailable(outcome_unknown: bool) -> StoreError {
 }
 
 impl State {
-    /// Applies the writes in progress that this number of requests has overtaken, as far as they can still take effect.
     fn apply_late_writes(&mut self, requests: usize) {
         self.late_writes.retain_mut(|(left, writes)| {
             if *left > requests {

@@ -1,6 +1,5 @@
 //! Assigns an address in one pass of the migration: of a pod, or of the node's IPIP device. With host-local the device
-//! has the second address of the node's range, which follows the network address. Calico must assign that address to
-//! the device before it assigns other addresses of the range to pods. [`UpgradeError`]: the error of a failed pass.
+//! has the second address of the node's range, so that address must be assigned before others.
 
 use std::io;
 use std::net::IpAddr;
@@ -19,23 +18,18 @@ use crate::error::IpamError;
 use crate::lock::LockError;
 use os::clock::Clock;
 
-/// Number of attempts of a write that loses races. `PAUSE` is the time between two attempts, and between two passes.
+/// Number of attempts of a write that loses races.
 const ATTEMPTS: u32 = 5;
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
-/// The error of a failed pass.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UpgradeError {
-    /// An error of the datastore.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An address could not be assigned.
     #[error("cannot assign {ip} in Calico: {cause}")]
     Address { ip: IpAddr, cause: IpamError },
-    /// The node has no range for a tunnel address.
     #[error(transparent)]
     PodCidr(#[from] PodCidrError),
-    /// A file or directory cannot be accessed.
     #[error("cannot access {path}: {cause}")]
     File { path: String, cause: io::Error },
     /// host-local's lock cannot be taken, for example because host-local has it.
@@ -61,8 +55,8 @@ pub(super) async fn assign_unless_assigned<S: Store, C: Clock>(
     }
 }
 
-/// Assigns an address for the node's IPIP device, and stores it in the Node, if the Node has none: the second address
-/// of the node's podCIDR. A node with only an IPv6 range has no such device.
+/// Assigns the second address of the node's podCIDR for its IPIP device, and stores it in the Node, unless the Node has
+/// one. A node with only an IPv6 range has no such device.
 pub(super) async fn ensure_tunnel_ip<S: Store, C: Clock>(store: &S, clock: &C, name: &str) -> Result<(), UpgradeError> {
     let key = ObjectKey::global(name);
     until_written(clock, async || {
@@ -86,8 +80,7 @@ pub(super) async fn ensure_tunnel_ip<S: Store, C: Clock>(store: &S, clock: &C, n
     .await
 }
 
-/// Runs `attempt`, which reads an object and writes it. If another process wrote the object in between, runs it again
-/// after a pause, up to [`ATTEMPTS`] times in all.
+/// Runs `attempt`, which reads an object and writes it, again after a lost race.
 pub(super) async fn until_written<C: Clock>(
     clock: &C,
     attempt: impl AsyncFn() -> Result<(), UpgradeError>,

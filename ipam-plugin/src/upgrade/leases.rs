@@ -8,18 +8,15 @@ use std::path::{Path, PathBuf};
 use super::assign::UpgradeError;
 use crate::lock::{HostLock, LONGEST_WAIT};
 
-/// host-local's own lock file.
 const LOCK: &str = "lock";
 /// Part of the names of files that store the last assigned address.
 const LAST: &str = "last";
 
-/// host-local's directory of one network.
 #[derive(Debug)]
 pub(super) struct Leases {
     directory: PathBuf,
 }
 
-/// An address that host-local assigned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Lease {
     pub(super) ip: IpAddr,
@@ -28,7 +25,7 @@ pub(super) struct Lease {
 }
 
 impl Leases {
-    /// Opens the directory. Returns `None` if it is missing.
+    /// Returns `None` if the directory is missing.
     pub(super) fn open(directory: &Path) -> Result<Option<Self>, UpgradeError> {
         match fs::metadata(directory) {
             Ok(_) => Ok(Some(Leases { directory: directory.to_owned() })),
@@ -42,8 +39,7 @@ impl Leases {
         Ok(HostLock::acquire_within(&self.directory.join(LOCK), LONGEST_WAIT)?)
     }
 
-    /// Returns the addresses, ordered by file name. Files of other names are not read; they are removed with the
-    /// directory.
+    /// Returns the addresses, ordered by file name. Files of other names are not read.
     pub(super) fn read(&self) -> Result<Vec<Lease>, UpgradeError> {
         let mut leases = Vec::new();
         for file in self.files()? {
@@ -60,8 +56,7 @@ impl Leases {
             // host-local ends lines with CR and LF.
             let container_id = text.lines().next().unwrap_or_default().trim().to_owned();
             if container_id.is_empty() {
-                // A power loss may have truncated the file. Without a container ID there is no handle, and an error
-                // here would stop every migration of this node.
+                // A power loss may have truncated the file, and an error here would stop every migration of this node.
                 tracing::warn!(
                     file = %file.display(),
                     "not migrating an address whose file names no container; the file will be deleted"
@@ -73,12 +68,10 @@ impl Leases {
         Ok(leases)
     }
 
-    /// Removes the directory with its remaining files.
     pub(super) fn remove(&self) -> Result<(), UpgradeError> {
         fs::remove_dir_all(&self.directory).map_err(|cause| file_error(&self.directory, cause))
     }
 
-    /// Returns all files, ordered by name.
     pub(super) fn files(&self) -> Result<Vec<PathBuf>, UpgradeError> {
         let read = || fs::read_dir(&self.directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>();
         let mut files = read().map_err(|cause| file_error(&self.directory, cause))?;
@@ -87,7 +80,6 @@ impl Leases {
     }
 }
 
-/// Removes a file, if it exists.
 pub(super) fn remove_file(file: &Path) -> Result<(), UpgradeError> {
     match fs::remove_file(file) {
         Err(cause) if cause.kind() != ErrorKind::NotFound => Err(file_error(file, cause)),

@@ -1,8 +1,7 @@
 //! `calico-ipam -upgrade`: migrates the addresses that host-local assigned on this node to Calico (IPAM-57).
 //!
 //! The init container `upgrade-ipam` runs this before the plugins are installed. Until all addresses are migrated, the
-//! datastore is not ready, so that Calico's plugins assign no address that is not migrated yet. A failed pass starts
-//! over, and accepts the addresses that earlier passes have migrated.
+//! datastore is not ready, so that Calico's plugins assign no address that is not migrated yet.
 
 mod assign;
 mod leases;
@@ -28,21 +27,17 @@ use node_process::logging::{self, Subject};
 use node_process::process;
 use os::clock::{Clock, SystemClock};
 
-/// The network of host-local's addresses.
 const NETWORK: &str = "k8s-pod-network";
 /// Time for calls of the removed plugins that a runtime has already started.
 const LAST_CALLS: Duration = Duration::from_secs(5);
 
-/// The paths on a node.
 #[derive(Debug)]
 struct Places {
-    /// host-local's directory of the network.
     leases: PathBuf,
     /// The directory of the plugins that must not run until the new ones are installed.
     plugins: PathBuf,
 }
 
-/// Runs the migration until it succeeds.
 pub(crate) fn run() -> Result<String, CallError> {
     let node = std::env::var("KUBERNETES_NODE_NAME").unwrap_or_default();
     if node.is_empty() {
@@ -106,8 +101,7 @@ async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node
     leases.remove()
 }
 
-/// Returns true if a pod has an address and has not ended. The address of a pod that has ended may be another pod's by
-/// now.
+/// The address of a pod that has ended may be another pod's by now.
 fn has_address(pod: &Pod, ip: IpAddr) -> bool {
     let status = &pod.status;
     let has_ended = matches!(status.phase.as_str(), "Succeeded" | "Failed");

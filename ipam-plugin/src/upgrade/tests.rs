@@ -60,7 +60,6 @@ impl Lab {
         node.spec.bgp.unwrap_or_default().ipv4_ipip_tunnel_addr
     }
 
-    /// Returns the addresses by handle.
     fn held(&self) -> BTreeMap<String, Vec<String>> {
         let text = |ips: Vec<std::net::IpAddr>| ips.iter().map(ToString::to_string).collect();
         held(&self.cluster.store.pairs()).into_iter().map(|(id, ips)| (id.to_string(), text(ips))).collect()
@@ -97,7 +96,7 @@ async fn host_local_addresses_of_running_pods_are_allocated_in_calico() {
     lab.pass().await.unwrap();
 }
 
-/// A power loss leaves such a file. The pod's DEL releases no address then.
+/// A power loss leaves such a file.
 #[tokio::test]
 async fn host_local_file_without_a_container_does_not_stop_the_upgrade() {
     let lab = Lab::with(&[("10.244.7.2", ""), ("10.244.7.3", "c-web")]);
@@ -124,7 +123,6 @@ async fn upgrade_without_host_local_files_does_not_lock_the_datastore() {
     lab.pass().await.unwrap();
 }
 
-/// A pass may be interrupted at any request. The next one completes it, and the cluster works again.
 #[tokio::test]
 async fn interrupted_upgrade_pass_is_completed_by_the_next_pass() {
     for fault in [Fault::Refused, Fault::LostRequest, Fault::LostAnswer] {

@@ -32,16 +32,14 @@ impl DetectedVmi {
     }
 
     /// Returns the VMI for a later operation, or `None` if VMIs do not keep their addresses. A VMI that was deleted
-    /// meanwhile does not fail a DEL. Upstream's DEL fails until the pod is deleted too, and then leaves the addresses
-    /// allocated.
+    /// meanwhile does not fail a DEL; upstream's DEL would fail.
     pub fn for_del(self) -> Option<VmiPod> {
         self.persistent.then_some(self.vmi)
     }
 }
 
-/// Reads the VMI of a pod from `api`, the Kubernetes API if the call needs it. Reads from `store`, which may be the
-/// same, the setting that decides if VMIs keep their addresses. Returns `None` without a request if the pod has no VMI,
-/// or if `api` or `pod` is `None`.
+/// Reads the VMI of a pod from `api`, the Kubernetes API if the call needs it. Reads the setting that VMIs keep their
+/// addresses from `store`, which may be the same. Returns `None` if the pod has no VMI, or if `api` or `pod` is `None`.
 pub async fn detect<A: Store, S: Store>(
     api: Option<&A>,
     store: &S,
@@ -52,7 +50,7 @@ pub async fn detect<A: Store, S: Store>(
     let mut batch = ReadBatch::new();
     let key = |name: &str| ObjectKey::namespaced(pod.metadata.namespace.clone(), name);
     let instance = batch.get::<VirtualMachineInstance>(&key(&owner.name));
-    // KubeVirt usually gives an instance the name of its VirtualMachine, so both are read at once.
+    // KubeVirt usually gives an instance the name of its VirtualMachine.
     let vm = batch.get::<VirtualMachine>(&key(&owner.name));
     let (answers, persistent) = join(api.read(&batch), is_persistent(store)).await;
     let answers = answers?;
@@ -72,8 +70,7 @@ pub async fn detect<A: Store, S: Store>(
     Ok(Some(DetectedVmi { vmi, persistent, missing }))
 }
 
-/// Returns true if VMIs keep their addresses. As in upstream, a missing or unreadable setting counts as enabled, so
-/// that no address is lost (IPAM-51).
+/// As in upstream, a missing or unreadable setting counts as enabled, so that no address is lost (IPAM-51).
 async fn is_persistent<S: Store>(store: &S) -> bool {
     match store.get::<IpamConfiguration>(&ObjectKey::global("default")).await {
         Ok(configuration) => configuration.value.spec.kube_virt_vm_address_persistence.as_deref() != Some("Disabled"),

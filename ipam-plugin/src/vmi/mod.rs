@@ -1,8 +1,7 @@
 //! Addresses that a VMI of KubeVirt keeps from pod to pod.
 //!
-//! The addresses are allocated under the VMI's handle. The allocations name the VMI's pods: the pod in which it runs as
-//! active owner, the target of a live migration as alternate owner. The DEL of a pod removes the pod as owner. The
-//! addresses are released when the VMI is being deleted and no owner remains (IPAM-55).
+//! The allocations name the VMI's pods: the pod in which it runs as active owner, the target of a live migration as
+//! alternate owner. The addresses are released when the VMI is being deleted and no owner remains (IPAM-55).
 //!
 //! Read `detect` first, then `owners`.
 

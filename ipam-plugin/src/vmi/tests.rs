@@ -92,8 +92,7 @@ fn addresses(result: &CniResult) -> Vec<String> {
     result.ips.iter().map(|ip| ip.address.to_string()).collect()
 }
 
-/// Returns the active and the alternate owner of the VMI's addresses, as the last parts of the pods' names; empty
-/// without an owner. All addresses must have the same owners.
+/// Returns the active and the alternate owner of the VMI's addresses, as the last parts of the pods' names.
 fn owners(cluster: &Cluster) -> [String; 2] {
     let blocks = cluster.store.pairs().list::<libcalico::ipam::Block>(&None);
     let mut noted: Vec<[String; 2]> = Vec::new();
@@ -131,7 +130,6 @@ async fn new_launcher_pod_takes_over_the_addresses_of_its_predecessor() {
     assert_eq!(addresses(&second), [format!("{}/32", kept[0]), format!("{}/128", kept[1])]);
     assert_eq!((second.routes.len(), active_owner(&cluster)["vmi-uid"].as_str()), (2, "i-2"));
     assert_eq!(owners(&cluster), ["b", ""]);
-    // A late DEL of the first pod changes nothing.
     del(&cluster, &pod("a", "i-1", None)).await;
     assert_eq!(owners(&cluster), ["b", ""]);
     assert_consistent(&cluster.store.pairs(), true);
@@ -179,7 +177,7 @@ async fn last_owner_of_a_deleted_vm_releases_the_addresses() {
         for pod in &pods {
             add(&cluster, pod).await.unwrap();
         }
-        // The VM is deleted, too: without that, it would run again and keep its addresses.
+        // Without the deletion of the VM, it would run again and keep its addresses.
         instance(&cluster, "i-1", true, true);
         machine(&cluster, true);
         if !source_first {
@@ -217,7 +215,6 @@ async fn missing_vmi_fails_add_and_not_del() {
     cluster.store.edit(|pairs| pairs.remove("/kubernetes/virtualmachineinstances/ns/vm1"));
     let error = add(&cluster, &pod("b", "i-2", None)).await.unwrap_err();
     assert!(error.msg.contains("failed to get VMI info"), "{error}");
-    // The VirtualMachine exists and will run again.
     del(&cluster, &pod("a", "i-1", None)).await;
     assert_eq!(owners(&cluster), ["", ""]);
     assert!(cluster.handle(HANDLE).is_some());
@@ -250,7 +247,7 @@ async fn with_persistence_disabled_a_vmi_pod_gets_container_handles() {
     assert!(cluster.handle(HANDLE).is_some());
 }
 
-/// DEL reads the VMI's handle and its block, and no handle of a release before v3 (IPAM-55).
+/// No handle of a release before v3 is read (IPAM-55).
 #[tokio::test]
 async fn del_of_a_vmi_pod_reads_only_the_vmi_handle_and_its_block() {
     let cluster = cluster();
@@ -301,7 +298,6 @@ async fn vmi_add_retries_lost_races_and_reports_an_outage() {
     assert!(VmiError::from(error).is_postponable());
 }
 
-/// Two processes that assign addresses to the VMI at the same time assign one per family.
 #[tokio::test]
 async fn concurrent_adds_of_a_vmi_share_an_address_per_family() {
     let cluster = cluster();
@@ -311,7 +307,7 @@ async fn concurrent_adds_of_a_vmi_share_an_address_per_family() {
     assert_eq!(call.handle(), HandleId::new(HANDLE));
     let request = call.assign_request(time::OffsetDateTime::UNIX_EPOCH);
     let first = add(&cluster, &source).await.unwrap();
-    // The second process found no address of the VMI before the first wrote, so it goes on to an allocation.
+    // The second process found no address of the VMI before the first wrote.
     let assigned = cluster.assign(&request).await.unwrap();
     let (again, before): (Vec<_>, Vec<_>) =
         (assigned.addresses.iter().map(|a| a.ip).collect(), first.ips.iter().map(|ip| ip.address.addr()).collect());

@@ -28,10 +28,8 @@ use crate::startup::retry_until_ok;
 use crate::status::{Component, Status};
 use state::{ConfigurationState, NAME, StateChange, StatusBackoff};
 
-/// Reason of the Events about the object.
 const REASON: &str = "UnreadableConfiguration";
 
-/// The KubeControllersConfiguration that this process follows.
 pub(crate) struct Configuration {
     calico: Arc<Datastore>,
     environment: Environment,
@@ -49,9 +47,7 @@ pub(crate) struct Configuration {
 type ConfigurationEvents = mpsc::UnboundedReceiver<WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>>;
 
 impl Configuration {
-    /// Creates the follower of the object; sends no request. A replica that is not the leader does not write the
-    /// object. The leader of a locked datastore (`elected` without `leadership`) writes the status of the object, but
-    /// does not create the object.
+    /// Creates the follower of the object; sends no request.
     pub(crate) fn new(clients: Clients, environment: Environment, elected: Leadership, leadership: Leadership) -> Self {
         let Clients { kubernetes, calico, mode } = clients;
         let reporter = ProblemReporter::new(kubernetes, mode);
@@ -59,8 +55,7 @@ impl Configuration {
     }
 
     /// Returns the first settings, or `None` if `stop` is canceled before the object has been read. A failed read is
-    /// retried, because with the default settings controllers would delete objects that the configuration asks for. The
-    /// log and the probes report the failure, and an Event reports an unreadable object.
+    /// retried, because with the default settings controllers would delete objects that the configuration asks for.
     pub(crate) async fn read_first(&self, status: &Status, stop: &CancellationToken) -> Option<Settings> {
         let attempt = async || {
             let read = self.read().await;
@@ -100,7 +95,7 @@ impl Configuration {
     }
 
     /// Follows the object until `stop`, publishes the effective settings in `settings` whenever they change, creates
-    /// the object and writes its status. Returns at once on the embedded datastore, which cannot be watched.
+    /// the object and writes its status.
     pub(crate) async fn follow(self, settings: watch::Sender<Arc<Settings>>, stop: CancellationToken) {
         let Some((mut events, _watching)) = self.watch() else { return };
         let (mut state, mut backoff) = (ConfigurationState::default(), StatusBackoff::default());
@@ -140,8 +135,8 @@ impl Configuration {
     }
 
     /// Returns the events of a watch, which runs until the returned handle is dropped, or `None` for the embedded
-    /// datastore, which cannot be watched. The watch has a task of its own, because a watch that is canceled in the
-    /// middle of a request loses its position.
+    /// datastore. The watch has a task of its own, because a watch that is canceled in the middle of a request loses
+    /// its position.
     fn watch(&self) -> Option<(ConfigurationEvents, AbortOnDropHandle<()>)> {
         let select = ObjectSelect { name_prefix: NAME.into(), ..ObjectSelect::default() };
         let mut watch = self.calico.watch::<KubeControllersConfiguration>(&select)?;
@@ -151,8 +146,7 @@ impl Configuration {
     }
 
     /// Writes the status or creates the object, as `change` says, and logs a failure. A conflict with another writer is
-    /// not a failure: the next event shows the result. [`StateChange::Wait`] writes nothing, and reports the object if
-    /// it is unreadable.
+    /// not a failure: the next event shows the result.
     async fn write(&self, change: StateChange, state: &ConfigurationState, merged: Option<&Merged>) {
         let outcome = match (change, &state.entry, merged) {
             (StateChange::WriteStatus, Some(entry), Some(merged)) => {
@@ -174,8 +168,7 @@ impl Configuration {
         }
     }
 
-    /// Logs the parts of the configuration that cannot be followed: `notes` only in the log, and `problems`, because of
-    /// which objects stay as they are, also in an Event.
+    /// Logs `notes`, and passes `problems` to the `ProblemReporter`.
     async fn report(&self, Merged { notes, problems, .. }: &Merged) {
         for note in notes {
             tracing::warn!("KubeControllersConfiguration({NAME}): {note}");
@@ -195,8 +188,7 @@ impl Configuration {
         }
     }
 
-    /// Creates the object with the settings `last` of the deleted object, or with the default settings if `last` is
-    /// `None`.
+    /// Creates the object with the settings `last` of the deleted object; `None` stands for the default settings.
     async fn create(&self, last: Option<&KubeControllersConfigurationSpec>) -> Result<(), StoreError> {
         let spec = last.cloned().unwrap_or_else(default_configuration);
         let mut object = KubeControllersConfiguration::new(NAME, spec);

@@ -1,5 +1,4 @@
 //! [`ConfigurationState`]: the state of the configuration according to the watch, and the next write.
-//! [`StatusBackoff`]: delays between writes.
 
 use std::time::Duration;
 
@@ -16,7 +15,6 @@ pub(super) const NAME: &str = "default";
 /// with the default settings in between, kube-controllers would delete host endpoints and assign addresses to Services.
 const RECREATE_DELAY: Duration = Duration::from_secs(60);
 
-/// The latest state of the object.
 #[derive(Debug, Default)]
 pub(super) struct ConfigurationState {
     /// The object, if it exists and is readable.
@@ -31,16 +29,12 @@ pub(super) struct ConfigurationState {
     is_listed: bool,
 }
 
-/// The next write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StateChange {
-    /// No write.
     Nothing,
-    /// Create the object.
     Create,
     /// No write yet: the object was deleted and may return, or is unreadable.
     Wait,
-    /// Update the status.
     WriteStatus,
 }
 
@@ -72,8 +66,7 @@ impl ConfigurationState {
         }
     }
 
-    /// Returns the next write toward the desired state: the object exists and has `status`. `status` is ignored while
-    /// the object is missing.
+    /// Returns the next write toward the desired state: the object exists and has `status`.
     pub(super) fn next_write(&self, status: Option<&KubeControllersConfigurationStatus>) -> StateChange {
         match (&self.entry, status) {
             (None, _) if self.missing_since.is_some_and(|since| since.elapsed() < RECREATE_DELAY) => StateChange::Wait,
@@ -91,7 +84,6 @@ fn has_status(object: &KubeControllersConfiguration, status: &KubeControllersCon
     stored.is_some_and(|stored| stored.is_ok_and(|stored| stored == *status))
 }
 
-/// Delay after the first write.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 /// Longest delay between writes that have no effect, for example because another program writes a different state.
 const MAX_DELAY: Duration = Duration::from_secs(60);
@@ -118,8 +110,7 @@ impl StatusBackoff {
         self.is_pending = false;
     }
 
-    /// Returns true if a write may happen now, and then starts the delay before the next write. If the result is false,
-    /// [`StatusBackoff::due`] waits for the time.
+    /// Returns true if a write may happen now, and then starts the delay before the next write.
     pub(super) fn may_write(&mut self) -> bool {
         let now = Instant::now();
         self.is_pending = true;
@@ -178,7 +169,6 @@ mod tests {
         assert_eq!(state.next_write(None), StateChange::Wait);
     }
 
-    /// A tool that replaces the object deletes it and creates it again.
     #[tokio::test(start_paused = true)]
     async fn deleted_configuration_is_recreated_after_a_minute() {
         let mut state = ConfigurationState::default();

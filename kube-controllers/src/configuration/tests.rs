@@ -1,5 +1,3 @@
-//! A configuration in the embedded datastore that is unreadable, has an unknown value, is missing or is deleted.
-
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -11,7 +9,6 @@ use tokio::time::timeout;
 use super::*;
 use crate::controllers::testing::{embedded, posting_kubernetes};
 
-/// Returns a configuration with this grace period of leaks and with automatic host endpoints.
 fn configured(leak_grace_period: &str) -> Vec<u8> {
     let node = json!({ "hostEndpoint": { "autoCreate": "Enabled" }, "leakGracePeriod": leak_grace_period });
     let object = json!({
@@ -21,7 +18,6 @@ fn configured(leak_grace_period: &str) -> Vec<u8> {
     object.to_string().into_bytes()
 }
 
-/// Stores the bytes, whatever the present content is.
 async fn store(calico: &Datastore, bytes: Vec<u8>) {
     let key = ObjectKey::global(NAME);
     let mut batch = ReadBatch::new();
@@ -40,7 +36,6 @@ struct Scene {
     status: Status,
     stop: CancellationToken,
     calico: Arc<Datastore>,
-    /// The Events posted to the API server.
     events: Arc<Mutex<Vec<Value>>>,
     _dirs: [tempfile::TempDir; 2],
 }

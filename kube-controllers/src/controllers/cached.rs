@@ -46,8 +46,7 @@ pub trait CachedReconcile: Reconcile {
     fn subscribe(controller: &CachedController<Self>, watches: &mut Watches);
     /// Creates the reconciler, which reads the cache of `controller`.
     fn new(context: &Context, controller: &CachedController<Self>) -> Self;
-    /// Returns the keys to add to the queue every five minutes and after each change of the settings. By default none,
-    /// for a controller that compares all objects at an interval of its own.
+    /// Returns the keys to add to the queue every five minutes and after each change of the settings.
     fn all_keys(_: &Self::Cache) -> Vec<Self::Key> {
         Vec::new()
     }
@@ -60,7 +59,6 @@ pub struct CachedController<R: CachedReconcile + ?Sized> {
 }
 
 impl<R: CachedReconcile> CachedController<R> {
-    /// Creates a controller that is not subscribed to any watch.
     pub(super) fn unsubscribed() -> Self {
         CachedController { queue: Queue::default(), cache: SharedCache::default() }
     }
@@ -84,7 +82,7 @@ impl<R: CachedReconcile> CachedController<R> {
     }
 
     /// Adds all keys to the queue every [`RESYNC_PERIOD`] and after each change of the settings, until `context.stop`;
-    /// then waits forever, because the controller ends with its workers.
+    /// then waits forever.
     async fn resync(&self, context: &Context) {
         let mut settings = context.settings.clone();
         settings.mark_unchanged();

@@ -1,5 +1,4 @@
-//! [`CustomResources`]: writes the parts of Calico's custom resources that the store does not write: finalizers, and
-//! the [`StatusCondition`]s of the status.
+//! [`CustomResources`]: writes finalizers and [`StatusCondition`]s of Calico's custom resources.
 
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
@@ -11,7 +10,6 @@ use time::{OffsetDateTime, UtcOffset};
 
 use crate::runtime::ReconcileError;
 
-/// A client for the objects of one kind in `projectcalico.org/v3`.
 #[derive(Debug, Clone)]
 pub(super) struct CustomResources {
     api: Api<DynamicObject>,
@@ -19,13 +17,11 @@ pub(super) struct CustomResources {
 }
 
 impl CustomResources {
-    /// Creates a client for the objects of the kind `S`. Sends no request.
     pub(super) fn new<S: Spec>(client: kube::Client) -> Self {
         CustomResources { api: Api::all_with(client, &api_resource(S::KIND, S::PLURAL)), kind: S::KIND }
     }
 
-    /// Replaces the finalizers of an object, and returns the new resource version. Fails if the object is no longer at
-    /// the resource version `version`.
+    /// Replaces the finalizers of an object. Fails if the object is no longer at the resource version `version`.
     pub(super) async fn write_finalizers(
         &self,
         name: &str,
@@ -37,8 +33,7 @@ impl CustomResources {
         self.version(name, "finalizers", patched)
     }
 
-    /// Replaces the conditions of an object, and returns the new resource version. Fails if the object is no longer at
-    /// the resource version `version`.
+    /// Replaces the conditions of an object. Fails if the object is no longer at the resource version `version`.
     pub(super) async fn write_conditions(
         &self,
         name: &str,
@@ -57,7 +52,6 @@ impl CustomResources {
     }
 }
 
-/// Describes a kind of `projectcalico.org/v3`.
 pub(super) fn api_resource(kind: &str, plural: &str) -> ApiResource {
     let (group, version) = ApiGroup::V3.api_version().split_once('/').unwrap_or_default();
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
@@ -99,16 +93,13 @@ pub(super) fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound")
 }
 
-/// A condition in the status of an object, without its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StatusCondition {
     /// The `type` of the condition.
     pub(super) kind: &'static str,
-    /// True for the status `True`, false for `False`.
     pub(super) is_true: bool,
     /// The reason for programs.
     pub(super) reason: &'static str,
-    /// The message for people.
     pub(super) message: String,
 }
 
@@ -146,7 +137,6 @@ pub(super) fn condition_is_true(status: Option<&Value>, kind: &str) -> Option<bo
     conditions.iter().find(|condition| condition["type"] == kind).map(|condition| condition["status"] == "True")
 }
 
-/// Formats a time as Kubernetes does.
 fn format_time(time: OffsetDateTime) -> String {
     let whole = time.to_offset(UtcOffset::UTC).replace_nanosecond(0).unwrap_or(time);
     // Formatting cannot fail for years of four digits.

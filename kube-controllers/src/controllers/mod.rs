@@ -1,7 +1,4 @@
-//! The controllers.
-//!
-//! Most are a `cached::CachedController` with a reconciler. [`policy`], [`namespace`] and [`service_account`] share
-//! [`sync`]. No other controller uses a part of another controller.
+//! The controllers. Most are a `cached::CachedController` with a reconciler.
 
 mod cached;
 mod custom_resource;

@@ -1,5 +1,3 @@
-//! [`Grouping`]: a map of members to their groups, and back. [`NodeNames`]: the Kubernetes nodes of Calico nodes.
-
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,12 +38,10 @@ impl<M: Clone + Ord, G: Clone + Ord> Grouping<M, G> {
         before
     }
 
-    /// Returns the group of a member.
     pub(super) fn group(&self, member: &M) -> Option<&G> {
         self.groups.get(member)
     }
 
-    /// Returns the members of a group.
     pub(super) fn members<Q: Ord + ?Sized>(&self, group: &Q) -> impl Iterator<Item = &M>
     where
         G: Borrow<Q>,
@@ -53,12 +49,10 @@ impl<M: Clone + Ord, G: Clone + Ord> Grouping<M, G> {
         self.members.get(group).into_iter().flatten()
     }
 
-    /// Returns every member that has a group.
     pub(super) fn all_members(&self) -> impl Iterator<Item = &M> {
         self.groups.keys()
     }
 
-    /// Returns every group that has a member.
     pub(super) fn groups(&self) -> impl Iterator<Item = &G> {
         self.members.keys()
     }
@@ -68,7 +62,6 @@ impl<M: Clone + Ord, G: Clone + Ord> Grouping<M, G> {
 #[derive(Debug, Default)]
 pub(super) struct NodeNames {
     nodes: Cache<ObjectKey, ObjectKey>,
-    /// The names in both directions.
     pub(super) names: Grouping<ObjectKey, ObjectKey>,
 }
 
@@ -82,7 +75,6 @@ impl NodeNames {
         changed
     }
 
-    /// Returns true if all Calico nodes have been listed.
     pub(super) fn is_synced(&self) -> bool {
         self.nodes.is_synced()
     }

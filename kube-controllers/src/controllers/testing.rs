@@ -1,5 +1,3 @@
-//! Helpers for tests of controllers.
-
 use std::sync::{Arc, Mutex};
 
 use datastore::config::{DEFAULT_DEADLINE, LocalConfig};
@@ -18,12 +16,10 @@ pub(crate) fn embedded() -> (tempfile::TempDir, Arc<Datastore>) {
     (dir, Arc::new(store))
 }
 
-/// Returns the default settings.
 pub(crate) fn settings() -> Settings {
     merged(&default_configuration())
 }
 
-/// Returns the settings with this `spec` of KubeControllersConfiguration.
 pub(super) fn configured(spec: serde_json::Value) -> Settings {
     merged(&serde_json::from_value(spec).unwrap())
 }

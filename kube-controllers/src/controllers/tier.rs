@@ -2,7 +2,6 @@
 //! gone.
 //!
 //! Policies are listed when a tier is being deleted, and not watched: policies are many, and tiers are rarely deleted.
-//! So a policy that was moved to another tier counts for its present tier.
 
 use std::fmt;
 use std::time::Duration;
@@ -90,7 +89,6 @@ impl Reconcile for TierReconciler {
     }
 }
 
-/// Maximum number of policies in a page of a list.
 const PAGE_SIZE: u32 = 500;
 
 /// Numbers of policies by kind, in upstream's order: global, namespaced, staged global, staged namespaced.
@@ -106,7 +104,6 @@ const KINDS: [(&str, &str, &str); 4] = [
 ];
 
 impl PolicyCounts {
-    /// Returns true if there are no policies.
     fn is_empty(&self) -> bool {
         *self == PolicyCounts::default()
     }

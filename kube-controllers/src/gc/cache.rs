@@ -1,6 +1,3 @@
-//! The index of garbage collection. The tasks of the watches apply all events to the index, in the form that the index
-//! reads.
-
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,7 +25,6 @@ pub(super) struct ClusterCache {
 struct Shared {
     index: Mutex<Index>,
     changed: Notify,
-    /// Kinds of which a list has been complete.
     listed: Mutex<HashSet<WatchedKind>>,
 }
 
@@ -43,7 +39,6 @@ const REQUIRED: [(WatchedKind, &str); 5] = [
 ];
 
 impl ClusterCache {
-    /// Subscribes the index to the watches of its kinds.
     pub(super) fn new(mode: Mode, index: Index, watches: &mut Watches) -> Self {
         let shared = Shared { index: Mutex::new(index), changed: Notify::new(), listed: Mutex::default() };
         let cache = ClusterCache { shared: Arc::new(shared) };
@@ -113,7 +108,6 @@ impl ClusterCache {
         self.shared.listed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if all required kinds have been listed.
     pub(super) fn is_complete(&self) -> bool {
         self.required().all(|(_, awaited)| !awaited)
     }
@@ -124,13 +118,11 @@ impl ClusterCache {
         REQUIRED.into_iter().map(move |(kind, name)| (name, !listed.contains(&kind)))
     }
 
-    /// Returns true if VirtualMachines and VirtualMachineInstances have been listed.
     pub(super) fn has_listed_vms(&self) -> bool {
         let listed = self.listed();
         listed.contains(&WatchedKind::VirtualMachines) && listed.contains(&WatchedKind::Vmis)
     }
 
-    /// Returns true if Services have been listed.
     pub(super) fn has_listed_services(&self) -> bool {
         self.listed().contains(&WatchedKind::Services)
     }
@@ -165,7 +157,6 @@ fn names(key: &ObjectKey) -> (&str, &str) {
     (key.namespace.as_deref().unwrap_or_default(), &key.name)
 }
 
-/// Returns the state of a pod: its node, its addresses, and if it has ended.
 pub(super) fn pod_state(pod: &Pod) -> PodState<'_> {
     let annotations = &pod.annotations;
     let pod_ips: Vec<&str> = pod.pod_ips.iter().map(|ip| &**ip).collect();
@@ -232,7 +223,6 @@ mod tests {
     use crate::watched::{Projection, ProjectionOptions, StringInterner};
 
     impl ClusterCache {
-        /// Marks each kind as listed.
         pub(in crate::gc) fn mark_all_listed(&self) {
             self.listed().extend(REQUIRED.map(|(kind, _)| kind));
             self.listed().extend([

@@ -1,5 +1,3 @@
-//! [`LeaderGate`]: permission and rate limit of garbage collection's requests.
-
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,7 +31,6 @@ impl LeaderGate {
         LeaderGate { leadership, stop, pacer }
     }
 
-    /// Returns true if writes are allowed now.
     pub(super) fn is_open(&self) -> bool {
         self.leadership.holds() && !self.stop.is_cancelled()
     }

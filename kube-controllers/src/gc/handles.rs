@@ -1,8 +1,7 @@
 //! Repairs handles that count addresses which no block holds, or miss addresses which a block holds. Upstream never
 //! deletes such handles (IPAM-230).
 //!
-//! There is no watch, because a wrong handle blocks no address. All handles are listed periodically, page by page, and
-//! only the wrong handles are kept in memory.
+//! There is no watch, because a wrong handle blocks no address: all handles are listed periodically.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,23 +21,18 @@ use super::cache::ClusterCache;
 use super::gate::LeaderGate;
 use crate::settings::GcMode;
 
-/// Shortest interval between two lists of all handles. The interval is half of the grace period, and at most
-/// [`MAX_LIST_INTERVAL`].
+/// Shortest interval between two lists of all handles.
 const MIN_LIST_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_LIST_INTERVAL: Duration = Duration::from_secs(450);
-/// Time limit of one list of all handles and affinities. A list that takes longer is canceled, and repeated at the next
-/// interval.
 const LIST_DEADLINE: Duration = Duration::from_secs(300);
 /// Number of handles repaired together. A block that several handles share is written once per such batch.
 const BATCH_SIZE: usize = 1000;
 
-/// The audit of handles: the wrong handles, and the list that finds them.
 #[derive(Debug, Default)]
 pub(super) struct HandleAudit {
     wrong_handles: WrongHandles,
     /// The list in progress, if any. A list takes seconds to minutes, so passes do not wait for it.
     list: JoinSet<()>,
-    /// The time at which the last list was started.
     last_list_at: Option<Duration>,
     reported: HashSet<HandleId>,
 }
@@ -53,7 +47,6 @@ impl WrongHandles {
     }
 }
 
-/// The numbers of handles by the outcome of their repair.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RepairedHandles {
     pub(super) deleted: usize,
@@ -86,12 +79,10 @@ impl HandleAudit {
         self.last_list_at.map_or(Duration::ZERO, |last| last + (grace / 2).clamp(MIN_LIST_INTERVAL, MAX_LIST_INTERVAL))
     }
 
-    /// Returns the number of wrong handles.
     pub(super) fn wrong_count(&self) -> usize {
         self.wrong_handles.get().len()
     }
 
-    /// Returns the time of the next list or repair.
     pub(super) fn next_deadline(&self, now: Duration, grace: Duration) -> Duration {
         let next_list = self.next_list(grace);
         self.wrong_handles.get().next_deadline(now, grace).map_or(next_list, |due| due.min(next_list))

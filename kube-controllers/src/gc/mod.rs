@@ -39,13 +39,11 @@ use crate::watches::Watches;
 const FULL_PASS_INTERVAL: Duration = Duration::from_secs(300);
 /// Time without events after which a pass starts, so that related events are assessed together.
 const QUIET_PERIOD: Duration = Duration::from_millis(50);
-/// Longest time to wait for a moment without events.
 const MAX_QUIET_WAIT: Duration = Duration::from_secs(1);
 /// Time limit for the current writes when the controllers are stopping.
 const STOP_DEADLINE: Duration = Duration::from_secs(3);
 /// Interval at which the log names the kinds that have not been listed yet.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Pause after a pass that panicked.
 const PANIC_PAUSE: Duration = Duration::from_secs(5);
 
 /// The controller of garbage collection.
@@ -91,7 +89,6 @@ impl Controller for GarbageCollection {
     }
 }
 
-/// Runs one pass after another until the controllers are stopping.
 async fn run_passes(mut gc_pass: GcPass) {
     let stop = gc_pass.context.stop.clone();
     stop.run_until_cancelled(wait_until_listed(&gc_pass.cache, &gc_pass.metrics)).await;
@@ -118,8 +115,6 @@ async fn run_passes(mut gc_pass: GcPass) {
     }
 }
 
-/// Waits until all required kinds have been listed. Each minute, the log names the kinds that have not been listed, for
-/// example because the role does not allow it.
 async fn wait_until_listed(cache: &ClusterCache, metrics: &PassMetrics) {
     let mut remind_at = Instant::now() + LOG_INTERVAL;
     loop {
@@ -135,8 +130,6 @@ async fn wait_until_listed(cache: &ClusterCache, metrics: &PassMetrics) {
     }
 }
 
-/// Waits until a pass is due: events have come and paused, a deadline has passed, the settings have changed, or this
-/// replica has become the leader.
 async fn wait_until_due(gc_pass: &GcPass, full_at: Instant) {
     let now = (Instant::now(), gc_pass.now());
     let due = gc_pass.next_deadline().saturating_sub(now.1);

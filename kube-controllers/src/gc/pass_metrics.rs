@@ -1,5 +1,3 @@
-//! Metrics of passes.
-
 use std::time::Duration;
 
 use prometheus::core::Collector;
@@ -11,14 +9,10 @@ use crate::telemetry::Metrics;
 /// Bucket limits in seconds, from a pass over a few addresses to a pass that waits for the API server.
 const PASS: [f64; 10] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
 
-/// Metrics of passes.
 #[derive(Clone)]
 pub(super) struct PassMetrics {
-    /// Number of confirmed leaks.
     pub(super) leaked: IntCounter,
-    /// Number of released leaks.
     pub(super) reclaimed: IntCounter,
-    /// Number of leaks that the mode `report` has logged.
     pub(super) reported_leaks: IntCounter,
     handles: IntCounterVec,
     wrong_handles: IntGauge,
@@ -30,7 +24,6 @@ pub(super) struct PassMetrics {
 }
 
 impl PassMetrics {
-    /// Creates and registers the metrics.
     pub(super) fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
         let counter = |name, help| registered(metrics, IntCounter::new(name, help));
         let gauge = |name, help| registered(metrics, IntGauge::new(name, help));
@@ -77,12 +70,10 @@ impl PassMetrics {
         }
     }
 
-    /// Counts a failure of a phase.
     pub(super) fn count_failure(&self, phase: &str) {
         self.failures.with_label_values(&[phase]).inc();
     }
 
-    /// Records the repairs of handles, and the present number of wrong handles.
     pub(super) fn record_repairs(&self, repaired: RepairedHandles, wrong: usize) {
         for (how, n) in [("deleted", repaired.deleted), ("corrected", repaired.corrected)] {
             if n > 0 {
@@ -104,7 +95,6 @@ impl PassMetrics {
     }
 }
 
-/// Registers a metric.
 fn registered<C: Collector + Clone + 'static>(
     metrics: &Metrics,
     collector: prometheus::Result<C>,

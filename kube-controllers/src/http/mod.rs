@@ -15,11 +15,8 @@ use crate::telemetry::Metrics;
 use routes::Routes;
 use server::PortServer;
 
-/// Serves the ports and follows their changes, until `stop`. If a port that changes later, or the port of profiles,
-/// cannot be opened, the attempt is repeated each second.
-///
-/// # Errors If the first port of health or metrics cannot be opened, as in upstream (KC-150): probes of this process
-/// would reach another process.
+/// Serves the ports and follows their changes, until `stop`. Fails if the first port of health or metrics cannot be
+/// opened, as in upstream (KC-150): probes of this process would reach another process.
 pub async fn start(
     ports: watch::Receiver<Ports>,
     status: Status,

@@ -1,5 +1,3 @@
-//! [`Routes`]: the responses of each port.
-
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -11,7 +9,6 @@ use super::profile::{self, ProfileError};
 use crate::status::{Condition, Status};
 use crate::telemetry::Metrics;
 
-/// The pages that a port serves.
 #[derive(Clone)]
 pub(super) enum Routes {
     Health(Status),
@@ -19,7 +16,6 @@ pub(super) enum Routes {
     Profiles,
 }
 
-/// A response.
 pub(super) type HttpResponse = Response<Full<Bytes>>;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -72,7 +68,6 @@ fn exposition(metrics: &Metrics) -> HttpResponse {
     }
 }
 
-/// Samples the processor for the `seconds` of the query.
 async fn cpu_profile(query: &str) -> HttpResponse {
     let seconds = match parameter(query, "seconds").map(str::parse).unwrap_or(Ok(DEFAULT_SECONDS)) {
         Ok(seconds @ 1..=MAX_SECONDS) => seconds,
@@ -81,7 +76,6 @@ async fn cpu_profile(query: &str) -> HttpResponse {
     profile_page(profile::cpu(Duration::from_secs(seconds)).await)
 }
 
-/// Returns the present use of memory.
 fn heap_profile(query: &str) -> HttpResponse {
     let is_text = parameter(query, "debug").is_some_and(|debug| debug != "0");
     match profile::heap() {
@@ -102,12 +96,10 @@ fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// Builds a response with plain text.
 fn text(code: StatusCode, body: impl Into<Bytes>) -> HttpResponse {
     page(code, TEXT, body)
 }
 
-/// Builds a response.
 fn page(code: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> HttpResponse {
     let mut page = Response::new(Full::new(body.into()));
     *page.status_mut() = code;

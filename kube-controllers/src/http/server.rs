@@ -14,7 +14,6 @@ use tokio::time::{sleep, timeout};
 
 use super::routes::Routes;
 
-/// Delay between two attempts to open a port.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit for a client to send its request. The clients are kubelet and Prometheus.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,14 +51,13 @@ pub(super) struct PortServer {
 
 impl PortServer {
     /// Opens the port that `ports` contains at the start. Returns `None` if there is none, and for a port on localhost,
-    /// which is opened later, because no probe and no scrape depends on it.
+    /// which is opened later.
     pub(super) async fn bind_first(&self, ports: &watch::Receiver<Ports>) -> Result<Option<TcpListener>, ListenError> {
         let port = (self.port)(&ports.borrow());
         let Some(port) = port.filter(|_| !self.localhost) else { return Ok(None) };
         self.bind(port).await.map(Some).map_err(|source| ListenError { port, source })
     }
 
-    /// Serves `routes`, on `bound` at first, and on another port whenever the port changes.
     pub(super) async fn serve(self, mut ports: watch::Receiver<Ports>, mut bound: Option<TcpListener>, routes: Routes) {
         loop {
             let port = (self.port)(&ports.borrow_and_update());
@@ -127,7 +125,6 @@ async fn serve_connections(listener: TcpListener, routes: &Routes) {
     }
 }
 
-/// Serves the request of one connection.
 async fn serve_connection(stream: TcpStream, routes: Routes) {
     let respond = service_fn(move |request| {
         let routes = routes.clone();

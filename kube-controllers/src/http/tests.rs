@@ -233,7 +233,6 @@ async fn stop_ends_the_server_despite_an_open_connection() {
     assert!(TcpStream::connect(("127.0.0.1", port)).await.is_err());
 }
 
-/// Waits until the port is open.
 async fn eventually(port: u16) {
     let begin = Instant::now();
     while TcpStream::connect(("127.0.0.1", port)).await.is_err() {

@@ -17,9 +17,8 @@ pub struct LeaderElectionConfig {
     pub name: String,
     /// Unique name of this process; see [`identity`].
     pub identity: String,
-    /// Whether to wait for permission if the role does not allow writing the Lease. Otherwise, unless this process has
-    /// seen a holder of the Lease, it acts as the only replica once the refusals have lasted for the sum of
-    /// [`Timing::lease`] and [`Timing::write`], until the role allows the Lease.
+    /// Whether to wait for permission if the role does not allow writing the Lease. Otherwise, this process may act as
+    /// the only replica once the refusals last.
     pub required: bool,
     /// Periods of the election.
     pub timing: Timing,
@@ -35,8 +34,8 @@ pub struct Timing {
     pub renew_deadline: Duration,
     /// Delay between two attempts to take or renew the Lease.
     pub retry: Duration,
-    /// Time limit of each attempt to take or renew the Lease. Also the interval at which a replica that writes without
-    /// a Lease checks if the role allows one. Half of `renew_deadline` by default.
+    /// Time limit of each attempt to take or renew the Lease, and interval at which a replica that writes without a
+    /// Lease checks if the role allows one.
     pub check_interval: Duration,
     /// Longest time that a write may take that was begun while the process had the right to write.
     pub write: Duration,
@@ -83,7 +82,6 @@ pub fn namespace_of_pod() -> Option<String> {
     first_non_empty([std::env::var("POD_NAMESPACE").ok(), fs::read_to_string(NAMESPACE).ok()])
 }
 
-/// Returns the first name that exists and is not empty.
 fn first_non_empty(names: [Option<String>; 2]) -> Option<String> {
     let mut texts = names.into_iter().flatten().map(|name| name.trim().to_owned());
     texts.find(|name| !name.is_empty())

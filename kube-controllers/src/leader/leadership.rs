@@ -1,5 +1,3 @@
-//! The right to write: [`Leadership`].
-
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
@@ -13,8 +11,7 @@ use tokio::time::Instant;
 /// Interval at which waiting tasks compare a deadline with the boot-time clock, for which there are no timers.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The right to write: this replica is the leader, and the datastore is not locked. Watches and caches always run;
-/// writes happen only while [`Leadership::holds`].
+/// The right to write: this replica is the leader, and the datastore is not locked.
 #[derive(Debug, Clone)]
 pub struct Leadership {
     term: watch::Receiver<LeadershipTerm>,
@@ -98,8 +95,7 @@ impl Leadership {
         }
     }
 
-    /// Waits until this replica may no longer write. A suspension of the machine is noticed within a second;
-    /// [`Leadership::holds`] notices it at once.
+    /// Waits until this replica may no longer write.
     pub async fn lost(&mut self) {
         loop {
             let term = *self.term.borrow_and_update();
@@ -124,7 +120,6 @@ impl Leadership {
     }
 }
 
-/// Returns a channel whose value never changes.
 fn always<T>(value: T) -> watch::Receiver<T> {
     // The last value stays readable after the sender is dropped.
     watch::channel(value).1

@@ -1,5 +1,3 @@
-//! Access to the Lease in the API server.
-
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::PostParams;
@@ -8,7 +6,6 @@ use super::config::LeaderElectionConfig;
 
 /// Reads and writes of one Lease.
 pub(super) trait Leases: Send + Sync + 'static {
-    /// Returns the Lease, or `None` if it is missing.
     fn get(&self) -> impl Future<Output = Result<Option<Lease>, LeaseError>> + Send;
     /// Creates the Lease. Returns the stored Lease.
     fn create(&self, lease: Lease) -> impl Future<Output = Result<Lease, LeaseError>> + Send;
@@ -17,21 +14,17 @@ pub(super) trait Leases: Send + Sync + 'static {
     fn replace(&self, lease: Lease) -> impl Future<Output = Result<Lease, LeaseError>> + Send;
 }
 
-/// A failed read or write of a Lease.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LeaseError {
-    /// A conflict with another writer. Read the Lease again.
     #[error("another writer changed the Lease")]
     Conflict,
     /// The role lacks `get`, `create` or `update`.
     #[error("the role does not allow access to the Lease: {0}")]
     Forbidden(String),
-    /// Any other error, which may go away.
     #[error("{0}")]
     Other(String),
 }
 
-/// A Lease in an API server.
 pub(super) struct ApiLeases {
     api: Api<Lease>,
     name: String,

@@ -1,15 +1,13 @@
 //! Leader election among the replicas of kube-controllers, by a Lease, as client-go does it.
 //!
 //! The holder renews the Lease periodically. Another replica takes the Lease when it has not changed for the duration
-//! that it states; each replica measures that time with its own clock. The times in the Lease have one use: a replica
-//! does not wait if it takes a Lease that was released a moment ago. Every write names the version that was read, so
+//! that it states; each replica measures that time with its own clock. Every write names the version that was read, so
 //! only one of two competing writes succeeds. The holder stops writing some seconds before another replica may take the
-//! Lease. It sends no request after that, and drops the requests without a response.
+//! Lease.
 //!
-//! A server may execute a dropped request later, even while the next leader writes. Compare-and-swap makes this safe.
-//! Each update and deletion of garbage collection names the revision that was read (on the API server, a deletion also
-//! names the uid), so it changes nothing that another process has written since. The other controllers write the same
-//! way, and create objects only if they are missing; the next leader corrects an object that is created so late.
+//! A server may execute a request late, even while the next leader writes. Compare-and-swap makes this safe: each
+//! update and deletion names the revision that was read, so it changes nothing that another process has written since.
+//! Objects are created only if they are missing, and the next leader corrects an object that is created so late.
 
 mod config;
 mod election;
@@ -50,7 +48,6 @@ pub fn start(
     (leadership, task)
 }
 
-/// Reports changes of the leadership in the log and the metrics.
 async fn report_changes(mut leadership: Leadership, lease: String, metrics: Metrics) {
     loop {
         metrics.set_leader(&lease, false);

@@ -15,7 +15,6 @@ use tracing_subscriber::reload;
 
 use crate::settings::LogSeverity;
 
-/// Name of the component in each line.
 const COMPONENT: &str = "kube-controllers";
 
 /// The crates that log at the configured severity. Other libraries log at `error`, because their debug events contain

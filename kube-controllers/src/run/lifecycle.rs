@@ -34,10 +34,8 @@ use crate::watches::Watches;
 /// Time limit for controllers and watches to end. Every write that was sent has its response by then.
 const STOP_DEADLINE: Duration = Duration::from_secs(8);
 
-/// The reason why the controllers ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LifecycleEnd {
-    /// The process is stopping.
     Stopped,
     /// Settings or rights changed that require new controllers.
     Changed,
@@ -46,8 +44,7 @@ pub(super) enum LifecycleEnd {
 }
 
 /// Runs the controllers that the present settings enable, until `context.stop` or until the settings require other
-/// controllers. Until each watch has listed its kind, `status` names the missing kinds in
-/// [`Component::Lists`](crate::status::Component::Lists).
+/// controllers.
 pub(super) async fn run_until_changed(context: &Context, status: &Status) -> LifecycleEnd {
     let (settings, stop) = (context.settings.borrow().clone(), &context.stop);
     let context = Context { stop: stop.child_token(), ..context.clone() };
@@ -98,8 +95,7 @@ async fn wait_for_restart(settings: &Settings, mut current: watch::Receiver<Arc<
     }
 }
 
-/// A controller that has subscribed to its watches: its name in logs and metrics, and its work, which ends when the
-/// controllers are stopped.
+/// A controller that has subscribed to its watches: its name in logs and metrics, and its work.
 type NamedTask = (&'static str, BoxFuture<'static, ()>);
 
 /// Creates the controllers that the settings enable, except those with a refused rule set, and subscribes them to

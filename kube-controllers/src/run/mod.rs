@@ -114,7 +114,7 @@ impl Process {
     }
 
     /// Joins the leader election. Returns the right to write, and a future that ends after the attempt to release the
-    /// Lease. Without an election, the right never ends, and the future ends at once.
+    /// Lease.
     fn join_election(
         &self,
         clients: &Clients,
@@ -220,7 +220,6 @@ async fn apply_in_place(
     }
 }
 
-/// Checks the datastore and the API server while `enabled` is true, until `stop`.
 async fn follow_health(
     status: Status,
     clients: Clients,
@@ -250,7 +249,6 @@ async fn follow_health(
     }
 }
 
-/// A failed check of the API server.
 #[derive(Debug, thiserror::Error)]
 enum HealthzError {
     #[error(transparent)]
@@ -261,7 +259,6 @@ enum HealthzError {
     Client(kube::Error),
 }
 
-/// Checks that `/healthz` of the API server returns success.
 async fn check_healthz(kubernetes: &kube::Client) -> Result<(), HealthzError> {
     let request = hyper::Request::get("/healthz").body(Vec::new())?;
     match kubernetes.request_text(request).await {

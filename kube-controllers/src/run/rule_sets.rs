@@ -1,17 +1,15 @@
 //! [`RuleSet`]: the rights that only an optional controller needs. A separate role grants them, except with etcd.
 //!
 //! A cluster that does not use such a controller need not bind the role. A controller without its rights is not
-//! started, and all others run. If the settings enable the controller, the log and a metric name the missing role. The
-//! API server is asked again every minute, and all controllers restart when its answer has changed.
+//! started, and all others run. The API server is asked again every minute, and all controllers restart when its answer
+//! has changed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use datastore::kubernetes::is_allowed;
 use futures::future::join_all;
-use hyper::Request;
-use hyper::header::CONTENT_TYPE;
 use libcalico::kubernetes::ApiGroup;
-use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use crate::context::Context;
@@ -20,17 +18,12 @@ use crate::status::{Component, Status};
 
 /// Interval at which the API server is asked again which rights this process has.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Time limit for the answer about one set.
 const DEADLINE: Duration = Duration::from_secs(5);
-
-const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
 /// The rights that one controller needs beyond those that all controllers share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RuleSet {
-    /// The rights of the controller that assigns addresses to Services.
     LoadBalancer,
-    /// The rights of the controller of automatic host endpoints.
     HostEndpoints,
     /// The rights of the controller that replaces policies under the names of an older Calico.
     PolicyNames,
@@ -54,20 +47,14 @@ impl RuleSet {
     fn right(self, mode: Mode) -> Option<[&'static str; 4]> {
         match (self, mode) {
             (RuleSet::LoadBalancer, _) => Some(["", "services", "status", "update"]),
-            (RuleSet::HostEndpoints, Mode::Kubernetes(ApiGroup::CrdV1)) => {
-                Some(["crd.projectcalico.org", "hostendpoints", "", "create"])
-            }
-            (RuleSet::HostEndpoints, Mode::Kubernetes(ApiGroup::V3)) => {
-                Some(["projectcalico.org", "hostendpoints", "", "create"])
-            }
-            (RuleSet::PolicyNames, Mode::Kubernetes(ApiGroup::CrdV1)) => {
-                Some(["crd.projectcalico.org", "globalnetworkpolicies", "", "delete"])
+            (RuleSet::HostEndpoints, Mode::Kubernetes(group)) => Some([group.name(), "hostendpoints", "", "create"]),
+            (RuleSet::PolicyNames, Mode::Kubernetes(group @ ApiGroup::CrdV1)) => {
+                Some([group.name(), "globalnetworkpolicies", "", "delete"])
             }
             (RuleSet::HostEndpoints, Mode::Etcd) | (RuleSet::PolicyNames, _) => None,
         }
     }
 
-    /// Returns true if the settings enable the controller of this set.
     fn is_enabled(self, settings: &Settings) -> bool {
         match self {
             RuleSet::LoadBalancer => settings.enabled.contains(&ControllerName::LoadBalancer),
@@ -89,21 +76,13 @@ pub(super) async fn refused(context: &Context, before: &BTreeSet<RuleSet>) -> BT
 
 /// Returns true if the API server refuses the right to this process, and false if it grants the right; `None` without a
 /// valid answer.
-async fn is_refused(kubernetes: &kube::Client, [group, resource, subresource, verb]: [&str; 4]) -> Option<bool> {
-    let attributes = json!({ "group": group, "resource": resource, "subresource": subresource, "verb": verb });
-    let review = json!({
-        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-        "spec": { "resourceAttributes": attributes },
-    });
-    let post = Request::post(REVIEWS).header(CONTENT_TYPE, "application/json");
-    let request = post.body(review.to_string().into_bytes()).ok()?;
-    let answer = timeout(DEADLINE, kubernetes.request::<Value>(request)).await.ok()?.ok()?;
-    answer["status"]["allowed"].as_bool().map(|is_allowed| !is_allowed)
+async fn is_refused(kubernetes: &kube::Client, right: [&str; 4]) -> Option<bool> {
+    let is_allowed = timeout(DEADLINE, is_allowed(kubernetes, right)).await.ok()?.ok()??;
+    Some(!is_allowed)
 }
 
 /// Waits until the API server refuses other sets than `refused`. For each refused set whose controller the settings
-/// enable, writes a log line, sets a metric and adds the role to the status. The log does not repeat a set after a
-/// restart of all controllers.
+/// enable, writes a log line, sets a metric and adds the role to the status.
 pub(super) async fn await_change(context: &Context, status: &Status, refused: &BTreeSet<RuleSet>) {
     let mut settings = context.settings.clone();
     loop {
@@ -151,6 +130,8 @@ fn report(context: &Context, status: &Status, settings: &Settings, refused: &BTr
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::controllers::testing::refusing_kubernetes;
 

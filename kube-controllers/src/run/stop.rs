@@ -1,5 +1,4 @@
-//! The events that end the process: a signal, or a move of Calico's objects to another API group. Upstream's migration
-//! to `projectcalico.org/v3` moves them.
+//! The events that end the process: a signal, or a move of Calico's objects to another API group.
 
 use std::time::Duration;
 

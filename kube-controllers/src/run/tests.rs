@@ -17,12 +17,10 @@ use super::*;
 
 /// Number of discovery responses that name the first group: one at the start, and one in each of two checks.
 const BEFORE: usize = 3;
-/// Number of turns that each task gets per simulated second. A response on a connection within the process takes some
-/// tens of turns.
+/// Number of turns that each task gets per simulated second.
 const TURNS: usize = 1000;
 
 /// Starts an API server that serves Calico's objects in v1 at first and in v3 later, and forbids everything else.
-/// Returns its URL.
 async fn api_server(asked: Arc<AtomicUsize>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -1,5 +1,4 @@
-//! KubeControllersConfiguration as this program writes it: the configuration that is created if there is none, and the
-//! effective settings for `status.runningConfig`.
+//! KubeControllersConfiguration as this program writes it: the default configuration and `status.runningConfig`.
 
 use libcalico::api::{
     AutoHostEndpointConfig, ControllersConfig, GoDuration, KubeControllersConfigurationSpec,
@@ -13,9 +12,7 @@ use super::{AssignIps, Settings};
 
 const ENABLED: &str = "Enabled";
 const DISABLED: &str = "Disabled";
-/// The values of a setting that is on or off.
 pub(super) const SWITCH: [(&str, bool); 2] = [(ENABLED, true), (DISABLED, false)];
-/// The values of `loadBalancer.assignIPs`.
 pub(super) const ASSIGN_IPS: [(&str, AssignIps); 2] =
     [("AllServices", AssignIps::AllServices), ("RequestedServicesOnly", AssignIps::RequestedServicesOnly)];
 pub(super) const RECONCILE_PERIOD: GoDuration = GoDuration::from_mins(5);

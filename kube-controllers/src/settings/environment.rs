@@ -14,8 +14,7 @@ use super::variables::{
 };
 use super::{GcLimits, GcMode, LogSeverity};
 
-/// The settings in the environment. An empty variable counts as unset. For settings that KubeControllersConfiguration
-/// has too, the text of the variable is kept, because it is published in the status.
+/// The settings in the environment. An empty variable counts as unset.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Environment {
     pub(super) log_severity: Option<Override<LogSeverity>>,

@@ -32,8 +32,7 @@ pub struct Merged {
 }
 
 /// Merges the configuration, field by field, with the environment, which takes precedence. `spec` may lack the defaults
-/// that upstream's client adds when it writes the object, for example if kubectl wrote the object; these defaults are
-/// added here.
+/// that upstream's client adds; these defaults are added here.
 pub fn merge(environment: &Environment, spec: &KubeControllersConfigurationSpec, mode: Mode) -> Merged {
     let mut spec = spec.clone();
     complete_kube_controllers_configuration(&mut spec);
@@ -70,6 +69,8 @@ impl Merger<'_> {
         let compaction = self.take_override(&environment.compaction_period);
         let compaction = compaction.or(self.spec.etcd_v3_compaction_period).unwrap_or(COMPACTION_PERIOD);
         let health_checks = self.health_checks();
+        let metrics_port = self.take_override(&environment.metrics_port).map(i64::from);
+        let metrics_port = metrics_port.or(self.spec.prometheus_metrics_port);
         Settings {
             log_severity,
             reconcile_period: self.reconcile_periods(&enabled),
@@ -86,10 +87,7 @@ impl Merger<'_> {
             policy_name_migrator: self.migrates_policy_names(),
             compaction_period: if is_etcd { compaction.duration() } else { Duration::ZERO },
             health_checks,
-            metrics_port: match self.take_override(&environment.metrics_port) {
-                Some(port) => (port != 0).then_some(port),
-                None => self.port("prometheusMetricsPort", self.spec.prometheus_metrics_port),
-            },
+            metrics_port: self.port("prometheusMetricsPort", metrics_port),
             debug_profile_port: self.port("debugProfilePort", self.spec.debug_profile_port.map(i64::from)),
             gc_mode: environment.gc_mode,
             gc_limits: environment.gc_limits,
@@ -138,7 +136,7 @@ impl Merger<'_> {
     }
 
     /// Returns the period of each enabled controller of etcd. A controller without a configured period has the default
-    /// period. Upstream's controllers never compare all objects in this case.
+    /// period.
     fn reconcile_periods(&mut self, enabled: &BTreeSet<ControllerName>) -> BTreeMap<ControllerName, Duration> {
         let given = self.take_override(&self.environment.reconcile_period);
         let period = |name: ControllerName| {

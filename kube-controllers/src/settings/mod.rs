@@ -1,5 +1,4 @@
-//! The effective settings. In order of precedence: the environment, KubeControllersConfiguration, the defaults. This
-//! module does no I/O: callers pass a lookup of variables, and the object.
+//! The effective settings. In order of precedence: the environment, KubeControllersConfiguration, the defaults.
 
 mod configuration;
 mod controllers;
@@ -25,8 +24,7 @@ use libcalico::host_endpoints::AutoHostEndpoints;
 use libcalico::kubernetes::ApiGroup;
 use tracing::level_filters::LevelFilter;
 
-/// The place where Calico's objects are stored, which decides what the controllers have to do. Upstream selects
-/// controllers by configuration alone (KC-020).
+/// The place where Calico's objects are stored, which decides what the controllers have to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// In etcd. Endpoints, profiles and policies are objects of their own.
@@ -104,8 +102,7 @@ pub enum GcMode {
 /// Limits on the requests of garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GcLimits {
-    /// Number of blocks, handles or nodes that are processed, or of objects that are read, at the same time
-    /// (`GC_PARALLELISM`).
+    /// Number of blocks, handles or nodes processed, or of objects read, at the same time (`GC_PARALLELISM`).
     pub parallelism: usize,
     /// Requests per second (`GC_REQUESTS_PER_SECOND`). 0 leaves only the client's own limit.
     pub requests_per_second: u32,
@@ -123,8 +120,7 @@ impl Settings {
         self.workers.get(&name).copied().unwrap_or(1)
     }
 
-    /// Returns true if the controllers must be restarted to follow `next`. Settings that are read at each use, and
-    /// settings of the process itself, change without a restart.
+    /// Returns true if the controllers must be restarted to follow `next`.
     pub fn restarts_for(&self, next: &Settings) -> bool {
         let updated = Settings {
             log_severity: next.log_severity,

@@ -345,7 +345,6 @@ fn only_settings_that_controllers_are_built_from_restart_them() {
     }
 }
 
-/// Every variable that is read is in the table, once.
 #[test]
 fn every_variable_read_is_listed_once_in_the_table() {
     let looked_up = std::cell::RefCell::new(BTreeSet::new());

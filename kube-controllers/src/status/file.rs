@@ -1,5 +1,3 @@
-//! The file through which the process reports its status to `check-status`.
-
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};

@@ -1,5 +1,3 @@
-//! Periodic health checks of the datastore and the API server.
-
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -42,12 +40,10 @@ pub async fn watch_health<E: Display, F: Display>(
     status.remove(Component::KubeApiServer);
 }
 
-/// Runs a check within the time limit.
 async fn probe<E: Display>(limit: Duration, check: impl Future<Output = Result<(), E>>) -> Result<(), CheckError<E>> {
     timeout(limit, check).await.map_err(|_| CheckError::NoAnswer(limit))?.map_err(CheckError::Failed)
 }
 
-/// A failed check.
 #[derive(Debug, thiserror::Error)]
 enum CheckError<E: Display> {
     #[error("{0}")]

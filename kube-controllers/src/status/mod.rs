@@ -1,9 +1,9 @@
-//! [`Status`]: the readiness of the process, by [`Component`], for probes over HTTP ([`crate::http`]) and through a
-//! file that `check-status` reads.
+//! [`Status`]: the readiness of the process, by [`Component`], for probes over HTTP and through a file that
+//! `check-status` reads.
 //!
-//! Upstream's `check-status -l` equals `-r`. So kubelet restarts a healthy process when the API server has been
-//! unreachable for a minute. With `STATUS_LIVENESS=heartbeat`, the process writes heartbeats to the file, and `-l`
-//! tests only these.
+//! Upstream's `check-status -l` equals `-r`, so kubelet restarts a healthy process when the API server is unreachable
+//! for a minute. With `STATUS_LIVENESS=heartbeat`, the process writes heartbeats to the file, and `-l` tests only
+//! these.
 
 pub mod check;
 mod file;
@@ -28,7 +28,6 @@ use tokio_util::sync::CancellationToken;
 
 use file::Liveness;
 
-/// Interval of heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// Age of the last heartbeat above which the process counts as hanging. Long enough for a slow disk and a throttled
 /// processor.
@@ -101,7 +100,7 @@ impl Status {
 
     /// Records that the component is ready.
     pub fn ready(&self, component: Component) {
-        _ = self.set(component, Condition { ready: true, reason: String::new() });
+        self.ready_with_note(component, String::new());
     }
 
     /// Records that the component is ready, with a text that `/readyz` shows.
@@ -172,7 +171,6 @@ pub async fn write_heartbeats(status: Status, stop: CancellationToken) {
     }
 }
 
-/// Returns the seconds since boot.
 fn since_boot() -> u64 {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |time| Duration::from(time).as_secs())
 }

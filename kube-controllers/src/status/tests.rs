@@ -1,5 +1,3 @@
-//! The content of the status file, and the times at which it is written.
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::Duration;

@@ -20,7 +20,6 @@ use super::{Component, Status};
 /// Time without progress after which work counts as stuck. Longer than any deadline, and longer than garbage collection
 /// waits for its turn at one request per second.
 const STUCK_AFTER: Duration = Duration::from_secs(900);
-/// Interval between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The work in progress. All clones share it.
@@ -33,7 +32,6 @@ struct ActiveWork {
     progress: BTreeMap<u64, Arc<Progress>>,
 }
 
-/// The time at which one unit of work last made progress.
 struct Progress {
     description: String,
     last: Mutex<Instant>,

@@ -39,7 +39,6 @@ const LEFT_OUT: [&str; 7] = [
     "process_virtual_memory_bytes",
 ];
 
-/// Collects the expressions of all panels and variables.
 fn expressions(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => fields.iter().for_each(|(name, value)| match value {
@@ -69,7 +68,6 @@ fn sources() -> Vec<String> {
     found.iter().map(|file| fs::read_to_string(file).expect("a source file")).collect()
 }
 
-/// Returns the lower-case names in quotation marks.
 fn literals(source: &str) -> BTreeSet<&str> {
     let name = |text: &&str| text.chars().all(|sign| sign.is_ascii_lowercase() || sign == '_') && !text.is_empty();
     source.split('"').filter(name).collect()
@@ -102,7 +100,6 @@ fn identifiers(expression: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.starts_with(|sign: char| sign.is_ascii_alphabetic() || sign == '_'))
 }
 
-/// Returns the metric that a word of a query refers to.
 fn family(word: &str) -> &str {
     ["_bucket", "_count", "_sum"].iter().find_map(|suffix| word.strip_suffix(suffix)).unwrap_or(word)
 }

@@ -25,7 +25,6 @@ pub struct WorkerMetrics<G = IntGauge, H = Histogram, C = IntCounter> {
     pub panics: C,
 }
 
-/// Metrics of the work of all controllers.
 pub(super) type WorkerMetricVecs = WorkerMetrics<IntGaugeVec, HistogramVec, IntCounterVec>;
 
 impl WorkerMetricVecs {
@@ -78,7 +77,6 @@ pub struct WatchMetrics<G = IntGauge, C = IntCounter> {
     pub synced: G,
 }
 
-/// Metrics of the watches of all kinds.
 pub(super) type WatchMetricVecs = WatchMetrics<IntGaugeVec, IntCounterVec>;
 
 impl WatchMetricVecs {

@@ -69,8 +69,7 @@ impl Metrics {
         self.controller_registry().register(Box::new(collector))
     }
 
-    /// Removes everything that [`Metrics::register`] added, and the state behind it. Called when these controllers have
-    /// ended.
+    /// Removes everything that [`Metrics::register`] added, and the state behind it.
     pub fn remove_controllers(&self) {
         *self.controller_registry() = Registry::new();
     }
@@ -104,7 +103,6 @@ impl Metrics {
         TextEncoder::new().encode_to_string(&self.gather())
     }
 
-    /// Returns all metrics, sorted by name.
     fn gather(&self) -> Vec<MetricFamily> {
         let mut families = self.shared.registry.gather();
         // Clones the registry to release the lock: a collector may take a while, and a controller may register metrics
@@ -121,7 +119,7 @@ impl Metrics {
 }
 
 /// Registers the only `calico_migration_*` metric that upstream exposes from the start of the process, without any
-/// migration (KC-155). This program never migrates; scrapes may expect the metric.
+/// migration (KC-155).
 fn register_migration_duration(registry: &Registry) {
     let opts =
         HistogramOpts::new("calico_migration_duration_seconds", "Duration of a datastore migration, in seconds.");

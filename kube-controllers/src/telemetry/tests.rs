@@ -1,12 +1,9 @@
-//! The content of a scrape.
-
 use std::collections::BTreeSet;
 
 use procfs::process::Process;
 
 use super::*;
 
-/// Returns the names of the metric families in a scrape.
 fn families(text: &str) -> BTreeSet<String> {
     text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).map(str::to_owned).collect()
 }

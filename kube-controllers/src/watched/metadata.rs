@@ -1,5 +1,5 @@
 //! Projections that keep little more than an object's metadata: [`Namespace`], [`Node`], [`ServiceAccount`], and
-//! KubeVirt's [`WatchedVm`] and [`WatchedVmi`], whose existence decides if their addresses are in use.
+//! KubeVirt's [`WatchedVm`] and [`WatchedVmi`].
 
 use libcalico::api::ObjectKey;
 use serde::Deserialize;
@@ -70,7 +70,6 @@ struct NamespaceStatus {
     phase: String,
 }
 
-/// The metadata of a cluster-scoped object.
 #[derive(Deserialize)]
 struct GlobalMetadata {
     name: String,

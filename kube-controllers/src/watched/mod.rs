@@ -71,7 +71,6 @@ where
     }
 }
 
-/// The part of an object's JSON that identifies the object.
 #[derive(Deserialize)]
 struct StoredObject {
     metadata: StoredName,

@@ -1,5 +1,3 @@
-//! [`Pod`].
-
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +8,7 @@ use serde::Deserialize;
 use super::{Labels, Projection, ProjectionOptions, StringInterner};
 
 /// A pod, with its node, its addresses, and the fields that decide if it still needs the addresses. Upstream's
-/// projection drops `deletionTimestamp` and `status.reason` (KC-267). Strings that many pods share are stored once.
+/// projection drops `deletionTimestamp` and `status.reason` (KC-267).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
     /// Namespace and name.

@@ -1,5 +1,3 @@
-//! [`Cache`]: the objects that a watch delivered, by key.
-
 use std::collections::BTreeMap;
 
 use super::Event;

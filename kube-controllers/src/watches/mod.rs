@@ -28,7 +28,6 @@ pub enum Event<'a, T: Watched> {
     ListEnd,
 }
 
-/// An event handler of a watch.
 type EventHandler<T> = Box<dyn FnMut(&Event<'_, T>) + Send>;
 
 /// The event handlers of one kind of object. A watch without event handlers is not started.
@@ -46,7 +45,7 @@ impl<T: Watched> Subscribers<T> {
     /// Adds an event handler. Takes effect only before the watch starts.
     ///
     /// The handler is called on the task of the watch and delays all event handlers of the same kind, so it must not
-    /// wait or do I/O: store the needed data, add keys to queues, and return.
+    /// wait or do I/O.
     pub fn subscribe(&mut self, handler: impl FnMut(&Event<'_, T>) + Send + 'static) {
         self.handlers.push(Box::new(handler));
     }

@@ -1,5 +1,3 @@
-//! [`RunningWatches`]: the watches that have been started.
-
 use std::convert::Infallible;
 use std::pin::pin;
 use std::time::Duration;
@@ -14,7 +12,6 @@ use crate::status::{Component, Status};
 use crate::telemetry::{Metrics, WatchMetrics};
 use crate::watched::Watched;
 
-/// Interval at which the metrics of a watch are updated.
 const METRICS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The started watches.
@@ -46,8 +43,7 @@ impl RunningWatches {
     }
 
     /// Removes [`Component::Lists`] from `status` when each kind has been listed, except kinds whose list the role
-    /// forbids or that the API server does not serve. Until then, the probes name the kinds that have not been listed.
-    /// Never returns.
+    /// forbids or that the API server does not serve. Never returns.
     pub(crate) async fn await_lists(&self, status: &Status) -> Infallible {
         loop {
             let awaited = self.health.iter().filter(|health| health.stats().is_awaited()).map(|health| health.kind);

@@ -1,5 +1,3 @@
-//! [`Watches`]: the watches of the process, one for each kind of object.
-
 use std::marker::PhantomData;
 
 use datastore::kubernetes::{ApiSource, CollectionError, Decode};
@@ -20,8 +18,7 @@ use crate::watched::{
     WatchedVm, WatchedVmi, object_key,
 };
 
-/// Declares one watch per line. Watches of Kubernetes kinds deliver a projection; watches of Calico's kinds deliver
-/// whole objects.
+/// Declares one watch per line.
 macro_rules! watches {
     (
         kubernetes { $($(#[$native_doc:meta])* $native:ident: $projection:ty,)* }
@@ -99,7 +96,6 @@ watches! {
     }
 }
 
-/// Returns the source that a watch of the kind `T` reads.
 fn source<T: Projection>(context: &Context, options: ProjectionOptions) -> ApiSource<ProjectionDecoder<T>> {
     let projected = ProjectionDecoder { strings: StringInterner::default(), options, kind: PhantomData };
     ApiSource::new(context.kubernetes.clone(), projected)

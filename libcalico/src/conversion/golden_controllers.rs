@@ -16,7 +16,7 @@ use crate::validation::{admit_policy, validate_profile};
 
 const CONVERTED_PATHS: [&str; 2] = ["/networkpolicies/", "/profiles/"];
 
-/// Returns the path and the stored form of an object, with the placeholders that the recordings use for uid and time.
+/// Returns the path and the stored form, with the placeholders that the recordings use for uid and time.
 fn stored<S: Spec>(mut object: Object<S>) -> (String, Value) {
     object.metadata.uid = "<uid>".into();
     object.metadata.creation_timestamp = Some("<time>".into());
@@ -24,8 +24,6 @@ fn stored<S: Spec>(mut object: Object<S>) -> (String, Value) {
     (Object::<S>::path(&object.key()), value)
 }
 
-/// Returns the path and the stored form of the Calico object for a Kubernetes object; `None` for a kind that is not
-/// converted.
 fn converted_object(object: &Value) -> Option<(String, Value)> {
     let metadata = &object["metadata"];
     let (name, namespace) = (metadata["name"].as_str().unwrap(), metadata["namespace"].as_str().unwrap_or_default());

@@ -34,7 +34,7 @@ fn recordings() -> Vec<(String, Value)> {
     recordings
 }
 
-/// Returns each key under `prefix` once, with the first step after which it exists and its value after that step.
+/// Returns each key under `prefix` with the first step after which it exists and its value after that step.
 fn written_objects<'r>(recording: &'r Value, prefix: &str) -> Vec<(&'r Value, &'r str, &'r Value)> {
     let mut found: Vec<(&Value, &str, &Value)> = Vec::new();
     for step in recording["steps"].as_array().unwrap() {
@@ -61,8 +61,7 @@ fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Returns the identity of the workload of the call in `step`. A pod's data come from the pod that was created before
-/// the step.
+/// Returns the workload of the call. A pod's data come from the pod that was created before the step.
 fn workload(step: &Value) -> WorkloadIdentity {
     let network = text(step, "/stdin/name");
     let orchestrator = match step.pointer("/before/create_pod") {
@@ -83,7 +82,7 @@ fn workload(step: &Value) -> WorkloadIdentity {
     }
 }
 
-/// Returns the addresses in the step's result, which has two forms: a list, or one key per family before version 0.3.0.
+/// Returns the addresses in the result, which has one key per family before version 0.3.0.
 fn result_addresses(step: &Value) -> Vec<IpAddr> {
     let result = &step["stdout"];
     let listed = result["ips"].as_array().into_iter().flatten().map(|ip| text(ip, "/address"));
@@ -128,7 +127,6 @@ fn built_endpoints_match_upstreams_recordings() {
     }
 }
 
-/// Upstream wrote these objects, so its validation accepts them.
 #[test]
 fn recorded_objects_pass_validation() {
     for (scenario, recording) in recordings() {

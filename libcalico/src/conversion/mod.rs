@@ -1,7 +1,4 @@
 //! Builds Calico's objects from the data of a container runtime or of Kubernetes.
-//!
-//! `workload_endpoint` builds the endpoint of an attachment, which [`crate::workload`] identifies. The other modules
-//! convert namespaces, service accounts and network policies.
 
 #[cfg(test)]
 mod golden_controllers;

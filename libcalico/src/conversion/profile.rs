@@ -1,5 +1,4 @@
-//! The profiles of namespaces and service accounts, which pass their labels on to endpoints, and the profile that a
-//! network's endpoints get if the configuration has no policy type (CNI-140).
+//! The profiles of namespaces, service accounts and networks (CNI-140).
 
 use std::collections::BTreeMap;
 
@@ -10,11 +9,10 @@ pub const NAMESPACE_PROFILE_PREFIX: &str = "kns.";
 /// The prefix of the names of service account profiles.
 pub const SERVICE_ACCOUNT_PROFILE_PREFIX: &str = "ksa.";
 
-/// The label with the name of the namespace or service account. It replaces a label of the same key on the object.
+/// The label with the name of the namespace or service account, which replaces a label of the object.
 const NAME_LABEL: &str = "projectcalico.org/name";
 
-/// Returns the profile of a namespace. It passes the labels on, and allows all traffic of endpoints that no policy
-/// selects (KC-241).
+/// Returns the profile of a namespace. It allows all traffic of endpoints that no policy selects (KC-241).
 pub fn namespace_profile(name: &str, labels: &BTreeMap<String, String>) -> ProfileSpec {
     let (ingress, egress) = (vec![Rule::allow()], vec![Rule::allow()]);
     ProfileSpec { ingress, egress, labels_to_apply: inherited_labels("pcns.", name, labels), ..ProfileSpec::default() }
@@ -40,8 +38,7 @@ pub enum ProfileReach {
     Anyone,
 }
 
-/// Returns the profile named after `network`. It allows all egress, allows ingress from `reach`, and gives its
-/// endpoints an empty label with the key `network`.
+/// Returns the profile of a network, whose endpoints get an empty label with the key `network`.
 pub fn default_profile(network: &str, reach: ProfileReach) -> Profile {
     let selector = match reach {
         ProfileReach::SameNetwork => format!("has({network})"),

@@ -10,13 +10,12 @@ use crate::workload::{KUBERNETES, NAMESPACE_LABEL, ORCHESTRATOR_LABEL, Orchestra
 
 const SERVICE_ACCOUNT_LABEL: &str = "projectcalico.org/serviceaccount";
 
-/// The length from which a service account's name gets no label. A label's value may have 63 bytes, but upstream's
-/// limit is one byte less (DS-76).
+/// The length from which a service account's name gets no label, one byte less than the limit for labels, as in
+/// upstream (DS-76).
 const SERVICE_ACCOUNT_LABEL_LIMIT: usize = 63;
 
 impl WorkloadIdentity {
-    /// Builds the endpoint of a workload that has no endpoint yet. The caller sets `interfaceName` and `mac` when it
-    /// creates the interface.
+    /// Builds the endpoint of a workload that has none yet. The caller sets `interfaceName` and `mac`.
     pub fn create(&self, addresses: &[IpAddr]) -> Result<WorkloadEndpoint, ValidationError> {
         let mut endpoint = WorkloadEndpoint::new(self.identifiers().name()?, WorkloadEndpointSpec::default());
         endpoint.spec.endpoint = self.endpoint.clone();
@@ -32,8 +31,7 @@ impl WorkloadIdentity {
         Ok(endpoint)
     }
 
-    /// Updates the existing endpoint of a workload. The endpoint keeps its name, the names of its interfaces and all
-    /// fields that we do not model.
+    /// Updates the endpoint of a workload, which keeps the fields that we do not model.
     ///
     /// A pod's endpoint gets the new addresses and the current data of the pod (CNI-125). A plain container's endpoint
     /// gets the network's profile and Calico's two labels, and keeps its addresses (CNI-149).
@@ -76,8 +74,7 @@ fn describe_pod(endpoint: &mut WorkloadEndpoint, pod: &PodIdentity) {
     }
 }
 
-/// Returns the labels of a pod's endpoint: the labels of the pod, and Calico's own, which replace labels of the same
-/// key.
+/// Returns the labels of a pod's endpoint. Calico's labels replace labels of the pod.
 pub fn pod_labels(namespace: &str, labels: &BTreeMap<String, String>, account: &str) -> BTreeMap<String, String> {
     let mut labels = labels.clone();
     labels.insert(NAMESPACE_LABEL.into(), namespace.into());

@@ -6,7 +6,6 @@ use super::custom_resource::{CustomResource, Field};
 use crate::api::{ClusterInformationSpec, KubeControllersConfigurationSpec, KubeControllersConfigurationStatus};
 use crate::kubernetes::ApiGroup;
 
-/// Returns the definition of ClusterInformation.
 pub(super) fn cluster_information(group: ApiGroup) -> Value {
     let about = "Information about the whole cluster. The only object is named default.";
     CustomResource::new::<ClusterInformationSpec>(group, "ClusterInformation", "clusterinformations", about)
@@ -14,8 +13,6 @@ pub(super) fn cluster_information(group: ApiGroup) -> Value {
         .definition
 }
 
-/// Returns the definition of KubeControllersConfiguration. Its status contains, in `runningConfig`, the settings in
-/// effect, which have the same fields as `spec`.
 pub(super) fn kube_controllers(group: ApiGroup) -> Value {
     let (kind, plural) = ("KubeControllersConfiguration", "kubecontrollersconfigurations");
     let about = "Settings of kube-controllers. The only object is named default.";
@@ -27,8 +24,8 @@ pub(super) fn kube_controllers(group: ApiGroup) -> Value {
         .definition
 }
 
-/// Adds the constraints and defaults that the type of the settings cannot express. `spec` is the schema of the `spec`
-/// or of `runningConfig`.
+/// Adds what the type of the settings cannot express. `spec` is the schema of the `spec` or of `runningConfig`, which
+/// has the same fields.
 fn fields(spec: &mut Field<'_>) {
     spec.required(&["controllers"]);
     spec.at("healthChecks").default("Enabled");

@@ -1,5 +1,4 @@
-//! [`CustomResource`]: a kind in an API group, and its CustomResourceDefinition. [`Field`]: constraints of a field
-//! beyond its type. [`Conditions`]: a status that consists of conditions.
+//! [`CustomResource`]: a kind in an API group, and its CustomResourceDefinition.
 
 use schemars::JsonSchema;
 use serde_json::{Value, json};
@@ -11,13 +10,11 @@ use crate::kubernetes::ApiGroup;
 pub(super) struct CustomResource {
     group: ApiGroup,
     kind: &'static str,
-    /// The CustomResourceDefinition.
     pub(super) definition: Value,
 }
 
 impl CustomResource {
-    /// Creates the definition of a kind whose `spec` is `S`. `kubectl explain` shows `about`. Only v3 requires
-    /// `metadata` and `spec` (DS-54).
+    /// Creates the definition of a kind whose `spec` is `S`. Only v3 requires `metadata` and `spec` (DS-54).
     pub(super) fn new<S: JsonSchema>(group: ApiGroup, kind: &'static str, plural: &str, about: &str) -> Self {
         let (group_name, version) = group.api_version().split_once('/').unwrap_or_default();
         let mut spec = structural::<S>();
@@ -44,7 +41,7 @@ impl CustomResource {
             "spec": {
                 "group": group_name,
                 "names": { "kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": singular },
-                // Replaces the `true` that an installed definition from before structural schemas may have.
+                // An installed definition from before structural schemas may have `true`.
                 "preserveUnknownFields": false,
                 "scope": "Cluster",
                 "versions": [{ "name": version, "served": true, "storage": true, "schema": schema }],
@@ -53,7 +50,7 @@ impl CustomResource {
         CustomResource { group, kind, definition }
     }
 
-    /// Adds short names for kubectl in the group v3. Does nothing in the group v1, because upstream has none there.
+    /// Adds short names for kubectl in v3. Upstream has none in v1.
     pub(super) fn short_names(mut self, names: &[&str]) -> Self {
         if self.group == ApiGroup::V3 {
             self.definition["spec"]["names"]["shortNames"] = json!(names);
@@ -61,8 +58,7 @@ impl CustomResource {
         self
     }
 
-    /// Adds a column of `kubectl get` in the group v3. Does nothing in the group v1, because upstream has only
-    /// Kubernetes' default columns there.
+    /// Adds a column of `kubectl get` in v3. Upstream has none in v1.
     pub(super) fn column(mut self, name: &str, kind: &str, path: &str, about: &str) -> Self {
         if self.group == ApiGroup::V3 {
             let column = json!({ "name": name, "type": kind, "jsonPath": path, "description": about });
@@ -71,14 +67,12 @@ impl CustomResource {
         self
     }
 
-    /// Makes the kind namespaced.
     pub(super) fn namespaced(mut self) -> Self {
         self.definition["spec"]["scope"] = "Namespaced".into();
         self
     }
 
-    /// Adds a field that can be used in field selectors, in the group v3. Does nothing in the group v1, because
-    /// upstream has none there.
+    /// Adds a field for field selectors in v3. Upstream has none in v1.
     pub(super) fn selectable(mut self, path: &str) -> Self {
         if self.group == ApiGroup::V3 {
             push(&mut self.version()["selectableFields"], json!({ "jsonPath": path }));
@@ -98,8 +92,7 @@ impl CustomResource {
         self
     }
 
-    /// Adds a status subresource with the schema of `S`, which `kubectl explain` describes by `about`. `more` adds
-    /// constraints that the type cannot express.
+    /// Adds a status subresource with the schema of `S`. `more` adds constraints that the type cannot express.
     pub(super) fn status<S: JsonSchema>(mut self, about: &str, more: impl FnOnce(&mut Field<'_>)) -> Self {
         let mut status = structural::<S>();
         status["description"] = about.into();
@@ -109,7 +102,6 @@ impl CustomResource {
         self
     }
 
-    /// Adds a status with conditions.
     pub(super) fn conditions(self) -> Self {
         let about = format!("Status that controllers report for this {}.", self.kind);
         self.status::<Conditions>(&about, |status| {
@@ -121,7 +113,6 @@ impl CustomResource {
         &mut self.definition["spec"]["versions"][0]
     }
 
-    /// Returns the schema of a whole object.
     fn schema(&mut self) -> &mut Value {
         &mut self.version()["schema"]["openAPIV3Schema"]
     }
@@ -134,7 +125,7 @@ pub struct Conditions {
     pub conditions: Option<Vec<Condition>>,
 }
 
-/// The syntax of the type of a condition: a name, with or without a DNS name before it.
+/// The syntax of the type of a condition.
 const TYPE_PATTERN: &str = concat!(
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?",
     r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
@@ -174,10 +165,10 @@ impl<'s> Field<'s> {
         Field { schema }
     }
 
-    /// Returns the schema of the field `name` of this object.
+    /// Returns the schema of the field `name`.
     ///
     /// # Panics
-    /// If the type has no such field. Generating the definitions finds this mistake at once.
+    /// If the type has no such field.
     pub(super) fn at(&mut self, name: &str) -> Field<'_> {
         let field = self.schema["properties"].get_mut(name);
         Field::new(field.unwrap_or_else(|| panic!("the type has no field {name}")))
@@ -205,14 +196,12 @@ impl<'s> Field<'s> {
         self
     }
 
-    /// Sets any keyword.
     pub(super) fn set(&mut self, keyword: &str, value: impl serde::Serialize) -> &mut Self {
         self.schema[keyword] = json!(value);
         self
     }
 }
 
-/// Returns an entry of `x-kubernetes-validations`.
 fn rule(cel: &str, message: &str) -> Value {
     json!({ "rule": cel, "message": message, "reason": "FieldValueInvalid" })
 }

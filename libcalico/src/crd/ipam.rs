@@ -85,8 +85,7 @@ pub struct BlockAffinitySpec {
     pub deleted: bool,
 }
 
-/// Returns the definition of BlockAffinity. In v1 the mark for deletion is text, and neither the state nor the range is
-/// checked (DS-54).
+/// Returns the definition. In v1 the mark for deletion is text, and neither the state nor the range is checked (DS-54).
 pub(super) fn affinity(group: ApiGroup) -> Value {
     let about = "Assignment of a block of addresses to a node. Written by IPAM.";
     CustomResource::new::<BlockAffinitySpec>(group, "BlockAffinity", "blockaffinities", about)
@@ -117,7 +116,6 @@ pub struct IpamHandleSpec {
     pub deleted: Option<bool>,
 }
 
-/// Returns the definition of IPAMHandle.
 pub(super) fn handle(group: ApiGroup) -> Value {
     let about = "Number of addresses that one owner, such as a container, has in each block. Written by IPAM.";
     CustomResource::new::<IpamHandleSpec>(group, "IPAMHandle", "ipamhandles", about)
@@ -125,7 +123,7 @@ pub(super) fn handle(group: ApiGroup) -> Value {
         .definition
 }
 
-/// Returns the definition of IPAMConfig in v1, IPAMConfiguration in v3. Only v3 has defaults (DS-46).
+/// Returns the definition. The kind is IPAMConfig in v1. Only v3 has defaults (DS-46).
 pub(super) fn settings(group: ApiGroup) -> Value {
     let about = "Settings of IPAM. The only object is named default.";
     let (kind, plural) = match group {

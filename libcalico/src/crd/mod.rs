@@ -1,15 +1,11 @@
-//! The CustomResourceDefinitions of the kinds that [`definitions`] lists, in both API groups. FelixConfiguration,
-//! BGPConfiguration and BGPPeer have no definition here. `make generate` writes the definitions to `deploy/crds/v1` and
-//! `deploy/crds/v3`.
+//! The CustomResourceDefinitions of the kinds that [`definitions`] lists, in both API groups. `make generate` writes
+//! them to `deploy/crds`.
 //!
-//! Each schema is generated from a Rust type, in most cases from a type of [`crate::api`]. Blocks, affinities and
-//! handles are stored in another form than in etcd ([`crate::kubernetes`]), and policies have more fields than our
-//! programs use. `ipam` and `policy` contain types for these, of which only the schema is used.
+//! Each schema is generated from a Rust type, in most cases from a type of [`crate::api`]. `ipam` and `policy` contain
+//! types of which only the schema is used.
 //!
-//! The files `ipam`, `network`, `configuration` and `policy` add the constraints that a type cannot express: required
-//! fields, defaults of the API server, rules across fields, the columns of `kubectl get`. All of these are upstream's
-//! (DS-54, DS-55), so that the objects of both programs are accepted and keep all their fields; the descriptions are
-//! ours. The module `structural` converts a type's schema to the form that the API server requires. Read
+//! The files `ipam`, `network`, `configuration` and `policy` add the constraints that a type cannot express. These are
+//! upstream's (DS-54, DS-55), so that the objects of both programs are accepted and keep all their fields. Read
 //! `custom_resource` first.
 
 mod configuration;
@@ -28,7 +24,6 @@ use crate::kubernetes::ApiGroup;
 pub use custom_resource::{Condition, Conditions};
 pub use ipam::{AllocationAttribute, BlockAffinitySpec, IpamBlockSpec, IpamHandleSpec};
 
-/// The first line of each file.
 const HEADER: &str = "# Made by `make generate` from libcalico/src/crd; do not edit.\n";
 
 /// Returns the definitions of a group, ordered by plural.
@@ -52,8 +47,7 @@ pub fn definitions(group: ApiGroup) -> Vec<Value> {
     .into()
 }
 
-/// The file that lists a folder's files for kustomize. It has no extension, because `kubectl apply -f` applies every
-/// `.yaml`.
+/// The list of a folder's files for kustomize. It has no extension, because `kubectl apply -f` applies every `.yaml`.
 const KUSTOMIZATION: &str = "Kustomization";
 
 /// Returns the paths below `deploy/crds` and the content of the files.

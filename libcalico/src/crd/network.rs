@@ -6,7 +6,6 @@ use super::custom_resource::{CustomResource, Field};
 use crate::api::{HostEndpointSpec, IpPoolSpec, IpReservationSpec};
 use crate::kubernetes::ApiGroup;
 
-/// Returns the definition of IPPool, with the rules across its fields.
 pub(super) fn pool(group: ApiGroup) -> Value {
     let condition = ".status.conditions[?(@.type=='Allocatable')].status";
     CustomResource::new::<IpPoolSpec>(group, "IPPool", "ippools", "A range from which addresses are assigned.")
@@ -31,8 +30,7 @@ pub(super) fn pool(group: ApiGroup) -> Value {
         .definition
 }
 
-/// Adds the rules for `cidr`. The API server evaluates them only for a value of the right format, so they do not handle
-/// invalid CIDRs.
+/// Adds the rules for `cidr`, which the API server evaluates only for a valid CIDR.
 fn range(cidr: &mut Field<'_>) {
     let overlaps = |other: &str| format!("cidr(self).containsCIDR('{other}') || cidr('{other}').containsCIDR(self)");
     cidr.rule("self == oldSelf", "cidr must not change")
@@ -84,8 +82,7 @@ fn load_balancer(spec: &mut Field<'_>) {
     rule("(has(self.nodeSelector) && self.nodeSelector == 'all()')", "a pool for LoadBalancer must be for all() nodes");
 }
 
-/// Returns the definition of IPReservation. Its entries must be CIDRs, although readers also accept single addresses
-/// (DS-96).
+/// Returns the definition. Its entries must be CIDRs, although readers also accept single addresses (DS-96).
 pub(super) fn reservation(group: ApiGroup) -> Value {
     let about = "Ranges from which no address is assigned automatically. Addresses in use stay in use.";
     CustomResource::new::<IpReservationSpec>(group, "IPReservation", "ipreservations", about)
@@ -95,7 +92,6 @@ pub(super) fn reservation(group: ApiGroup) -> Value {
         .definition
 }
 
-/// Returns the definition of HostEndpoint, with its required fields and its lists without duplicates.
 pub(super) fn host_endpoint(group: ApiGroup) -> Value {
     let about = "An interface of a host, which policies may select.";
     CustomResource::new::<HostEndpointSpec>(group, "HostEndpoint", "hostendpoints", about)

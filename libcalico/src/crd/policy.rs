@@ -1,5 +1,5 @@
-//! Calico's four kinds of policies, and their tiers. A rule has more fields than our programs use. All of them are
-//! listed here, because the API server would otherwise drop them.
+//! Calico's four kinds of policies, and their tiers. The types have all fields of upstream's, because the API server
+//! would drop any other.
 
 #![allow(dead_code, reason = "only the schemas of the types are used")]
 
@@ -227,24 +227,20 @@ impl JsonSchema for NumberOrText {
     }
 }
 
-/// Returns the definition of NetworkPolicy.
 pub(super) fn in_namespace(group: ApiGroup) -> Value {
     of::<InNamespace, PolicyFields>(group, "Rules for traffic to and from the endpoints of a namespace.")
 }
 
-/// Returns the definition of GlobalNetworkPolicy.
 pub(super) fn global(group: ApiGroup) -> Value {
     let about = "Rules for traffic to and from host endpoints and the endpoints of all namespaces.";
     of::<Global, GlobalFields>(group, about)
 }
 
-/// Returns the definition of StagedNetworkPolicy.
 pub(super) fn staged_in_namespace(group: ApiGroup) -> Value {
     let about = "A preview of a NetworkPolicy: the effect of the policy is reported, but not enforced.";
     of::<StagedInNamespace, StagedFields<PolicyFields>>(group, about)
 }
 
-/// Returns the definition of StagedGlobalNetworkPolicy.
 pub(super) fn staged_global(group: ApiGroup) -> Value {
     let about = "A preview of a GlobalNetworkPolicy: the effect of the policy is reported, but not enforced.";
     of::<StagedGlobal, StagedFields<GlobalFields>>(group, about)
@@ -263,7 +259,7 @@ fn of<K: PolicyKind, S: JsonSchema>(group: ApiGroup, about: &'static str) -> Val
 const BUILT_IN_TIERS: [(&str, &str, u32); 3] =
     [("default", "Deny", 1_000_000), ("kube-admin", "Pass", 1_000), ("kube-baseline", "Pass", 10_000_000)];
 
-/// Returns the definition of Tier. The three built-in tiers must keep their order and default action (DS-97).
+/// Returns the definition of Tier. The built-in tiers must keep their order and default action (DS-97).
 pub(super) fn tier(group: ApiGroup) -> Value {
     let about = "A group of network policies that are evaluated together.";
     let mut tier = CustomResource::new::<TierSpec>(group, "Tier", "tiers", about)

@@ -17,7 +17,6 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
 
-/// Returns the structural schema of `T`.
 pub(super) fn structural<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| {
         settings.inline_subschemas = true;
@@ -28,7 +27,7 @@ pub(super) fn structural<T: JsonSchema>() -> Value {
     schema
 }
 
-/// Converts a schema and all schemas in it. Returns true if the schema itself allowed null before the conversion.
+/// Converts a schema and all schemas in it. Returns true if the schema allowed null.
 fn convert(schema: &mut Value) -> bool {
     let Some(schema) = schema.as_object_mut() else { return false };
     let mut is_nullable = remove_null_branch(schema);
@@ -57,8 +56,7 @@ fn convert(schema: &mut Value) -> bool {
     is_nullable
 }
 
-/// Replaces an `anyOf` of one schema and null by that schema, and keeps the description of the field. Returns true if
-/// there was a null. Does nothing and returns false for any other schema.
+/// Replaces an `anyOf` of one schema and null by that schema. Returns true if there was a null.
 fn remove_null_branch(schema: &mut Map<String, Value>) -> bool {
     let Some(branches) = schema.get("anyOf").and_then(Value::as_array) else { return false };
     let is_null = |branch: &&Value| branch["type"] == "null";
@@ -72,8 +70,7 @@ fn remove_null_branch(schema: &mut Map<String, Value>) -> bool {
     is_nullable
 }
 
-/// Replaces a list of one type and null by that type, and removes null from the values of an enum. Returns true if null
-/// was in the list. Does nothing and returns false for any other schema.
+/// Removes null from a list of one type and null, and from the values of an enum. Returns true if null was in the list.
 fn remove_null_type(schema: &mut Map<String, Value>) -> bool {
     let Some(Value::Array(types)) = schema.get("type") else { return false };
     let is_nullable = types.iter().any(|one| one == "null");
@@ -85,8 +82,7 @@ fn remove_null_type(schema: &mut Map<String, Value>) -> bool {
     is_nullable
 }
 
-/// Converts the `oneOf` of an enum's variants, each a `const` with a description, to one `enum` whose description
-/// contains the descriptions of the variants. Does nothing if a variant is not a `const`.
+/// Converts the `oneOf` of an enum's variants to one `enum`, whose description contains those of the variants.
 fn variants_as_enum(schema: &mut Map<String, Value>) {
     let Some(Value::Array(variants)) = schema.get("oneOf") else { return };
     let values: Vec<_> = variants.iter().filter_map(|variant| variant.get("const").cloned()).collect();
@@ -110,7 +106,6 @@ fn is_integer_width(format: &str) -> bool {
     width.is_some_and(|width| width.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Returns the description on one line, without citations of compatibility facts.
 fn without_citations(description: &str) -> String {
     let mut text = description.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut from = 0;
@@ -126,7 +121,6 @@ fn without_citations(description: &str) -> String {
     text
 }
 
-/// Returns true for a citation such as `DS-42` or `IPAM-101`.
 fn is_citation(text: &str) -> bool {
     let Some((chapter, number)) = text.split_once('-') else { return false };
     let consists_of = |part: &str, is_valid: fn(&u8) -> bool| !part.is_empty() && part.bytes().all(|b| is_valid(&b));

@@ -17,8 +17,7 @@ const ALL_INTERFACES: &str = "*";
 pub struct DesiredEndpoints {
     /// The endpoints.
     pub endpoints: Vec<HostEndpoint>,
-    /// True if part of the configuration could not be read or applied. No endpoint of the node may be deleted then,
-    /// because that part may require the endpoint.
+    /// True if no endpoint of the node may be deleted, because part of the configuration could not be read or applied.
     pub keep: bool,
     /// The templates that cannot be applied.
     pub problems: Vec<TemplateProblem>,
@@ -34,7 +33,6 @@ pub struct TemplateProblem {
     pub reason: String,
 }
 
-/// The invalid field of a template, with the reason.
 #[derive(Debug, thiserror::Error)]
 enum InvalidTemplateField {
     #[error("nodeSelector: {0}")]
@@ -45,8 +43,7 @@ enum InvalidTemplateField {
     InterfacePattern(String),
 }
 
-/// Returns the endpoints that `node` should have. `is_match` returns true if an interface pattern matches the name of
-/// an interface, or an error for an invalid pattern.
+/// Returns the endpoints that `node` should have. `is_match` gets an interface pattern and the name of an interface.
 pub fn desired<E: fmt::Display>(
     node: &HostNode,
     wanted: &AutoHostEndpoints,
@@ -102,7 +99,6 @@ fn template_endpoints<E: fmt::Display>(
     Ok(endpoints)
 }
 
-/// Returns the node's addresses in any of the ranges.
 fn addresses_in(node: &HostNode, ranges: &[String]) -> Result<Vec<IpAddr>, CidrParseError> {
     let parsed: Vec<Cidr> = ranges.iter().map(|range| range.parse()).collect::<Result<_, _>>()?;
     Ok(node.addresses.iter().filter(|ip| parsed.iter().any(|range| range.contains(**ip))).copied().collect())
@@ -133,8 +129,7 @@ fn endpoint(
     endpoint
 }
 
-/// Returns true if `found` must be updated to `wanted`. Profiles and ports are not compared, so manual changes to them
-/// remain (KC-488).
+/// Returns true if `found` must be updated to `wanted`. Manual changes of profiles and ports remain (KC-488).
 pub fn differs(found: &HostEndpoint, wanted: &HostEndpoint) -> bool {
     let (old, new) = (&found.metadata, &wanted.metadata);
     let metadata_differs = (&old.labels, &old.annotations) != (&new.labels, &new.annotations);

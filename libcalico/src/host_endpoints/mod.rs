@@ -1,6 +1,6 @@
 //! Computes the HostEndpoints that kube-controllers creates for a node, from the node and the settings.
 //!
-//! Only the label [`CREATED_BY`] distinguishes these endpoints from the ones that people create. Start with `desired`.
+//! The label [`CREATED_BY`] distinguishes them from the ones that people create. Start with `desired`.
 
 mod desired;
 #[cfg(test)]
@@ -29,17 +29,16 @@ pub fn is_ours(endpoint: &HostEndpoint) -> bool {
     endpoint.metadata.labels.get(CREATED_BY.0).is_some_and(|creator| creator == CREATED_BY.1)
 }
 
-/// The settings of the HostEndpoints that kube-controllers creates for nodes. By default it creates none.
+/// The settings of the HostEndpoints that kube-controllers creates for nodes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AutoHostEndpoints {
     /// True if nodes get any endpoints (`autoCreate`).
     pub enabled: bool,
-    /// True if each node gets an endpoint for all its interfaces, provided that `enabled` is true
-    /// (`createDefaultHostEndpoint`).
+    /// True if each node gets an endpoint for all its interfaces (`createDefaultHostEndpoint`).
     pub default_endpoint: bool,
     /// The templates of further endpoints.
     pub templates: Vec<HostEndpointTemplate>,
-    /// True if part of the configuration could not be read. No endpoint is deleted then.
+    /// True if no endpoint may be deleted, because part of the configuration could not be read.
     pub keep: bool,
 }
 
@@ -47,14 +46,13 @@ pub struct AutoHostEndpoints {
 const MAX_NAME: usize = 253;
 const SUFFIX: &str = "auto-hep";
 
-/// Returns `NODE-auto-hep`, with the names of the template and the interface, if any, before the suffix. A name that is
-/// longer than 253 bytes, or that Kubernetes rejects, such as one with the interface `Eth_0`, becomes `HASH-auto-hep`
-/// with a hash of the name (KC-485, KC-489).
+/// Returns `NODE-auto-hep`, with the names of the template and the interface before the suffix. A name that is too long
+/// or invalid in Kubernetes is replaced by a hash (KC-485, KC-489).
 pub fn auto_host_endpoint_name(node: &str, template: Option<&str>, interface: Option<&str>) -> String {
     let parts = [Some(node), template, interface, Some(SUFFIX)];
     let name = parts.into_iter().flatten().collect::<Vec<_>>().join("-");
     let is_valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
-    // The first and the last character need no check: the name begins with the node's name and ends with the suffix.
+    // The first and the last character are those of the node's name and of the suffix.
     if name.len() <= MAX_NAME && name.bytes().all(is_valid) {
         return name;
     }
@@ -70,8 +68,7 @@ pub struct HostNode {
     pub name: String,
     /// The node's labels.
     pub labels: BTreeMap<String, String>,
-    /// The addresses of the node, its tunnels and its interfaces, except external ones: without duplicates, in
-    /// upstream's order (KC-486).
+    /// The addresses of the node, its tunnels and its interfaces, in upstream's order (KC-486).
     pub addresses: Vec<IpAddr>,
     /// The node's interfaces.
     pub interfaces: Vec<NodeInterface>,
@@ -87,13 +84,13 @@ pub struct NodeInterface {
 }
 
 impl HostNode {
-    /// Extracts the data from a node. Texts that are not addresses, and interfaces without a name, are skipped.
+    /// Extracts the data from a node; skips invalid addresses, and interfaces without a name.
     pub fn of(node: &Node) -> Self {
         let interfaces: Vec<NodeInterface> = node.spec.interfaces.iter().filter_map(interface).collect();
         let mut addresses = Vec::new();
         let of_interfaces = interfaces.iter().flat_map(|interface| interface.addresses.iter().copied());
         for ip in address_texts(node).filter_map(address).chain(of_interfaces) {
-            // Upstream keeps duplicates among the addresses of tunnels; the API server then rejects the endpoint.
+            // Upstream keeps duplicates; the API server then rejects the endpoint.
             if !addresses.contains(&ip) {
                 addresses.push(ip);
             }
@@ -102,7 +99,7 @@ impl HostNode {
     }
 }
 
-/// Returns the texts of the node's BGP, tunnel and internal addresses. A text may be empty or not an address.
+/// Returns the texts of the node's addresses, which may be empty or invalid.
 fn address_texts(node: &Node) -> impl Iterator<Item = &str> {
     let spec = &node.spec;
     let bgp = spec.bgp.iter().flat_map(|bgp| [&bgp.ipv4_address, &bgp.ipv6_address, &bgp.ipv4_ipip_tunnel_addr]);
@@ -118,8 +115,7 @@ fn interface(value: &Value) -> Option<NodeInterface> {
     Some(NodeInterface { name, addresses: listed.filter_map(|text| address(text.as_str()?)).collect() })
 }
 
-/// Parses an address with or without a prefix length; `None` for any other text. An IPv6 address that maps an IPv4
-/// address becomes the IPv4 address.
+/// Parses an address with or without a prefix length.
 fn address(text: &str) -> Option<IpAddr> {
     let address = Cidr::parse_with_address(text).map(|(_, address)| address).ok();
     address.or_else(|| text.parse().ok()).map(|address: IpAddr| address.to_canonical())

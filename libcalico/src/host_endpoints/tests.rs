@@ -13,7 +13,6 @@ fn node(labels: Value, spec: Value) -> HostNode {
     HostNode::of(&node)
 }
 
-/// A node with two interfaces and an entry that is not an address.
 fn plain() -> HostNode {
     node(
         json!({"rack": "r1"}),
@@ -33,8 +32,7 @@ fn templates(templates: Value) -> AutoHostEndpoints {
     AutoHostEndpoints { enabled: true, templates, ..AutoHostEndpoints::default() }
 }
 
-/// Stands for a regular expression: returns true if the name contains one of the texts between `|`, and an error for
-/// the pattern `(`.
+/// Stands for a regular expression.
 fn is_match(pattern: &str, interface: &str) -> Result<bool, String> {
     match pattern {
         "(" => Err("unclosed group".into()),
@@ -42,7 +40,6 @@ fn is_match(pattern: &str, interface: &str) -> Result<bool, String> {
     }
 }
 
-/// Returns the name, the interface and the addresses of each endpoint.
 fn made(node: &HostNode, wanted: &AutoHostEndpoints) -> Vec<(String, String, Vec<String>)> {
     let endpoints = desired(node, wanted, is_match).endpoints.into_iter();
     endpoints.map(|e| (e.metadata.name, e.spec.interface_name, e.spec.expected_ips)).collect()

@@ -1,4 +1,4 @@
-//! [`BlockAffinity`]: the assignment of a block to a node.
+//! [`BlockAffinity`]: the assignment of a block to an owner.
 
 use std::fmt;
 
@@ -18,19 +18,17 @@ pub enum AffinityOwner {
     Virtual(String),
 }
 
-/// The name of the virtual owner of the blocks for Services. Requests for addresses of Services also name it as the
-/// node (KC-500).
+/// The name of the virtual owner of the blocks for Services, also used as the node of their addresses (KC-500).
 pub const LOAD_BALANCER_HOST: &str = "load-balancer";
 
 impl AffinityOwner {
-    /// Parses a block's `affinity` field. Returns `None` for a text that does not begin with `host:` or `virtual:`, as
-    /// in upstream.
+    /// Parses a block's `affinity` field; `None` for an unknown prefix.
     pub fn parse(affinity: &str) -> Option<Self> {
         let (kind, name) = affinity.split_once(':')?;
         Self::of_kind(kind, name)
     }
 
-    /// Returns the owner with this kind, `host` or `virtual`, and this name. Returns `None` for another kind.
+    /// Returns the owner with this kind, `host` or `virtual`, and this name.
     pub(crate) fn of_kind(kind: &str, name: &str) -> Option<Self> {
         match kind {
             "host" => Some(AffinityOwner::Host(name.to_owned())),
@@ -73,8 +71,7 @@ pub enum AffinityState {
     /// The owner is about to give the block up.
     #[serde(rename = "pendingDeletion")]
     PendingDeletion,
-    /// The state of an affinity that is stored without a state, as old Calico versions did. The allocator treats it as
-    /// confirmed (IPAM-68).
+    /// Stored without a state, as by old Calico versions. The allocator treats it as confirmed (IPAM-68).
     #[default]
     #[serde(rename = "")]
     Unset,
@@ -86,8 +83,7 @@ pub struct BlockAffinity {
     /// The progress of claiming the block or giving it up.
     #[serde(default)]
     pub state: AffinityState,
-    /// True if the affinity is marked for deletion. Upstream sets the mark in the Kubernetes datastore before it
-    /// deletes an object (DS-72).
+    /// True if the affinity is marked for deletion, as upstream does in Kubernetes before the deletion (DS-72).
     #[serde(default)]
     pub deleted: bool,
     /// Fields that this version does not model.
@@ -110,17 +106,15 @@ impl fmt::Display for AffinityKey {
     }
 }
 
-/// The affinities to list. With neither an owner nor `without_labels`, these are the affinities of all hosts, but none
-/// of virtual owners, as in upstream (IPAM-80).
+/// The affinities to list; by default those of all hosts, but of no virtual owner, as in upstream (IPAM-80).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AffinitySelect {
     /// The owner whose affinities are listed.
     pub owner: Option<AffinityOwner>,
-    /// The address family to list; `None` for both. Used only with an owner and without `without_labels`.
+    /// The address family to list, if an owner is given; `None` for both.
     pub version: Option<IpVersion>,
-    /// Whether to list the affinities without labels, of all owners, instead of those of `owner`. Old Calico versions
-    /// wrote affinities without labels to Kubernetes. A list by owner selects by label and misses them (DS-70). Other
-    /// datastores have no such objects.
+    /// Whether to list only the affinities without labels, which old Calico versions wrote to Kubernetes. A list by
+    /// owner misses them (DS-70).
     pub without_labels: bool,
 }
 
@@ -136,8 +130,8 @@ impl AffinitySelect {
     }
 }
 
-/// The path prefix that selects the affinities without labels. It is not a path of stored objects; only the Kubernetes
-/// datastore translates it.
+/// The path prefix that selects the affinities without labels. No object has such a path; the Kubernetes datastore
+/// translates it.
 pub(crate) const WITHOUT_LABELS: &str = "/calico/ipam/v2/unlabelled/";
 
 /// The beginning of the paths of all affinities.

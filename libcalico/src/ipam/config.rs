@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::api::Unknown;
 use crate::store::Kind;
 
-/// Cluster-wide allocator settings. If no object is stored, [`IpamConfig::absent`] applies. In a stored object, a
-/// missing field is false or zero, so `{}` differs from no object (IPAM-77).
+/// Cluster-wide allocator settings. If no object is stored, [`IpamConfig::absent`] applies, which differs from `{}`
+/// (IPAM-77).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IpamConfig {
@@ -16,15 +16,13 @@ pub struct IpamConfig {
     /// Whether to claim blocks for nodes automatically.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub auto_allocate_blocks: bool,
-    /// The maximum number of blocks per node in the pools of one request; 0 selects the built-in limit of 20
-    /// (IPAM-103).
+    /// The maximum number of blocks per node in the pools of one request; 0 selects 20 (IPAM-103).
     #[serde(rename = "maxBlocksPerHost", skip_serializing_if = "crate::api::is_zero")]
     pub max_blocks_per_host: i64,
-    /// `Enabled` if a VMI keeps its addresses when its pod is replaced, otherwise `Disabled`. `None` counts as
-    /// `Enabled`.
+    /// `Enabled` or `None` if a VMI keeps its addresses when its pod is replaced, otherwise `Disabled`.
     #[serde(rename = "kubeVirtVMAddressPersistence", skip_serializing_if = "Option::is_none")]
     pub kube_virt_vm_address_persistence: Option<String>,
-    /// The time in seconds for which a released address cools down; 0 frees the address at once.
+    /// The time in seconds for which a released address cools down.
     #[serde(rename = "ipCooldownSeconds", skip_serializing_if = "crate::api::is_zero")]
     pub ip_cooldown_seconds: i64,
     /// Fields that this version does not model.

@@ -1,5 +1,5 @@
-//! Replays recorded calls of upstream's plugin (`tests/golden/etcd`). The blocks and handles before a step, changed by
-//! the step's operation, must equal the blocks and handles after the step.
+//! Replays recorded calls of upstream's plugin (`tests/golden/etcd`): our changes of blocks and handles must equal
+//! upstream's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -34,8 +34,7 @@ struct After {
     store: Store,
 }
 
-/// Returns the number for a mark `<seqN+k>`, which replaces a sequence number in the recordings. The numbers of two
-/// families N are far apart, so a number of one family never equals a number of another.
+/// Returns a number for a mark `<seqN+k>`, which replaces a sequence number in the recordings.
 fn sequence_of_mark(mark: &str) -> Option<u64> {
     let inner = mark.strip_prefix("<seq")?.strip_suffix('>')?;
     let at = inner.find(['+', '-'])?;
@@ -75,7 +74,6 @@ fn handles(store: &Store) -> BTreeMap<HandleId, Handle> {
     decode_all::<Handle>(store).into_iter().collect()
 }
 
-/// A recorded CNI call.
 struct Call {
     owner: AffinityOwner,
     handle: HandleId,
@@ -115,8 +113,7 @@ impl Call {
         let mut block = before.cloned().unwrap_or_else(|| {
             let mut block = Block::new(cidr, &self.owner, Self::now()).unwrap();
             block.affinity_claim_time = Some("<time>".into());
-            // The recording has a mark instead of the clock. The clock is the number after the call minus the writes
-            // of the call.
+            // The recording has a mark instead of the clock.
             let writes = 1 + u64::from(self.has_failed);
             block.sequence_number = after.sequence_number - writes;
             block
@@ -146,7 +143,6 @@ impl Call {
     }
 }
 
-/// Returns the block that this call has to claim, according to the walk.
 fn expected_claim(call: &Call, store: &Store, version: IpVersion) -> UsableBlock {
     let pools: Vec<IpPool> = decode_all::<IpPool>(store).into_iter().map(|(_, pool)| pool).collect();
     let request = PoolRequest {
@@ -166,7 +162,7 @@ fn expected_claim(call: &Call, store: &Store, version: IpVersion) -> UsableBlock
     usable_block(&choice.chosen, &room, &ranges, &none, &call.owner, Call::now())
 }
 
-/// Checks a step. Returns the numbers of blocks that the step changed and claimed.
+/// Returns the numbers of blocks that the step changed and claimed.
 fn replay(name: &str, before: &Store, step: &Step) -> (usize, usize) {
     let (blocks_before, blocks_after) = (blocks(before), blocks(&step.after.store));
     let (mut handles_now, handles_after) = (handles(before), handles(&step.after.store));
@@ -221,6 +217,6 @@ fn every_recorded_step_reproduces_upstreams_blocks_and_handles() {
             before = &step.after.store;
         }
     }
-    // The recordings contain these numbers of changed and of claimed blocks. A replay that skips steps must not pass.
+    // A replay that skips steps must not pass.
     assert_eq!((changes, claims), (65, 16));
 }

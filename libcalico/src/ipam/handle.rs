@@ -16,11 +16,10 @@ use crate::store::Kind;
 /// The stored handle.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Handle {
-    /// The number of addresses per block; an upper bound of the handle's allocations in the block.
+    /// An upper bound of the handle's allocations per block.
     #[serde(default, deserialize_with = "null_as_empty", serialize_with = "in_textual_order")]
     pub block: BTreeMap<Cidr, i64>,
-    /// True if the handle is marked for deletion. Upstream sets the mark in the Kubernetes datastore before it deletes
-    /// an object (DS-72).
+    /// True if the handle is marked for deletion, as upstream does in Kubernetes before the deletion (DS-72).
     #[serde(default)]
     pub deleted: bool,
     /// Fields that this version does not model.
@@ -72,8 +71,7 @@ impl Handle {
         *count = count.saturating_add(signed(n));
     }
 
-    /// Checks that `n` more addresses of `version` stay within `limit`, which applies per family. A limit of 0 is no
-    /// limit.
+    /// Checks that `n` more addresses of `version` stay within `limit`; 0 is no limit.
     pub fn check_limit(&self, id: &HandleId, version: IpVersion, n: usize, limit: usize) -> Result<(), HandleError> {
         let held = self.total(version);
         if limit != 0 && held.saturating_add(signed(n)) > signed(limit) {
@@ -82,8 +80,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Subtracts `n` addresses of `block`, and removes the block's entry when the count reaches 0. On error, the
-    /// handle is unchanged.
+    /// Subtracts `n` addresses of `block`. On error, the handle is unchanged.
     pub fn decrement(&mut self, id: &HandleId, block: Cidr, n: usize) -> Result<(), HandleError> {
         let Some(count) = self.block.get_mut(&block) else {
             return Err(HandleError::NotLinked { handle: id.clone(), block, by: n });
@@ -99,7 +96,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Returns true if no block is left, so the handle has to be deleted.
+    /// Returns true if the handle has to be deleted, because no block is left.
     pub fn is_empty(&self) -> bool {
         self.block.is_empty()
     }
@@ -111,7 +108,6 @@ impl Handle {
     }
 }
 
-/// Serializes a map in the order of its keys' text, as upstream does.
 fn in_textual_order<S: Serializer>(block: &BTreeMap<Cidr, i64>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(block.iter().map(|(cidr, count)| (cidr.to_string(), count)).collect::<BTreeMap<_, _>>())
 }
@@ -120,13 +116,12 @@ fn signed(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// The ID of a handle. For a container it is `<network>.<container ID>`.
+/// The ID of a handle.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HandleId(String);
 
 impl HandleId {
-    /// Creates an ID from the text before the first carriage return. An old migration stored IDs with carriage returns
-    /// at the end (IPAM-58).
+    /// Creates an ID from the text before the first carriage return, because an old migration appended some (IPAM-58).
     pub fn new(id: impl AsRef<str>) -> Self {
         HandleId(Self::cut(id.as_ref()).to_owned())
     }
@@ -140,9 +135,8 @@ impl HandleId {
         HandleId::new(format!("{network}.{container_id}"))
     }
 
-    /// Returns the handle of a VMI on a network, which outlives the pods of the VMI (IPAM-24). An empty `network`
-    /// counts as `k8s-pod-network`. If the ID would exceed 128 characters, it contains a hash in place of the names.
-    /// Upstream's program panics on most such names (IPAM-25).
+    /// Returns the handle of a VMI on a network, which outlives the pods of the VMI (IPAM-24). A long ID contains a
+    /// hash in place of the names; upstream panics on most such names (IPAM-25).
     pub fn for_vmi(network: &str, namespace: &str, instance: &str) -> Self {
         let network = if network.is_empty() { "k8s-pod-network" } else { network };
         let names = format!("{namespace}.{instance}");
@@ -151,7 +145,7 @@ impl HandleId {
         HandleId(if id.len() > MAX_ID_LENGTH { hashed() } else { id })
     }
 
-    /// Returns true if this is the handle of the container on any network. No handle matches an empty container ID.
+    /// Returns true if this is the handle of the container on any network.
     pub fn is_of_container(&self, container_id: &str) -> bool {
         let network = self.0.strip_suffix(container_id).filter(|_| !container_id.is_empty());
         network.is_some_and(|network| network.ends_with('.'))
@@ -168,7 +162,7 @@ impl HandleId {
     }
 }
 
-/// Returns the handle of a Service. It depends on the uid, so a recreated Service gets another handle (KC-502).
+/// Returns the handle of a Service, which a recreated Service does not get again (KC-502).
 pub fn load_balancer_handle(namespace: &str, name: &str, uid: &str) -> HandleId {
     let mut hash = BASE64URL_NOPAD.encode(&Sha256::digest(format!("{name}-{namespace}-{uid}").to_lowercase()));
     hash.retain(|c| !matches!(c, '-' | '_' | '.'));

@@ -15,17 +15,9 @@
 //! * To give a block up, write the affinity as pendingDeletion, delete the block or clear its affinity, delete the
 //!   affinity.
 //!
-//! Read [`Block`] and [`Handle`] first: the operations on one object. The following items come in the order of an
-//! allocation:
-//!
-//! * [`choose_pools`] selects the pools that serve a request.
-//! * [`BlockSummary`] is the part of a block that a search for room reads, and [`Room`] its result. Addresses in
-//!   [`Reservations`] do not count as room.
-//! * [`usable_block`] selects the next block to claim or use, and [`borrow_order`] the blocks to borrow from. Both
-//!   follow the order of [`BlockWalk`].
-//!
-//! [`utilization()`] counts the addresses in use, [`assess()`] decides whether an address is in use, and [`audit()`]
-//! reports contradictions. `gc` selects the addresses, handles, blocks and affinities to release.
+//! Read [`Block`] and [`Handle`] first: the operations on one object. [`choose_pools`], [`usable_block`] and
+//! [`borrow_order`] follow in the order of an allocation. [`assess()`] decides whether an address is in use,
+//! [`audit()`] reports contradictions, and `gc` selects what to release.
 
 mod affinity;
 mod audit;

@@ -1,7 +1,7 @@
 //! [`PodState`]: a pod's node, addresses and end, for garbage collection and `calico-ipam check`.
 //!
-//! Kubelet writes a pod's status. Any user who may create the pod can change its annotations at any time. An
-//! annotation can therefore keep an address, but never frees one that the status reports.
+//! Any user who may create a pod can change its annotations at any time. An annotation can therefore keep an address,
+//! but never frees one that the status reports.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,8 +11,8 @@ use super::{AddressInPod, EndedPod};
 use crate::kubernetes::{Pod, PodAddresses};
 use crate::net::Cidr;
 
-/// The annotation in which Multus stores the addresses of all interfaces of a pod. Upstream also counts these
-/// addresses as the pod's (IPAM-194).
+/// The annotation in which Multus stores the addresses of all interfaces of a pod. They count as the pod's, as in
+/// upstream (IPAM-194).
 pub const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
 /// A pod's node, addresses and end.
@@ -44,9 +44,8 @@ pub struct PodView<'n, 'a> {
 }
 
 impl<'a> PodState<'a> {
-    /// Derives the facts from the fields. The addresses are incomplete if the pod has no valid node, has not reported
-    /// an address yet, or has an unreadable address or too many in annotations. An empty address annotation of a pod
-    /// that is being deleted does not count as the pod's end, unlike in upstream (KC-435).
+    /// Derives the state from the fields. Unlike in upstream, an empty address annotation of a pod that is being
+    /// deleted is not the pod's end (KC-435).
     pub fn read(view: &PodView<'a, '_>) -> Self {
         let PodView { node, reason, host_network, addresses, .. } = *view;
         let is_evicted = addresses.phase == "Failed" && reason == "Evicted";
@@ -56,7 +55,7 @@ impl<'a> PodState<'a> {
         PodState { node, addresses: reported_addresses(view), ended, runs }
     }
 
-    /// Derives the facts from a pod, without distinguishing an eviction from another end.
+    /// Derives the state from a pod, without distinguishing an eviction from another end.
     pub fn of(pod: &'a Pod) -> Self {
         let pod_ips = pod.status.listed_ips();
         let addresses = PodAddresses::of(pod, &pod_ips);
@@ -74,8 +73,7 @@ impl<'a> PodState<'a> {
 /// The maximum number of annotated addresses to read. A pod with more of them may have any address.
 const MAX_ANNOTATED: usize = 256;
 
-/// Combines the addresses that kubelet reports with those in annotations. A new sandbox can get another address while
-/// kubelet is down, and the status then still has the old one.
+/// Combines the addresses that kubelet reports with those in annotations, which may be newer.
 fn reported_addresses(view: &PodView<'_, '_>) -> ReportedAddresses {
     let listed = &view.addresses;
     let has_invalid_name = view.node.starts_with('-') || view.node.ends_with('-');
@@ -98,8 +96,7 @@ fn reported_addresses(view: &PodView<'_, '_>) -> ReportedAddresses {
     ReportedAddresses::of(in_status, annotated, is_complete)
 }
 
-/// Returns the address of a CIDR with a single address. Returns `None` for an unreadable CIDR, and for a larger one:
-/// the pod may have any address of its range.
+/// Returns the address of a CIDR with a single address. With a larger one, the pod may have any address of its range.
 fn single<E>(cidr: Result<Cidr, E>) -> Option<IpAddr> {
     cidr.ok().filter(|cidr| cidr.size() == 1).map(|cidr| cidr.network())
 }
@@ -110,8 +107,7 @@ struct InterfaceStatus {
     ips: Vec<String>,
 }
 
-/// Returns the addresses in Multus's annotation, with `None` for each unreadable one, or a single `None` for an
-/// unreadable annotation. Without an annotation, returns no address.
+/// Returns the addresses in Multus's annotation, with `None` for an unreadable one or an unreadable annotation.
 fn of_other_interfaces(status: Option<&str>) -> Vec<Option<IpAddr>> {
     let Some(status) = status.filter(|status| !status.is_empty()) else { return Vec::new() };
     let Ok(interfaces) = serde_json::from_str::<Vec<InterfaceStatus>>(status) else { return vec![None] };
@@ -132,8 +128,7 @@ pub enum ReportedAddresses {
         addresses: Box<[IpAddr]>,
         /// The number of addresses from the status.
         in_status: u16,
-        /// True if the addresses are complete. They are incomplete if the pod may still report others or has an
-        /// unreadable address.
+        /// True if the addresses are complete.
         all: bool,
     },
 }
@@ -146,12 +141,11 @@ impl Default for ReportedAddresses {
 }
 
 impl ReportedAddresses {
-    /// Creates a complete set of addresses from the status, which may be in any order.
+    /// Creates a complete set of addresses from the status.
     pub fn new(in_status: Vec<IpAddr>) -> Self {
         Self::of(in_status, Vec::new(), true)
     }
 
-    /// Creates a set from the addresses of the status and of annotations. `all` is true if they are complete.
     fn of(mut in_status: Vec<IpAddr>, mut annotated: Vec<IpAddr>, all: bool) -> Self {
         in_status.sort_unstable();
         in_status.dedup();
@@ -169,8 +163,7 @@ impl ReportedAddresses {
         }
     }
 
-    /// Returns true if `address` is in the set. Otherwise returns false for a complete set, and `None` for an
-    /// incomplete one.
+    /// Returns true if `address` is in the set; otherwise `None` if the set is incomplete.
     pub fn contain(&self, address: IpAddr) -> Option<bool> {
         match self {
             ReportedAddresses::V4(v4) => Some(address == *v4),

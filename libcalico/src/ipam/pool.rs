@@ -1,5 +1,4 @@
-//! [`Pool`]: the allocator's view of a pool, and the conditions for using a pool. [`PoolRejection`]: the reason why a
-//! pool gave no address, for cluster administrators.
+//! [`Pool`]: the allocator's view of a pool. [`PoolRejection`]: the reason why a pool gave no address.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -35,7 +34,7 @@ impl Pool {
         self.allowed_uses.contains(&purpose)
     }
 
-    /// Checks the block size: at least one block fits into the pool, and a block has at most 4096 addresses (IPAM-107).
+    /// Checks that a block fits into the pool and is not too large (IPAM-107).
     pub fn check_block_size(&self) -> Result<(), PoolRejection> {
         let (shortest, longest) = if self.cidr.version() == IpVersion::V4 { (20, 32) } else { (116, 128) };
         let (min, max) = (self.cidr.prefix().max(shortest), longest);
@@ -44,9 +43,8 @@ impl Pool {
     }
 }
 
-/// Returns the pool of an object if the pool is of the family and in service: not disabled, not being deleted, and not
-/// marked as not allocatable (IPAM-93). Otherwise returns the reason why not. A request for a particular address uses
-/// the pool of that address only under the same conditions (IPAM-132).
+/// Returns the pool of an object if it is of the family and in service: not disabled, being deleted or marked as not
+/// allocatable (IPAM-93). That also applies to requests for a particular address (IPAM-132).
 pub fn enabled_pool(object: &IpPool, version: IpVersion) -> Result<Pool, PoolRejection> {
     let spec = &object.spec;
     let cidr = spec.range().map_err(|_| PoolRejection::InvalidCidr { cidr: spec.cidr.clone() })?;
@@ -65,8 +63,7 @@ pub fn enabled_pool(object: &IpPool, version: IpVersion) -> Result<Pool, PoolRej
     Ok(pool_of(object, cidr))
 }
 
-/// Returns the pool that contains `ip`, even if the pool is not in service. A release also needs the pools that are
-/// disabled or being deleted (IPAM-141).
+/// Returns the pool that contains `ip`. A release also needs the pools that are not in service (IPAM-141).
 pub fn any_pool_of(pools: &[IpPool], ip: IpAddr) -> Option<Pool> {
     let mut ranges = pools.iter().filter_map(|object| Some((object, object.spec.range().ok()?)));
     ranges.find(|(_, cidr)| cidr.contains(ip)).map(|(object, cidr)| pool_of(object, cidr))
@@ -117,7 +114,7 @@ pub enum PoolRejection {
     /// The pool's status has the condition `Allocatable` with status `False`.
     #[error("its status is not Allocatable{}", after_colon(message))]
     NotAllocatable {
-        /// The condition's message, or its reason; empty if it has neither.
+        /// The condition's message or reason, if any.
         message: String,
     },
     /// The pool's block size is outside the supported range (IPAM-107).
@@ -163,13 +160,12 @@ pub enum PoolRejection {
     /// No address is free in any block that the node may use.
     #[error("full: {in_use} of {capacity} in use")]
     Full {
-        /// The number of addresses in blocks that are not free, including those that are cooling down, plus the number
-        /// of reserved addresses; `capacity` at most.
+        /// The number of addresses that are not free, or are reserved; `capacity` at most.
         in_use: u64,
         /// The number of addresses in the pool.
         capacity: u64,
     },
-    /// The node must not claim more blocks, and does not borrow addresses instead (IPAM-103).
+    /// The node must not claim more blocks (IPAM-103).
     #[error("block limit: the node may own {limit} blocks and has no free address in them")]
     BlockLimit {
         /// The limit.
@@ -178,7 +174,7 @@ pub enum PoolRejection {
     /// The free addresses are in other nodes' blocks, and affinity is strict.
     #[error("strict affinity: the node's blocks are full, and those of other nodes may not be used")]
     StrictAffinity,
-    /// Nodes do not claim blocks automatically. In this mode a node does not borrow addresses, either (IPAM-105).
+    /// Nodes do not claim blocks automatically, and do not borrow addresses either (IPAM-105).
     #[error("autoAllocateBlocks is false: the node's blocks are full, and the node may not claim more")]
     AutoAllocateOff,
     /// IPReservations cover the whole pool.

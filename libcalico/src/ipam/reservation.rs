@@ -36,7 +36,7 @@ impl Reservations {
         Reservations { ranges }
     }
 
-    /// Returns the ranges that the stored objects reserve, and the malformed entries, which reserve nothing.
+    /// Returns the ranges that the stored objects reserve, and the malformed entries.
     pub fn of<'a>(objects: impl IntoIterator<Item = &'a IpReservation>) -> (Self, Vec<MalformedReservation>) {
         let (mut ranges, mut malformed) = (Vec::new(), Vec::new());
         for object in objects {
@@ -61,12 +61,12 @@ impl Reservations {
         self.range_of(ip).is_some()
     }
 
-    /// Returns true if every address of `block` is reserved, by a single range or by several together.
+    /// Returns true if every address of `block` is reserved.
     pub fn covers(&self, block: &Cidr) -> bool {
         !self.is_empty() && self.within(block) == block.size()
     }
 
-    /// Returns the range that alone covers `block`, if there is one.
+    /// Returns the single range that covers `block`, if there is one.
     pub fn covering(&self, block: &Cidr) -> Option<Cidr> {
         self.range_of(block.network()).filter(|range| range.covers(block))
     }
@@ -149,7 +149,7 @@ mod tests {
             (&["10.0.0.0/31", "10.0.0.2/31"], true, 4),
             (&["10.0.0.0/31", "10.0.0.2", "10.0.0.3"], true, 4),
             (&["10.0.0.0/31", "10.0.0.2"], false, 3),
-            // Each address counts once, though three ranges name it.
+            // Each address counts once.
             (&["10.0.0.0/31", "10.0.0.0", "10.0.0.1", "10.0.0.0/31", "10.0.0.2"], false, 3),
             (&["10.0.0.4/30", "0.0.0.0/32", "fd00::/8"], false, 0),
         ] {

@@ -1,7 +1,7 @@
-//! [`BlockSummary`]: the fields of a block that a search for room reads. [`Room`]: the result that the search keeps.
+//! [`BlockSummary`]: the fields of a block that a search for room reads.
 //!
-//! A search may read every block of the cluster. Most of a block describes the pods that use its addresses. The search
-//! skips that part and keeps a few bytes per block. A block to be changed is read again completely.
+//! A search may read every block of the cluster, so it skips the attributes and keeps a few bytes per block. A block to
+//! be changed is read again completely.
 
 use serde::Deserialize;
 use time::{Duration, OffsetDateTime};
@@ -14,11 +14,11 @@ use crate::net::Cidr;
 /// The time for which a newly claimed block cannot be reclaimed, even if it is empty (IPAM-116).
 pub const RECLAIM_AFTER: Duration = Duration::seconds(60);
 
-/// A block in a listing of all blocks, which is in no particular order. If a block occurs twice, the last occurrence
-/// counts: an interrupted response is requested again.
+/// A block in a listing of all blocks. If a block occurs twice, the last occurrence counts: an interrupted response is
+/// requested again.
 #[derive(Debug)]
 pub enum ListedBlock {
-    /// The range of a block without its fields, because they were not requested or the block is unreadable.
+    /// The range of a block whose fields are unreadable or were not requested.
     Range(Cidr),
     /// A block with the fields that a search for room reads.
     Block(BlockSummary),
@@ -34,8 +34,7 @@ impl ListedBlock {
     }
 }
 
-/// A block without the attributes of its allocations' owners. It decodes from a stored value, and from the `spec` of a
-/// custom resource.
+/// A block without the attributes of its allocations' owners.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "Fields")]
 pub struct BlockSummary(Block);
@@ -49,12 +48,12 @@ pub struct Room {
     pub has_free: bool,
     /// True if the block belongs to the searching owner.
     pub is_own: bool,
-    /// True if the block may be reclaimed: the block is empty, and another owner claimed it long enough ago.
+    /// True if the block is empty, and another owner claimed it long enough ago.
     pub may_be_reclaimed: bool,
 }
 
 impl Room {
-    /// Returns the facts for a block that gives no address. `in_use` is the number of its addresses that are not free.
+    /// Returns the facts for a block that gives no address.
     pub fn none(in_use: u32) -> Self {
         Room { in_use, has_free: false, is_own: false, may_be_reclaimed: false }
     }
@@ -80,8 +79,8 @@ impl BlockSummary {
         self.0.cidr
     }
 
-    /// Returns the room for `owner` at `now`, after freeing the addresses whose cooldown has elapsed. Returns `None`
-    /// for a block that must not be used: it is corrupt or marked for deletion.
+    /// Returns the room for `owner` at `now`, after freeing the addresses whose cooldown has elapsed; `None` for a
+    /// block that must not be used.
     pub fn room(
         self,
         cooldown_seconds: i64,
@@ -97,9 +96,8 @@ impl BlockSummary {
     }
 }
 
-/// Returns true if the block was claimed at least 60 s ago. A claim time 60 s or more in the future comes from a wrong
-/// clock and does not protect the block; upstream protects the block until that time has passed (IPAM-116). A missing
-/// claim time counts as old, and an unreadable one protects the block.
+/// Returns true if the block was claimed long enough ago. A claim time far in the future comes from a wrong clock and
+/// does not protect the block; in upstream it does (IPAM-116).
 pub(super) fn may_be_reclaimed(block: &Block, now: OffsetDateTime) -> bool {
     let Some(claimed) = &block.affinity_claim_time else { return true };
     parse_time(claimed).is_some_and(|claimed| (now - claimed).abs() >= RECLAIM_AFTER)
@@ -123,8 +121,7 @@ struct Fields {
     deleted: bool,
 }
 
-/// The fields of an attribute that a search for room reads. The handle identifies addresses that Windows reserves, and
-/// the release time those that are cooling down.
+/// The handle identifies addresses that Windows reserves, the release time those that are cooling down.
 #[derive(Deserialize)]
 struct AttributeFields {
     #[serde(default)]
@@ -168,7 +165,7 @@ mod tests {
         AffinityOwner::Host(name.into())
     }
 
-    /// Returns a block of `node2` with four free addresses, claimed long ago, with `fields` changed.
+    /// Returns a block of `node2` with four free addresses, with `fields` changed.
     fn stored(fields: Value) -> Value {
         let mut block = json!({
             "cidr": "10.0.0.0/30", "affinity": "host:node2", "affinity_claim_time": "2026-08-22T00:00:00Z",
@@ -208,7 +205,6 @@ mod tests {
         ] {
             let expected = Room { in_use, has_free, is_own, may_be_reclaimed };
             assert_eq!(room(&value, cooldown, reserved), Some(expected), "{value}");
-            // The same block as a custom resource.
             let mut spec = value;
             let fields = spec.as_object_mut().unwrap();
             let time = fields.remove("affinity_claim_time").unwrap();

@@ -1,5 +1,4 @@
-//! [`Tunnel`]: the tunnel devices of nodes, for which calico-node allocates addresses from pools. [`tunnels_of`]: a
-//! node's tunnel addresses.
+//! [`Tunnel`]: the tunnel devices of nodes, for which calico-node allocates addresses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -51,8 +50,7 @@ impl Tunnel {
     }
 }
 
-/// Returns the addresses of a node's tunnel devices, each with the owner that its allocation has to record. Skips
-/// unreadable addresses.
+/// Returns the addresses of a node's tunnel devices, each with the owner that its allocation has to record.
 pub fn tunnels_of(node: &Node) -> impl Iterator<Item = (IpAddr, RecordedOwner)> {
     let (name, spec) = (node.metadata.name.as_str(), &node.spec);
     let ipip = spec.bgp.as_ref().map(|bgp| bgp.ipv4_ipip_tunnel_addr.as_str()).unwrap_or_default();
@@ -68,7 +66,6 @@ pub fn tunnels_of(node: &Node) -> impl Iterator<Item = (IpAddr, RecordedOwner)> 
         (wireguard_v6, Tunnel::WIREGUARD_V6),
     ];
     devices.into_iter().filter_map(move |(address, tunnel)| {
-        // The address may have a prefix length.
         let address = address.split('/').next()?.parse().ok()?;
         Some((address, RecordedOwner { handle: Some(tunnel.handle_of(name)), attributes: tunnel.attributes_of(name) }))
     })

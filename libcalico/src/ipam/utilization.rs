@@ -49,7 +49,7 @@ pub struct PoolUse {
 pub struct Utilization {
     /// The pools, in the given order.
     pub pools: Vec<PoolUse>,
-    /// The blocks that are in no pool, of both families. Upstream lists only IPv4 ones (IPAM-158).
+    /// The blocks that are in no pool. Upstream lists only IPv4 ones (IPAM-158).
     pub orphans: Vec<BlockUse>,
 }
 
@@ -68,8 +68,8 @@ impl BlockUse {
     }
 }
 
-/// Counts the addresses of pools, given by name and range, and of the blocks in them. A block counts for the first
-/// pool that contains it.
+/// Counts the addresses of pools, given by name and range, and of their blocks. A block counts for the first pool that
+/// contains it.
 pub fn utilization<'a>(
     pools: impl IntoIterator<Item = (&'a str, Cidr)>,
     blocks: impl IntoIterator<Item = &'a Block>,
@@ -135,14 +135,11 @@ mod tests {
         let blocks = [block("10.0.0.0/30", 3, false), block("10.0.0.8/30", 2, true)];
         for (reserved, expected) in [
             (&[][..], (16, 5, 0, 11)),
-            // The reserved addresses are free in a block, allocated in a block, outside of blocks, outside of the pool,
-            // or the whole pool.
             (&["10.0.0.3/32"][..], (16, 5, 1, 10)),
             (&["10.0.0.0/32"], (16, 5, 1, 11)),
             (&["10.0.0.4/30"], (16, 5, 4, 7)),
             (&["10.0.1.0/24"], (16, 5, 0, 11)),
             (&["10.0.0.0/8"], (16, 5, 16, 0)),
-            // Overlapping reservations count once.
             (&["10.0.0.4/30", "10.0.0.4/31", "10.0.0.6/32"], (16, 5, 4, 7)),
         ] {
             let reservations = Reservations::new(reserved.iter().map(|range| cidr(range)));

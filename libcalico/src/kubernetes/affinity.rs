@@ -1,4 +1,4 @@
-//! BlockAffinity: its name, its labels, and its `deleted` mark, whose type differs between the API groups.
+//! BlockAffinity: its name, labels and `deleted` mark.
 
 use data_encoding::HEXLOWER;
 use serde_json::Value;
@@ -14,11 +14,11 @@ use crate::net::Cidr;
 const TYPE_LABEL: &str = "projectcalico.org/affinity-type";
 const VERSION_LABEL: &str = "projectcalico.org/ip-version";
 
-/// The labels that every affinity must have. Without them upstream does not find the affinity (DS-70).
+/// The labels without which upstream does not find an affinity (DS-70).
 pub(super) const LABELS: [&str; 3] = [HOSTNAME_HASH_LABEL, TYPE_LABEL, VERSION_LABEL];
 
-/// The selector of affinities that an older release wrote without labels. Each node adds the labels to its own
-/// affinities once (IPAM-47).
+/// The selector of affinities that an older release wrote without labels. Each node adds labels to its own once
+/// (IPAM-47).
 const WITHOUT_LABELS: &str = "!projectcalico.org/affinity-type";
 
 /// The length in bytes from which a name is shortened and gets a hash.
@@ -26,8 +26,8 @@ const NAME_LIMIT: usize = 253;
 /// The number of hexadecimal digits of the hash in a shortened name.
 const HASH: usize = 11;
 
-/// Returns the name of the resource of an affinity: the owner's name and the range, shortened and with a hash if it is
-/// too long. The name does not contain the owner's type (IPAM-71).
+/// Returns the name of the resource of an affinity, shortened and with a hash if it is too long. It does not contain
+/// the owner's type (IPAM-71).
 pub fn affinity_name(key: &AffinityKey) -> String {
     let (owner, cidr) = (key.owner.name(), cidr_name(&key.cidr));
     let name = format!("{owner}-{cidr}");
@@ -40,7 +40,6 @@ pub fn affinity_name(key: &AffinityKey) -> String {
     format!("{}-{cidr}-{}", &owner[..cut], &digest[..HASH])
 }
 
-/// Returns the labels of the affinity at `key`.
 pub(super) fn labels(key: &AffinityKey) -> [(&'static str, String); 3] {
     [
         (HOSTNAME_HASH_LABEL, hostname_hash(key.owner.name())),
@@ -49,9 +48,8 @@ pub(super) fn labels(key: &AffinityKey) -> [(&'static str, String); 3] {
     ]
 }
 
-/// Returns the label selector for a list of affinities below `prefix`: `Some(None)` for no selector, `None` if no list
-/// of affinities has that prefix. A list for all owners of a type uses no selector, so that it includes affinities
-/// without labels.
+/// Returns the label selector for a list below `prefix`, if that is a prefix of affinities. A list for all owners of a
+/// type uses no selector (`Some(None)`), so that it includes affinities without labels.
 pub(super) fn selector(prefix: &str) -> Option<Option<String>> {
     if is_of_any_owner(prefix) {
         return Some(Some(WITHOUT_LABELS.to_owned()));
@@ -68,14 +66,12 @@ pub(super) fn selector(prefix: &str) -> Option<Option<String>> {
     Some(Some(selector))
 }
 
-/// Returns true for the prefix that selects the affinities without labels, of any owner. The paths of the objects found
-/// do not begin with this prefix.
+/// Returns true for the prefix that selects the affinities without labels. Their paths do not begin with it.
 pub(super) fn is_of_any_owner(prefix: &str) -> bool {
     prefix == ipam::WITHOUT_LABELS
 }
 
-/// Converts a `spec` to the key and the stored fields of an affinity. Returns an error if the node or the range is
-/// missing, if the range or the type is invalid, or if the mark for deletion in v1 is an invalid text.
+/// Converts a `spec` to the key and the stored fields of an affinity.
 pub(super) fn from_spec(group: ApiGroup, mut spec: Fields) -> Result<(AffinityKey, Fields), Malformed> {
     let mut required = |key: &str| take_text(&mut spec, key).ok_or_else(|| Malformed(format!("spec.{key} is missing")));
     let node = required("node")?;
@@ -93,7 +89,6 @@ pub(super) fn from_spec(group: ApiGroup, mut spec: Fields) -> Result<(AffinityKe
     Ok((AffinityKey { owner, cidr }, spec))
 }
 
-/// Returns the `spec` of the affinity stored under `key`.
 pub(super) fn to_spec(group: ApiGroup, key: &AffinityKey, mut stored: Fields) -> Fields {
     set_if_missing(&mut stored, "state", "");
     let deleted = stored.get("deleted") == Some(&Value::Bool(true));
@@ -136,7 +131,6 @@ mod tests {
         value.as_object().unwrap().clone()
     }
 
-    /// Upstream's name for a host name of 240 characters.
     #[test]
     fn long_affinity_names_are_hashed() {
         let name = |host: &str| affinity_name(&key(AffinityOwner::Host(host.into()), "10.244.1.0/26"));

@@ -1,5 +1,4 @@
-//! Errors of objects and requests that cannot be represented on an API server, and [`PodProblem`]: a value on a pod
-//! that its endpoint cannot contain as written.
+//! Errors of objects and requests that cannot be represented on an API server, and [`PodProblem`].
 
 use crate::net::{Cidr, CidrParseError};
 use crate::store::StoreError;
@@ -7,14 +6,14 @@ use crate::store::StoreError;
 /// A request that the Kubernetes datastore does not support.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// The kind, or the operation on the kind, does not exist on an API server. The text is upstream's (DS-118).
+    /// The kind or the operation does not exist on an API server. The text is upstream's (DS-118).
     #[error("operation {operation} is not supported on {object}: {reason}")]
     Unsupported {
         /// The operation, such as `Create` or `List`.
         operation: &'static str,
         /// The identifier of the object, or the kind.
         object: String,
-        /// The reason, with an alternative if there is one.
+        /// The reason.
         reason: &'static str,
     },
     /// A path that no object of its kind has.
@@ -82,7 +81,7 @@ pub enum PodProblem {
     /// Floating addresses of a pod whose own address is a network.
     #[error("the pod's address {0} is a range; floating IPs require a single address")]
     NotSingleAddress(Cidr),
-    /// A traffic limit that is invalid or ignored, or is changed to fit its bounds.
+    /// A traffic limit that is ignored or changed.
     #[error("{reason}")]
     Limit {
         /// The key of the annotation.
@@ -93,8 +92,7 @@ pub enum PodProblem {
 }
 
 impl PodProblem {
-    /// Returns the key of the annotation with the value; `None` for the pod's addresses, which may come from the pod's
-    /// status.
+    /// Returns the key of the annotation with the value; `None` for the pod's addresses.
     pub fn annotation(&self) -> Option<&'static str> {
         match self {
             PodProblem::Address(_) => None,
@@ -105,8 +103,7 @@ impl PodProblem {
         }
     }
 
-    /// Returns true if a pod with this problem gets no network. Problems with traffic limits are only reported
-    /// (CNI-104).
+    /// Returns true if a pod with this problem gets no network (CNI-104).
     pub fn is_fatal(&self) -> bool {
         !matches!(self, PodProblem::Limit { .. })
     }

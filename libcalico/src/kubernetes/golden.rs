@@ -1,5 +1,4 @@
-//! Passes the custom resources that upstream was recorded to leave in either API group through the codec and our types,
-//! and back. Each must be unchanged, except for fields that the API server sets.
+//! Passes recorded custom resources of upstream through the codec and our types, and back.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,8 +11,7 @@ use crate::api::{ClusterInformation, IpPool, ObjectSelect, WorkloadEndpoint};
 use crate::ipam::{AffinityOwner, AffinitySelect, Block, BlockAffinity, Handle, HandleId};
 use crate::store::{Freshness, Kind, Range, ReadBatch, Write, decode_entry};
 
-/// Returns the value that replaces a placeholder of the recordings, such as `<uid1>` or `<time>`. Different
-/// placeholders have different values. Returns `None` for any other text.
+/// Returns the value that replaces a placeholder of the recordings, such as `<uid1>` or `<time>`.
 fn value_of_mark(mark: &str) -> Option<Value> {
     let inner = mark.strip_prefix('<')?.strip_suffix('>')?;
     if let Some(number) = inner.strip_prefix("uid") {
@@ -75,8 +73,7 @@ fn whole<K: Kind>(select: &K::Select) -> Range {
     batch.ranges()[0].clone()
 }
 
-/// Reads the object as part of a list, then alone, and writes it back at the revision as read. Checks that the object
-/// is the same each time.
+/// Reads the object as part of a list and alone, writes it back, and checks that it is the same each time.
 fn round_trip<K: Kind>(codec: &Codec, select: &K::Select, name: &str, object: &Value) -> K::Key {
     let DecodedObject { entry, is_tombstone } = codec.decode(&whole::<K>(select), object.clone()).unwrap();
     assert!(!is_tombstone);
@@ -100,7 +97,7 @@ fn round_trip<K: Kind>(codec: &Codec, select: &K::Select, name: &str, object: &V
     read.key
 }
 
-/// Adds the annotation with the creation time to a v1 ClusterInformation that only kubectl wrote, as a v1 writer does.
+/// Adds the annotation to a ClusterInformation that only kubectl wrote, as a v1 writer does.
 fn with_own_annotation(object: &Value, kind: &str) -> Value {
     let mut object = object.clone();
     let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
@@ -112,8 +109,8 @@ fn with_own_annotation(object: &Value, kind: &str) -> Value {
     object
 }
 
-/// Removes the metadata that the API server sets regardless of the request, and from a block also the record of field
-/// managers, which a write discards.
+/// Removes the metadata that the API server sets, and from a block the record of field managers, which a write
+/// discards.
 fn without_servers_own(mut object: Value) -> Value {
     let server_fields = if object["kind"] == "IPAMBlock" { &["managedFields"][..] } else { &[] };
     let metadata = object["metadata"].as_object_mut().unwrap();
@@ -144,7 +141,6 @@ fn every_recorded_kubernetes_object_round_trips() {
                         round_trip::<BlockAffinity>(&codec, &select, name, object);
                         round_trip::<BlockAffinity>(&codec, &AffinitySelect::default(), name, object);
                     }
-                    // The recordings contain only a few fields of pods.
                     "pods" => {}
                     other => panic!("{at}: {other} are not tested"),
                 }
@@ -162,8 +158,7 @@ fn every_recorded_kubernetes_object_round_trips() {
     }
 }
 
-/// The creation of a block, a handle or an affinity sends the same as upstream: the recorded object without the fields
-/// that the API server added.
+/// The recorded objects also have fields that the API server added.
 #[test]
 fn created_objects_match_upstreams_recorded_objects() {
     for (folder, group) in GROUPS {
@@ -190,7 +185,7 @@ fn create_write<K: Kind>(codec: &Codec, select: &K::Select, object: &Value) -> W
     Write::create(&read.key, &read.value).unwrap()
 }
 
-/// The endpoint of a recorded pod, written again, results in the annotations that the recorded ADD or DEL left.
+/// The endpoint of a recorded pod is written again.
 #[test]
 fn pod_patches_match_the_recorded_annotations() {
     let (mut added, mut deleted) = (0, 0);
@@ -226,7 +221,6 @@ fn pod_patches_match_the_recorded_annotations() {
     assert!(added > 40 && deleted > 20, "{added} {deleted}");
 }
 
-/// The name of each recorded handle is derived from the ID in its `spec`.
 #[test]
 fn recorded_handles_are_named_after_their_id() {
     for (folder, _) in GROUPS {

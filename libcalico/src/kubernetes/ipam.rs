@@ -19,26 +19,23 @@ use crate::store::Kind;
 /// The name of `affinity_claim_time` in the stored block and in the `spec`.
 const CLAIM_TIME: (&str, &str) = ("affinity_claim_time", "affinityClaimTime");
 
-/// Returns the path of the block that a `spec` describes. The CIDR in the `spec` identifies the block, not the
-/// resource's name (DS-69).
+/// Returns the path of the block that the CIDR in the `spec` identifies, not the resource's name (DS-69).
 pub(super) fn block_path_of_spec(spec: &Fields) -> Result<String, Malformed> {
     let cidr = text(spec, "cidr").ok_or_else(|| Malformed("spec.cidr is missing".into()))?;
     let cidr: Cidr = cidr.parse().map_err(|error| Malformed(format!("spec.cidr: {error}")))?;
     Ok(Block::path(&cidr))
 }
 
-/// Returns the resource name of the block at `path`; `None` if it is not the path of a block.
 pub(super) fn block_name_of_path(path: &str) -> Option<String> {
     Some(cidr_name(&Block::parse_path(path)?))
 }
 
-/// Returns the path of the block with the resource name `name`; `None` if no block can have that name.
 pub(super) fn block_path_of_name(name: &str) -> Option<String> {
     Some(Block::path(&cidr_of_name(name)?))
 }
 
-/// Returns the network that [`cidr_name`] converts to this name; `None` for any other text. No name is ambiguous,
-/// because four decimal numbers are not an IPv6 address.
+/// Returns the network that [`cidr_name`] converts to this name. No name is ambiguous, because four decimal numbers are
+/// not an IPv6 address.
 pub fn cidr_of_name(name: &str) -> Option<Cidr> {
     let (address, prefix) = name.rsplit_once('-')?;
     let v4 = address.bytes().filter(|b| *b == b'-').count() == 3 && !address.contains("--");
@@ -47,27 +44,26 @@ pub fn cidr_of_name(name: &str) -> Option<Cidr> {
     (cidr_name(&cidr) == name).then_some(cidr)
 }
 
-/// Converts a `spec` to the stored block.
 pub(super) fn block_from_spec(mut spec: Fields) -> Fields {
     if let Some(time) = spec.remove(CLAIM_TIME.1) {
         spec.insert(CLAIM_TIME.0.into(), time);
     }
     spec.entry("affinity").or_insert(Value::Null);
-    // The resource requires this unused field; blocks in etcd do not have it.
+    // The resource requires this unused field.
     if spec.get("strictAffinity") == Some(&Value::Bool(false)) {
         spec.remove("strictAffinity");
     }
     spec
 }
 
-/// Converts a stored block to a `spec`, with an empty value for each required field that is null or missing. The API
-/// server drops nulls and then rejects an object without such a field (DS-55).
+/// Sets each required field that is null or missing to an empty value. The API server drops nulls and then rejects an
+/// object without such a field (DS-55).
 pub(super) fn block_to_spec(mut block: Fields) -> Fields {
     if let Some(time) = block.remove(CLAIM_TIME.0) {
         block.insert(CLAIM_TIME.1.into(), time);
     }
     block.retain(|_, value| !value.is_null());
-    // Deprecated, and unknown to the API server.
+    // Unknown to the API server.
     block.remove("hostAffinity");
     for list in ["allocations", "attributes", "unallocated"] {
         set_if_missing(&mut block, list, Vec::<Value>::new());
@@ -77,8 +73,7 @@ pub(super) fn block_to_spec(mut block: Fields) -> Fields {
     block
 }
 
-/// Returns the part of a block that a survey reads: its summary, or only its range if the object has no `spec` or an
-/// unreadable one. Returns `None` for an object that identifies no block.
+/// Returns the part of a block that a survey reads; `None` for an object that identifies no block.
 ///
 /// # Errors
 /// If `object` is not JSON.
@@ -91,13 +86,12 @@ pub fn decode_listed_block(object: &[u8]) -> serde_json::Result<Option<ListedBlo
         Err(error) if !error.is_data() => return Err(error),
         Err(_) => {}
     }
-    // The block exists but cannot be decoded: report its range only.
+    // Only the range can be decoded.
     let Ok(SurveyedObject::<Value> { metadata, spec }) = serde_json::from_slice(object) else { return Ok(None) };
     let stored = spec.as_ref().and_then(|spec| spec["cidr"].as_str()).and_then(|cidr| cidr.parse().ok());
     Ok(stored.or_else(|| cidr_of_name(&metadata.name)).map(ListedBlock::Range))
 }
 
-/// The parts of an object that a survey reads.
 #[derive(Deserialize)]
 struct SurveyedObject<S> {
     metadata: Named,
@@ -109,16 +103,14 @@ struct Named {
     name: String,
 }
 
-/// The longest name that an object can have.
 const NAME_LIMIT: usize = 253;
-/// The number of hexadecimal digits of the hash that is added to a name derived from an invalid ID.
+/// The number of hexadecimal digits of the hash in a name derived from an invalid ID.
 const HASH: usize = 11;
 
 /// Returns the name of the resource: the ID in lower case (IPAM-74).
 ///
-/// Upstream cannot store a handle whose ID is too long for a name or contains characters that are invalid in names,
-/// such as the `_` of a network's name. We shorten the ID, replace such characters and append a hash of the ID.
-/// Upstream finds such a handle in lists, by the ID in its `spec`.
+/// Upstream cannot store a handle whose ID is invalid as a name. We shorten the ID, replace invalid characters and
+/// append a hash. Upstream finds such a handle in lists, by the ID in its `spec`.
 pub fn handle_name(id: &HandleId) -> String {
     let lower = id.as_str().to_ascii_lowercase();
     if lower.len() <= NAME_LIMIT && is_dns_name(&lower) {
@@ -132,14 +124,13 @@ pub fn handle_name(id: &HandleId) -> String {
     if parts.is_empty() { digest[..HASH].to_owned() } else { format!("{}-{}", parts.join("."), &digest[..HASH]) }
 }
 
-/// Converts a `spec` to the handle's ID and the handle's stored fields. Returns an error if the ID is missing.
+/// Converts a `spec` to the handle's ID and stored fields.
 pub(super) fn handle_from_spec(mut spec: Fields) -> Result<(HandleId, Fields), Malformed> {
     let id = take_text(&mut spec, "handleID").filter(|id| !id.is_empty());
     let id = id.ok_or_else(|| Malformed("spec.handleID is missing".into()))?;
     Ok((HandleId::new(id), spec))
 }
 
-/// Returns the `spec` of the handle stored under `id`.
 pub(super) fn handle_to_spec(id: &HandleId, mut stored: Fields) -> Fields {
     set_if_missing(&mut stored, "block", Value::Object(Fields::new()));
     set_if_missing(&mut stored, "deleted", false);
@@ -147,11 +138,10 @@ pub(super) fn handle_to_spec(id: &HandleId, mut stored: Fields) -> Fields {
     stored
 }
 
-/// The stored name and the resource's name of the two fields whose names differ.
+/// The two fields whose names differ: the stored name and the resource's.
 const RENAMED: [(&str, &str); 2] =
     [("strict_affinity", "strictAffinity"), ("auto_allocate_blocks", "autoAllocateBlocks")];
 
-/// Converts a `spec` to the stored settings.
 pub(super) fn config_from_spec(mut spec: Fields) -> Fields {
     for (stored, resource) in RENAMED {
         match spec.remove(resource) {
@@ -213,7 +203,6 @@ mod tests {
         }
     }
 
-    /// The stored forms that upstream writes in etcd and on an API server.
     #[test]
     fn block_converts_between_upstreams_stored_forms() {
         let stored = fields(json!({
@@ -317,7 +306,6 @@ mod tests {
         }
     }
 
-    /// The stored forms that upstream writes.
     #[test]
     fn handle_id_preserves_its_case_in_the_spec() {
         let stored = json!({"block": {"10.244.1.0/29": 1}, "deleted": false}).as_object().unwrap().clone();
@@ -331,7 +319,6 @@ mod tests {
         assert!(handle_from_spec(Fields::new()).is_err());
     }
 
-    /// The stored forms that upstream writes.
     #[test]
     fn settings_convert_between_upstreams_stored_forms() {
         let stored = json!({"auto_allocate_blocks": true, "maxBlocksPerHost": 20, "new": 1});

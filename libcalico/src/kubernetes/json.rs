@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 pub(super) type Fields = Map<String, Value>;
 
-/// Removes and returns the object under `key`. A value of another type is removed too, and the result is empty.
+/// Removes and returns the object under `key`, empty if there is none.
 pub(super) fn take_object(fields: &mut Fields, key: &str) -> Fields {
     match fields.remove(key) {
         Some(Value::Object(found)) => found,
@@ -19,7 +19,7 @@ pub(super) fn put_object(fields: &mut Fields, key: &str, object: Fields) {
     }
 }
 
-/// Removes and returns the text under `key`. A value of another type stays, and the result is `None`.
+/// Removes and returns the text under `key`. A value of another type stays.
 pub(super) fn take_text(fields: &mut Fields, key: &str) -> Option<String> {
     match fields.remove(key)? {
         Value::String(text) => Some(text),
@@ -30,18 +30,17 @@ pub(super) fn take_text(fields: &mut Fields, key: &str) -> Option<String> {
     }
 }
 
-/// Returns the text under `key`; `None` if the value is missing or of another type.
 pub(super) fn text<'f>(fields: &'f Fields, key: &str) -> Option<&'f str> {
     fields.get(key)?.as_str()
 }
 
 /// Serializes a value. `Value::to_string` formats in small pieces, which took 5 % of the work of an ADD.
 pub fn json_bytes(value: &Value) -> Vec<u8> {
-    // Writing to memory cannot fail, so the fallback is never used.
+    // Writing to memory cannot fail.
     serde_json::to_vec(value).unwrap_or_else(|_| value.to_string().into_bytes())
 }
 
-/// Makes sure that a required field exists: a missing or null field becomes `default` (DS-55).
+/// Sets a missing or null required field to `default` (DS-55).
 pub(super) fn set_if_missing(fields: &mut Fields, key: &str, default: impl Into<Value>) {
     let value = fields.entry(key).or_insert(Value::Null);
     if value.is_null() {

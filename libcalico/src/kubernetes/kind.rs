@@ -70,7 +70,7 @@ const OBJECTS: &[ObjectKind] = &[
 ];
 
 impl StoredKind {
-    /// Returns the kind with the name `name` in requests; `None` for a kind that the API server does not store.
+    /// Returns the kind with the name `name`, if the API server stores it.
     pub(super) fn named(name: &str) -> Option<Self> {
         Some(match name {
             "IPAMBlock" => StoredKind::Block,
@@ -89,8 +89,7 @@ impl StoredKind {
         })
     }
 
-    /// Returns the resource that represents the kind. Returns the resource of namespaces for profiles, although a
-    /// profile may also represent a service account.
+    /// Returns the resource that represents the kind; for a profile, that of namespaces.
     pub(super) fn resource(self, group: ApiGroup) -> Resource {
         let custom = |kind, plural| Resource { api_version: group.api_version(), kind, plural, namespaced: false };
         match self {
@@ -118,7 +117,7 @@ impl StoredKind {
         matches!(self, StoredKind::Block | StoredKind::Affinity | StoredKind::Handle)
     }
 
-    /// Returns true if the kind is read from objects of Kubernetes or KubeVirt, which Calico does not create or delete.
+    /// Returns true if the kind is read from objects that Calico does not create or delete.
     pub(super) fn is_kubernetes_object(self) -> bool {
         use StoredKind::{Affinity, Block, Config, Handle, Object};
         !matches!(self, Block | Affinity | Handle | Config | Object(_))

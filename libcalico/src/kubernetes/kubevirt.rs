@@ -3,8 +3,7 @@
 //! ```text
 //! VirtualMachine ─owns─▶ VirtualMachineInstance ─owns─▶ pod virt-launcher-…
 //! ```
-//! A VMI may exist without a VirtualMachine. During a live migration it has two pods, and a label on the newer pod
-//! contains the uid of the migration.
+//! A VMI may exist without a VirtualMachine. During a live migration it has two pods.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -18,7 +17,7 @@ const LAUNCHER_POD_PREFIX: &str = "virt-launcher-";
 const API_VERSION: &str = "kubevirt.io/v1";
 const VMI_KIND: &str = "VirtualMachineInstance";
 const VM_KIND: &str = "VirtualMachine";
-/// The label on the target pod of a live migration; its value is the migration's uid.
+/// The label on the target pod of a live migration, with the migration's uid.
 const MIGRATION_LABEL: &str = "kubevirt.io/migrationJobUID";
 
 /// A running virtual machine (VMI).
@@ -60,7 +59,7 @@ pub struct VmiPod {
     pub namespace: String,
     /// The pod's name.
     pub pod: String,
-    /// The VMI's name, which stays the same when the VM is restarted.
+    /// The VMI's name, which is the same after a restart of the VM.
     pub vmi_name: String,
     /// The VMI's uid.
     pub vmi_uid: String,
@@ -73,13 +72,13 @@ pub struct VmiPod {
     pub is_being_deleted: bool,
 }
 
-/// Returns true if a pod of this name may run a VMI. For any other pod no lookup is needed.
+/// Returns true if a pod of this name may run a VMI.
 pub fn may_be_virt_launcher(pod: &str) -> bool {
     pod.starts_with(LAUNCHER_POD_PREFIX)
 }
 
 impl Pod {
-    /// Returns the pod's reference to the VMI that controls the pod; `None` if no VMI does.
+    /// Returns the pod's reference to the VMI that controls it.
     pub fn vmi_owner(&self) -> Option<OwnerReference> {
         owners(&self.metadata, VMI_KIND).find(|owner| owner.controller == Some(true))
     }
@@ -90,7 +89,7 @@ impl Pod {
 }
 
 impl VirtualMachineInstance {
-    /// Returns the VMI's reference to the VM that owns the VMI; `None` if no VM does.
+    /// Returns the VMI's reference to the VM that owns it.
     pub fn vm_owner(&self) -> Option<OwnerReference> {
         owners(&self.metadata, VM_KIND).next()
     }
@@ -103,8 +102,8 @@ fn owners(metadata: &ObjectMeta, kind: &str) -> impl Iterator<Item = OwnerRefere
 }
 
 impl VmiPod {
-    /// Combines the pod, its `owner` reference to the VMI, the VMI of that name, and the VM: the owner of the VMI, or
-    /// else the VM with the VMI's name. A missing VM counts as being deleted, unless the VMI exists and no VM owns it.
+    /// Combines the pod, its `owner` reference, the VMI of that name, and the VM. A missing VM counts as being deleted,
+    /// unless the VMI exists and no VM owns it.
     pub fn new(
         pod: &Pod,
         owner: &OwnerReference,
@@ -130,7 +129,7 @@ impl VmiPod {
         self.migration_uid.is_some()
     }
 
-    /// Returns the attributes that are stored with each address of the VMI, in addition to the attributes of any pod.
+    /// Returns the attributes that are stored with each address of the VMI in addition to the pod's.
     pub fn attributes(&self) -> impl Iterator<Item = (String, String)> {
         let vm = self.vm_uid.iter().map(|uid| ("vm-uid", uid));
         let migration = self.migration_uid.iter().map(|uid| ("vmim-uid", uid));
@@ -233,10 +232,10 @@ mod tests {
         assert!(!going(Some(vmi(true, true)), Some(vm(false))));
         assert!(going(Some(vmi(true, false)), Some(vm(true))));
         assert!(going(Some(vmi(true, false)), None));
-        // A VM of the same name that does not own the VMI is ignored.
+        // The VM does not own the VMI.
         assert!(going(Some(vmi(false, true)), Some(vm(false))));
         assert!(!going(Some(vmi(false, false)), None));
-        // Between two runs of a VM there is no VMI.
+        // The VM is between two runs.
         assert!(!going(None, Some(vm(false))));
         assert!(going(None, Some(vm(true))) && going(None, None));
     }

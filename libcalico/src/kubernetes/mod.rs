@@ -1,13 +1,10 @@
 //! Calico's objects as a Kubernetes API server stores them, in one of two API groups (DS-53).
 //!
-//! All other code identifies objects by the path and JSON of upstream's etcd layout ([`crate::store`]). A
-//! [`Codec`] translates a range to the request that reads it ([`Query`]), a write to its request ([`Request`]),
-//! and the API server's objects to stored pairs ([`DecodedObject`]). This module does no I/O.
+//! Other code identifies objects by the path and JSON of upstream's etcd layout ([`crate::store`]). A [`Codec`]
+//! translates between the two. This module does no I/O.
 //!
-//! * `ipam` and `affinity` convert blocks, handles, settings and affinities, whose `spec` differs from the stored
-//!   value.
-//! * Pools, reservations and similar kinds differ only in their metadata.
-//! * Endpoints, nodes and profiles are views of Kubernetes' own pods, nodes, namespaces and service accounts.
+//! Blocks, handles, settings and affinities have another `spec` than the stored value; pools and similar kinds have
+//! other metadata. Endpoints, nodes and profiles are views of Kubernetes' own objects.
 //!
 //! Read `codec` first, then `query` and `request`.
 

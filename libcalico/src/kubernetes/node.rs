@@ -1,6 +1,5 @@
-//! Node: a Kubernetes node with annotations, in its v3 form (DS-88). A write is a strategic merge patch of
-//! `nodes/status`. Upstream replaces the whole status (DS-89); a patch does not overwrite a concurrent change of the
-//! kubelet.
+//! Node: a Kubernetes node with annotations, in its v3 form (DS-88). A write is a patch, which, unlike upstream's
+//! replacement, does not overwrite a concurrent change of the kubelet (DS-89).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,7 +14,6 @@ const LABELS: &str = "projectcalico.org/labels";
 const ANNOTATIONS: &str = "projectcalico.org/annotations";
 const KUBE_LABELS: &str = "projectcalico.org/kube-labels";
 
-/// The form of an annotation's value.
 #[derive(Clone, Copy)]
 enum AnnotationFormat {
     Text,
@@ -25,8 +23,8 @@ enum AnnotationFormat {
     AsNumber,
 }
 
-/// The annotations that contain fields of the v3 node. Each entry has the annotation's name after `projectcalico.org/`,
-/// the object in the v3 `spec` (empty for the `spec` itself), the field in that object, and the form of the value.
+/// The annotations that contain fields of the v3 node. Each entry has the name after `projectcalico.org/`, the object
+/// in the v3 `spec` (empty for the `spec` itself), its field, and the form of the value.
 const ANNOTATED_FIELDS: [(&str, &str, &str, AnnotationFormat); 11] = [
     ("IPv4Address", "bgp", "ipv4Address", AnnotationFormat::AddressOrNetwork(IpVersion::V4)),
     ("IPv6Address", "bgp", "ipv6Address", AnnotationFormat::AddressOrNetwork(IpVersion::V6)),
@@ -41,7 +39,7 @@ const ANNOTATED_FIELDS: [(&str, &str, &str, AnnotationFormat); 11] = [
     ("ASNumber", "bgp", "asNumber", AnnotationFormat::AsNumber),
 ];
 
-/// Returns the v3 node of a Kubernetes node. An annotation that cannot be parsed counts as missing.
+/// Returns the v3 node of a Kubernetes node. Invalid annotations count as missing.
 pub(super) fn from_kubernetes(mut object: Fields) -> Fields {
     let mut given = take_object(&mut object, "metadata");
     let kube_labels = take_object(&mut given, "labels");
@@ -104,7 +102,6 @@ fn v3_status(annotations: &Annotations, spec: &Fields) -> Fields {
     status
 }
 
-/// Returns the BGP addresses, followed by the internal and external addresses in the Kubernetes node's status.
 fn addresses(bgp: [Option<&str>; 2], status: &Fields) -> Vec<Value> {
     let calico = bgp.into_iter().flatten().map(|address| json!({"address": address, "type": "CalicoNodeIP"}));
     let listed = status.get("addresses").and_then(Value::as_array);
@@ -114,7 +111,6 @@ fn addresses(bgp: [Option<&str>; 2], status: &Fields) -> Vec<Value> {
     calico.chain(kubernetes.map(|a| json!({"address": a["address"], "type": a["type"]}))).collect()
 }
 
-/// The annotations of a Kubernetes node.
 struct Annotations(Fields);
 
 impl Annotations {
@@ -123,8 +119,7 @@ impl Annotations {
         self.0.get(&format!("projectcalico.org/{name}"))?.as_str().filter(|text| !text.is_empty())
     }
 
-    /// Returns the value of the annotation `projectcalico.org/NAME`; `None` if it is missing or does not have the given
-    /// form.
+    /// Returns the value of the annotation `projectcalico.org/NAME`, if it has the given form.
     fn value(&self, name: &str, form: AnnotationFormat) -> Option<Value> {
         let text = self.text(name)?;
         let address = text.parse().ok();
@@ -140,15 +135,14 @@ impl Annotations {
         is_valid.then(|| text.into())
     }
 
-    /// Returns the texts in the annotation `key`, which is a JSON object; none if it is missing or has another form.
+    /// Returns the texts in the annotation `key`, which is a JSON object.
     fn texts(&self, key: &str) -> Map<String, Value> {
         let parsed = self.0.get(key).and_then(Value::as_str).map(serde_json::from_str::<BTreeMap<String, String>>);
         let texts = parsed.and_then(Result::ok).unwrap_or_default();
         texts.into_iter().map(|(key, value)| (key, value.into())).collect()
     }
 
-    /// Returns the node's interfaces, whose lists of addresses lose the entries that are not addresses; `None` if the
-    /// annotation is missing or is not a JSON array.
+    /// Returns the node's interfaces, without entries in their lists of addresses that are not addresses.
     fn interfaces(&self) -> Option<Value> {
         let mut interfaces: Vec<Value> = serde_json::from_str(self.text("Interfaces")?).ok()?;
         for addresses in interfaces.iter_mut().filter_map(|interface| interface.get_mut("addresses")?.as_array_mut()) {
@@ -158,7 +152,7 @@ impl Annotations {
     }
 }
 
-/// Parses an AS number: decimal, or two halves separated by a dot (DS-108). Returns `None` for any other text.
+/// Parses an AS number: decimal, or two halves separated by a dot (DS-108).
 fn as_number(text: &str) -> Option<Value> {
     let number = match text.split_once('.') {
         None => text.parse::<u32>().ok()?,
@@ -171,9 +165,8 @@ fn is_address(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok() || text.parse::<Cidr>().is_ok()
 }
 
-/// Returns the patch that sets the annotations to the values in `node` and deletes those without a value. The
-/// annotations with labels, interfaces and WireGuard keys are not changed. The patch fails if the node has changed
-/// since it was read.
+/// Returns the patch that sets the annotations of [`ANNOTATED_FIELDS`], or deletes those without a value. The patch
+/// fails if the node has changed since it was read.
 pub(super) fn update_patch(node: &Value, revision: &ObjectRevision) -> Value {
     let mut annotations = Map::new();
     let spec = &node["spec"];
@@ -201,7 +194,6 @@ mod tests {
         Value::Object(from_kubernetes(node.as_object().unwrap().clone()))
     }
 
-    /// A node as calico-node annotates it.
     #[test]
     fn node_conversion_matches_upstreams_vector() {
         let node = v3(json!({

@@ -1,5 +1,4 @@
-//! [`Pod`] and [`Namespace`]: the fields that our programs need, read unchanged. [`PodOnNode`]: a pod of a given node,
-//! so that the API server filters the list by node.
+//! [`Pod`] and [`Namespace`]: the fields that our programs need, read unchanged.
 
 use std::fmt;
 
@@ -120,8 +119,8 @@ impl PodStatus {
 }
 
 impl ContainerPort {
-    /// Returns the port as endpoints list it. Returns `None` for a port with neither a name nor a port on the node,
-    /// without a number, or with a protocol other than TCP, UDP and SCTP (CNI-116).
+    /// Returns the port as endpoints list it. A port with neither a name nor a port on the node is not listed
+    /// (CNI-116).
     fn to_endpoint_port(&self) -> Option<EndpointPort> {
         let is_exposed = self.container_port != 0 && (self.host_port != 0 || !self.name.is_empty());
         let protocol = match self.protocol.as_str() {
@@ -143,8 +142,7 @@ impl ContainerPort {
 
 // === paths in a read batch ===
 
-/// Prefixes of the paths of objects that are not Calico's, so that one batch can read them together with Calico's
-/// objects.
+/// The prefix of the paths of pods, which one batch can read together with Calico's objects.
 const PODS: &str = "/kubernetes/pods/";
 const NAMESPACES: &str = "/kubernetes/namespaces/";
 
@@ -196,7 +194,7 @@ impl Kind for Namespace {
     }
 }
 
-/// A pod, found by its node.
+/// A pod of a given node, so that the API server filters the list by node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PodOnNode(pub Pod);
@@ -220,7 +218,7 @@ impl fmt::Display for PodOnNodeKey {
 
 const ROOT: &str = "/kubernetes/podsonnodes/";
 
-/// Returns the node whose pods the path prefix selects; `None` if it is not a prefix of [`PodOnNode`].
+/// Returns the node whose pods the path prefix selects.
 pub(super) fn node_of_prefix(prefix: &str) -> Option<&str> {
     prefix.strip_prefix(ROOT)?.strip_suffix('/').filter(|node| !node.is_empty() && !node.contains('/'))
 }

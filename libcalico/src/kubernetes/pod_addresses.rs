@@ -1,4 +1,4 @@
-//! The addresses of a pod, according to its status, its annotations, or both.
+//! The addresses of a pod, according to its status and annotations.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,8 +10,7 @@ use crate::net::{Cidr, CidrParseError};
 /// The annotation with the addresses that Amazon's VPC CNI plugin assigned.
 const AWS_POD_IPS: &str = "vpc.amazonaws.com/pod-ips";
 
-/// The fields of a pod that determine its addresses. They are separate from [`Pod`], for callers that cache only part
-/// of a pod.
+/// The fields of a pod that determine its addresses, for callers that cache only these.
 #[derive(Debug, Clone, Copy)]
 pub struct PodAddresses<'a> {
     /// `status.phase`.
@@ -47,7 +46,7 @@ impl<'a> AddressAnnotations<'a> {
 }
 
 impl<'a> PodAddresses<'a> {
-    /// Returns the fields of `pod` that determine its addresses. `pod_ips` are the addresses in the pod's status, from
+    /// Returns the fields of `pod` that determine its addresses. `pod_ips` comes from
     /// [`PodStatus::listed_ips`](super::PodStatus::listed_ips).
     pub fn of(pod: &'a Pod, pod_ips: &'a [&'a str]) -> Self {
         PodAddresses {
@@ -59,33 +58,30 @@ impl<'a> PodAddresses<'a> {
         }
     }
 
-    /// Returns true if all containers have terminated for good, according to the phase.
+    /// Returns true if all containers have terminated for good.
     pub fn has_ended(&self) -> bool {
         matches!(self.phase, "Failed" | "Succeeded" | "Completed")
     }
 
-    /// Returns true if the pod has ended, or is being deleted and one of its annotations is empty. Its endpoint then
-    /// has no addresses any more (DS-78). The result depends on annotations, which a tenant can write. It must
-    /// therefore not be used to decide that an address is free.
+    /// Returns true if the endpoint has no addresses any more (DS-78). The result depends on annotations, which a
+    /// tenant can write, so do not use it to decide that an address is free.
     pub fn is_finished(&self) -> bool {
         let has_empty_annotation = [self.annotations.pod_ip, self.annotations.aws_pod_ips].contains(&Some(""));
         self.has_ended() || (self.deleting && has_empty_annotation)
     }
 
-    /// Returns the addresses from the first source that lists any: `podIPs` of the status, `podIP` of the status, then
-    /// the annotations `podIPs`, `podIP` and Amazon's (DS-77). An entry that cannot be parsed is an error.
+    /// Returns the addresses from the first source that lists any, the status before annotations (DS-77).
     pub fn parse(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
         self.texts().into_iter().map(parse)
     }
 
-    /// Returns the addresses in the pod's status, which the kubelet reports.
+    /// Returns the addresses in the pod's status, which the kubelet writes.
     pub fn parse_reported(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
         let first = Some(self.pod_ip).filter(|first| !first.is_empty() && !self.pod_ips.contains(first));
         self.pod_ips.iter().copied().chain(first).map(parse)
     }
 
-    /// Returns the addresses that plugins wrote to the annotations. They may be newer than the addresses in the status,
-    /// which the kubelet reports later.
+    /// Returns the addresses that plugins wrote to the annotations, which may be newer than those in the status.
     pub fn parse_annotated(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
         let AddressAnnotations { pod_ip, pod_ips, aws_pod_ips } = self.annotations;
         let lists = [pod_ip, pod_ips, aws_pod_ips].into_iter().flatten().filter(|list| !list.is_empty());

@@ -3,7 +3,7 @@
 use crate::api::Node;
 use crate::net::{Cidr, CidrParseError, IpVersion};
 
-/// The pod ranges of a node: at least one, and at most one per family.
+/// The pod ranges of a node, at most one per family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodCidrs {
     node: String,
@@ -14,7 +14,7 @@ pub struct PodCidrs {
 /// A node without usable pod ranges (CNI-110).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodCidrError {
-    /// The node has no range, or none yet.
+    /// The node has no range.
     #[error("no podCidr for node {node}")]
     None {
         /// The node.
@@ -48,8 +48,7 @@ pub enum PodCidrError {
 
 impl PodCidrs {
     /// Reads the ranges of a node from `spec.podCIDRs` of the Kubernetes node, which the v3 form contains in its
-    /// status. The last of several ranges of the same family counts, if there is also a range of the other family;
-    /// otherwise several ranges are an error. The field `podCIDR` is ignored (CNI-110).
+    /// status. Several ranges of one family are accepted only if the node also has one of the other (CNI-110).
     pub fn of(node: &Node) -> Result<Self, PodCidrError> {
         let name = || node.metadata.name.clone();
         let listed = node.status.as_ref().and_then(|status| status["podCIDRs"].as_array());
@@ -71,7 +70,7 @@ impl PodCidrs {
         }
     }
 
-    /// Returns the range of a family, or an error if the node has no range of it.
+    /// Returns the range of a family, or an error if the node has none.
     pub fn of_family(&self, version: IpVersion) -> Result<Cidr, PodCidrError> {
         let found = if version == IpVersion::V4 { self.v4 } else { self.v6 };
         found.ok_or_else(|| PodCidrError::Family { node: self.node.clone(), version })
@@ -85,7 +84,6 @@ mod tests {
     use super::super::node::from_kubernetes;
     use super::*;
 
-    /// Returns the two ranges, or the error.
     fn of(spec: Value) -> Result<[Option<String>; 2], String> {
         let object = json!({ "metadata": { "name": "n1" }, "spec": spec });
         let node = Value::Object(from_kubernetes(object.as_object().unwrap().clone()));

@@ -7,8 +7,7 @@ use serde_json::{Map, Value, json};
 use super::revision::{ObjectRevision, PreservedMetadata};
 use crate::store::Revision;
 
-/// The annotation with the container ID of the last sandbox that got the pod's addresses. It remains when the addresses
-/// are released.
+/// The annotation with the container ID of the last sandbox that got the pod's addresses.
 pub const CONTAINER_ID: &str = "cni.projectcalico.org/containerID";
 /// The annotation with the first address, with its prefix length.
 pub const POD_IP: &str = "cni.projectcalico.org/podIP";
@@ -18,9 +17,8 @@ pub const POD_IPS: &str = "cni.projectcalico.org/podIPs";
 /// The media type of the patches.
 pub const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
 
-/// Returns the patch of ADD. Without addresses, the patch contains neither addresses nor the container ID. With `uid`,
-/// the API server rejects the patch for another pod of the same name (CNI-223). The patch contains no resourceVersion,
-/// because other clients change the pod frequently.
+/// Returns the patch of ADD. With `uid`, the API server rejects the patch for another pod of the same name (CNI-223).
+/// The patch contains no resourceVersion, because other clients change the pod frequently.
 pub(super) fn attach_patch(container_id: &str, ip_networks: &[String], uid: Option<&str>) -> Value {
     let mut metadata = Map::new();
     if !ip_networks.is_empty() {
@@ -35,16 +33,14 @@ pub(super) fn attach_patch(container_id: &str, ip_networks: &[String], uid: Opti
     json!({ "metadata": metadata })
 }
 
-/// Returns the patch of DEL. It empties the addresses and keeps the container ID, so that a late DEL of the same
-/// sandbox is still recognized. The patch fails if the pod has changed since `revision`; without a revision, the patch
-/// applies to any state of the pod.
+/// Returns the patch of DEL, which keeps the container ID, so that a late DEL of the same sandbox is still recognized.
+/// With a `revision`, the patch fails if the pod has changed since.
 pub(super) fn detach_patch(revision: Option<&ObjectRevision>) -> Value {
     address_patch(&[], revision)
 }
 
-/// Returns the patch that reduces the addresses in the annotations to `ip_networks`. It does not write the container
-/// ID, because the pod may have another sandbox by now. The patch fails if the pod has changed since `revision`;
-/// without a revision, the patch applies to any state of the pod.
+/// Returns the patch that reduces the addresses to `ip_networks`. It does not write the container ID, because the pod
+/// may have another sandbox by now. With a `revision`, the patch fails if the pod has changed since.
 pub(super) fn address_patch(ip_networks: &[String], revision: Option<&ObjectRevision>) -> Value {
     let mut metadata = addresses(ip_networks);
     if let Some(revision) = revision {
@@ -56,8 +52,7 @@ pub(super) fn address_patch(ip_networks: &[String], revision: Option<&ObjectRevi
     json!({ "metadata": metadata })
 }
 
-/// Returns the addresses that the plugin's annotations list, as written there: the first address first, each text once.
-/// The pod's status is not used.
+/// Returns the addresses that the plugin's annotations list, as written there, each text once.
 pub fn annotated_addresses(annotations: &BTreeMap<String, String>) -> Vec<String> {
     let mut listed = Vec::<String>::new();
     for text in [POD_IP, POD_IPS].iter().filter_map(|key| annotations.get(*key)).flat_map(|list| list.split(',')) {
@@ -68,20 +63,18 @@ pub fn annotated_addresses(annotations: &BTreeMap<String, String>) -> Vec<String
     listed
 }
 
-/// Returns true if the two annotations with addresses exist and are empty. The patch of DEL would then change nothing.
+/// Returns true if the two annotations with addresses exist and are empty, as after a DEL.
 pub fn has_empty_addresses(annotations: &BTreeMap<String, String>) -> bool {
     [POD_IP, POD_IPS].iter().all(|key| annotations.get(*key).is_some_and(String::is_empty))
 }
 
 /// Returns true if a DEL had already emptied the pod's annotations at `revision`. The endpoint's addresses do not show
-/// this: the addresses in the pod's status remain, and the endpoint of a terminated pod has no addresses anyway
-/// (DS-78).
+/// this (DS-78).
 pub fn is_detached(revision: &Revision) -> bool {
     ObjectRevision::parse(revision).preserved.metadata == addresses(&[])
 }
 
-/// Returns the two empty annotations that a DEL writes, if the pod has them, or else nothing. The revision of a pod's
-/// endpoint contains the result for [`is_detached`].
+/// Returns the two empty annotations that a DEL writes, if the pod has them, or else nothing.
 pub(super) fn preserve_detached(metadata: &Map<String, Value>) -> PreservedMetadata {
     let annotations = metadata.get("annotations");
     let is_empty = |key| annotations.and_then(|all| all.get(key)) == Some(&Value::from(""));
@@ -99,7 +92,6 @@ fn addresses(ip_networks: &[String]) -> Map<String, Value> {
 mod tests {
     use super::*;
 
-    /// The patches that upstream sends.
     #[test]
     fn pod_patches_match_upstreams_vectors() {
         let networks = ["10.244.1.3/32".to_owned(), "fd00:10:244:1::3/128".to_owned()];

@@ -7,23 +7,20 @@ use super::json::{Fields, put_object, take_object, take_text, text};
 use super::metadata::reversed_uid;
 use super::resource::{Location, NAMESPACES, SERVICE_ACCOUNTS};
 
-/// The prefixes of the names of profiles of namespaces and of service accounts.
 const NAMESPACE_PREFIX: &str = "kns.";
 const SERVICE_ACCOUNT_PREFIX: &str = "ksa.";
 
-/// Returns the location of the namespace or service account of the profile `name`; `None` for a name without one of the
-/// two prefixes or without the name of an object.
+/// Returns the location of the namespace or service account of the profile `name`.
 pub(super) fn locate(name: &str) -> Option<Location> {
     if let Some(namespace) = name.strip_prefix(NAMESPACE_PREFIX) {
         return (!namespace.is_empty()).then(|| Location::global(NAMESPACES, namespace));
     }
-    // The name of a namespace contains no dot; that of a service account may.
+    // The name of a service account may contain a dot; that of a namespace does not.
     let (namespace, account) = name.strip_prefix(SERVICE_ACCOUNT_PREFIX)?.split_once('.')?;
     let is_complete = !namespace.is_empty() && !account.is_empty();
     is_complete.then(|| Location::namespaced(SERVICE_ACCOUNTS, namespace, account))
 }
 
-/// Returns the profile of a namespace or service account.
 pub(super) fn from_kubernetes(mut object: Fields) -> Result<Fields, Malformed> {
     let mut given = take_object(&mut object, "metadata");
     let labels = take_object(&mut given, "labels");
@@ -64,7 +61,6 @@ mod tests {
         Value::Object(from_kubernetes(object).unwrap())
     }
 
-    /// Profiles as upstream derives them.
     #[test]
     fn profile_derivation_matches_upstreams_vectors() {
         assert_eq!(

@@ -1,5 +1,4 @@
-//! The traffic limits that a pod requests in annotations, as Kubernetes quantities such as `10M`, `1.5Gi` or `2e3`, and
-//! the DSCP, a mark in the packets, that the pod requests.
+//! The traffic limits and the DSCP that a pod requests in annotations.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::error::PodProblem;
 
-/// A limit: its field in `qosControls`, its annotations, of which the last one present counts, and its bounds.
+/// A limit: its field in `qosControls`, its bounds, and its annotations, of which the last one present counts.
 struct Limit {
     field: &'static str,
     annotations: &'static [&'static str],
@@ -31,7 +30,6 @@ macro_rules! limit {
     };
 }
 
-/// Returns the limits of one direction, in upstream's order.
 macro_rules! direction {
     ($ingress:literal) => {
         [
@@ -54,8 +52,8 @@ const DSCP_NAMES: [&str; 21] = [
     "CS1", "CS2", "CS3", "CS4", "CS5", "CS6",
 ];
 
-/// Returns `spec.qosControls` of a pod with these annotations; `None` if it would have no fields. An invalid or
-/// out-of-range value is reported as a problem, but the pod still gets its endpoint (DS-79).
+/// Returns `spec.qosControls` of a pod, unless it would have no fields. An invalid value is reported, but the pod still
+/// gets its endpoint (DS-79).
 pub(super) fn qos_controls(annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> Option<Value> {
     let mut controls = Map::new();
     for direction in &DIRECTIONS {
@@ -74,9 +72,8 @@ pub(super) fn qos_controls(annotations: &BTreeMap<String, String>, problems: &mu
     (!controls.is_empty()).then_some(Value::Object(controls))
 }
 
-/// Returns the values of the limits of a direction, 0 for none. A limit without the limit that it refines, such as a
-/// burst without a bandwidth, is ignored and reported, and so is a peak rate that is not above the bandwidth. A
-/// bandwidth or packet rate without a burst gets the default burst.
+/// Returns the values of the limits of a direction, 0 for none. A limit that contradicts or lacks the limit that it
+/// refines is ignored and reported.
 fn values(limits: &[Limit; 7], annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> [i64; 7] {
     let read = limits.each_ref().map(|limit| limit.read(annotations, problems));
     let [bandwidth, burst, peakrate, minburst, packet_rate, packet_burst, max_connections] = read;
@@ -101,8 +98,7 @@ fn values(limits: &[Limit; 7], annotations: &BTreeMap<String, String>, problems:
 }
 
 impl Limit {
-    /// Returns the requested value, clamped to the bounds; 0 if the pod requests none or the text is not a quantity.
-    /// Reports a clamped value and an invalid text.
+    /// Returns the requested value, clamped to the bounds; 0 if there is no valid one. Reports changed values.
     fn read(&self, annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> i64 {
         let Some(text) = self.annotations.iter().rev().find_map(|key| annotations.get(*key)) else { return 0 };
         let Some(value) = parse_quantity(text) else {
@@ -121,7 +117,7 @@ impl Limit {
     }
 }
 
-/// Parses a number from 0 to 63, or the name of a DSCP in upper or lower case; returns `None` for any other text.
+/// Parses a number from 0 to 63, or the name of a DSCP.
 fn parse_dscp(text: &str) -> Option<Value> {
     if let Ok(number) = text.parse::<u8>() {
         return (number < 64).then(|| number.into());
@@ -130,8 +126,7 @@ fn parse_dscp(text: &str) -> Option<Value> {
     DSCP_NAMES.contains(&name.as_str()).then(|| name.into())
 }
 
-/// Parses a quantity as a whole number, rounded away from zero; returns `None` for a text that is not a quantity. A
-/// number that is too large becomes `i64::MAX`, and one that is too small becomes `-i64::MAX`.
+/// Parses a quantity, such as `10M`, `1.5Gi` or `2e3`, as a whole number, rounded away from zero and clamped.
 pub fn parse_quantity(text: &str) -> Option<i64> {
     let (negative, rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -171,7 +166,7 @@ fn significant(digits: &str) -> (i128, usize) {
     (first.parse().unwrap_or(0) + i128::from(is_rounded), rest.len())
 }
 
-/// Returns the factor and the power of ten that a suffix stands for; `None` for an unknown suffix.
+/// Returns the factor and the power of ten that a suffix stands for.
 fn scale(suffix: &str) -> Option<(i128, i32)> {
     const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     if let Some(at) = BINARY.iter().position(|known| *known == suffix) {

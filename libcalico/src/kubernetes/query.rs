@@ -21,7 +21,7 @@ const KUBERNETES: &str = "k8s";
 pub enum Query {
     /// No request, because no object can exist in the range.
     Nothing,
-    /// A read of a single object. "Not found" is an answer without objects.
+    /// A read of a single object, which may be missing.
     Get(Location),
     /// A list of objects.
     List(List),
@@ -54,7 +54,7 @@ pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<
     if !range.is_prefix {
         return match locate(group, kind, &range.path) {
             Some(location) => Ok(Query::Get(location)),
-            // Profiles of networks and endpoints of containers have valid paths, but do not exist on an API server.
+            // Profiles of networks and endpoints of containers do not exist on an API server.
             None if matches!(kind, StoredKind::Profile | StoredKind::Endpoint) => Ok(Query::Nothing),
             None => Err(invalid_path(range)),
         };
@@ -95,9 +95,8 @@ pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<
     }
 }
 
-/// Returns the request for endpoints below a prefix. The CNI plugin's user may get pods but not list them, so a prefix
-/// that identifies a single pod becomes a get of that pod (DS-83). A prefix of endpoints that are not pods' needs no
-/// request.
+/// Returns the request for endpoints below a prefix. The CNI plugin's user may not list pods, so a prefix that
+/// identifies a single pod becomes a get (DS-83).
 fn endpoints(range: &Range, list: List) -> Query {
     let rest = path_below(&range.path, "workloadendpoints");
     let Some((namespace, name)) = rest.and_then(|rest| rest.split_once('/')) else { return Query::List(list) };
@@ -112,7 +111,8 @@ fn endpoints(range: &Range, list: List) -> Query {
     Query::List(List { namespace: Some(namespace.into()), ..list })
 }
 
-/// Returns true if the name ends with a dash that is a separator, and not half of a doubled dash.
+/// Returns true if the name ends with a separator. A separator is one dash, and a dash within a part is doubled, so
+/// after a separator the number of dashes at the end is odd.
 fn ends_with_separator(name: &str) -> bool {
     name.bytes().rev().take_while(|b| *b == b'-').count() % 2 == 1
 }
@@ -121,7 +121,7 @@ fn namespace_of(rest: &str) -> Option<String> {
     rest.split_once('/').map(|(namespace, _)| namespace.to_owned())
 }
 
-/// Returns the location of the object at a path; `None` for a path that no object of the kind has.
+/// Returns the location of the object at a path, if the kind can have it.
 pub(super) fn locate(group: ApiGroup, kind: StoredKind, path: &str) -> Option<Location> {
     let resource = kind.resource(group);
     let global = |name: String| Location::global(resource, name);
@@ -156,7 +156,6 @@ fn config(group: ApiGroup, kind: StoredKind) -> Location {
     Location::global(kind.resource(group), "default")
 }
 
-/// Returns the part of a path after the plural of a v3 kind; `None` if the path is not below that plural.
 fn path_below<'p>(path: &'p str, plural: &str) -> Option<&'p str> {
     path.strip_prefix(OBJECTS)?.strip_prefix(plural)?.strip_prefix('/')
 }
@@ -166,7 +165,7 @@ fn name_below(path: &str, plural: &str) -> Option<String> {
     (!name.is_empty() && !name.contains('/')).then(|| name.to_owned())
 }
 
-/// Returns the path of the object with the name `name`; `None` if the name does not determine the path.
+/// Returns the path of the object with the name `name`, if the name determines it.
 pub(super) fn path_of_name(kind: StoredKind, namespace: Option<&str>, name: &str) -> Option<String> {
     match kind {
         StoredKind::Block => ipam::block_path_of_name(name),

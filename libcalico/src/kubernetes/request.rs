@@ -23,14 +23,14 @@ pub enum Request {
         /// The object.
         body: Value,
     },
-    /// A PUT. The body contains the resourceVersion that the object must still have.
+    /// A PUT, with the resourceVersion that the object must still have.
     Replace {
         /// The location of the object.
         location: Location,
         /// The object.
         body: Value,
     },
-    /// A PUT of the location's `status`. The body is the whole object; the API server uses only its status.
+    /// A PUT of the location's `status`. The API server uses only the status of the object.
     ReplaceStatus {
         /// The location of the object.
         location: Location,
@@ -55,11 +55,10 @@ pub enum Request {
     Nothing(Revision),
 }
 
-/// The conditions of a DELETE. With a resourceVersion, one request performs a compare-and-delete, for which upstream
-/// sends three (IPAM-214).
+/// The conditions of a DELETE. Upstream sends three requests for a compare-and-delete (IPAM-214).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preconditions {
-    /// The uid that the object must have, so that another object of the same name is not deleted.
+    /// The uid that the object must have.
     pub uid: Option<String>,
     /// The resourceVersion that the object must have.
     pub resource_version: Option<String>,
@@ -84,7 +83,6 @@ impl Preconditions {
     }
 }
 
-/// Returns the request for a write of `kind`.
 pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Result<Request, CodecError> {
     let location = locate(group, kind, &write.path).ok_or_else(|| no_location(kind, write))?;
     if kind == StoredKind::Endpoint {
@@ -145,7 +143,7 @@ fn read_written_fields(write: &Write, bytes: &[u8]) -> Result<(String, Vec<Strin
     Ok(written_fields(&endpoint))
 }
 
-/// Returns the fields of the resource for a stored value. The caller adds `apiVersion` and `kind`.
+/// Returns the fields of the resource, without `apiVersion` and `kind`.
 fn resource(
     group: ApiGroup,
     kind: StoredKind,
@@ -183,7 +181,7 @@ fn resource(
     };
     let mut metadata = metadata::write_ipam(group, location, &labels, revision)?;
     if kind == StoredKind::Handle {
-        // The uid prevents an overwrite of a handle that was created again under the same ID (DS-71).
+        // Another handle may have been created under the same ID (DS-71).
         let uid = revision.and_then(|revision| revision.uid.clone());
         metadata.extend(uid.map(|uid| ("uid".to_owned(), Value::from(uid))));
     }

@@ -1,5 +1,5 @@
 //! [`Resource`] and [`Location`]: a kind and an object, as the API server's URLs name them. [`ApiGroup`]: the API group
-//! that contains Calico's custom resources, one of two.
+//! of Calico's custom resources.
 
 use serde_json::Value;
 
@@ -15,6 +15,14 @@ pub enum ApiGroup {
 }
 
 impl ApiGroup {
+    /// Returns the name of the group, without the version.
+    pub fn name(self) -> &'static str {
+        match self {
+            ApiGroup::CrdV1 => "crd.projectcalico.org",
+            ApiGroup::V3 => "projectcalico.org",
+        }
+    }
+
     /// Returns the group and version, as objects and URLs contain it.
     pub fn api_version(self) -> &'static str {
         match self {
@@ -23,8 +31,8 @@ impl ApiGroup {
         }
     }
 
-    /// Returns the group that `calico_api_group` configures; `None` for an empty value, which leaves the choice to
-    /// discovery. Any value except v3 means v1 (DS-22).
+    /// Returns the group that `calico_api_group` configures; `None` for an empty value. Any value except v3 means v1
+    /// (DS-22).
     pub fn from_config(text: &str) -> Option<Self> {
         match text {
             "" => None,
@@ -33,8 +41,8 @@ impl ApiGroup {
         }
     }
 
-    /// Returns the group to use, given the names of all API groups of the server: v3 if it exists and v1 does not, or
-    /// else v1. If both exist, Calico's aggregated API server provides v3 from the objects stored in v1 (DS-22).
+    /// Returns the group to use, given the names of all API groups of the server. If both exist, Calico's aggregated
+    /// API server provides v3 from the objects stored in v1 (DS-22).
     pub fn from_served<'g>(names: impl IntoIterator<Item = &'g str>) -> Self {
         let (mut crd, mut v3) = (false, false);
         for name in names {
@@ -84,7 +92,7 @@ pub const VIRTUAL_MACHINE_INSTANCES: Resource =
 pub const VIRTUAL_MACHINES: Resource = namespaced("kubevirt.io/v1", "VirtualMachine", "virtualmachines");
 
 impl Resource {
-    /// Returns true if `kind` is the kind of a list of these objects, or of their metadata alone.
+    /// Returns true if `kind` is the kind of a list of these objects or of their metadata.
     pub fn is_list(&self, kind: &str) -> bool {
         kind == "PartialObjectMetadataList" || kind.strip_suffix("List") == Some(self.kind)
     }
@@ -152,7 +160,7 @@ impl Location {
     }
 }
 
-/// Appends one path segment, escaped. Names also come from configuration and may contain any character.
+/// Appends one path segment. Names also come from configuration and may contain any character.
 fn push_escaped(path: &mut String, segment: &str) {
     // The client or the server would resolve a segment that consists of dots only.
     if segment.bytes().all(|b| b == b'.') {
@@ -162,7 +170,7 @@ fn push_escaped(path: &mut String, segment: &str) {
     }
 }
 
-/// Escapes a text for a URL, as a path segment or as the value of a parameter.
+/// Escapes a path segment or the value of a parameter.
 pub fn escaped(text: &str) -> String {
     percent_encoded(text, |byte| matches!(byte, b'-' | b'.' | b'_' | b'~'))
 }

@@ -1,5 +1,4 @@
-//! [`ObjectRevision`]: the data of an object as read that the next write of the object needs. [`reverse_uid`]: converts
-//! the uid of a v1 custom resource to the uid that upstream's clients show, or back (DS-60).
+//! [`ObjectRevision`]: the data of an object as read that the next write of the object needs.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -7,8 +6,7 @@ use uuid::Uuid;
 
 use crate::store::Revision;
 
-/// The revision of an object on an API server. Callers of the store treat it as an opaque [`Revision`] and pass it to
-/// the next write. It therefore also contains the metadata that the canonical value has no field for.
+/// The revision of an object on an API server. Callers of the store treat it as an opaque [`Revision`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ObjectRevision {
     /// `metadata.resourceVersion`.
@@ -19,8 +17,8 @@ pub struct ObjectRevision {
     pub preserved: PreservedMetadata,
 }
 
-/// Metadata that other programs put on a custom resource. Upstream drops or moves it with the next write (DS-59,
-/// IPAM-86); we write it back. For the endpoint of a pod: the two empty annotations that a DEL wrote.
+/// Metadata that other programs put on a custom resource, to be written back. Upstream drops or moves it (DS-59,
+/// IPAM-86). For the endpoint of a pod: the two empty annotations that a DEL wrote.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PreservedMetadata {
@@ -33,7 +31,7 @@ pub struct PreservedMetadata {
 }
 
 impl PreservedMetadata {
-    /// Returns true if there is no such metadata, which is the usual case.
+    /// Returns true if there is no such metadata.
     pub fn is_empty(&self) -> bool {
         self.metadata.is_empty() && self.annotation.is_empty()
     }
@@ -53,8 +51,7 @@ impl ObjectRevision {
         }
     }
 
-    /// Returns `<resourceVersion>@<uid>`, followed by the metadata of others as JSON, if any.
-    /// [`Revision::resource_version`] returns the part before the `@`.
+    /// Returns `<resourceVersion>@<uid>`, followed by the metadata of others as JSON.
     pub fn revision(&self) -> Revision {
         let mut text = format!("{}@{}", self.resource_version, self.uid.as_deref().unwrap_or_default());
         if !self.preserved.is_empty() {
@@ -74,9 +71,8 @@ impl ObjectRevision {
     }
 }
 
-/// Converts the uid of a custom resource to the v3 uid, or back: the function is its own inverse. Reverses the bits of
-/// each byte, except the bytes with the version and the variant, so that the result is a UUID of the same kind. Returns
-/// `None` for a text that is not a UUID.
+/// Converts the uid of a v1 custom resource to the uid that upstream's clients show, or back (DS-60). The bytes with
+/// the version and the variant stay, so that the result is a UUID of the same kind.
 pub fn reverse_uid(uid: &str) -> Option<String> {
     let given = Uuid::try_parse(uid).ok()?.into_bytes();
     let mut reversed = given.map(u8::reverse_bits);

@@ -1,7 +1,7 @@
 //! [`ServedGroups`] and [`has_kind`]: the groups and kinds of an API server, as its discovery endpoints list them.
 //!
-//! A server answers 404 for a kind that it does not serve, and so may a proxy in between for any path. Discovery
-//! distinguishes the two cases.
+//! A server answers 404 for a kind that it does not serve, and so may a proxy for any path. Discovery distinguishes the
+//! two cases.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -66,7 +66,7 @@ impl ServedGroups {
         Ok(ServedGroups(groups))
     }
 
-    /// Returns the versions of a group, each as `group/version`; nothing for a group that is not served.
+    /// Returns the versions of a group, each as `group/version`.
     pub fn versions<'a>(&'a self, group: &'a str) -> impl Iterator<Item = &'a str> {
         let of_group = self.0.iter().filter(move |served| served.name == group);
         of_group.flat_map(|served| &served.versions).map(|version| &*version.group_version)
@@ -78,8 +78,7 @@ pub fn kinds_path(group_version: &str) -> String {
     format!("{API_GROUPS_PATH}/{group_version}")
 }
 
-/// Parses the server's answer at [`kinds_path`]. Returns true if the answer lists one of the kinds, given by their
-/// plurals.
+/// Parses the server's answer at [`kinds_path`]. Returns true if the answer lists one of the kinds.
 ///
 /// # Errors
 /// If the answer is not a list of the kinds of this version.

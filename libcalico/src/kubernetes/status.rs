@@ -8,7 +8,7 @@ use crate::store::StoreError;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// The kind, `Status`. Empty if the answer is not from the API server.
+    /// The kind; `Status` if the answer is from the API server.
     pub kind: String,
     /// The HTTP status.
     pub code: u16,
@@ -43,10 +43,8 @@ pub struct StatusCause {
 }
 
 impl Status {
-    /// Returns the store error for an answer that reports an existing, a missing or a changed object with the
-    /// identifier `key`, or a missing authorization. Returns `None` for any other answer, such as too many requests, an
-    /// error inside the server, or an object that fails validation. An authorization error includes `credential`, the
-    /// description of the credential used, unless it is empty.
+    /// Returns the store error for an answer that reports an existing, missing or changed object, or a missing
+    /// authorization. `key` is the object's identifier; `credential` describes the credential used, or is empty.
     pub fn refusal(&self, key: &str, credential: &str) -> Option<StoreError> {
         let key = key.to_owned();
         Some(match (self.code, self.reason.as_str()) {
@@ -54,7 +52,7 @@ impl Status {
             _ if self.is_not_found() => StoreError::NotFound { key },
             (401 | 403, _) if credential.is_empty() => StoreError::Unauthorized { reason: self.message.clone() },
             (401 | 403, _) => StoreError::Unauthorized { reason: format!("{} ({credential})", self.message) },
-            // The object that was read no longer exists: another object has its name.
+            // Another object has the name of the object that was read.
             (409, _) if self.message.contains("UID in precondition") => StoreError::NotFound { key },
             (409, _) => StoreError::Conflict { key },
             // The API server rejects a patch with a stale uid or resourceVersion with 422.
@@ -68,7 +66,7 @@ impl Status {
         self.kind == "Status" && self.code == 404 && self.reason == "NotFound"
     }
 
-    /// Returns the error for a stale uid or resourceVersion; `None` if the answer names another invalid field, or none.
+    /// Returns the error for a stale uid or resourceVersion, if the answer names only these fields.
     fn stale_revision(&self, key: String) -> Option<StoreError> {
         let causes = &self.details.causes;
         let is = |cause: &StatusCause, field| cause.reason == "FieldValueInvalid" && cause.field == field;
@@ -96,7 +94,6 @@ mod tests {
         status.refusal("K(k)", credential).map(|error| error.to_string())
     }
 
-    /// The API server's message already names the user.
     #[test]
     fn rejection_without_a_credential_has_the_servers_message_only() {
         let forbidden = json!({"code": 403, "message": "User \"u\" cannot get"});

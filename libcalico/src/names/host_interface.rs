@@ -1,4 +1,4 @@
-//! The name of the host end of an interface pair, and its alias, which identifies the container and the pod.
+//! The name of the host end of an interface pair, and its alias.
 
 use std::fmt;
 
@@ -12,8 +12,7 @@ pub const DEFAULT_INTERFACE_PREFIX: &str = "cali";
 /// The number of characters after the prefix. With `cali` they fill the 15 characters that the kernel allows.
 const SUFFIX: usize = 11;
 
-/// Returns the first entry of `FELIX_INTERFACEPREFIX`, a comma-separated list; the default if the variable is unset or
-/// empty (CNI-88).
+/// Returns the first entry of `FELIX_INTERFACEPREFIX`, or the default (CNI-88).
 pub fn interface_prefix(felix_interface_prefix: Option<&str>) -> &str {
     match felix_interface_prefix {
         Some(list) if !list.is_empty() => list.split(',').next().unwrap_or(DEFAULT_INTERFACE_PREFIX),
@@ -33,23 +32,18 @@ pub fn container_interface(container_id: &str) -> String {
     format!("{DEFAULT_INTERFACE_PREFIX}{suffix}")
 }
 
-/// The beginning of every alias that this program sets.
 const PREFIX: &str = "calico-cni";
-/// The separator between the parts.
 const SEPARATOR: char = '/';
-/// The longest container ID, in bytes, that the alias contains unchanged.
+/// The maximum length in bytes of a container ID that the alias contains unchanged.
 const LONGEST_ID: usize = 64;
-/// The prefix of a digest that replaces a container ID that the alias cannot contain unchanged. An unchanged ID
-/// contains no colon.
+/// The prefix of a digest that replaces a container ID. An unchanged ID contains no colon.
 const DIGEST: &str = "sha256:";
-/// The length of a digest in hexadecimal.
 const DIGEST_LENGTH: usize = 64;
 
-/// The text that ADD sets as alias on the host end of an interface pair; `ip link` shows it.
+/// The text that ADD sets as alias on the host end of an interface pair.
 ///
-/// The name of a pod's host interface contains 44 bits of a hash, so two pods may share a name, and the sandboxes of
-/// one pod always do. The alias distinguishes them. It has at most 255 bytes, the kernel's limit, and consists of
-/// letters, digits and `-./:_`.
+/// The name of a pod's host interface contains 44 bits of a hash, so two pods may share a name. The sandboxes of one
+/// pod always do. The alias distinguishes them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceAlias {
     container: String,
@@ -62,21 +56,19 @@ impl InterfaceAlias {
         InterfaceAlias { container: container_part(container_id), pod: digest(&[network, namespace, pod]) }
     }
 
-    /// Returns the alias of the interface of a container that is not a pod. All networks of the container share that
-    /// interface.
+    /// Returns the alias of the interface of a container that is not a pod.
     pub fn for_container(container_id: &str) -> Self {
         InterfaceAlias { container: container_part(container_id), pod: digest(&["", "", container_id]) }
     }
 
-    /// Parses the alias of an interface; returns `None` for a text that does not have the form of our aliases.
+    /// Parses the alias of an interface; `None` if it is not one of ours.
     pub fn parse(text: &str) -> Option<Self> {
         let (container, pod) = text.strip_prefix(PREFIX)?.strip_prefix(SEPARATOR)?.split_once(SEPARATOR)?;
         let is_container = container.strip_prefix(DIGEST).map_or_else(|| is_short_id(container), is_digest);
         (is_container && is_digest(pod)).then(|| InterfaceAlias { container: container.into(), pod: pod.into() })
     }
 
-    /// Returns the container ID, or a digest in place of an ID that is empty, is too long or has characters which CNI
-    /// does not allow.
+    /// Returns the container ID, or a digest in place of an ID that is too long or invalid.
     pub fn container(&self) -> &str {
         &self.container
     }
@@ -86,8 +78,7 @@ impl InterfaceAlias {
         self.container == container_part(container_id)
     }
 
-    /// Returns true if both interfaces were created for sandboxes of the same pod in the same network, or for the same
-    /// container.
+    /// Returns true if both interfaces were created for the same pod in the same network, or for the same container.
     pub fn is_of_same_pod(&self, other: &InterfaceAlias) -> bool {
         self.pod == other.pod
     }
@@ -103,8 +94,7 @@ fn container_part(id: &str) -> String {
     if is_short_id(id) { id.to_owned() } else { format!("{DIGEST}{}", HEXLOWER.encode(&Sha256::digest(id))) }
 }
 
-/// Returns true for an ID that the alias contains unchanged. The characters are the ones that CNI allows in a container
-/// ID.
+/// Returns true for an ID that the alias contains unchanged.
 fn is_short_id(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     !text.is_empty() && text.len() <= LONGEST_ID && text.bytes().all(allowed)
@@ -114,7 +104,7 @@ fn is_digest(text: &str) -> bool {
     text.len() == DIGEST_LENGTH && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Returns a digest of several texts. It includes their lengths, so that different lists never hash the same bytes.
+/// Includes the lengths, so that different lists never hash the same bytes.
 fn digest(texts: &[&str]) -> String {
     let mut hasher = Sha256::new();
     for text in texts {

@@ -1,5 +1,4 @@
-//! Names that are derived from other names: endpoints, host interfaces, status files, labels. The name of the node that
-//! this process runs on.
+//! Names that are derived from other names: endpoints, host interfaces, status files, labels. The name of this node.
 
 mod host_interface;
 mod workload_endpoint;
@@ -31,21 +30,20 @@ fn escape(segment: &str) -> String {
     percent_encoded(segment, |byte| b"-_.~$&+=:@".contains(&byte))
 }
 
-/// Escapes a text for a URL. Letters, digits and the bytes that `is_plain` accepts stay as they are.
+/// Escapes a text for a URL, except letters, digits and the bytes that `is_plain` accepts.
 pub(crate) fn percent_encoded(text: &str, is_plain: fn(u8) -> bool) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || is_plain(byte) {
             escaped.push(char::from(byte));
         } else {
-            // Writing to a String cannot fail.
             _ = write!(escaped, "%{byte:02X}");
         }
     }
     escaped
 }
 
-/// Returns true for a DNS name in lower case, the syntax of object names. The length is not checked.
+/// Returns true for a DNS name in lower case, without a check of its length.
 pub(crate) fn is_dns_name(text: &str) -> bool {
     let is_edge = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     text.split('.').map(str::as_bytes).all(|label| {
@@ -55,7 +53,7 @@ pub(crate) fn is_dns_name(text: &str) -> bool {
     })
 }
 
-/// The key of the label whose value is the [`hostname_hash`] of an affinity's owner.
+/// The label with the [`hostname_hash`] of an affinity's owner.
 pub const HOSTNAME_HASH_LABEL: &str = "projectcalico.org/hostname-hash";
 
 /// Returns a hash of 52 characters, because a label's value cannot contain a long host name (IPAM-70).
@@ -98,12 +96,10 @@ pub struct NodeName {
     pub source: NodeNameSource,
 }
 
-/// Returns the first input that is not empty, in the order of the fields of [`NodeNameInputs`] (CNI-72). Returns `None`
-/// if all are empty.
+/// Returns the first input that is not empty, in the order of the fields of [`NodeNameInputs`] (CNI-72).
 ///
-/// White space around the file's content and around the kernel's host name is removed, and that host name is converted
-/// to lower case. Upstream keeps a trailing line break as part of the name, and then every object that it writes for
-/// the node fails validation.
+/// White space around the file's content and the kernel's host name is removed. With upstream's trailing line break in
+/// the name, every object of the node fails validation.
 pub fn node_name(inputs: NodeNameInputs<'_>) -> Option<NodeName> {
     let candidates = [
         (NodeNameSource::Config, inputs.nodename.to_owned()),

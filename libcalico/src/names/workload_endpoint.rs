@@ -6,11 +6,10 @@ use crate::validation_error::{FieldError, ValidationError};
 /// The length of four parts of one character with dashes between them.
 const SHORTEST_NAME: usize = 7;
 
-/// The identifiers from which a WorkloadEndpoint's name is built. The orchestrator selects the field for the workload:
-/// `pod` for `k8s`, `container_id` for `cni`, none for `libnetwork`, `workload` for any other.
+/// The identifiers from which a WorkloadEndpoint's name is built. The orchestrator selects the field for the workload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EndpointIdentifiers {
-    /// The node. Without a node there is no name, prefix or match.
+    /// The node.
     pub node: String,
     /// The orchestrator.
     pub orchestrator: String,
@@ -69,8 +68,7 @@ impl EndpointIdentifiers {
     }
 
     /// Returns the prefix of all names whose leading parts are these identifiers, up to the first empty one. Names of
-    /// other endpoints may have the same prefix; check them with [`EndpointIdentifiers::matches`]. Fails if the node is
-    /// empty, or a part of the prefix begins or ends with `-`.
+    /// other endpoints may have the same prefix; check them with [`EndpointIdentifiers::matches`].
     pub fn prefix(&self) -> Result<String, ValidationError> {
         let mut prefix = String::new();
         for segment in self.segments()?.iter().take_while(|s| !s.value.is_empty()) {
@@ -80,8 +78,7 @@ impl EndpointIdentifiers {
         Ok(prefix)
     }
 
-    /// Returns true if `name` has four parts that equal all identifiers that are not empty. Without a node, no name
-    /// matches.
+    /// Returns true if the parts of `name` equal all identifiers that are not empty. Without a node, no name matches.
     pub fn matches(&self, name: &str) -> bool {
         let parts = split(name);
         let Ok(segments) = self.segments() else { return false };
@@ -90,8 +87,7 @@ impl EndpointIdentifiers {
             && segments.iter().zip(&parts).all(|(segment, part)| segment.value.is_empty() || segment.value == part)
     }
 
-    /// Parses the identifiers in `name`. Trailing parts may be missing, as in a prefix; their identifiers are empty
-    /// then.
+    /// Parses the identifiers in `name`, in which trailing parts may be missing, as in a prefix.
     pub fn parse(name: &str) -> Result<Self, EndpointNameError> {
         if name.is_empty() {
             return Err(EndpointNameError::Empty);
@@ -131,7 +127,6 @@ impl EndpointIdentifiers {
     }
 }
 
-/// A part of a name.
 struct Segment<'a> {
     field: &'static str,
     value: &'a str,
@@ -150,7 +145,7 @@ impl Segment<'_> {
     }
 }
 
-/// Splits a name at its single dashes. The first character is never a separator, so that the node is never empty.
+/// Splits a name. The first character is never a separator, so that the node is never empty.
 fn split(name: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut chars = name.chars().peekable();
@@ -281,7 +276,7 @@ mod tests {
             match EndpointIdentifiers::parse(&text) {
                 Ok(of) => {
                     let is_of_n = (of.node.as_str(), of.orchestrator.as_str()) == ("n", "k8s");
-                    // A text is not a name if a part is missing, or if a part begins or ends with a dash.
+                    // A part is missing, or begins or ends with a dash.
                     if let Ok(name) = of.name() {
                         prop_assert_eq!(&name, &text);
                         prop_assert!(of.matches(&text));

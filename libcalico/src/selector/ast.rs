@@ -1,9 +1,8 @@
-//! [`Expr`]: a selector as a tree, its evaluation on labels (DS-113), and its canonical text.
+//! [`Expr`]: a selector as a tree.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A selector, or a part of a selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Expr {
     All,
@@ -16,7 +15,6 @@ pub(super) enum Expr {
     Or(Vec<Expr>),
 }
 
-/// The comparison of a label's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Compare {
     Equal(String),
@@ -93,8 +91,7 @@ impl fmt::Display for ValueSet {
     }
 }
 
-/// A value in double quotes, or in single quotes if it contains a double quote. It cannot contain both, because the
-/// language has no escapes.
+/// A value in quotes. It cannot contain both kinds of quotes, because the language has no escapes.
 struct Quoted<'v>(&'v str);
 
 impl fmt::Display for Quoted<'_> {

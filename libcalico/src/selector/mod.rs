@@ -1,7 +1,6 @@
 //! Calico's selector language, which selects objects by their labels, for pools and policies.
 //!
-//! `token` splits the text into tokens, `parse` builds an expression from the tokens, and `ast` evaluates it on
-//! labels and formats it in its canonical form.
+//! `token` splits the text into tokens, `parse` builds an expression from them, and `ast` evaluates and formats it.
 
 mod ast;
 mod parse;
@@ -17,8 +16,8 @@ use sha2::{Digest, Sha224};
 
 use self::ast::Expr;
 
-/// The deepest nesting of parentheses that parses. Upstream has no limit, but the CRD schemas limit a selector to 1024
-/// characters, which cannot nest deeper. The limit prevents malicious input from exhausting the stack.
+/// The maximum nesting of parentheses, so that malicious input cannot exhaust the stack. Upstream has no limit, but the
+/// CRD schemas limit a selector to 1024 characters, which cannot nest deeper.
 pub const MAX_NESTING: usize = 512;
 
 /// A parsed selector.
@@ -28,13 +27,12 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Parses `text`. A text that is empty, or consists of spaces and tabs, selects everything, as `all()` does.
+    /// Parses `text`. A blank text selects everything, as `all()` does.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         parse::parse(text).map(|root| Selector { root })
     }
 
-    /// Returns true if the selector matches `labels`. A missing label differs from every value: objects without the
-    /// label `a` match both `a != 'x'` and `a not in {'x'}` (DS-113).
+    /// Returns true if the selector matches `labels`. A missing label differs from every value (DS-113).
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.root.matches(labels)
     }
@@ -53,7 +51,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// A text that is not a selector: the reason and the position.
+/// A text that is not a selector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason} (at offset {offset})")]
 pub struct SelectorError {
@@ -63,8 +61,7 @@ pub struct SelectorError {
     pub offset: usize,
 }
 
-/// The reason why a text is not a selector. The messages are upstream's, except that of `TooDeep`, which upstream does
-/// not have.
+/// The reason why a text is not a selector. The messages are upstream's, except that of `TooDeep`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorErrorReason {
     /// A quote that is not closed.

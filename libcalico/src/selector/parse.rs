@@ -18,7 +18,7 @@ pub(super) fn parse(text: &str) -> Result<Expr, SelectorError> {
     }
 }
 
-/// A reader of tokens from front to back. It never moves past the last token, `End`.
+/// A reader of tokens that never moves past the last one, `End`.
 struct Parser<'t> {
     text: &'t str,
     tokens: &'t [Token<'t>],
@@ -46,8 +46,8 @@ impl<'t> Parser<'t> {
         found
     }
 
-    /// Parses terms, operators and parentheses up to the first token that cannot follow them. Open parentheses are on
-    /// an explicit stack, so that nesting does not use the thread's stack.
+    /// Parses an expression. Open parentheses are on an explicit stack, so that nesting does not use the thread's
+    /// stack.
     fn expression(&mut self) -> Result<Expr, SelectorError> {
         let mut outer: Vec<Group> = Vec::new();
         let mut group = Group::default();
@@ -82,7 +82,7 @@ impl<'t> Parser<'t> {
         negated
     }
 
-    /// Parses `all()`, `global()`, `has(x)` or a comparison of a label; `first` is its first token.
+    /// Parses a term, whose first token is `first`.
     fn term(&mut self, first: Token<'t>) -> Result<Expr, SelectorError> {
         match first.kind {
             TokenKind::All => Ok(Expr::All),
@@ -149,8 +149,7 @@ fn negate(expr: Expr, negated: bool) -> Expr {
     if negated { Expr::Not(Box::new(expr)) } else { expr }
 }
 
-/// The content so far of a pair of parentheses, or of the selector outside of parentheses: terms joined by `&&`, in
-/// groups joined by `||`.
+/// The content so far of a pair of parentheses, or of the whole selector.
 #[derive(Default)]
 struct Group {
     /// True if an odd number of `!` precedes the parentheses.
@@ -164,8 +163,7 @@ impl Group {
         self.all_of.push(term);
     }
 
-    /// Processes the token after a term. Returns true for `&&` and `||`, after which another term must follow, and
-    /// false for any other token, which ends the group.
+    /// Processes the token after a term. Returns true if another term must follow.
     fn continues_after(&mut self, kind: TokenKind<'_>) -> bool {
         if kind == TokenKind::Or {
             self.end_all_of();

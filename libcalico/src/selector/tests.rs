@@ -135,7 +135,7 @@ fn selector_labels_have_at_most_512_characters() {
     assert!(error.to_string().starts_with("label too long: lll"), "{error}");
 }
 
-/// Uses a quarter of the default stack size of a thread, so that the limit has a large margin.
+/// Uses a quarter of a thread's default stack.
 #[test]
 fn selector_nesting_is_limited_before_the_stack_overflows() {
     let nested = |open: &str, depth: usize| format!("{}has(a){}", open.repeat(depth), ")".repeat(depth));
@@ -161,7 +161,6 @@ const WORDS: &[&str] = &[
     "b in {'x', 'y'}",
 ];
 
-/// Generates texts that often are selectors and often are almost selectors.
 fn almost_selectors() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => prop::collection::vec(prop::sample::select(WORDS), 0..12).prop_map(|words| words.join(" ")),
@@ -169,7 +168,7 @@ fn almost_selectors() -> impl Strategy<Value = String> {
     ]
 }
 
-/// FUZZ_SECONDS sets the duration of the search in seconds; the default is 1.
+/// FUZZ_SECONDS sets the duration of the search.
 #[test]
 fn any_selector_text_is_parsed_or_rejected_and_its_canonical_form_is_equivalent() {
     let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1);

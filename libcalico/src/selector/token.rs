@@ -1,21 +1,19 @@
 //! [`tokenize`]: splits text into tokens.
 //!
-//! The preceding token decides if a word is an operator: after a label only operators are recognized, and anywhere else
-//! the same words are labels. `in in {'x'}` is a selector (DS-111).
+//! After a label only operators are recognized, and anywhere else the same words are labels. `in in {'x'}` is a
+//! selector (DS-111).
 
 use super::{SelectorError, SelectorErrorReason};
 
-/// The longest name of a label, in characters.
+/// The maximum length of a label's name in characters.
 const MAX_LABEL: usize = 512;
 
-/// A token and its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Token<'t> {
     pub(super) kind: TokenKind<'t>,
     pub(super) offset: usize,
 }
 
-/// The kind of a token, with its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenKind<'t> {
     Label(&'t str),
@@ -82,7 +80,6 @@ fn next<'t>(cursor: &mut Cursor<'t>, after_label: Option<&str>) -> Result<TokenK
     }
 }
 
-/// The text, and the position of the part that is not read yet.
 struct Cursor<'t> {
     text: &'t str,
     offset: usize,
@@ -93,7 +90,7 @@ impl<'t> Cursor<'t> {
         &self.text[self.offset..]
     }
 
-    /// Skips spaces and tabs. A line break is not skipped and causes an error, as in upstream.
+    /// Skips spaces and tabs. A line break causes an error, as in upstream.
     fn skip_blanks(&mut self) {
         self.offset += count(self.rest(), |b| matches!(b, b' ' | b'\t'));
     }
@@ -122,7 +119,7 @@ impl<'t> Cursor<'t> {
         Ok(TokenKind::Text(&body[..end]))
     }
 
-    /// Reads `has(x)`, `all()`, `global()` or a label. A blank before the parenthesis is not allowed.
+    /// Reads `has(x)`, `all()`, `global()` or a label.
     fn term(&mut self) -> Result<TokenKind<'t>, SelectorErrorReason> {
         if self.eat("has(") {
             self.skip_blanks();
@@ -172,8 +169,7 @@ impl<'t> Cursor<'t> {
         None
     }
 
-    /// Reads `words`, with or without blanks between them. Returns false if the text has other words, or if the last
-    /// word is only the beginning of a longer one.
+    /// Reads whole `words`, with or without blanks between them.
     fn words(&mut self, words: &[&str]) -> bool {
         for (i, word) in words.iter().enumerate() {
             if i > 0 {

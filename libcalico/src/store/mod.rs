@@ -1,12 +1,9 @@
 //! The interface to the datastore.
 //!
-//! A request is a value: a [`ReadBatch`] of ranges or a list of [`Write`]s. A store answers a batch in as few round
-//! trips as it can (etcd: one transaction; SQLite: one snapshot; Kubernetes: parallel requests). Callers therefore
-//! collect all reads that they can name in advance into one batch. A write takes effect only if the condition in its
-//! [`WriteOp`] is true.
+//! A store answers a [`ReadBatch`] in as few round trips as it can. Callers collect all reads that they can name in
+//! advance into one batch.
 //!
-//! Paths and values have the canonical encoding of [`Kind`], which is the layout and the JSON that upstream stores in
-//! etcd.
+//! Paths and values have the canonical encoding of [`Kind`].
 
 mod reads;
 
@@ -53,8 +50,7 @@ pub enum StoreError {
         datastore: String,
         /// The cause.
         reason: String,
-        /// True if the writes sent may have been applied: the answer did not arrive, or the disk did not confirm them
-        /// (IPAM-184).
+        /// True if the writes sent may have been applied nevertheless (IPAM-184).
         outcome_unknown: bool,
     },
     /// The server is reachable but does not serve Calico's kinds.
@@ -83,25 +79,24 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns true if the datastore was unreachable or did not answer in time, as opposed to rejecting the request.
+    /// Returns true if the datastore was unreachable or did not answer in time.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, StoreError::Unavailable { .. })
     }
 
-    /// Returns true if the same request may succeed later without changes: the datastore is unreachable, rejects this
-    /// process for now, or does not have Calico's kinds installed yet. The plugin defers a DEL that fails this way.
+    /// Returns true if the same request may succeed later without changes.
     pub fn is_postponable(&self) -> bool {
         let is_refusal = matches!(self, StoreError::Unauthorized { .. } | StoreError::NotInstalled { .. });
         is_refusal || self.is_unavailable()
     }
 
-    /// Returns true if the writes sent may have taken effect, or may still take effect.
+    /// Returns true if the writes sent may have taken effect, or may still do so.
     pub fn has_unknown_outcome(&self) -> bool {
         matches!(self, StoreError::Unavailable { outcome_unknown: true, .. })
     }
 
-    /// Returns true if another writer changed the object first, so that the caller should read the object again and
-    /// retry. A missing object on a write counts as such a race (IPAM-181).
+    /// Returns true if the caller should read the object again and retry, because another writer was faster. A missing
+    /// object on a write counts as such a race (IPAM-181).
     pub fn is_race(&self) -> bool {
         matches!(self, StoreError::Conflict { .. } | StoreError::AlreadyExists { .. } | StoreError::NotFound { .. })
     }
@@ -127,12 +122,10 @@ pub enum WriteOp {
     Create(Vec<u8>),
     /// Replaces the object if it is still at this revision.
     Update(Vec<u8>, Revision),
-    /// Replaces the `status` of the object if the object is still at this revision. A store that writes the status
-    /// separately keeps all other fields; any other store replaces the whole object. For a WorkloadEndpoint that is
-    /// stored in its pod, this operation writes the addresses and leaves the container ID as it is.
+    /// Replaces the `status` of the object if the object is still at this revision. A store that does not write the
+    /// status separately replaces the whole object.
     UpdateStatus(Vec<u8>, Revision),
-    /// Deletes the object if it is still at this revision; without a revision, deletes it at any revision. A missing
-    /// object is an error in both cases.
+    /// Deletes the object if it is still at this revision; without a revision, at any. A missing object is an error.
     Delete(Option<Revision>),
 }
 
@@ -178,8 +171,7 @@ pub fn identifier<K: Kind>(key: &K::Key) -> String {
 pub struct WriteError {
     /// Index of the write that failed, from 0.
     pub index: usize,
-    /// The number of earlier writes that took effect, 0 for a store with transactions. The caller must undo these
-    /// writes.
+    /// The number of earlier writes that took effect and that the caller must undo.
     pub applied: usize,
     /// The error of the write that failed.
     pub cause: StoreError,
@@ -188,9 +180,9 @@ pub struct WriteError {
 /// The way in which a store applies a list of writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteModel {
-    /// All writes of a list take effect together, or none, in one round trip: etcd and the embedded datastore.
+    /// All writes of a list take effect together, or none.
     Transactional,
-    /// Each write is a request by itself, and the requests are sent in the order of the list: an API server.
+    /// Each write is a request by itself, sent in the order of the list.
     PerObject,
 }
 
@@ -199,8 +191,7 @@ pub trait Store: Send + Sync {
     /// Answers a batch of reads, with as few round trips as the datastore allows.
     fn read(&self, batch: &ReadBatch) -> impl Future<Output = Result<Answers, StoreError>> + Send;
 
-    /// Calls `report` for each block that `survey` selects. A store overrides this method if it can read the blocks in
-    /// pieces, so that only one piece is in memory at a time.
+    /// Calls `report` for each block that `survey` selects. A store overrides this if it can read the blocks in pieces.
     fn survey(
         &self,
         survey: &Survey,
@@ -215,19 +206,16 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Returns the way in which the store applies a list of writes. With [`WriteModel::PerObject`], callers save round
-    /// trips by sending independent writes concurrently.
+    /// Returns the way in which the store applies a list of writes.
     fn write_model(&self) -> WriteModel;
 
-    /// Returns true if every further request fails at once, because this process has no time left to wait for a busy
-    /// server. A retry is useless then.
+    /// Returns true if a retry is useless, because every further request of this process fails immediately.
     fn has_given_up(&self) -> bool {
         false
     }
 
-    /// Applies writes in order, as the [`WriteModel`] says: all or none, or up to the first write that fails. The
-    /// stored data must therefore be consistent after each write of the list (IPAM-221). Returns the new revisions; a
-    /// delete returns the revision of the deleted object, or an empty one.
+    /// Applies writes in order, as the [`WriteModel`] says. Stored data must be consistent after each write of the list
+    /// (IPAM-221). Returns the new revisions; that of a delete may be empty.
     fn write(&self, writes: &[Write]) -> impl Future<Output = Result<Vec<Revision>, WriteError>> + Send;
 
     /// Reads one object; a missing object is [`StoreError::NotFound`].

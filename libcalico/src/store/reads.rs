@@ -1,5 +1,4 @@
-//! Batched reads: a [`ReadBatch`] of ranges, and its [`Answers`]. [`Survey`]: a read of all blocks of some families
-//! that keeps only a small part of each block.
+//! Batched reads: a [`ReadBatch`] of ranges, and its [`Answers`].
 
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
@@ -17,19 +16,19 @@ pub struct Range {
     pub path: String,
     /// Whether to treat `path` as a prefix.
     pub is_prefix: bool,
-    /// Whether to read the paths only: the store may leave the values empty.
+    /// Whether to read the paths only.
     pub keys_only: bool,
     /// The required freshness of the answer.
     pub freshness: Freshness,
 }
 
-/// The required freshness of an answer. A store without a cache always answers with the current state.
+/// The required freshness of an answer. A store without a cache answers with the current state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Freshness {
     /// The current state.
     #[default]
     Latest,
-    /// The state at this revision or a later one. The revision must be of an object of the same kind.
+    /// The state at this revision, which must be of an object of the same kind, or a later one.
     Since(Revision),
     /// Any recent state, such as one that the server caches.
     Cached,
@@ -79,15 +78,15 @@ impl ReadBatch {
         GetTicket(self.add::<K>(K::path(key), false), PhantomData)
     }
 
-    /// Adds the read of one object that a cache may answer, provided that the cache has reached `revision`, the
-    /// revision of an object of the same kind. Meant for reads that a compare-and-swap follows.
+    /// Adds the read of one object that a cache may answer if it has reached `revision`, that of an object of the same
+    /// kind.
     pub fn get_since<K: Kind>(&mut self, key: &K::Key, revision: &Revision) -> GetTicket<K> {
         let ticket = self.get::<K>(key);
         self.ranges[ticket.0].freshness = Freshness::Since(revision.clone());
         ticket
     }
 
-    /// Adds the read of one object's revision, which is cheap even for a large object.
+    /// Adds the read of one object's revision.
     pub fn get_revision<K: Kind>(&mut self, key: &K::Key) -> RevisionTicket<K> {
         let ticket = self.get::<K>(key);
         self.ranges[ticket.0].keys_only = true;
@@ -107,7 +106,7 @@ impl ReadBatch {
         ticket
     }
 
-    /// Adds the read of the keys of a selection, which is cheap even for many large objects.
+    /// Adds the read of the keys of a selection.
     pub fn list_keys<K: Kind>(&mut self, select: &K::Select) -> KeysTicket<K> {
         let ticket = self.list::<K>(select);
         self.ranges[ticket.0].keys_only = true;
@@ -140,8 +139,7 @@ impl Answers {
         self.0[ticket.0].first().map(decode_entry).transpose()
     }
 
-    /// Returns the objects that exist and can be decoded. Calls `unreadable` with the path of each object that cannot
-    /// be decoded and the reason.
+    /// Returns the objects that exist and can be decoded. Calls `unreadable` with path and reason for each that cannot.
     pub fn readable<K: Kind>(
         &self,
         tickets: &[GetTicket<K>],
@@ -158,18 +156,17 @@ impl Answers {
         Ok(found)
     }
 
-    /// Returns the stored pair of the object, even if its value cannot be decoded; `None` if the object is missing.
+    /// Returns the stored pair of the object, even if its value cannot be decoded.
     pub fn raw<K: Kind>(&self, ticket: &GetTicket<K>) -> Option<&RawEntry> {
         self.0[ticket.0].first()
     }
 
-    /// Returns the revision of the object; `None` if the object is missing.
+    /// Returns the revision of the object, if it exists.
     pub fn revision<K: Kind>(&self, ticket: &RevisionTicket<K>) -> Option<&Revision> {
         self.0[ticket.0.0].first().map(|entry| &entry.revision)
     }
 
-    /// Returns the key of each object of a selection, with the object, or with the error if the object cannot be
-    /// decoded.
+    /// Returns the key of each object of a selection, with the object or the decoding error.
     pub fn each<K: Kind>(
         &self,
         ticket: &ListTicket<K>,
@@ -182,7 +179,7 @@ impl Answers {
         self.0[ticket.0].iter().filter_map(|raw| decode_entry(raw).ok()).collect()
     }
 
-    /// Returns the stored pairs of a selection, for callers that need only a small part of each value.
+    /// Returns the stored pairs of a selection.
     pub fn raw_entries<K>(&self, ticket: &ListTicket<K>) -> &[RawEntry] {
         &self.0[ticket.0]
     }
@@ -220,7 +217,7 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Returns one range of stored pairs for each family.
+    /// Returns the ranges to read.
     pub fn ranges(&self) -> Vec<Range> {
         let range = |family: &IpVersion| Range {
             kind: Block::KIND,
@@ -232,7 +229,6 @@ impl Survey {
         self.families.iter().map(range).collect()
     }
 
-    /// Returns the survey as one batch, for a store that reads everything at once.
     pub(super) fn batch(&self) -> (ReadBatch, Vec<ListTicket<Block>>) {
         let batch = ReadBatch { ranges: self.ranges() };
         let tickets = (0..batch.ranges.len()).map(|position| ListTicket(position, PhantomData)).collect();
@@ -240,8 +236,8 @@ impl Survey {
     }
 }
 
-/// Returns the summary of the block in a stored pair, or only the block's range if the value is empty, cannot be
-/// decoded or has another range than the path; `None` for a pair of another kind.
+/// Returns the summary of the block in a stored pair, or only its range if the value is not readable. Returns `None`
+/// for a pair of another kind.
 pub fn listed_block(path: &str, value: &[u8]) -> Option<ListedBlock> {
     let cidr = Block::parse_path(path)?;
     let summary = serde_json::from_slice::<BlockSummary>(value).ok().filter(|summary| summary.cidr() == cidr);

@@ -8,8 +8,7 @@ use crate::api::IpReservation;
 use crate::net::Cidr;
 use crate::validation_error::{FieldError, ValidationError};
 
-/// Checks that the reservation may be written. Older data may contain single addresses, which readers accept; writers
-/// must add a prefix length (DS-96).
+/// Checks that the reservation may be written. Readers also accept addresses without a prefix length (DS-96).
 pub fn validate_ip_reservation(reservation: &IpReservation) -> Result<(), ValidationError> {
     let mut findings = check_metadata(reservation);
     let cidrs = &reservation.spec.reserved_cidrs;

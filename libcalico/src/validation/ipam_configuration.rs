@@ -8,7 +8,7 @@ use crate::validation_error::{FieldError, ValidationError};
 /// The longest cooldown of a released address, in seconds.
 const MAX_COOLDOWN: i64 = 1200;
 
-/// Completes the settings with the defaults of the v3 schema (DS-46), checks them, and returns the settings to store.
+/// Completes the settings with the defaults of the v3 schema (DS-46), and checks them.
 pub fn admit_ipam_configuration(mut settings: IpamConfiguration) -> Result<IpamConfiguration, ValidationError> {
     settings.spec.auto_allocate_blocks.get_or_insert(true);
     let mut findings = check_singleton(&settings, "an IPAMConfiguration");
@@ -18,8 +18,8 @@ pub fn admit_ipam_configuration(mut settings: IpamConfiguration) -> Result<IpamC
     ValidationError::from_findings(findings).map(|()| settings)
 }
 
-/// Checks that the record for allocation may be written. The rules across fields apply to this record only. Clients of
-/// the v3 API can store a violation, and allocation uses stored values as they are (IPAM-78).
+/// Checks that the record for allocation may be written. Clients of the v3 API can store a violation of its rules, and
+/// allocation uses stored values as they are (IPAM-78).
 pub fn validate_ipam_config(config: &IpamConfig) -> Result<(), ValidationError> {
     let mut findings = Vec::new();
     if !config.strict_affinity && !config.auto_allocate_blocks {

@@ -14,8 +14,8 @@ const METRICS_PORT: i64 = 9094;
 const LEAK_GRACE_PERIOD: GoDuration = GoDuration::from_mins(15);
 const ALL_SERVICES: &str = "AllServices";
 
-/// Replaces missing values by the defaults that upstream's client adds when it writes. Readers must do the same,
-/// because an object written by kubectl does not have these values (KC-152).
+/// Replaces missing values by the defaults. Readers must do the same, because an object written by kubectl does not
+/// have these values (KC-152).
 pub fn complete_kube_controllers_configuration(spec: &mut KubeControllersConfigurationSpec) {
     spec.prometheus_metrics_port.get_or_insert(METRICS_PORT);
     if let Some(node) = &mut spec.controllers.node {
@@ -35,7 +35,7 @@ pub fn validate_kube_controllers_configuration(config: &KubeControllersConfigura
     ValidationError::from_findings(findings)
 }
 
-/// Returns the index of each invalid template in the list, with its first invalid field.
+/// Returns the index of each invalid template, with its first invalid field.
 pub fn invalid_templates(templates: &[HostEndpointTemplate]) -> Vec<(usize, FieldError)> {
     let mut names = BTreeSet::new();
     let problem = |(index, template)| invalid_template(template, &mut names).map(|error| (index, error));

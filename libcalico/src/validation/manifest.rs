@@ -1,5 +1,4 @@
-//! Decodes objects that people write. Decoding is strict, because a mistyped key would otherwise be ignored, and its
-//! setting would have no effect.
+//! Decodes objects that people write, strictly: a mistyped key would otherwise be ignored.
 
 use serde_json::Value;
 
@@ -8,10 +7,10 @@ use crate::api::{
     IpamConfiguration, IpamConfigurationSpec, Node, NodeSpec, Object, Spec, Unknown,
 };
 
-/// The metadata that only servers write and that people copy with an object; accepted and dropped.
+/// The metadata that only servers write; accepted and dropped.
 const SERVER_METADATA: [&str; 4] = ["selfLink", "generation", "deletionGracePeriodSeconds", "managedFields"];
 
-/// The metadata without a field in [`crate::api::ObjectMeta`] that is stored unchanged (DS-32).
+/// The metadata that is stored unchanged, although [`crate::api::ObjectMeta`] does not model it (DS-32).
 const SUPPORTED_METADATA: [&str; 2] = ["ownerReferences", "finalizers"];
 
 /// An object of a kind that people may write.
@@ -47,7 +46,7 @@ pub enum ManifestError {
         /// The kind.
         kind: String,
     },
-    /// `apiVersion` is not [`API_VERSION`], or is missing.
+    /// `apiVersion` is not [`API_VERSION`].
     #[error("{kind}: apiVersion is {found:?}; write {API_VERSION:?}")]
     ApiVersion {
         /// The kind.
@@ -77,7 +76,7 @@ pub enum ManifestError {
 
 const KINDS: [&str; 5] = ["IPPool", "IPReservation", "IPAMConfiguration", "Node", "ClusterInformation"];
 
-/// Decodes one object. The caller must split lists.
+/// Decodes one object, not a list.
 pub fn decode(json: Value) -> Result<Manifest, ManifestError> {
     let Value::Object(object) = &json else { return Err(ManifestError::NotAnObject { found: type_name(&json) }) };
     let kind = object.get("kind").and_then(Value::as_str).ok_or(ManifestError::NoKind)?;
@@ -100,7 +99,7 @@ pub fn decode(json: Value) -> Result<Manifest, ManifestError> {
     }
 }
 
-/// The fields that a type does not model, with the JSON path of the object that contains them.
+/// The fields that a type does not model, with the path of their object.
 type UnknownFields<'o> = Vec<(String, &'o Unknown)>;
 
 /// Decodes `json` and rejects fields that the type does not have.

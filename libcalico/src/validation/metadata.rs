@@ -5,14 +5,14 @@ use crate::api::{Object, Spec};
 use crate::names::is_dns_name;
 use crate::validation_error::FieldError;
 
-/// The largest total size of all annotations, in bytes.
+/// The maximum total size of all annotations in bytes.
 const MAX_ANNOTATIONS: usize = 256 << 10;
 
 /// The name of the only object of a kind that has only one.
 pub(super) const SINGLETON: &str = "default";
 
-/// Returns the invalid fields of the metadata of an object of a kind that has only one object. `resource` names the
-/// kind with its article.
+/// Returns the invalid fields of the metadata of an object of a kind that has only one. `resource` names the kind with
+/// its article.
 pub(super) fn check_singleton<S: Spec>(object: &Object<S>, resource: &str) -> Vec<FieldError> {
     let mut findings = check_metadata(object);
     let name = &object.metadata.name;
@@ -23,7 +23,6 @@ pub(super) fn check_singleton<S: Spec>(object: &Object<S>, resource: &str) -> Ve
     findings
 }
 
-/// Returns the invalid fields of an object's metadata.
 pub(super) fn check_metadata<S: Spec>(object: &Object<S>) -> Vec<FieldError> {
     let mut findings = Vec::new();
     let meta = &object.metadata;

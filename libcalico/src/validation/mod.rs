@@ -1,8 +1,7 @@
 //! The rules that upstream's clients and API server apply before an object is stored (DS-46, DS-47).
 //!
-//! Functions named `admit_…`, such as [`admit_ip_pool`], add defaults and check the object, and return the object to
-//! store. Functions named `complete_…` only add defaults, and functions named `validate_…` only check. `syntax`
-//! contains the rules for single fields.
+//! Functions named `admit_…` add defaults, check the object, and return it; functions named `complete_…` only add
+//! defaults, and functions named `validate_…` only check.
 
 mod cluster_information;
 mod host_endpoint;

@@ -1,5 +1,5 @@
-//! Rules for Nodes. Upstream declares rules for the elements of `addresses`, `interfaces` and `orchRefs` but never
-//! applies them, so these elements are not checked (DS-103).
+//! Rules for Nodes. Upstream never applies its rules for the elements of `addresses`, `interfaces` and `orchRefs`, so
+//! these are not checked (DS-103).
 
 use super::metadata::check_metadata;
 use super::syntax;
@@ -38,7 +38,7 @@ fn check_bgp(bgp: &NodeBgp, findings: &mut Vec<FieldError>) {
     }
 }
 
-/// Returns true for a number of 32 bits, also as text, and for a text such as `1.10`: 1 × 65536 + 10 (DS-108).
+/// Returns true for a number of 32 bits, or two of 16 bits with a dot between them (DS-108).
 fn is_as_number(value: &serde_json::Value) -> bool {
     if let Some(number) = value.as_u64() {
         return u32::try_from(number).is_ok();

@@ -1,5 +1,4 @@
-//! Rules for Calico's policies, as far as every reader requires them. The API server's schemas limit the number of
-//! rules and characters.
+//! Rules for Calico's policies, as far as every reader requires them.
 
 use super::metadata::check_metadata;
 use super::syntax::network;
@@ -11,15 +10,12 @@ use crate::validation_error::{FieldError, ValidationError};
 /// The label with the tier of a policy, for clients that list by label.
 const TIER_LABEL: &str = "projectcalico.org/tier";
 
-/// The prefixes of the names of policies that are converted from other systems' policies, whose names may contain dots
-/// (KC-225).
+/// The prefixes of the names of policies that are converted from those of other systems (KC-225).
 const FOREIGN_PREFIXES: [&str; 2] = ["knp.default.", "ossg.default."];
 
-/// A policy of the kind `K`.
 type Policy<K> = Object<PolicySpec<K>>;
 
-/// Completes a policy with its tier, the label with the tier, and its directions; checks it, and returns the policy to
-/// store.
+/// Completes a policy, checks it, and returns the policy to store.
 pub fn admit_policy<K: PolicyKind>(mut policy: Policy<K>) -> Result<Policy<K>, ValidationError> {
     complete(&mut policy);
     let mut findings = check_metadata(&policy);
@@ -46,8 +42,7 @@ fn complete<K: PolicyKind>(policy: &mut Policy<K>) {
     policy.metadata.labels.insert(TIER_LABEL.into(), policy.spec.tier.clone());
 }
 
-/// Checks that the name is a DNS label, or a tier, a dot and a DNS label. Namespaced policies may also have the names
-/// of policies of other systems.
+/// Checks that the name is a DNS label, with or without a tier before it, or the name of a converted policy.
 fn check_name<K: PolicyKind>(name: &str, findings: &mut Vec<FieldError>) {
     let is_foreign =
         K::NAMESPACED && FOREIGN_PREFIXES.iter().any(|prefix| name.strip_prefix(prefix).is_some_and(is_dns_name));
@@ -149,8 +144,7 @@ mod tests {
         for name in ["a.b.c", "knp.other.a", "knp.default.A"] {
             assert!(!problems(name, json!({})).is_empty(), "{name}");
         }
-        // A Kubernetes policy with a name of more than 241 characters cannot be stored in etcd, as with upstream
-        // (KC-225).
+        // As with upstream, a policy with such a long name cannot be stored in etcd (KC-225).
         let long = format!("knp.default.{}", "n".repeat(242));
         assert!(problems(&long, json!({}))[0].contains("name is too long by 1 bytes"));
         let global: GlobalNetworkPolicy =

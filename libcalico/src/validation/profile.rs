@@ -1,4 +1,4 @@
-//! Rules for Profiles. Only the fields that the default profile uses are checked in a rule.
+//! Rules for Profiles, as far as the default profile needs them.
 
 use super::metadata::check_metadata;
 use super::policy::{check_action, check_selector};

@@ -1,5 +1,4 @@
-//! The syntax of field values, and [`FieldRule`]: a rule for a single text, with the tag that upstream's errors contain
-//! (DS-93).
+//! The syntax of field values, and [`FieldRule`], with the tag that upstream's errors contain (DS-93).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,7 +27,7 @@ pub(super) const IPV4: FieldRule = FieldRule { tag: "ipv4", accept: |text| is_ad
 pub(super) const IPV6: FieldRule = FieldRule { tag: "ipv6", accept: |text| is_address(text, IpVersion::V6) };
 
 impl FieldRule {
-    /// Adds a finding if the field violates the rule. An empty value is checked too.
+    /// Adds a finding if the field, which may be empty, violates the rule.
     pub(super) fn check(&self, field: &str, value: &str, findings: &mut Vec<FieldError>) {
         if !(self.accept)(value) {
             findings.push(FieldError::tag(field, value, self.tag));
@@ -42,7 +41,7 @@ impl FieldRule {
         }
     }
 
-    /// Adds a finding for each element of the field that violates the rule.
+    /// Adds a finding for each element that violates the rule.
     pub(super) fn check_each(&self, field: &str, values: &[String], findings: &mut Vec<FieldError>) {
         for (i, value) in values.iter().enumerate() {
             self.check(&format!("{field}[{i}]"), value, findings);
@@ -89,13 +88,11 @@ pub(super) fn is_network(text: &str) -> bool {
     }
 }
 
-/// Parses an address or a CIDR as a network; returns `None` for any other text.
 pub(super) fn network(text: &str) -> Option<Cidr> {
     text.parse().ok().or_else(|| text.parse().ok().map(Cidr::host))
 }
 
-/// Returns true for 6, 8 or 20 bytes, as pairs of hexadecimal digits with `:` or `-` between them, or as groups of four
-/// with `.` between them.
+/// Returns true for 6, 8 or 20 bytes in pairs of digits, or in groups of four with dots between them.
 pub(super) fn is_mac(text: &str) -> bool {
     let (separator, digits) = match text.bytes().find(|b| !b.is_ascii_hexdigit()) {
         Some(separator @ (b':' | b'-')) => (separator, 2),
@@ -107,7 +104,7 @@ pub(super) fn is_mac(text: &str) -> bool {
         && groups.iter().all(|group| group.len() == digits && group.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// Returns the reason why a Kubernetes label key is invalid; `None` for a valid key.
+/// Returns the reason why a Kubernetes label key is invalid.
 pub(super) fn label_key_problem(key: &str) -> Option<&'static str> {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     if prefix.is_some_and(|p| p.is_empty()) {
@@ -127,7 +124,7 @@ pub(super) fn label_key_problem(key: &str) -> Option<&'static str> {
     (!is_label_text(name)).then_some(problem)
 }
 
-/// Returns the reason why a Kubernetes label value is invalid; `None` for a valid value.
+/// Returns the reason why a Kubernetes label value is invalid.
 pub(super) fn label_value_problem(value: &str) -> Option<&'static str> {
     if value.len() > MAX_LABEL {
         return Some("must be no more than 63 characters");
@@ -143,7 +140,6 @@ pub(super) fn go_map(map: &BTreeMap<String, String>) -> String {
     format!("map[{}]", pairs.join(" "))
 }
 
-/// Formats a list as Go does.
 pub(super) fn go_list<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
     let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
     format!("[{}]", items.join(" "))
@@ -157,8 +153,7 @@ fn is_lower_alphanumeric(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-/// Returns true if `text` is not empty, begins and ends with a byte that `edge` accepts, and contains only bytes that
-/// `edge` or `inner` accepts.
+/// Returns true for edge bytes at both ends, and edge or inner bytes between them.
 fn framed_by(text: &str, edge: fn(u8) -> bool, inner: fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     bytes.first().copied().is_some_and(edge)

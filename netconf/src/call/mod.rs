@@ -17,13 +17,13 @@ pub struct Call {
     pub command: Command,
     /// The container ID; empty for STATUS and GC.
     pub container_id: String,
-    /// Path of the container's network namespace; may be empty for DEL, and is empty for STATUS and GC.
+    /// Path of the container's network namespace; empty for STATUS and GC, and maybe for DEL.
     pub netns: String,
     /// Name of the interface inside the container; empty for STATUS and GC.
     pub ifname: String,
     /// `CNI_ARGS`.
     pub args: CniArgs,
-    /// `CNI_ARGS` as given; see [`crate::args::for_delegate`] for the text that a delegated plugin gets.
+    /// `CNI_ARGS` as given.
     pub raw_args: String,
     /// The directories of `CNI_PATH`.
     pub path: Vec<String>,
@@ -33,23 +33,22 @@ pub struct Call {
     pub version: Version,
     /// The network configuration, with the datastore settings of the environment applied.
     pub conf: NetConf,
-    /// The errors of invalid keys that a DEL does not need; empty for other commands. The caller logs them, and these
-    /// keys have their defaults.
+    /// The errors of invalid keys that a DEL does not need, which have their defaults; empty for other commands.
     pub ignored_settings: Vec<DecodeError>,
-    /// `prevResult` of the configuration. Decoded for ADD and CHECK only, and `None` for other commands: an invalid
-    /// `prevResult` must not fail a DEL, which calls [`NetConf::read_prev_result`] itself.
+    /// `prevResult` of the configuration, for ADD and CHECK only: an invalid `prevResult` must not fail a DEL, which
+    /// calls [`NetConf::read_prev_result`] itself.
     pub prev_result: Option<CniResult>,
-    /// The bytes of stdin; see [`Call::rewritten`] for the stdin of a delegated plugin.
+    /// The bytes of stdin.
     pub raw: Vec<u8>,
 }
 
-/// An error together with the parts of the configuration that could be decoded, for printing and logging the error.
+/// An error together with the parts of the configuration that could be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
 pub struct CallError {
     /// The error itself.
     pub error: CniError,
-    /// The configuration's `cniVersion`, which is printed with the error; `None` if it has not been decoded.
+    /// The configuration's `cniVersion`; `None` if it has not been decoded.
     pub version: Option<Version>,
     /// The log settings of the rejected configuration, if they can be decoded.
     pub log: Option<Box<LogConf>>,
@@ -70,8 +69,7 @@ impl From<CniError> for CallError {
     }
 }
 
-/// Reads and validates one CNI call in upstream's order: the variables, stdin, the network's name, the command, the
-/// version, the rest of the configuration, `CNI_ARGS` (CNI-16, CNI-23). Returns the first failure.
+/// Reads and validates one CNI call in upstream's order (CNI-16, CNI-23). Returns the first failure.
 ///
 /// # Errors
 /// Codes 1, 4, 5, 6 and 7, as the CNI specification defines them.
@@ -140,8 +138,7 @@ impl Call {
         })
     }
 
-    /// Returns the version in which the main plugin prints its result: that of the configuration, or 0.2.0 for a
-    /// configuration without `cniVersion` (CNI-35).
+    /// Returns the version in which the main plugin prints its result, which is 0.2.0 without `cniVersion` (CNI-35).
     pub fn result_version(&self) -> Version {
         if self.conf.cni_version.is_empty() { Version::V0_2_0 } else { self.version }
     }
@@ -155,8 +152,7 @@ fn json_error(raw: &[u8], malformed: &Malformed) -> CniError {
     error
 }
 
-/// Validates the name of the network before the command, as upstream does. Gives advice for two common mistakes in a
-/// hand-written configuration: a list, and a plugin of a list without the list's name.
+/// Validates the name of the network before the command, as upstream does. Gives advice for two common mistakes.
 fn check_name(root: &Node<'_>) -> Result<(), CniError> {
     const CONTEXT: &str = "error unmarshall network config";
     let object = root.object().map_err(|error| error.with_context(CONTEXT))?;
@@ -180,9 +176,6 @@ fn config_version(root: &Node<'_>) -> Result<Version, CniError> {
 }
 
 /// Returns the version of a configuration whose `cniVersion` is `text`. An empty text means 0.1.0.
-///
-/// # Errors
-/// Code 1 with upstream's text if the version is not supported.
 fn parse_config_version(text: &str) -> Result<Version, CniError> {
     if text.is_empty() {
         return Ok(Version::WHEN_MISSING);

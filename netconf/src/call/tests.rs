@@ -52,7 +52,7 @@ fn missing_version_is_checked_as_0_1_0_and_yields_a_0_2_0_result() {
     assert_eq!(check.msg, "config version does not allow CHECK");
 }
 
-/// Checks the order of the stages: each input has the fault of its stage and faults of later stages.
+/// Each input has the fault of its stage and faults of later stages.
 #[test]
 fn checks_of_a_call_run_in_upstreams_order() {
     let bad = ("CNI_ARGS", "nonsense");

@@ -1,5 +1,4 @@
-//! Keys that are accepted for compatibility: arguments of Mesos, and settings of the Windows dataplane and of the
-//! runtime for it. Their types are checked. On Linux, only the labels of a Mesos task and `windows_use_single_network`
+//! Keys that are accepted for compatibility. On Linux, only the labels of a Mesos task and `windows_use_single_network`
 //! have an effect.
 
 use crate::decode::{DecodeError, FromObject, Object};

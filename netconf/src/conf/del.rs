@@ -8,9 +8,8 @@ use crate::CniError;
 use crate::decode::{DecodeError, FromNode, Node};
 use crate::list::LOAD_CONTEXT;
 
-/// Keys, in lower case, that a DEL needs to identify the attachment, its endpoint and its addresses, and to reach the
-/// API server and the dataplane. Of `ipam`, only `type` is needed. `calico_api_group` is not needed: without it, the
-/// client discovers the group.
+/// Keys, in lower case, that a DEL needs. Of `ipam`, only `type` is needed. `calico_api_group` is not needed: without
+/// it, the client discovers the group.
 const REQUIRED_KEYS: [&str; 11] = [
     "name",
     "cniversion",
@@ -25,7 +24,6 @@ const REQUIRED_KEYS: [&str; 11] = [
     "hostname",
 ];
 
-/// Prefixes of the keys that locate the datastore.
 const DATASTORE_KEY_PREFIXES: [&str; 2] = ["etcd_", "datastore_"];
 
 impl NetConf {
@@ -49,8 +47,8 @@ impl NetConf {
     }
 }
 
-/// Removes the top-level key of `path`, or, if that is `ipam`, only the key below it. Returns false, and removes
-/// nothing, if DEL needs the key or if the key cannot be found.
+/// Removes the top-level key of `path`, or, if that is `ipam`, only the key below it. Returns false if that is not
+/// possible or DEL needs the key.
 fn remove_setting(document: &mut Value, path: &str) -> bool {
     let mut keys = path_keys(path);
     let Some(key) = keys.next() else { return false };

@@ -4,7 +4,6 @@ use super::datastore::{ApiGroup, DatastoreConf, DatastoreType, Secret};
 use super::net_conf::NetConf;
 use crate::{CniError, Code, EnvLookup};
 
-/// An environment variable and the setting that it supplies.
 type EnvSetting = (&'static str, fn(&mut DatastoreConf) -> &mut String);
 
 const SETTINGS: [EnvSetting; 7] = [
@@ -22,9 +21,8 @@ impl NetConf {
     /// variable `CALICO_X` overrides the configuration if it is set, even to the empty string, and the configuration
     /// overrides `X` (DS-11).
     ///
-    /// The variables of Kubernetes clients, such as `KUBECONFIG`, are not applied here. They configure the datastore's
-    /// client only, whereas a kubeconfig in the configuration makes the IPAM plugin look up the pod's namespace
-    /// (IPAM-36).
+    /// The variables of Kubernetes clients, such as `KUBECONFIG`, are not applied here, because a kubeconfig in the
+    /// configuration makes the IPAM plugin look up the pod's namespace (IPAM-36).
     ///
     /// # Errors
     /// Code 4 for an unknown type of datastore.
@@ -87,8 +85,8 @@ fn parse_datastore_type(text: &str) -> Result<Option<DatastoreType>, CniError> {
     })
 }
 
-/// Returns the API group that the environment variable selects, or `None` for an empty value, which leaves the choice
-/// to discovery. As in upstream, every unknown value selects the v1 group (IPAM-20).
+/// Returns the API group that the environment variable selects, or `None` for discovery. As in upstream, every unknown
+/// value selects the v1 group (IPAM-20).
 fn parse_api_group(text: &str) -> Option<ApiGroup> {
     match text {
         "" => None,

@@ -1,4 +1,4 @@
-//! The interface of the container, the dataplane that programs it, and the features that are off by default.
+//! The interface of the container and the dataplane that programs it.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,6 @@ pub enum DeviceType {
 }
 
 impl DeviceType {
-    /// Values of `device_type`.
     const WORDS: [(&'static str, DeviceType); 2] = [("veth", DeviceType::Veth), ("netkit", DeviceType::Netkit)];
 }
 

@@ -60,7 +60,6 @@ pub struct IpamRoute {
     pub dst: Option<IpNet>,
 }
 
-/// Name of Calico's IPAM plugin.
 const CALICO_IPAM: &str = "calico-ipam";
 /// An IPAM plugin whose configuration the main plugin reads too.
 const HOST_LOCAL: &str = "host-local";
@@ -71,8 +70,7 @@ impl Ipam {
         self.ipam_type == CALICO_IPAM
     }
 
-    /// Returns true if the IPAM plugin is host-local, for which the main plugin substitutes `usePodCidr` and reads the
-    /// routes.
+    /// Returns true if the IPAM plugin is host-local, whose settings the main plugin reads too.
     pub fn is_host_local(&self) -> bool {
         self.ipam_type == HOST_LOCAL
     }
@@ -101,7 +99,7 @@ impl FromObject for Ipam {
         Ok(Ipam {
             name: object.read_or_default("name")?,
             subnet: object.read_or_default("subnet")?,
-            // Another IPAM plugin may use `ranges` and `routes` differently, so they are not decoded for it.
+            // Another IPAM plugin may use `ranges` and `routes` differently.
             ranges: if is_host_local { object.read_or_default("ranges")? } else { Vec::new() },
             routes: if is_host_local { object.read_or_default("routes")? } else { Vec::new() },
             assign_ipv4: read_true_or_false(object, "assign_ipv4")?.unwrap_or(true),
@@ -133,14 +131,14 @@ fn read_binary_name(node: &Node<'_>) -> Result<String, DecodeError> {
     }
 }
 
-/// Reads the string `"true"` or `"false"`, which upstream requires instead of a Boolean. Returns `None` if the key is
-/// missing, `null` or empty. Upstream accepts any string, and all but one of them select the default (IPAM-13).
+/// Reads the string `"true"` or `"false"`, which upstream requires instead of a Boolean. Upstream accepts any string,
+/// and all but one of them select the default (IPAM-13).
 fn read_true_or_false(object: &Object<'_>, key: &str) -> Result<Option<bool>, DecodeError> {
     object.read_word(key, &[("true", true), ("false", false)], false)
 }
 
-/// Reads a list of pools, which is empty if the key is missing. An entry with a `/` cannot be a pool's name, so it must
-/// be a CIDR of the family. Upstream detects an invalid entry only after it has listed the pools (IPAM-34).
+/// Reads a list of pools. An entry with a `/` cannot be a pool's name, so it must be a CIDR of the family. Upstream
+/// detects an invalid entry only after it has listed the pools (IPAM-34).
 fn read_pools(object: &Object<'_>, key: &str, is_family: fn(&IpAddr) -> bool) -> Result<Vec<String>, DecodeError> {
     let want =
         if key == "ipv4_pools" { "an IPv4 CIDR or the name of a pool" } else { "an IPv6 CIDR or the name of a pool" };

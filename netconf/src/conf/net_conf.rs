@@ -138,7 +138,7 @@ impl FromObject for NetConf {
 }
 
 impl FromObject for Attachment {
-    /// Requires both keys. A GC that read a missing key as empty would delete the network of a running container.
+    /// A GC that read a missing key as empty would delete the network of a running container.
     fn from_object(object: &Object<'_>) -> Result<Attachment, DecodeError> {
         Ok(Attachment {
             container_id: object.require("containerID", "the id of a container")?,
@@ -148,7 +148,7 @@ impl FromObject for Attachment {
 }
 
 impl NetConf {
-    /// Decodes a configuration. Accepts a configuration without keys that only CNI calls need, such as `name` for `-t`.
+    /// Decodes a configuration, which may lack keys that only CNI calls need.
     ///
     /// # Errors
     /// Code 6 or 7; the message gives the JSON path, the value found and the values allowed.
@@ -163,8 +163,7 @@ impl NetConf {
         NetConf::from_node(root).map_err(|error| error.with_context(LOAD_CONTEXT))
     }
 
-    /// Decodes `prevResult`, which [`NetConf`] stores as JSON. Returns `None` without `prevResult`. `assumed` is the
-    /// version of a result without `cniVersion`.
+    /// Decodes `prevResult`, if there is one. `assumed` is the version of a result without `cniVersion`.
     ///
     /// # Errors
     /// Code 6 or 7, as [`NetConf::parse`].

@@ -1,4 +1,4 @@
-//! The conditions that ADD waits for: readiness gates before it starts, and the policy of the new endpoint.
+//! The conditions that ADD waits for.
 
 use crate::decode::{DecodeError, FromObject, Node, Object};
 
@@ -42,7 +42,7 @@ impl FromObject for ReadinessConf {
     }
 }
 
-/// Checks the URLs while decoding. Upstream detects an invalid URL only when it is about to poll it (CNI-77).
+/// Upstream detects an invalid URL only when it is about to poll it (CNI-77).
 fn read_gates(node: &Node<'_>) -> Result<Vec<String>, DecodeError> {
     const WANT: &str = "an http:// or https:// URL";
     node.items(|gate| {

@@ -1,5 +1,4 @@
-//! Parses a JSON document: UTF-8, of limited size and depth, without duplicate keys. [`DecodeError`] is an error about
-//! a value of a parsed document, with the JSON path of the value.
+//! Parses a JSON document: UTF-8, of limited size and depth, without duplicate keys.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,10 +11,9 @@ use crate::{CniError, Code};
 /// Maximum size of a document: 1 MiB.
 pub const MAX_INPUT: usize = 1 << 20;
 
-/// The reason why an input is not an acceptable JSON document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
-    /// The input ends too early, or is empty. The text is upstream's.
+    /// The text is upstream's.
     #[error("unexpected end of JSON input")]
     Truncated,
     #[error("the input has more than {MAX_INPUT} bytes")]
@@ -41,16 +39,15 @@ pub struct DecodeError {
 }
 
 impl DecodeError {
-    /// Returns the CNI error. `context` names the failed step and the document, and precedes the message.
+    /// `context` precedes the message.
     pub(crate) fn with_context(&self, context: &str) -> CniError {
         CniError::new(self.code, format!("{context}: {self}"))
     }
 }
 
-/// The path of a value: the path of the object or array that contains the value, and one more step.
 #[derive(Clone, Copy)]
 pub(super) enum Path<'a> {
-    /// The root of a document, with the name of the root in errors.
+    /// The name of a document's root in errors.
     Root(&'a str),
     Key(&'a Path<'a>, &'a str),
     Index(&'a Path<'a>, usize),
@@ -72,8 +69,6 @@ fn is_word(key: &str) -> bool {
     !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Parses a document. Rejects a document that is too long, not UTF-8, nested too deeply or not JSON, and one with
-/// duplicate keys.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Malformed> {
     if bytes.len() > MAX_INPUT {
         return Err(Malformed::TooLong);
@@ -91,11 +86,10 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Malformed> {
     })
 }
 
-/// A deserializer of [`Value`] that rejects duplicate keys. serde_json's own keeps the last of two equal keys silently.
+/// serde_json's own deserializer of [`Value`] keeps the last of two equal keys silently.
 struct Strict<'a> {
     path: &'a Path<'a>,
-    /// Path of the first duplicate key; `None` if there is none. The path is stored here because serde errors carry
-    /// only text.
+    /// Path of the first duplicate key. The path is stored here because serde errors carry only text.
     duplicate: &'a RefCell<Option<String>>,
 }
 

@@ -7,16 +7,12 @@ use serde_json::{Map, Value};
 use super::document::{DecodeError, Path};
 use crate::Code;
 
-/// A type that can be decoded from a position in a document.
 pub(crate) trait FromNode: Sized {
-    /// Reads the value at `node`. Not called for an absent key, nor for a key whose value is `null`. An item of an
-    /// array, or a value of a map with arbitrary keys, may be `null`.
+    /// Not called for an absent key, nor for a key whose value is `null`. An item of an array or map may be `null`.
     fn from_node(node: &Node<'_>) -> Result<Self, DecodeError>;
 }
 
-/// A type that can be decoded from an object of a document.
 pub(crate) trait FromObject: Sized {
-    /// Reads the keys of `object` into a value of the type.
     fn from_object(object: &Object<'_>) -> Result<Self, DecodeError>;
 }
 
@@ -33,7 +29,6 @@ pub(crate) struct Node<'a> {
     is_secret: bool,
 }
 
-/// An object at a position in a document.
 #[derive(Clone, Copy)]
 pub(crate) struct Object<'a> {
     node: &'a Node<'a>,
@@ -41,7 +36,7 @@ pub(crate) struct Object<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Creates the root of a document. Errors use `name` for it: `$`, or the path of this value in an outer document.
+    /// Creates the root of a document. Errors use `name` for it.
     pub(crate) fn root(name: &'a str, value: &'a Value) -> Node<'a> {
         Node { value, path: Path::Root(name), is_secret: false }
     }
@@ -51,7 +46,6 @@ impl<'a> Node<'a> {
         Node { value: self.value, path: self.path, is_secret: true }
     }
 
-    /// Returns the object at this position. Fails for any other JSON type.
     pub(crate) fn object(&'a self) -> Result<Object<'a>, DecodeError> {
         match self.value {
             Value::Object(map) => Ok(Object { node: self, map }),
@@ -59,7 +53,6 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Returns the items of the array at this position, each decoded by `read`.
     pub(crate) fn items<T>(&self, read: impl Fn(&Node<'_>) -> Result<T, DecodeError>) -> Result<Vec<T>, DecodeError> {
         let Value::Array(items) = self.value else { return Err(self.wrong_type("an array")) };
         let item = |(index, value)| Node { value, path: Path::Index(&self.path, index), is_secret: self.is_secret };
@@ -85,7 +78,7 @@ impl<'a> Node<'a> {
         DecodeError { path: self.path.to_string(), code, problem }
     }
 
-    /// Describes the value for an error: its type, and the beginning of its text if it is a scalar and not secret.
+    /// Describes the value for an error, without a secret text.
     fn describe(&self) -> String {
         const LONGEST: usize = 80;
         let kind = match self.value {
@@ -138,14 +131,12 @@ impl<'a> Object<'a> {
         Ok(self.read_with(key, word)?.flatten())
     }
 
-    /// Returns the value of `key`. Fails if the key is absent or `null`; `want` describes the allowed values for that
-    /// error.
+    /// Fails if the key is absent or `null`; `want` describes the allowed values for that error.
     pub(crate) fn require<T: FromNode>(&self, key: &str, want: &str) -> Result<T, DecodeError> {
         self.read(key)?.ok_or_else(|| self.missing(key, want))
     }
 
-    /// Returns the value of `key` as `read` decodes it, or `None` if the key is absent or `null`. For values with more
-    /// constraints than their type.
+    /// Returns the value of `key` as `read` decodes it, or `None` if the key is absent or `null`.
     pub(crate) fn read_with<T>(
         &self,
         key: &str,
@@ -168,7 +159,6 @@ impl<'a> Object<'a> {
         Ok(self.find(key)?.is_some_and(|(_, value)| !value.is_null()))
     }
 
-    /// Returns the error for a missing `key`. `want` describes the allowed values.
     pub(crate) fn missing(&self, key: &str, want: &str) -> DecodeError {
         let problem = format!("missing, want {want}");
         DecodeError { path: self.path_of(key), code: Code::INVALID_CONFIG, problem }

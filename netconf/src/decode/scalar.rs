@@ -39,32 +39,30 @@ impl FromNode for IpAddr {
     }
 }
 
-/// An integer type that converts to and from `i128`.
 pub(crate) trait Integer: Copy + Into<i128> + TryFrom<i128> {}
 
 impl<T: Copy + Into<i128> + TryFrom<i128>> Integer for T {}
 
 impl Node<'_> {
-    /// Returns the string at this position. `want` describes the allowed values for the error.
+    /// `want` describes the allowed values for the error.
     pub(crate) fn text(&self, want: &str) -> Result<&str, DecodeError> {
         self.value.as_str().ok_or_else(|| self.wrong_type(want))
     }
 
-    /// Returns the integer at this position, which must be in `range`. As in Go, `1500.0` and `1e3` are not integers.
+    /// As in Go, `1500.0` and `1e3` are not integers.
     pub(crate) fn integer<T: Integer>(&self, range: RangeInclusive<T>) -> Result<T, DecodeError> {
         let (low, high) = ((*range.start()).into(), (*range.end()).into());
         self.integer_where(format!("an integer from {low} to {high}"), |integer| (low..=high).contains(&integer))
     }
 
-    /// Returns the integer at this position, which must be in `range`, or 0, which means "not set".
+    /// Accepts also 0, which means "not set".
     pub(crate) fn zero_or_integer<T: Integer>(&self, range: RangeInclusive<T>) -> Result<T, DecodeError> {
         let (low, high) = ((*range.start()).into(), (*range.end()).into());
         let want = format!("0 or an integer from {low} to {high}");
         self.integer_where(want, |integer| integer == 0 || (low..=high).contains(&integer))
     }
 
-    /// Returns the integer at this position. Fails if `allows` rejects it; `want` describes the allowed values for the
-    /// error.
+    /// Fails if `allows` rejects the integer; `want` describes the allowed values for the error.
     fn integer_where<T: TryFrom<i128>>(&self, want: String, allows: impl Fn(i128) -> bool) -> Result<T, DecodeError> {
         let Value::Number(number) = self.value else { return Err(self.wrong_type(&want)) };
         let integer = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
@@ -77,8 +75,7 @@ impl Node<'_> {
         }
     }
 
-    /// Returns the value that `words` assigns to the string at this position. Fails for any other string. If
-    /// `ignores_case` is true, the string may have any letter case.
+    /// Returns the value that `words` assigns to the string at this position. Fails for any other string.
     pub(crate) fn word<T: Copy>(&self, words: &[(&str, T)], ignores_case: bool) -> Result<T, DecodeError> {
         let quoted: Vec<String> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
         let want = format!("the string {}", quoted.join(" or "));

@@ -5,14 +5,12 @@ use crate::decode::{self, DecodeError, FromNode, FromObject, Node, Object};
 use crate::{CniError, Code, Version};
 
 impl CniResult {
-    /// Decodes the result that a delegated plugin printed.
-    ///
-    /// `assumed` is the version of a result without `cniVersion`; callers pass the configuration's version. `null` is
-    /// an empty result.
+    /// Decodes the result that a delegated plugin printed. `assumed` is the version of a result without `cniVersion`;
+    /// callers pass the configuration's version.
     ///
     /// # Errors
     /// Code 6 if the result is not JSON or has a value of the wrong type, and code 7 if a value is missing or not
-    /// allowed. The message gives the JSON path.
+    /// allowed.
     pub fn parse(stdout: &[u8], assumed: Version) -> Result<CniResult, CniError> {
         const CONTEXT: &str = "cannot read the result of the delegated plugin";
         let value = decode::parse(stdout).map_err(|e| CniError::new(Code::DECODE, format!("{CONTEXT}: {e}")))?;
@@ -33,8 +31,7 @@ impl CniResult {
     }
 }
 
-/// Reads the forms from 0.3.0 on. Each has the keys of its predecessor, except for the `version` of an address, which
-/// is redundant.
+/// Reads the forms from 0.3.0 on.
 fn from_03(object: &Object<'_>) -> Result<CniResult, DecodeError> {
     let interfaces: Vec<Interface> = object.read_or_default("interfaces")?;
     let ip = |node: &Node<'_>| IpConfig::from_node(node, interfaces.len());
@@ -56,7 +53,7 @@ fn from_02(object: &Object<'_>) -> Result<CniResult, DecodeError> {
     Ok(result)
 }
 
-/// Reads the address in `ip4` or `ip6` of a result of version 0.1.0 or 0.2.0, with the routes of that family.
+/// Reads the address in `ip4` or `ip6`, with the routes of that family.
 fn read_family(node: &Node<'_>) -> Result<(IpConfig, Vec<Route>), DecodeError> {
     let object = node.object()?;
     let address = object.require("ip", IpNet::WANT)?;
@@ -78,7 +75,7 @@ impl FromObject for Interface {
 }
 
 impl IpConfig {
-    /// Reads an address. Its `interface` may be absent, and must otherwise be an index below `interfaces`.
+    /// The `interface` of the address may be absent, and must otherwise be an index below `interfaces`.
     fn from_node(node: &Node<'_>, interfaces: usize) -> Result<IpConfig, DecodeError> {
         let object = node.object()?;
         let index = |node: &Node<'_>| match node.integer(0..=u32::MAX)? as usize {

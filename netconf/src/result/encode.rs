@@ -12,8 +12,7 @@ impl CniResult {
     /// Returns the JSON for stdout in the form of `version`, without a trailing newline.
     ///
     /// Older forms carry less. Before 1.0.0, interfaces have only name, hardware address and namespace. Before 0.3.0,
-    /// there are no interfaces, and only the first address of each family, with the destinations and next hops of the
-    /// routes of that family.
+    /// there are no interfaces, and only the first address of each family.
     ///
     /// # Errors
     /// Code 999 if `version` is before 0.3.0 and the result has no address, because those forms require one (CNI-40).
@@ -24,8 +23,7 @@ impl CniResult {
             Version::V1_0_0 | Version::V1_1_0 => {
                 let CniResult { interfaces, ips, routes, dns } = self;
                 let form = Form10 { cni_version: version, interfaces, ips, routes, dns };
-                // Converts to a `Value`, which sorts the keys: from 1.0.0 on, upstream's keys are in alphabetical order
-                // at every level (CNI-38).
+                // A `Value` sorts the keys: from 1.0.0 on, upstream's keys are in alphabetical order (CNI-38).
                 let sorted = serde_json::to_value(form).expect("a struct of strings and numbers is an object");
                 Ok(indented_json(&sorted))
             }

@@ -3,7 +3,6 @@ use serde_json::json;
 use super::*;
 use crate::{Code, Version};
 
-/// Returns the result of an ADD with one IPv4 and one IPv6 address.
 fn dual_stack() -> CniResult {
     let interface = |name: &str| Interface { name: name.to_owned(), ..Interface::default() };
     let ip = |address: &str| IpConfig { interface: Some(1), address: address.parse().unwrap(), gateway: None };

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-/// The result of an ADD. The plugin prints it on stdout, and the runtime passes it to later calls as `prevResult`.
+/// The result of an ADD, which the runtime passes to later calls as `prevResult`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CniResult {
     /// The created interfaces, host side and container side.
@@ -127,7 +127,6 @@ pub struct IpNet {
 pub struct IpNetParseError(pub String);
 
 impl IpNet {
-    /// The description of the allowed values in errors.
     pub(crate) const WANT: &str = "an address with prefix length, such as \"10.0.0.1/24\"";
 
     /// Creates an address, or returns `None` if `prefix_len` exceeds 32 for IPv4 or 128 for IPv6.

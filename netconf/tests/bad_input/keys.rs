@@ -3,24 +3,20 @@
 use netconf::schema;
 use serde_json::{Map, Value, json};
 
-/// A step of a JSON path.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
     Key(String),
     Item,
 }
 
-/// A key, or the item of an array.
 #[derive(Debug)]
 pub(crate) struct Key {
     pub(crate) steps: Vec<Step>,
-    /// The JSON type of the value.
     pub(crate) kind: String,
     schema: Value,
 }
 
 impl Key {
-    /// Returns true if `value` has the JSON type that the key requires.
     pub(crate) fn takes(&self, value: &Value) -> bool {
         match self.kind.as_str() {
             "string" => value.is_string(),
@@ -32,8 +28,7 @@ impl Key {
         }
     }
 
-    /// Returns the values of `which` (`minimum` or `maximum`) in the schema of the key, including those of its
-    /// alternative ranges.
+    /// Returns the values of `which` (`minimum` or `maximum`) in the schema of the key and of its alternative ranges.
     pub(crate) fn limits(&self, which: &str) -> Vec<i128> {
         let ranges = self.schema["anyOf"].as_array().into_iter().flatten();
         let limits = ranges.chain([&self.schema]).filter_map(|range| range.get(which));
@@ -49,7 +44,6 @@ impl Key {
         self.steps.last() == Some(&Step::Item)
     }
 
-    /// Returns the name of the key, or an empty string for an array's item.
     pub(crate) fn name(&self) -> &str {
         match self.steps.last() {
             Some(Step::Key(key)) => key,
@@ -58,7 +52,6 @@ impl Key {
     }
 }
 
-/// Returns every key of the configuration, and the items of its arrays.
 pub(crate) fn keys() -> Vec<Key> {
     let mut found = Vec::new();
     collect(&schema::netconf(), &[], &mut found);
@@ -79,7 +72,7 @@ fn collect(schema: &Value, at: &[Step], found: &mut Vec<Key>) {
     }
 }
 
-/// Returns the JSON type that a schema requires, ignoring `null`. A schema without `type` is an enumeration of strings.
+/// A schema without `type` is an enumeration of strings.
 fn kind(schema: &Value) -> String {
     match &schema["type"] {
         Value::String(kind) => kind.clone(),
@@ -101,7 +94,6 @@ fn text(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// Returns a configuration that sets every key to a legal value.
 pub(crate) fn full() -> Value {
     let mut value = legal(&schema::netconf(), "");
     value["name"] = json!("net");
@@ -134,7 +126,7 @@ fn legal(schema: &Value, name: &str) -> Value {
     }
 }
 
-/// Returns `document` with `value` at `steps`. An item step selects the first item.
+/// An item step selects the first item.
 pub(crate) fn with(document: &Value, steps: &[Step], value: &Value) -> Value {
     let mut changed = document.clone();
     let place = steps.iter().fold(&mut changed, |place, step| match step {
@@ -145,7 +137,6 @@ pub(crate) fn with(document: &Value, steps: &[Step], value: &Value) -> Value {
     changed
 }
 
-/// Returns the JSON path of `steps`. An item step selects the first item.
 pub(crate) fn path(steps: &[Step]) -> String {
     steps.iter().fold("$".to_owned(), |path, step| match step {
         Step::Item => path + "[0]",

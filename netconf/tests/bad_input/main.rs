@@ -1,5 +1,4 @@
-//! Tests every key of the configuration with every wrong type, range and shape. The keys come from the schema, so a key
-//! that is added to the types is tested without a new line here.
+//! The keys come from the schema, so a key that is added to the types is tested without a new line here.
 
 mod keys;
 
@@ -16,8 +15,8 @@ fn call(command: &str, stdin: &str) -> Result<netconf::Call, CallError> {
     read_call(&lookup, || Ok(stdin.as_bytes().to_vec()))
 }
 
-/// Asserts that ADD rejects `stdin` with `code`, and that the error names `path` and the allowed values. DEL must
-/// reject `stdin` in the same way, or ignore the key and report it.
+/// Asserts that ADD rejects `stdin` with `code`, `path` and the allowed values. DEL must do the same, or ignore the key
+/// and report it.
 fn assert_refused(stdin: &str, code: Code, path: &str) {
     let refused = |command: &str, error: netconf::CniError| {
         assert_eq!(error.code, code, "{command} {path}: {error}");
@@ -55,7 +54,6 @@ fn values_of_a_wrong_type_are_rejected() {
     assert!(refused > 400, "{refused}");
 }
 
-/// Returns the keys with an integer as the value.
 fn integers() -> Vec<Key> {
     let integers: Vec<Key> = keys().into_iter().filter(|key| key.kind == "integer").collect();
     assert!(integers.len() > 5, "{} keys", integers.len());

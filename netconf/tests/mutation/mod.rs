@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-/// Returns a legal configuration with many keys, and a result.
 fn originals() -> [String; 2] {
     let result = json!({
         "cniVersion": "0.4.0",
@@ -24,7 +23,6 @@ fn originals() -> [String; 2] {
     [conf.to_string(), result.to_string()]
 }
 
-/// Generates a configuration or a result with some bytes changed, removed or doubled.
 pub(crate) fn mutated() -> impl Strategy<Value = Vec<u8>> {
     let edits = prop::collection::vec((any::<prop::sample::Index>(), 0..4u8, any::<u8>()), 0..6);
     (prop::sample::select(originals().to_vec()), edits).prop_map(|(text, edits)| {
@@ -42,7 +40,6 @@ pub(crate) fn mutated() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Generates arbitrary JSON with keys of the configuration and of results.
 pub(crate) fn json_text() -> impl Strategy<Value = String> {
     let Ok(Value::Object(conf)) = serde_json::from_str(&originals()[0]) else { unreachable!("written above") };
     let Value::Object(result) = &conf["prevResult"] else { unreachable!("written above") };

@@ -1,10 +1,8 @@
 //! The log file: many short-lived processes append to it concurrently, and any process that finds it full rotates it.
 //!
 //! Each line is one `write` on an `O_APPEND` descriptor, so lines of different processes never mix.
-//! `tracing-rolling-file` rotates the file under a lock on the directory. A process that has the renamed file open
-//! continues to append to it, so no line is lost. Of the maintained rotation crates, only `tracing-rolling-file` has a
-//! rotation that can be triggered from outside, does not panic when a file vanishes (as file-rotate does), and starts
-//! no thread (as logroller does).
+//! The directory is locked for a rotation. A process that has the renamed file open continues to append to it, so no
+//! line is lost. Unlike `tracing-rolling-file`, file-rotate panics when a file vanishes, and logroller starts a thread.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write};
@@ -22,10 +20,9 @@ const FILE_MODE: u32 = 0o644;
 /// The limits of rotation. `name.1` is the newest rotated file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Retention {
-    /// Maximum size of the log file in bytes. The file is rotated before a line that would exceed it; an empty file
-    /// takes a line of any length.
+    /// Maximum size of the log file in bytes. A single longer line is written nevertheless.
     pub(super) max_bytes: u64,
-    /// Maximum time since the last write to a rotated file. An older file is removed at the next rotation.
+    /// Maximum time since the last write to a rotated file.
     pub(super) max_age: Duration,
     /// Number of rotated files to keep.
     pub(super) max_count: usize,
@@ -47,7 +44,7 @@ impl LogFile {
         Ok(Self { path: path.to_owned(), retention, current: Mutex::new(open_append(path)?) })
     }
 
-    /// Appends one line. Rotates the file first if it is not empty and would exceed its maximum size with the line.
+    /// Appends one line, and rotates the file first if it would become too large.
     pub(super) fn append(&self, line: &[u8]) -> io::Result<()> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_full(&current, line.len())? {
@@ -64,8 +61,7 @@ impl LogFile {
         Ok(len > 0 && len.saturating_add(more as u64) > self.retention.max_bytes)
     }
 
-    /// Rotates the file, unless another process is rotating it or has rotated it. Returns the file to append to: the
-    /// one at the path, or `current` while another process is rotating.
+    /// Rotates the file, unless another process does or did so. Returns the file to append to.
     fn rotate(&self, current: &File, more: usize) -> io::Result<File> {
         let lock = File::open(directory(&self.path))?;
         match lock.try_lock() {
@@ -96,8 +92,7 @@ impl LogFile {
     }
 }
 
-/// A condition that never triggers: the library counts only this process's writes, and [`LogFile::append`] checks the
-/// size instead.
+/// A condition that never triggers, because the library counts only this process's writes.
 #[derive(Debug)]
 struct NeverByItself;
 
@@ -211,8 +206,7 @@ mod tests {
     const LINES: usize = 2000;
     const WRITER: &str = "TEST_LOG_WRITER";
 
-    /// The test starts itself in child processes that write lines; an environment variable gives the name of the writer
-    /// and the path of the file.
+    /// The test starts itself in child processes that write lines.
     #[test]
     fn concurrent_rotation_by_processes_loses_no_line() {
         if let Ok(spec) = std::env::var(WRITER) {
@@ -242,7 +236,7 @@ mod tests {
 
     fn write_lines(name: &str, path: &Path) {
         for number in 0..LINES {
-            // Opened again from time to time, as short-lived processes do.
+            // As short-lived processes do.
             let log = LogFile::open(path, retention(16 * 1024, 40)).expect("open");
             for part in 0..4 {
                 log.append(format!("{name} {number} {part}\n").as_bytes()).expect("append");

@@ -14,18 +14,17 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::subject::Subject;
 
-/// The format of events. The fields of the event come first. Then come the fields of the spans around the event, or
-/// outside of all spans the fields of the call's attachment.
+/// The format of events. A line ends with the fields of the spans, or outside of all spans with those of the
+/// attachment.
 pub struct LineFormat {
     component: &'static str,
     pid: u32,
     suffix: String,
 }
 
-/// The format of the fields of spans, which is the same as that of the fields of events.
+/// The format of the fields of spans.
 pub struct Fields;
 
-/// The message and the `key=value` pairs of one event or span.
 #[derive(Default)]
 struct Collected {
     message: String,
@@ -39,7 +38,7 @@ impl LineFormat {
         Self { component, pid: std::process::id(), suffix: String::new() }
     }
 
-    /// Adds the fields of an attachment to each line that is written outside of all spans, on any thread.
+    /// Adds the fields of an attachment to each line outside of all spans.
     #[must_use]
     pub fn with_subject(mut self, subject: &Subject) -> Self {
         self.suffix = subject.line_suffix();
@@ -114,7 +113,7 @@ impl Visit for Collected {
     }
 }
 
-/// Returns the path of an event's module without the crate's name; the crate's name for its root module.
+/// Returns the path of an event's module without the crate's name.
 fn module_of(target: &str) -> &str {
     target.split_once("::").map_or(target, |(_, module)| module)
 }
@@ -228,7 +227,6 @@ mod tests {
         assert_eq!(ends, expected);
     }
 
-    /// Returns the first 24 characters, with `d` in place of each digit.
     fn regex_like(text: &str) -> String {
         text.chars().take(24).map(|c| if c.is_ascii_digit() { 'd' } else { c }).collect()
     }

@@ -1,8 +1,8 @@
 //! Logging of the plugins and the installer: every line goes to stderr and, if configured, to a file that rotates.
 //! Stdout is reserved for the CNI result.
 //!
-//! Line format and keys are upstream's (CNI-225). Rotation is by size as in upstream, but safe with many concurrent
-//! processes, where upstream's can lose lines (CNI-230).
+//! Line format and keys are upstream's (CNI-225). Unlike upstream's, the rotation loses no lines of concurrent
+//! processes (CNI-230).
 
 mod file;
 pub mod line;
@@ -27,16 +27,14 @@ use tracing_subscriber::layer::SubscriberExt;
 use self::file::{LogFile, Retention};
 use self::line::LineFormat;
 
-/// The crates whose events are logged at the configured level. Other libraries log errors only: their debug events
-/// contain request headers, and with them tokens.
+/// The crates whose events are logged at the configured level. Debug events of other libraries contain tokens.
 const OWN_CRATES: [&str; 8] =
     ["cni_plugin", "ipam_plugin", "installer", "datastore", "node_process", "os", "libcalico", "netconf"];
 
-/// Starts logging for this process by the settings of the network configuration. Later calls have no effect.
-/// `component` is the first part of the source in each line, such as `cni-plugin` or `ipam`. Each line outside of all
-/// spans ends with the fields of `subject`, the attachment of the call.
+/// Starts logging for this process; later calls have no effect. `component` is the first part of the source in each
+/// line, and `subject` the attachment of the call.
 ///
-/// If the log file cannot be opened, this prints a warning on stderr. A pod must not fail for its log.
+/// If the log file cannot be opened, this only prints a warning: a pod must not fail for its log.
 pub fn init(conf: &LogConf, component: &'static str, subject: &Subject) {
     // An error means that a subscriber is set already.
     let _ = tracing::subscriber::set_global_default(subscriber(conf, component, subject));
@@ -62,7 +60,7 @@ fn retention(conf: &LogConf) -> Retention {
     Retention {
         max_bytes: u64::from(conf.log_file_max_size).saturating_mul(1024 * 1024),
         max_age: Duration::from_secs(u64::from(conf.log_file_max_age).saturating_mul(24 * 60 * 60)),
-        // Upstream has no limit. Here each rotation renames every rotated file, so a high number would delay the call.
+        // Each rotation renames every rotated file, so a high number, which upstream permits, would delay the call.
         max_count: conf.log_file_max_count.min(999) as usize,
     }
 }
@@ -76,8 +74,7 @@ fn open_or_warn(path: &Path, retention: Retention) -> Option<LogFile> {
     opened.ok()
 }
 
-/// The outputs of log lines: stderr and, if open, the log file. Each gets every line, even if the other cannot be
-/// written.
+/// The outputs of log lines: stderr and, if open, the log file. A failure of one does not affect the other.
 struct Outputs {
     file: Option<LogFile>,
 }

@@ -10,15 +10,13 @@ use tracing::Span;
 
 use crate::node_name;
 
-/// Maximum number of characters of a value in [`Subject::line_suffix`], which leaves out the rest of a longer value.
-/// Names in Kubernetes have at most 253; an environment variable that is not validated may have more.
+/// Maximum number of characters of a value in [`Subject::line_suffix`], the length of the longest Kubernetes name. An
+/// environment variable that is not validated may have more.
 const MAX_CHARS: usize = 253;
 
-/// The node in the name of an endpoint if the node is unknown.
 const UNKNOWN_NODE: &str = "unknown";
 
-/// The attachment of a call, or of the replay of a deferred DEL. A field that does not apply is empty: a plain
-/// container has no pod.
+/// The attachment of a call or of a deferred DEL. A field that does not apply is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Subject {
     /// `CNI_CONTAINERID`.
@@ -53,8 +51,8 @@ impl Subject {
         Subject::new(&workload.container_id, pod, node, &workload.endpoint)
     }
 
-    /// Returns the attachment of a call that cannot be decoded, from the runtime's environment. `node` is the node
-    /// section of the configuration; `None` if the section was not readable.
+    /// Returns the attachment of a call that cannot be decoded. `node` is the node section of the configuration, if
+    /// readable.
     #[must_use]
     pub fn of_environment(lookup: EnvLookup<'_>, node: Option<&NodeConf>) -> Self {
         let text = |name: &str| lookup(name).unwrap_or_default();
@@ -74,14 +72,12 @@ impl Subject {
             container_id: container_id.to_owned(),
             ..EndpointIdentifiers::default()
         };
-        // The field is empty if these identifiers cannot form a name.
         let endpoint = identifiers.name().unwrap_or_default();
         Subject { container_id: container_id.into(), namespace: namespace.into(), pod: pod.into(), endpoint }
     }
 
-    /// Creates the span for work on this attachment during a call for the container `within`, or outside of such a call
-    /// if `within` is empty. Lines in the span have the fields of this attachment instead of the call's, and `within`,
-    /// unless it is empty, in the field `ReplayedBy`.
+    /// Creates the span for work on this attachment, whose fields replace those of the call. `within` is the container
+    /// of the call in which the work is done, or empty.
     #[must_use]
     pub fn span(&self, within: &str) -> Span {
         let [id, namespace, pod, endpoint] = self.fields().map(|(_, value)| value);
@@ -95,14 +91,13 @@ impl Subject {
         )
     }
 
-    /// Returns ` key="value"` for each field that is not empty, ordered by key, for the end of a log line.
+    /// Returns ` key="value"` for each field that is not empty, ordered by key.
     #[must_use]
     pub fn line_suffix(&self) -> String {
         let mut text = String::new();
         for (key, value) in self.fields() {
             let Some(value) = value else { continue };
             let shown = value.char_indices().nth(MAX_CHARS).map_or(value, |(end, _)| &value[..end]);
-            // Writing to a String cannot fail.
             let _ = write!(text, " {key}={shown:?}");
         }
         text

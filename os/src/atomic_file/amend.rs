@@ -9,23 +9,19 @@ use super::draft::{AtomicFileError, Change, Draft, Result};
 use super::exchange::Replacement;
 use super::regular_file::{MAX_SIZE, ReadFile, too_large};
 
-/// Number of attempts in which another program changes the file between the read and the write, after which [`amend`]
-/// gives up.
+/// Maximum number of attempts in which another program changes the file between the read and the write.
 const MAX_RACES: u32 = 20;
 
-/// Maximum number of writes of one [`amend`]. If another program undoes each of them, `amend` gives up, so that the two
-/// programs do not rewrite the file forever.
+/// Maximum number of writes of one [`amend`], so that two programs do not rewrite the file forever.
 const MAX_WRITES: u32 = 3;
 
-/// Number of times that a file is read again because it is incomplete or missing. A program may be writing the file, or
-/// may have removed the file to write a new one.
+/// Number of times that an incomplete or missing file is read again, because a program may be writing it.
 const READ_ATTEMPTS: u32 = 10;
 
-/// Pause before an incomplete or missing file is read again.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Reads a file, and reads it again for a fifth of a second while `is_whole` returns false for its contents; `None`
-/// stands for a missing file. Then returns the file as last read, even if it is incomplete, or `None` if it is missing.
+/// Reads a file, and for a short time reads it again while `is_whole` returns false for its contents, `None` for a
+/// missing file. Finally returns the file as last read.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read.
@@ -40,10 +36,9 @@ pub fn read_complete(path: &Path, is_whole: impl Fn(Option<&[u8]>) -> bool) -> R
     ReadFile::read(path)
 }
 
-/// Changes a file until no change is needed. `change` gets the contents found, `None` for a missing file, and returns
-/// the wanted contents, or `None` if no change is needed. The mode is widened to `mode`, never narrowed; owner and
-/// group stay if the system permits it. `is_whole` returns false for contents that a program may still be writing; the
-/// file is then read again a few times, and finally used as it is.
+/// Changes a file until no change is needed. `change` gets the contents, `None` for a missing file, and returns the
+/// wanted contents, or `None` if no change is needed. The mode is widened to `mode`, never narrowed. `is_whole` returns
+/// false for contents that a program may still be writing.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or written. The error [is contested](AtomicFileError::is_contested) if
@@ -57,7 +52,7 @@ pub fn amend(
     amend_by(Replacement::Exchange, path, mode, is_whole, change)
 }
 
-/// Does the same as [`amend()`], but replaces the file in the way of `replacement`. [`amend()`] exchanges the files.
+/// Does the same as [`amend()`], but replaces the file in the way of `replacement`.
 ///
 /// # Errors
 /// Returns the errors of [`amend()`].
@@ -113,7 +108,6 @@ mod tests {
         true
     }
 
-    /// Returns the contents with `line` added, or `None` if they contain the line.
     fn with_line(current: Option<&[u8]>, line: &str) -> Option<Vec<u8>> {
         let text = String::from_utf8(current.unwrap_or_default().to_vec()).unwrap();
         (!text.lines().any(|found| found == line)).then(|| format!("{text}{line}\n").into_bytes())
@@ -171,7 +165,6 @@ mod tests {
         assert_eq!((found.uid(), found.gid()) == (1234, 2345), given);
     }
 
-    /// The other program replaces the file between the read and the rename.
     #[test]
     fn concurrent_change_is_merged_and_not_lost() {
         let dir = tempfile::tempdir().unwrap();
@@ -212,7 +205,7 @@ mod tests {
         assert_eq!(names(dir.path()), ["conf"]);
     }
 
-    /// Cilium renames the file as soon as it is written. The caller accepts that, and the file is not written again.
+    /// Cilium renames the file as soon as it is written.
     #[test]
     fn amend_ends_when_a_missing_file_is_accepted_after_a_write() {
         let dir = tempfile::tempdir().unwrap();
@@ -231,7 +224,6 @@ mod tests {
         assert_eq!(fs::read_to_string(&aside).unwrap(), "ours\n");
     }
 
-    /// A program that removes the added line each time is overruled a few times, not forever.
     #[test]
     fn amend_gives_up_against_a_program_that_undoes_each_write() {
         let dir = tempfile::tempdir().unwrap();

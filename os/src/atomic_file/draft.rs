@@ -9,21 +9,19 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 use rustix::io::Errno;
 
-/// The end of the name of each draft.
 pub(super) const SUFFIX: &str = ".calico-draft.tmp";
-/// Maximum number of attempts to create a draft, whose name another process may take or remove, and of exchanges that
-/// put another program's file back.
+/// Maximum number of attempts to create a draft, and of exchanges that put another program's file back.
 pub(super) const ATTEMPTS: u32 = 10;
 
 /// The failure of an operation on a file.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}: {source}", .path.display())]
 pub struct AtomicFileError {
-    /// The attempted action, which the path follows in the message, such as `rename the new file to`.
+    /// The attempted action, which the path follows in the message.
     pub action: &'static str,
     /// The file, or the directory that cannot be synchronized.
     pub path: PathBuf,
-    /// The system's error, or an error of this module, such as for a file that is too large.
+    /// The system's error, or an error of this module.
     pub source: io::Error,
 }
 
@@ -31,8 +29,8 @@ pub struct AtomicFileError {
 pub(super) type Result<T, E = AtomicFileError> = std::result::Result<T, E>;
 
 impl AtomicFileError {
-    /// Returns true if another program keeps rewriting the file or undoes each change. The system's EBUSY does not
-    /// count: a rename onto a mount point fails with EBUSY each time.
+    /// Returns true if another program keeps rewriting the file. The system's EBUSY does not count: a rename onto a
+    /// mount point always fails with it.
     #[must_use]
     pub fn is_contested(&self) -> bool {
         self.source.kind() == ErrorKind::ResourceBusy && self.source.raw_os_error().is_none()
@@ -48,15 +46,15 @@ pub enum Change {
     Unchanged,
 }
 
-/// A file that is being written next to the file that it replaces. A draft that is dropped before it has replaced that
-/// file is removed.
+/// A file that is being written next to the file that it replaces. It is removed if it is dropped before it has
+/// replaced that file.
 #[derive(Debug)]
 pub struct Draft {
     name: DraftName,
     file: File,
 }
 
-/// A draft that is complete, synced to disk, and closed for writing, so that it can be executed.
+/// A draft that is complete, synced to disk, and closed, so that it can be executed.
 #[derive(Debug)]
 pub struct Finished {
     pub(super) name: DraftName,
@@ -114,8 +112,8 @@ impl Draft {
         &self.name.path
     }
 
-    /// Sets the draft's mode, gives it the SELinux label of the file that it replaces, syncs it to disk and closes it.
-    /// A label that cannot be set is only logged.
+    /// Completes the draft, with the SELinux label of the file that it replaces. A label that cannot be set is only
+    /// logged.
     ///
     /// # Errors
     /// Returns an error if the mode cannot be set or the draft cannot be synced.
@@ -124,7 +122,6 @@ impl Draft {
     }
 
     /// Does the same as [`Draft::finish`], and sets `owner`, the user ID and the group ID, if the system permits it.
-    /// `None` leaves the owner of this process.
     pub(super) fn finish_for(self, mode: u32, owner: Option<(u32, u32)>) -> Result<Finished> {
         let Draft { name, file } = self;
         keep_label(&name.target, &name.path);
@@ -192,8 +189,7 @@ fn create(path: &Path) -> io::Result<(File, File)> {
     if lock.metadata()?.nlink() == 0 { Err(ErrorKind::NotFound.into()) } else { Ok((file, lock)) }
 }
 
-/// Sets a file's owner and group. If the system refuses, as in a restricted user namespace or on a file system without
-/// owners, the file keeps this process's owner.
+/// Sets a file's owner and group, unless the system refuses, as in a restricted user namespace.
 fn keep_owner(file: &File, owner: (u32, u32), target: &Path) {
     let is_owner = file.metadata().is_ok_and(|found| (found.uid(), found.gid()) == owner);
     if let Some(error) = (!is_owner).then(|| fchown(file, Some(owner.0), Some(owner.1)).err()).flatten() {
@@ -211,13 +207,11 @@ pub(super) fn sync_directory(file: &Path) -> Result<()> {
     synced.map_err(|source| AtomicFileError { action: "synchronize", path: directory.into(), source })
 }
 
-/// The extended attribute with the SELinux label.
 const LABEL: &str = "security.selinux";
-/// Maximum length in bytes of a label that is copied; real labels are shorter.
+/// Maximum length in bytes of a label that is copied.
 const LONGEST_LABEL: usize = 4096;
 
-/// Copies the SELinux label of `old` to `new`. If `old` has none, or the copy fails, `new` keeps the label that the
-/// policy assigned at its creation.
+/// Copies the SELinux label of `old`, if it has one, to `new`.
 fn keep_label(old: &Path, new: &Path) {
     let mut label = [0; LONGEST_LABEL];
     let Ok(length) = lgetxattr(old, LABEL, &mut label[..]) else { return };

@@ -1,10 +1,8 @@
 //! [`Finished::put_in_place_of`]: replaces a file that other programs write as well.
 //!
 //! A comparison before a rename leaves a moment in which another program's new file is lost. The draft and the file are
-//! therefore exchanged atomically, and the replaced file is compared afterwards. If the replaced file is another
-//! program's, a second exchange puts it back. The second exchange must replace the draft. Any other file that it
-//! replaces is even newer, and is put back in turn. [`Replacement::Rename`] is for directories whose watchers mistake
-//! an exchange for a removal.
+//! therefore exchanged atomically, and the replaced file is compared afterwards. If it is another program's, a second
+//! exchange puts it back.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -20,26 +18,23 @@ use super::regular_file::ReadFile;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replacement {
     /// Exchanges the draft and the file, so that no version of another program is lost. Watchers of the directory see
-    /// that the replaced file moves away from its name (`IN_MOVED_FROM`), and then that the new file arrives.
+    /// an `IN_MOVED_FROM` of the replaced file.
     Exchange,
-    /// Compares the file and then renames the draft over it. Watchers see only that the new file arrives. A version
-    /// that another program renames into place between the comparison and the rename is lost.
+    /// Compares the file and then renames the draft over it. A version that another program writes in between is lost.
     Rename,
 }
 
-/// A function that renames the first path to the second, as the kernel's `renameat2` does. Tests pass functions that
-/// fail, or that first write as another program.
+/// The kernel's `renameat2`, or a function of a test.
 type Rename<'r> = &'r mut dyn FnMut(&Path, &Path, RenameFlags) -> Result<(), Errno>;
 
 impl Finished {
-    /// Replaces the file that was read as `expected`, or creates the file if `expected` is `None`. Returns false if
-    /// another program has created, written or removed the file since it was read; the file then stays as that program
-    /// left it.
+    /// Replaces the file that was read as `expected`, or creates the file if `expected` is `None`. Returns false, and
+    /// leaves the file as it is, if another program has changed it since it was read.
     ///
     /// # Errors
-    /// Returns an error if the draft cannot be put in place, with the previous file still there, or if the directory
-    /// cannot be synced, with the draft in place. Also returns an error if another program's file cannot be put back
-    /// after an exchange: then the draft is in place, and the error contains the new name of that file.
+    /// Returns an error if the draft cannot be put in place or the directory cannot be synced. Also returns an error if
+    /// another program's file cannot be put back after an exchange. The draft is then in place, and the error contains
+    /// the new name of that file.
     pub fn put_in_place_of(self, expected: Option<&ReadFile>, replacement: Replacement) -> Result<bool> {
         match replacement {
             Replacement::Rename => self.rename_if_unchanged(expected),
@@ -63,8 +58,7 @@ impl Finished {
         match rename(&name.path, &name.target, flags) {
             Ok(()) => {}
             Err(Errno::EXIST | Errno::NOENT) => return Ok(false),
-            // Some file systems do not support the flags, and a seccomp profile may forbid the call. Without the
-            // exchange, a write of another program between this comparison and the rename is lost.
+            // Some file systems do not support the flags, and a seccomp profile may forbid the call.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
                 return self.rename_if_unchanged(expected);
             }
@@ -73,7 +67,7 @@ impl Finished {
         match expected {
             None => name.in_place = true,
             Some(expected) => match ReadFile::read(&name.path) {
-                // The replaced file now has the draft's name, and another installer's sweep may have removed it.
+                // Another installer's sweep may have removed the replaced file, which has the draft's name.
                 Ok(None) => {}
                 Ok(Some(displaced)) if displaced == *expected => {}
                 Ok(Some(displaced)) => return name.restore_or_keep(rename, draft, Some(displaced)).map(|()| false),
@@ -89,9 +83,8 @@ impl Finished {
 }
 
 impl DraftName {
-    /// Puts another program's file back. If that fails, keeps the file under a name that no runtime reads and no sweep
-    /// removes, and returns an error with that name. If the file cannot have such a name, the file keeps the draft's
-    /// name, and a later sweep may remove it.
+    /// Puts another program's file back. If that fails, keeps the file under a name that no sweep removes, if it can,
+    /// and returns an error with the name.
     fn restore_or_keep(
         &mut self,
         rename: Rename<'_>,
@@ -112,7 +105,7 @@ impl DraftName {
     }
 
     /// Exchanges `displaced`, another program's file under the draft's name, for `draft`, and repeats this with each
-    /// newer file that it replaces. `None` stands for an unreadable file.
+    /// newer file that it replaces.
     fn restore(&self, rename: Rename<'_>, draft: Option<ReadFile>, displaced: Option<ReadFile>) -> Result<()> {
         let (mut last_placed, mut displaced) = (draft, displaced);
         for _ in 0..ATTEMPTS {
@@ -140,8 +133,6 @@ mod tests {
     use super::super::Draft;
     use super::*;
 
-    /// Creates a directory with another program's file `conf`. Returns the directory, the file's path and the file as
-    /// read.
     fn directory() -> (tempfile::TempDir, PathBuf, Option<ReadFile>) {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("conf");
@@ -235,7 +226,6 @@ mod tests {
         assert_eq!(fs::read_to_string(kept).unwrap(), "theirs\n");
     }
 
-    /// A directory with the name under which the file would be saved stands for any failure of that rename.
     #[test]
     fn unrestorable_file_stays_if_its_names_are_taken() {
         for taken_names in 0..=2 {
@@ -261,7 +251,7 @@ mod tests {
         }
     }
 
-    /// A rename onto a mount point fails with EBUSY at each attempt, although no other program writes the file.
+    /// A rename onto a mount point fails with EBUSY.
     #[test]
     fn rename_onto_a_mount_point_is_not_contested() {
         let refused = |exchanges_before: u32| {

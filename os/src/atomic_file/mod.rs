@@ -1,9 +1,8 @@
 //! Atomic file replacement: writes a draft in the same directory, then renames it.
 //!
-//! The draft must be in the directory of the file, because containerd reloads its configuration when a file in there is
-//! renamed, and not when one is moved in from elsewhere (INST-161). The draft's name has no extension that a runtime
-//! reads (INST-159). Each draft is locked while its process runs. An unlocked draft is left over from a process that
-//! ended, and [`sweep`] removes it.
+//! containerd reloads its configuration when a file in its directory is renamed, and not when one is moved in from
+//! elsewhere (INST-161). The draft's name has no extension that a runtime reads (INST-159). Each draft is locked while
+//! its process runs; [`sweep`] removes unlocked ones.
 
 mod amend;
 mod draft;
@@ -35,14 +34,13 @@ pub fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<Change> {
     Ok(Change::Written)
 }
 
-/// Returns true if `path` is a regular file with these contents and this mode. A link to such a file does not count.
+/// Returns true if `path` is a regular file, not a link, with these contents and this mode.
 pub fn has_contents(path: &Path, contents: &[u8], mode: u32) -> bool {
     let has_mode = |found: Metadata| found.is_file() && found.permissions().mode() & 0o7777 == mode;
     fs::symlink_metadata(path).is_ok_and(has_mode) && fs::read(path).is_ok_and(|found| found == contents)
 }
 
-/// Gives `file` the second name `name`, which must be on the same file system, and replaces any other file of that
-/// name.
+/// Gives `file` the second name `name`, and replaces any other file of that name.
 ///
 /// # Errors
 /// Returns an error if the file system has no hard links, or if the directory cannot be written.
@@ -57,16 +55,14 @@ pub fn link(file: &Path, name: &Path) -> Result<()> {
     sync_directory(name)
 }
 
-/// Removes drafts in `directory` that no process uses, and returns their number. An unreadable directory counts as
-/// empty.
+/// Removes drafts in `directory` that no process uses, and returns their number.
 pub fn sweep(directory: &Path) -> usize {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter(|entry| is_draft(&entry.path()) && remove_abandoned(&entry.path())).count()
 }
 
-/// Removes a draft that no process has locked; returns false if it is locked or cannot be removed. This function holds
-/// the lock until the name is removed, because the draft's creator may wait for the lock and then checks that the draft
-/// still has a name.
+/// Removes a draft that no process has locked. The lock is held until the name is removed. The draft's creator may wait
+/// for the lock, and then checks that the draft still has a name.
 fn remove_abandoned(path: &Path) -> bool {
     let Ok(draft) = File::open(path) else { return false };
     draft.try_lock().is_ok() && fs::remove_file(path).is_ok()

@@ -1,5 +1,4 @@
-//! Reads files in directories that other programs also write, without blocking and up to a size limit. [`ReadFile`]: a
-//! file as it was read, for a comparison with the file that is replaced.
+//! Reads files in directories that other programs also write, without blocking and up to a size limit.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -10,8 +9,7 @@ use rustix::fs::OFlags;
 
 use super::draft::{AtomicFileError, Result};
 
-/// Largest size in bytes of a file that this module reads, and of a file that `amend` writes. Plugins accept no larger
-/// input.
+/// Maximum size in bytes of a file that this module reads or `amend` writes. Plugins accept no larger input.
 pub const MAX_SIZE: usize = 1 << 20;
 
 /// Opens a regular file, following links, without blocking: opening a FIFO without a writer would block forever.
@@ -39,14 +37,12 @@ pub fn text(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&contents(path)?).into_owned())
 }
 
-/// Returns the error for a configuration larger than plugins accept.
 pub(super) fn too_large() -> io::Error {
     let reason =
         format!("it has more than the {MAX_SIZE} bytes that plugins accept; remove settings that no plugin needs");
     io::Error::new(ErrorKind::FileTooLarge, reason)
 }
 
-/// Reads a regular file of at most [`MAX_SIZE`] bytes with its metadata, following links.
 pub(super) fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     let (file, metadata) = opened(path)?;
     let mut contents = Vec::new();
@@ -71,8 +67,8 @@ pub struct ReadFile {
     pub contents: Vec<u8>,
     /// The mode, following links; 0 for a link to a missing file.
     pub mode: u32,
-    /// The user ID and the group ID of the owner. `None` for a link: a file that replaces a link does not get the owner
-    /// of the link's target.
+    /// User ID and group ID; `None` for a link: a file that replaces a link does not get the owner of the link's
+    /// target.
     pub owner: Option<(u32, u32)>,
     /// True if the path is a symbolic link.
     pub is_link: bool,

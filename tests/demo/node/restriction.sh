@@ -17,11 +17,12 @@ YAML
     wait_for 60 has_bound_token
 }
 
+# Prints the token of the plugins.
+plugins_token() { sed -n 's/^ *token: //p' /etc/cni/net.d/calico-kubeconfig; }
+
 # Prints the name of the Node in the token of the plugins. The claims are base64 without padding.
 bound_to() {
-    local token
-    token=$(sed -n 's/^ *token: //p' /etc/cni/net.d/calico-kubeconfig)
-    (cut -d. -f2 <<<"$token" | tr '_-' '/+' | base64 -d 2>/dev/null || true) | jq -r '."kubernetes.io".node.name'
+    (plugins_token | cut -d. -f2 | tr '_-' '/+' | base64 -d 2>/dev/null || true) | jq -r '."kubernetes.io".node.name'
 }
 has_bound_token() { [ "$(bound_to)" = $node ]; }
 
@@ -29,7 +30,7 @@ has_bound_token() { [ "$(bound_to)" = $node ]; }
 # patch` reads the object first, which the role of the plugins does not allow for this subresource.
 patch_as_plugins() {
     local token
-    token=$(sed -n 's/^ *token: //p' /etc/cni/net.d/calico-kubeconfig)
+    token=$(plugins_token)
     curl --silent --show-error --fail-with-body --cacert $pki/ca.pem --request PATCH --data "$1" \
         --header "Authorization: Bearer $token" --header 'Content-Type: application/merge-patch+json' \
         "https://127.0.0.1:6443/api/v1/namespaces/shop/pods/web-1/status?dryRun=All"

@@ -1,8 +1,7 @@
 //! The floor that an ADD is measured against: the cost of the kernel alone.
 //!
-//! `floor NETNS HOST-INTERFACE IPV4-ADDRESS` sends the netlink messages of an ADD of one IPv4 pod in pipelined batches
-//! and enters the network namespace as the plugin does. It does nothing else: no configuration, no datastore, no
-//! rollback, and kernel settings only with `--sysctls` as the first argument. It shares no code with the plugin.
+//! `floor NETNS HOST-INTERFACE IPV4-ADDRESS` sends the netlink messages of an ADD of one IPv4 pod in pipelined batches.
+//! It sets kernel settings only with `--sysctls` as the first argument. It shares no code with the plugin.
 
 use std::env;
 use std::fs::{self, File};
@@ -124,7 +123,7 @@ impl Batch {
     }
 
     /// Sends the added requests and waits until the kernel has executed all of them. Returns the indexes of the link
-    /// that a request looked up and of its peer, or `None` without such a request.
+    /// that a request looked up and of its peer.
     fn send(&mut self) -> Result<Option<(u32, u32)>> {
         if let Some(last) = self.requests.last_mut() {
             last.header.flags |= NLM_F_ACK;

@@ -47,9 +47,6 @@ impl<'a> Faulty<'a> {
     }
 
     /// Runs a call without a fault and returns its result.
-    ///
-    /// # Panics
-    /// Panics if the plugin fails.
     #[track_caller]
     pub fn run(&self, verb: &str, pod: &Pod) -> Value {
         self.proxy.arm(None);
@@ -57,9 +54,6 @@ impl<'a> Faulty<'a> {
     }
 
     /// Runs a call without a fault and returns the number of its requests.
-    ///
-    /// # Panics
-    /// Panics if the plugin fails.
     #[track_caller]
     pub fn requests(&self, verb: &str, pod: &Pod) -> usize {
         self.run(verb, pod);
@@ -69,20 +63,16 @@ impl<'a> Faulty<'a> {
     }
 
     /// Runs a call of `calico` for a pod as [`Faulty::outcome`] does.
-    ///
-    /// # Panics
-    /// Panics as [`Faulty::outcome`] does.
     #[track_caller]
     pub fn faulted(&self, verb: &str, pod: &Pod, point: Point, fault: Fault) -> Outcome {
         self.outcome(&self.call(verb, pod), point, fault)
     }
 
-    /// Runs a call with a fault. With `calico-ipam`, asserts that each address that an endpoint lists is assigned to a
-    /// handle in a block, however the call ends.
+    /// Runs a call with a fault. With `calico-ipam`, asserts that each listed address is assigned, however the call
+    /// ends.
     ///
     /// # Panics
-    /// Panics if an endpoint lists another address, or if the plugin exits with status 1 but without an error of the
-    /// CNI specification.
+    /// Panics if a listed address is not assigned, or if the plugin fails without an error of the CNI specification.
     #[track_caller]
     pub fn outcome(&self, call: &Call, point: Point, fault: Fault) -> Outcome {
         self.proxy.arm(Some((point, fault)));
@@ -100,11 +90,8 @@ impl<'a> Faulty<'a> {
         outcome
     }
 
-    /// Runs the calls that follow an ADD of `pod` with any outcome, without a fault: its DEL, then ADD and DEL of a new
-    /// pod, which gets as many addresses as there are `families`. Removes both pods.
-    ///
-    /// # Panics
-    /// Panics if a call fails, or if anything is left or inconsistent.
+    /// Runs the calls that follow an ADD of `pod` with any outcome: its DEL, then ADD and DEL of a new pod, which gets
+    /// an address of each of the `families`. Removes both pods.
     #[track_caller]
     pub fn recover(&mut self, pod: &Pod, families: usize) {
         self.run("DEL", pod);
@@ -122,9 +109,6 @@ impl<'a> Faulty<'a> {
 }
 
 /// Returns the points before and after each of `requests` requests.
-///
-/// # Panics
-/// Panics if there are no requests, or too many.
 pub fn points(requests: usize) -> Vec<Point> {
     assert!((1..MANY).contains(&requests), "{requests} requests");
     (0..requests).flat_map(|n| [Point::Request(n), Point::Answer(n)]).collect()

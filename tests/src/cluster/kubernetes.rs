@@ -31,9 +31,6 @@ pub struct ControlPlane<'k> {
 }
 
 /// Runs a test with an API server that serves Calico's objects in one API group.
-///
-/// # Panics
-/// Panics if the test does, or if the host or the servers cannot be set up.
 pub fn on_api_server(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
     on_kubernetes(|host, servers| {
         let mut control_plane = ControlPlane::of(servers);
@@ -43,9 +40,6 @@ pub fn on_api_server(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut Contr
 }
 
 /// Runs a test once for each API group, one after the other on one API server.
-///
-/// # Panics
-/// Panics if the test does, or if the host or the servers cannot be set up.
 pub fn on_each_group(test: impl Fn(&Cluster<'_>, &mut ControlPlane<'_>) + Send + Sync) {
     on_kubernetes(|host, servers| {
         host.add_uplink().unwrap();
@@ -63,11 +57,7 @@ pub fn on_each_group(test: impl Fn(&Cluster<'_>, &mut ControlPlane<'_>) + Send +
 }
 
 /// Runs a test on an API server with the objects that `install` creates, and with the definitions of
-/// `crd.projectcalico.org/v1`. The plugins connect as the account of `deploy/rbac`, with its permissions and no others.
-/// The content is that of [`Content::dual_stack`].
-///
-/// # Panics
-/// Panics if the test does, or if the host, the servers or the objects cannot be set up.
+/// `crd.projectcalico.org/v1`. The plugins have the permissions of `deploy/rbac` and no others.
 pub fn on_installation(
     install: impl FnOnce(&ApiServer) + Send,
     test: impl FnOnce(&Cluster<'_>, &mut Kubernetes, &ServiceAccount) + Send,
@@ -93,7 +83,7 @@ impl<'k> ControlPlane<'k> {
         ControlPlane { servers, proxy, account }
     }
 
-    /// Returns a store of a group's objects, after defining their resources if necessary.
+    /// Defines the group's resources if necessary.
     fn store(&self, group: ApiGroup) -> Store {
         let api = &self.servers.api;
         api.define(group.api_version()).unwrap();
@@ -102,12 +92,6 @@ impl<'k> ControlPlane<'k> {
     }
 }
 
-/// Creates a node unless it exists.
-pub(super) fn create_node(client: &Client, name: &str) {
-    client.apply_object(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } })).unwrap();
-}
-
-/// Creates a pod unless it exists.
 pub(super) fn create_pod(client: &Client, name: &str) {
     let pod: Value = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE },

@@ -45,10 +45,7 @@ pub struct Collecting {
 }
 
 impl Collecting {
-    /// Starts garbage collection with the rights of a kubeconfig. `group` is that of Calico's objects; `None` for etcd.
-    ///
-    /// # Panics
-    /// Panics if its thread cannot start.
+    /// Starts garbage collection with the rights of a kubeconfig. `group` is `None` if Calico's objects are in etcd.
     pub fn start(group: Option<ApiGroup>, kubeconfig: PathBuf, settings: Settings) -> Collecting {
         let stop = CancellationToken::new();
         let (settings, received) = watch::channel(Arc::new(settings));
@@ -86,9 +83,6 @@ impl Collecting {
     }
 
     /// Advances the clock of grace periods in steps until a condition holds.
-    ///
-    /// # Panics
-    /// Panics if the condition does not hold in time.
     #[track_caller]
     pub fn as_time_goes_by(&self, step: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
         within(SOON, what, || {
@@ -104,18 +98,11 @@ impl Collecting {
     }
 
     /// Returns the metrics as a scrape shows them.
-    ///
-    /// # Panics
-    /// Panics if the metrics cannot be rendered.
     pub fn metrics(&self) -> String {
         self.metrics.text().unwrap()
     }
 
-    /// Advances the clock of grace periods and waits until a pass ends. That pass may have begun before the clock
-    /// advanced.
-    ///
-    /// # Panics
-    /// Panics if no pass ends in time.
+    /// Advances the clock of grace periods and waits until a pass ends, which may have begun before.
     #[track_caller]
     pub fn pass_after(&self, step: Duration) {
         let before = self.passes();
@@ -124,9 +111,6 @@ impl Collecting {
     }
 
     /// Returns the number of full passes so far.
-    ///
-    /// # Panics
-    /// Panics if the metrics cannot be rendered.
     pub fn full_passes(&self) -> u64 {
         self.passes_of("{scope=\"full\"}")
     }
@@ -135,7 +119,6 @@ impl Collecting {
         self.passes_of("")
     }
 
-    /// Returns the number of passes whose labels begin with `labels`.
     fn passes_of(&self, labels: &str) -> u64 {
         let count = format!("kube_controllers_gc_pass_duration_seconds_count{labels}");
         let text = self.metrics();
@@ -144,18 +127,12 @@ impl Collecting {
     }
 
     /// Waits until the metrics contain a line.
-    ///
-    /// # Panics
-    /// Panics if the line does not appear in time.
     #[track_caller]
     pub fn shows(&self, line: &str) {
         within(SOON, line, || self.metrics().lines().any(|shown| shown == line));
     }
 
     /// Waits until the first full pass is over.
-    ///
-    /// # Panics
-    /// Panics if no pass ends in time.
     #[track_caller]
     pub fn has_looked(&self) {
         within(SOON, "a first pass", || {
@@ -173,9 +150,6 @@ impl Drop for Collecting {
 }
 
 /// Returns the settings of the tests.
-///
-/// # Panics
-/// Panics if the defaults are invalid.
 pub fn settings(group: Option<ApiGroup>) -> Settings {
     let settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), mode(group)).settings;
     Settings { leak_grace_period: Some(GRACE), ..settings }
@@ -186,9 +160,6 @@ fn mode(group: Option<ApiGroup>) -> Mode {
 }
 
 /// Waits until a condition holds.
-///
-/// # Panics
-/// Panics if the condition does not hold within `limit`.
 #[track_caller]
 pub fn within(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + limit;

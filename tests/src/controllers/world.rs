@@ -11,9 +11,7 @@ use super::{Controllers, PATIENCE, Setup, await_that};
 use crate::etcd::Etcd;
 use crate::kubernetes::{ApiServer, Kubernetes, Objects};
 
-/// Key prefix of Calico's resources in etcd.
 const RESOURCES: &str = "/calico/resources/v3/projectcalico.org";
-/// Key prefix of IPAM data in etcd.
 const IPAM: &str = "/calico/ipam/v2";
 /// The namespace of pods and Services.
 pub const NAMESPACE: &str = "suite";
@@ -32,9 +30,6 @@ pub struct World<'a> {
 /// Methods that send a request panic if the server does not respond.
 impl<'a> World<'a> {
     /// Returns the world of these servers, after defining Calico's kinds and creating the namespace [`NAMESPACE`].
-    ///
-    /// # Panics
-    /// Panics if they cannot be created.
     pub fn new(Kubernetes { api, etcd, .. }: &'a Kubernetes, group: Option<ApiGroup>) -> World<'a> {
         if let Some(group) = group {
             api.define(group.api_version()).unwrap();
@@ -44,9 +39,6 @@ impl<'a> World<'a> {
     }
 
     /// Returns the setup of a kube-controllers with the rights of the administrator.
-    ///
-    /// # Panics
-    /// Panics if the program is not built, or if the Lease cannot be created.
     pub fn setup(&self) -> Setup {
         if self.group.is_some() { Setup::kubernetes(self.api) } else { Setup::etcd(self.api) }.unwrap()
     }
@@ -54,42 +46,26 @@ impl<'a> World<'a> {
     // === Kubernetes objects ===
 
     /// Creates or updates a Kubernetes object.
-    ///
-    /// # Panics
-    /// Panics if the server rejects the object.
     pub fn apply(&self, object: Value) {
         self.api.admin().apply_object(&object).unwrap();
     }
 
-    /// Reads the object at a URL path of the API server. Returns the `Status` of a rejected request, for example if the
-    /// object is missing.
-    ///
-    /// # Panics
-    /// Panics if the server does not respond.
+    /// Reads the object at a URL path of the API server. Returns the `Status` of a rejected request.
     pub fn get(&self, path: &str) -> Value {
         self.api.admin().get(path).unwrap().body
     }
 
     /// Merges a patch into the object at a URL path of the API server.
-    ///
-    /// # Panics
-    /// Panics if the server rejects the patch.
     pub fn merge(&self, path: &str, patch: &Value) {
         self.api.admin().patch(path, patch).unwrap().success().unwrap();
     }
 
     /// Deletes the object at a URL path of the API server.
-    ///
-    /// # Panics
-    /// Panics if the server rejects the request.
     pub fn remove(&self, path: &str) {
         self.api.admin().delete(path).unwrap().success().unwrap();
     }
 
     /// Creates a node with an address, for Kubernetes and for Calico.
-    ///
-    /// # Panics
-    /// Panics if the node cannot be created.
     pub fn node(&self, name: &str, address: &str) {
         let annotations = json!({ "projectcalico.org/IPv4Address": format!("{address}/24") });
         let metadata = json!({ "name": name, "annotations": annotations });
@@ -102,9 +78,6 @@ impl<'a> World<'a> {
     }
 
     /// Creates a Service of type LoadBalancer that requests an address.
-    ///
-    /// # Panics
-    /// Panics if the Service cannot be created.
     pub fn service(&self, name: &str, address: &str) {
         let annotations = json!({ "projectcalico.org/loadBalancerIPs": format!("[\"{address}\"]") });
         self.apply(json!({
@@ -115,9 +88,6 @@ impl<'a> World<'a> {
     }
 
     /// Returns the addresses in a Service's status.
-    ///
-    /// # Panics
-    /// Panics if the server does not respond.
     pub fn shown(&self, service: &str) -> Vec<String> {
         let service = self.get(&service_path(service));
         let entries = service["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
@@ -127,17 +97,11 @@ impl<'a> World<'a> {
     // === Calico's objects ===
 
     /// Creates or updates a Calico object.
-    ///
-    /// # Panics
-    /// Panics if the server rejects the object.
     pub fn put(&self, kind: &str, plural: &str, name: &str, spec: &Value) {
         self.labelled(kind, plural, name, spec, json!({}));
     }
 
     /// Creates a pool.
-    ///
-    /// # Panics
-    /// Panics if the pool cannot be created.
     pub fn pool(&self, name: &str, cidr: &str, uses: &str) {
         let spec = json!({ "cidr": cidr, "blockSize": 26, "nodeSelector": "all()", "allowedUses": [uses],
             "ipipMode": "Never", "vxlanMode": "Never" });
@@ -145,9 +109,6 @@ impl<'a> World<'a> {
     }
 
     /// Reads a Calico object; null if it is missing. In etcd, the name of a namespaced object is `<namespace>/<name>`.
-    ///
-    /// # Panics
-    /// Panics if the server does not respond.
     pub fn calico(&self, plural: &str, name: &str) -> Value {
         if self.group.is_none() {
             let stored = self.etcd.dump_raw().unwrap().remove(&format!("{RESOURCES}/{plural}/{name}"));
@@ -157,18 +118,17 @@ impl<'a> World<'a> {
         if answer.code == 404 { Value::Null } else { answer.success().unwrap() }
     }
 
+    /// Returns the URL path of Calico's objects of a kind.
+    pub fn collection(&self, plural: &str) -> String {
+        format!("/apis/{}/{plural}", self.group.expect("a group").api_version())
+    }
+
     /// Returns the URL path of a Calico object.
-    ///
-    /// # Panics
-    /// Panics if Calico's objects are in etcd.
     pub fn path(&self, plural: &str, name: &str) -> String {
-        format!("/apis/{}/{plural}/{name}", self.group.expect("a group").api_version())
+        format!("{}/{name}", self.collection(plural))
     }
 
     /// Merges a patch into an existing Calico object.
-    ///
-    /// # Panics
-    /// Panics if the server rejects the object.
     pub fn change(&self, plural: &str, name: &str, patch: &Value) {
         if self.group.is_some() {
             return self.merge(&self.path(plural, name), patch);
@@ -179,19 +139,12 @@ impl<'a> World<'a> {
     }
 
     /// Changes the node settings of the KubeControllersConfiguration.
-    ///
-    /// # Panics
-    /// Panics if the server rejects the change.
     pub fn configure(&self, node: &Value) {
         let patch = json!({ "spec": { "controllers": { "node": node } } });
         self.change("kubecontrollersconfigurations", "default", &patch);
     }
 
-    /// Creates a leaked address on a node: a block with one address of a pod that does not exist, the affinity of the
-    /// block, and the handle of the address.
-    ///
-    /// # Panics
-    /// Panics if an object cannot be created.
+    /// Creates a leaked address on a node: its block, the affinity of the block, and its handle.
     pub fn address_left_behind(&self, node: &str, block: &str) {
         let (cidr, dashed) = (format!("{block}/26"), block.replace('.', "-"));
         let handle = handle_of(node);
@@ -216,7 +169,7 @@ impl<'a> World<'a> {
             return;
         };
         self.put("IPAMBlock", "ipamblocks", &format!("{dashed}-26"), &spec);
-        let deleted = if group == ApiGroup::V3 { json!(false) } else { json!("false") };
+        let deleted = deletion_mark(group, false);
         let spec = json!({ "cidr": cidr, "deleted": deleted, "node": node, "state": "confirmed", "type": "host" });
         // Lists of one node's affinities select by labels.
         let labels = json!({ "projectcalico.org/affinity-type": "host", "projectcalico.org/ip-version": "4",
@@ -226,10 +179,7 @@ impl<'a> World<'a> {
         self.put("IPAMHandle", "ipamhandles", &handle, &spec);
     }
 
-    /// Returns the names of all handles, and those of all blocks (in etcd, all IPv4 blocks), such as `10-0-0-0-26`.
-    ///
-    /// # Panics
-    /// Panics if the server does not respond.
+    /// Returns the names of all handles, and those of all blocks, such as `10-0-0-0-26`.
     pub fn handles_and_blocks(&self) -> (Vec<String>, Vec<String>) {
         let content = self.all();
         let below = |roots: [&str; 2]| {
@@ -241,11 +191,7 @@ impl<'a> World<'a> {
         (handles, below(["ipamblocks/", "/calico/ipam/v2/assignment/ipv4/block/"]))
     }
 
-    /// Reads every Calico object, and the status of every Service in [`NAMESPACE`], which kube-controllers also writes.
-    /// A value in etcd that is not JSON becomes a string.
-    ///
-    /// # Panics
-    /// Panics if the server does not respond.
+    /// Reads every Calico object, and the status of every Service in [`NAMESPACE`].
     pub fn all(&self) -> BTreeMap<String, Value> {
         let mut all = match self.group {
             Some(group) => Objects::new(self.api.admin(), group, self.api.admin_kubeconfig()).dump().unwrap(),
@@ -264,10 +210,7 @@ impl<'a> World<'a> {
         all
     }
 
-    /// Reads the revision of each Calico object and Service. An unchanged revision means that nothing wrote the object.
-    ///
-    /// # Panics
-    /// Panics if the server does not respond.
+    /// Reads the revision of each Calico object and Service. Any write changes it.
     pub fn revisions(&self) -> BTreeMap<String, u64> {
         let mut revisions = match self.group {
             None => self.etcd.revisions("/calico/").unwrap(),
@@ -284,9 +227,6 @@ impl<'a> World<'a> {
     }
 
     /// Waits until a condition holds.
-    ///
-    /// # Panics
-    /// Panics if the condition does not hold in time; the message has the objects and the log.
     #[track_caller]
     pub fn until(&self, controllers: &Controllers, what: &str, is_so: impl Fn() -> bool) {
         let seen = await_that(PATIENCE * 2, || Ok(is_so()));
@@ -294,9 +234,6 @@ impl<'a> World<'a> {
     }
 
     /// Deletes Calico's objects, the Services and the nodes, so that the next test can start.
-    ///
-    /// # Panics
-    /// Panics if an object cannot be deleted.
     pub fn clear(&self) {
         let all = self.all();
         for name in all.keys().filter_map(|key| key.strip_prefix("services/")) {
@@ -331,7 +268,6 @@ impl<'a> World<'a> {
     }
 }
 
-/// Returns the revision of an object, or 0 if it has none.
 fn revision(object: &Value) -> u64 {
     object["metadata"]["resourceVersion"].as_str().and_then(|revision| revision.parse().ok()).unwrap_or(0)
 }
@@ -344,6 +280,11 @@ pub fn service_path(name: &str) -> String {
 /// Returns the handle of the leaked address on a node.
 pub fn handle_of(node: &str) -> String {
     format!("k8s-pod-network.{node}")
+}
+
+/// Returns the mark of deletion of an affinity, which is a text in `crd.projectcalico.org/v1`.
+pub fn deletion_mark(group: ApiGroup, deleted: bool) -> Value {
+    if group == ApiGroup::CrdV1 { json!(deleted.to_string()) } else { json!(deleted) }
 }
 
 /// Applies a JSON merge patch (RFC 7386).

@@ -20,7 +20,6 @@ pub const NAMESPACE: &str = "golden";
 /// The nodes in the recorded calls.
 const NODES: [&str; 2] = ["node1", "node2"];
 
-/// Path of the recordings' kubeconfig below `<lab>`.
 const KUBECONFIG: &str = "pki/admin.kubeconfig";
 
 /// Returns the directory of `<lab>` on a host.
@@ -57,8 +56,7 @@ pub fn delete_pod(client: &Client, name: &str) -> Result<()> {
     client.delete(&path)?.success().context(path).map(drop)
 }
 
-/// Returns a pod with the annotation of the recorder's `kubectl apply`, whose value is the manifest without that
-/// annotation, on one line.
+/// Returns a pod with the annotation of the recorder's `kubectl apply`.
 fn manifest(pod: &Pod) -> Value {
     let mut manifest = json!({
         "apiVersion": "v1",
@@ -76,7 +74,7 @@ fn manifest(pod: &Pod) -> Value {
     manifest
 }
 
-/// Deletes the objects that a recording left behind, and waits until its links are gone, for the next recording.
+/// Deletes the objects that a recording left behind, and waits until its links are gone.
 pub fn clear(api: &ApiServer, group: ApiGroup) -> Result<()> {
     Objects::new(api.admin(), group, api.admin_kubeconfig()).clear()?;
     // The links of a deleted network namespace disappear a little later; `lo` remains.

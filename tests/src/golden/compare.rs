@@ -64,14 +64,12 @@ fn compare(recorded: &Value, ours: &Value, path: &str, bindings: &mut Bindings, 
     }
 }
 
-/// Returns true if the difference is the alias of a host interface, which upstream leaves empty, and in which this
-/// implementation stores the container.
+/// Returns true for the alias of a host interface, in which only this implementation stores the container.
 fn is_our_alias(path: &str, recorded: &Value, ours: &Value) -> bool {
     let is_alias = path.starts_with("/after/host/links/") && path.ends_with("/alias");
     is_alias && recorded.is_null() && ours.as_str().and_then(InterfaceAlias::parse).is_some()
 }
 
-/// Returns `path` extended by one member name, escaped for a JSON pointer.
 fn member(path: &str, name: &str) -> String {
     format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"))
 }

@@ -1,7 +1,7 @@
 //! A state that upstream left on Kubernetes, recreated from its recording, from which our binaries continue.
 //!
-//! Objects, pods and network namespaces are as recorded, with the values of [`Concrete`] for marks. Of an interface,
-//! only the parts that DEL and the next ADD read are recreated: both ends, their addresses and routes.
+//! Objects, pods and network namespaces are as recorded. Of an interface, only the parts that DEL and the next ADD read
+//! are recreated.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -41,7 +41,6 @@ pub fn states(recording: &Recording) -> impl Iterator<Item = State<'_>> {
 }
 
 impl<'r> State<'r> {
-    /// Returns the recorded store, with marks.
     fn store(&self) -> Value {
         match self.steps {
             0 => json!(self.recording.initial),
@@ -66,7 +65,6 @@ impl<'r> State<'r> {
         self.attached().try_for_each(|step| lease(step, lab))
     }
 
-    /// Recreates a pod as the recorder created it, with the annotations of this state.
     fn make_pod(&self, client: &Client, name: &str, annotations: &Value) -> Result<()> {
         cluster::create_pod(client, self.created(name).with_context(|| format!("pod {name} was not created"))?)?;
         let path = format!("/api/v1/namespaces/{}/pods/{name}", cluster::NAMESPACE);
@@ -127,9 +125,8 @@ impl<'r> State<'r> {
         containers
     }
 
-    /// Runs the step after this state with our binaries. Returns the differences from upstream, except the wanted ones:
-    /// in the objects before and after the step, in the result, and in the names of links. Runs nothing and returns no
-    /// differences for the initial and for the last state.
+    /// Runs the step after this state with our binaries. Returns the differences from upstream, except the wanted ones.
+    /// Returns none for the initial and for the last state.
     pub fn differences_of_next_step(&self, lab: &Lab<'_>) -> Result<Vec<Difference>> {
         let Some(step) = self.recording.steps.get(self.steps).filter(|_| self.steps > 0) else { return Ok(Vec::new()) };
         let places = places(lab);
@@ -146,9 +143,8 @@ impl<'r> State<'r> {
         Ok(found)
     }
 
-    /// Creates a pod that the recording does not contain, and returns its ADD and DEL, with the configuration of the
-    /// state's last ADD or, without one, of the recording's first ADD. Returns `None` if there is no ADD, or if that
-    /// ADD's step creates no Pod.
+    /// Creates a pod that the recording does not contain, and returns its ADD and DEL, with the configuration of a
+    /// recorded ADD. Returns `None` if there is none, or if its step creates no Pod.
     pub fn newcomer(&self, lab: &Lab<'_>) -> Result<Option<(Call, Call)>> {
         let is_add = |step: &&Step| step.env["CNI_COMMAND"] == "ADD";
         let past = self.past().rev().find(is_add);
@@ -169,7 +165,6 @@ impl<'r> State<'r> {
     }
 }
 
-/// Pod and network namespace of [`State::newcomer`].
 const NEWCOMER: &str = "newcomer";
 
 impl Container<'_> {
@@ -199,8 +194,7 @@ fn call(lab: &Lab<'_>, step: &Step, verb: &str) -> Call {
     step.env.iter().fold(call, |call, (name, value)| call.env(name, value)).env("CNI_COMMAND", verb)
 }
 
-/// Writes the files in which host-local stores the addresses of an ADD, one for each address. Writes no file if the ADD
-/// used another IPAM plugin.
+/// Writes the files in which host-local stores the addresses of an ADD.
 fn lease(added: &Step, lab: &Lab<'_>) -> Result<()> {
     let conf = Concrete::new(&places(lab)).value(&added.stdin);
     if conf["ipam"]["type"] != "host-local" {
@@ -216,13 +210,12 @@ fn lease(added: &Step, lab: &Lab<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns an address without its prefix length.
 fn plain(address: &str) -> &str {
     address.split('/').next().unwrap_or_default()
 }
 
-/// Creates both ends of a pod's interface. The host end is the link to which the pod's addresses are routed. Upstream
-/// does not route the addresses of a pod whose annotations name them; the host has only that one link then.
+/// Creates both ends of a pod's interface. The host end is the link to which the pod's addresses are routed. Without
+/// such a route, the host has only that one link.
 fn make_pair(pod: &str, ifname: &str, link: &Value, host: &Value) -> Result<()> {
     let mac = link["mac"].as_str().context("a link has no MAC address")?;
     let global = |address: &Value| address.as_str()?.strip_suffix(" global").map(str::to_owned);

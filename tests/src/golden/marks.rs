@@ -1,6 +1,5 @@
-//! Marks: placeholders in recordings for values that differ from run to run. [`Concrete`] replaces marks by values, for
-//! everything that is loaded or sent. [`Bindings`] finds the values of marks in results: within a scenario, equal marks
-//! have equal values and different marks have different values.
+//! Marks: placeholders in recordings for values that differ from run to run. [`Concrete`] replaces marks by values, and
+//! [`Bindings`] finds the values of marks in results. Within a scenario, different marks have different values.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -16,7 +15,7 @@ static MARK: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"<(uid|rv|mac|ll|time|go-time|seq|lab|tmp|bin)([0-9]*)([+-][0-9]+)?>").expect("a constant pattern")
 });
 
-/// Cache of compiled patterns, because the same few patterns occur in every step.
+/// Cache of compiled patterns.
 static TEMPLATES: LazyLock<Mutex<HashMap<String, Regex>>> = LazyLock::new(Mutex::default);
 
 /// The first sequence number that [`Concrete`] generates.
@@ -98,7 +97,7 @@ pub struct Bindings {
     values: HashMap<String, String>,
     marks: HashMap<(String, String), String>,
     sequences: HashMap<i64, i64>,
-    /// Whether to accept any time for `<time>`, also that of loaded content. Otherwise only later times match.
+    /// Whether to accept any time for `<time>`. Otherwise only times after that of loaded content match.
     any_time: bool,
 }
 
@@ -108,15 +107,14 @@ impl Bindings {
         Bindings { places, ..Bindings::default() }
     }
 
-    /// Returns these bindings, but with any time accepted for `<time>`, also that of loaded content.
+    /// Returns these bindings, but with any time accepted for `<time>`.
     #[must_use]
     pub fn at_any_time(mut self) -> Self {
         self.any_time = true;
         self
     }
 
-    /// Returns true if `actual` matches `expected`, and binds the marks that occur for the first time. On a mismatch,
-    /// returns false and binds no mark.
+    /// Returns true if `actual` matches `expected`, and then binds the marks that occur for the first time.
     pub fn matches(&mut self, expected: &Value, actual: &Value) -> bool {
         let Value::String(pattern) = expected else { return expected == actual };
         if let Some(wanted) = sequence(pattern) {
@@ -146,7 +144,7 @@ impl Bindings {
         fits
     }
 
-    /// Returns a pattern that matches the text around the marks, with a group for each mark.
+    /// Returns a pattern with a group for each mark.
     fn template(&self, pattern: &str, marks: &[Captures<'_>]) -> Regex {
         let mut template = String::from("^");
         let mut end = 0;
@@ -198,9 +196,8 @@ impl Bindings {
         }
     }
 
-    /// Returns `step` with the loaded value in place of each mark that `initial` has at the same position, and binds
-    /// the mark to this value: an object that existed before keeps its UID and its time. `loaded` is `initial` made
-    /// concrete.
+    /// Returns `step` with the loaded value in place of each mark that `initial` has at the same position: an object
+    /// that existed before keeps its UID and its time. `loaded` is `initial` made concrete.
     pub fn keep_loaded(&mut self, step: &Value, initial: &Value, loaded: &Value) -> Value {
         match (step, initial, loaded) {
             (Value::Object(fields), Value::Object(initial), Value::Object(loaded)) => {

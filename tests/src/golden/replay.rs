@@ -16,7 +16,6 @@ use crate::namespaces::{Host, NETNS_DIR};
 use crate::plugin::{Outcome, Plugins};
 use crate::store::Store;
 
-/// Prefix of the network namespaces of the recorded pods.
 const POD_PREFIX: &str = "gold-";
 
 /// The surroundings of a replay.
@@ -28,14 +27,14 @@ pub struct Lab<'a> {
     pub plugins: &'a Plugins,
     /// The datastore, empty.
     pub store: &'a Store,
-    /// The client that creates and deletes the Pods of a recording; `None` if the recording contains no Pods.
+    /// The client for the Pods of a recording, if it contains Pods.
     pub kubernetes: Option<&'a Client>,
 }
 
 /// Replays a recording.
 ///
 /// # Errors
-/// Returns an error if our binaries differ from the recording; the error lists every difference that is not wanted.
+/// Returns an error that lists every difference from the recording that is not wanted.
 pub fn replay(recording: &Recording, lab: &Lab<'_>) -> Result<()> {
     let Lab { store, .. } = lab;
     let places = places(lab);
@@ -62,7 +61,6 @@ pub fn replay(recording: &Recording, lab: &Lab<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the directories of a lab.
 pub(super) fn places(lab: &Lab<'_>) -> Places {
     Places {
         bin: lab.plugins.dir().display().to_string(),
@@ -87,8 +85,8 @@ impl Expectation {
         Expectation { initial, loaded, bindings: Bindings::new(places.clone()) }
     }
 
-    /// Adopts the content that the datastore holds after loading, since the datastore may have assigned UIDs, times and
-    /// revisions.
+    /// Replaces `loaded` by the content of the datastore after the load: the datastore may have assigned UIDs, times
+    /// and revisions. Fails if anything else differs.
     fn keep(&mut self, held: Value) -> Result<()> {
         let mut bindings = Bindings::new(Places::default()).at_any_time();
         let found = differences(&self.initial, &held, "", &mut bindings);
@@ -127,7 +125,6 @@ pub(super) fn run(step: &Step, places: &Places, lab: &Lab<'_>) -> Result<(Value,
     Ok((json!({ "exit": outcome.exit, "stdout": outcome.answer(), "after": after }), outcome))
 }
 
-/// Executes the action before a call.
 fn prepare(before: &Before, lab: &Lab<'_>) -> Result<()> {
     let kubernetes = || lab.kubernetes.context("there is no Kubernetes here");
     match before {
@@ -137,8 +134,7 @@ fn prepare(before: &Before, lab: &Lab<'_>) -> Result<()> {
     }
 }
 
-/// Creates the network namespace of a pod before its ADD, as the recorder did. Keeps a namespace that a failed ADD
-/// used, so that leftovers of that ADD show.
+/// Creates the network namespace of a pod before its ADD. Keeps one that a failed ADD used, so that its leftovers show.
 fn make_namespace(step: &Step, host: &Host) -> Result<()> {
     let adds = step.env.get("CNI_COMMAND").is_some_and(|verb| verb == "ADD");
     let path = step.env.get("CNI_NETNS").map(Path::new);
@@ -149,7 +145,6 @@ fn make_namespace(step: &Step, host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// Describes a step in a few words.
 fn described(step: &Step) -> String {
     let of = |name: &str| step.env.get(name).map_or("", String::as_str);
     format!("{} {} {}", step.prog, of("CNI_COMMAND"), of("CNI_CONTAINERID").get(..10).unwrap_or_default())

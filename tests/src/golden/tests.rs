@@ -15,8 +15,7 @@ fn places() -> Places {
     Places { bin: "/binaries".into(), tmp: "/scratch".into(), lab: "/lab".into() }
 }
 
-/// Returns a recorded step as our binaries have to produce it: with concrete marks, and with later times than the
-/// loaded content.
+/// Returns a recorded step as our binaries have to produce it.
 fn perfect_step(expectation: &mut Expectation, recording: &Recording, index: usize) -> Value {
     let places = places();
     let step = &recording.steps[index];
@@ -42,7 +41,6 @@ fn made_later(concrete: &Value, recorded: &Value) -> Value {
     }
 }
 
-/// The folders of recordings.
 const FOLDERS: [&str; 3] = ["etcd", "kdd1", "kdd3"];
 
 fn all_recordings() -> Vec<Recording> {
@@ -93,7 +91,7 @@ fn every_changed_leaf_is_reported() {
         for (index, step) in recording.steps.iter().enumerate() {
             let ours = perfect_step(&mut before, &recording, index);
             for path in leaves(&ours, String::new()) {
-                // Objects that no step changes appear in every step and every recording. Checking them once suffices.
+                // Objects that no step changes appear in every step and every recording.
                 let leaf = ours.pointer(&path).unwrap();
                 if !seen.insert((path.clone(), leaf.to_string())) {
                     continue;
@@ -111,8 +109,7 @@ fn every_changed_leaf_is_reported() {
     }
 }
 
-/// Returns true for the first sequence number of a block if no other sequence number refers to it. That number is
-/// random and can have any value.
+/// Returns true for a first sequence number of a block, which is random, if no other number refers to it.
 fn is_lone_sequence_number(recording: &Recording, index: usize, path: &str) -> bool {
     let step = |index: usize| json!({ "after": recording.steps[index].after });
     let here = step(index);
@@ -141,7 +138,6 @@ fn every_added_or_removed_member_is_reported() {
     }
 }
 
-/// A second pod's MAC address must differ from the first pod's.
 #[test]
 fn value_of_one_mark_is_rejected_for_another_mark() {
     let recording = recording::read("etcd", "v4-two-pods").unwrap();

@@ -1,8 +1,7 @@
 //! The checked-in list of intended differences from upstream, each with its reason.
 //!
-//! An entry names one scenario, step and JSON path, with our exact value there. Any other difference fails the test.
-//! Data that an installation relies on (datastore content of IPAM and endpoints, kernel state, addresses and routes of
-//! a result) must not differ: [`Wanted::load`] rejects such entries.
+//! Any other difference fails the test. Data that an installation relies on must not differ: [`Wanted::load`] rejects
+//! such entries.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -62,8 +61,7 @@ impl Wanted {
         Wanted::of(read()?, recording, datastore)
     }
 
-    /// Selects those of `entries` that apply to a recording replayed on `datastore`. Returns an error if one of them is
-    /// about a value that must not differ.
+    /// Selects those of `entries` that apply to a recording replayed on `datastore`, and rejects invalid ones.
     pub fn of(entries: Vec<Entry>, recording: &Recording, datastore: &str) -> Result<Wanted> {
         let mine = |entry: &Entry| {
             let here = entry.datastores.is_empty() || entry.datastores.iter().any(|only| only == datastore);
@@ -118,7 +116,6 @@ fn covers(path: &str, difference: &str) -> bool {
     difference.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Returns an error if an entry has no reason, names no recorded step, or is about a value that must not differ.
 fn check(entry: &Entry, recording: &Recording) -> Result<()> {
     ensure!(!entry.reason.trim().is_empty(), "it has no reason");
     let step = recording.steps.get(entry.step).context("the recording has no such step")?;

@@ -128,7 +128,7 @@ impl ApiServer {
         self.kubeconfig_to(ENDPOINT, name, identity)
     }
 
-    /// Writes a kubeconfig for an identity and another URL of the server.
+    /// Writes a kubeconfig for an identity, with another URL of the server.
     pub fn kubeconfig_to(&self, url: &str, name: &str, identity: &Identity) -> Result<PathBuf> {
         let path = self.file(&format!("{name}.kubeconfig"));
         // The directory is missing on a host that was reinstalled.
@@ -142,8 +142,7 @@ impl ApiServer {
         self.certificates.server()
     }
 
-    /// Returns the certificate of another authority, PEM, and a server certificate of that authority, which no client
-    /// trusts yet.
+    /// Returns the certificate of another authority, PEM, and a server certificate of that authority.
     pub fn certificate_of_another_authority(&self) -> Result<(String, ServerCertificate)> {
         let directory = self.file("other");
         fs::create_dir_all(&directory)?;
@@ -151,8 +150,7 @@ impl ApiServer {
         Ok((other.authority(), other.server()?))
     }
 
-    /// Starts a proxy before the server, with a certificate of the same authority. It hides client certificates from
-    /// the server but passes tokens on.
+    /// Starts a proxy before the server. It hides client certificates from the server but passes tokens on.
     pub fn proxy(&self) -> Result<Proxy> {
         self.proxy_on(proxy::listener()?)
     }
@@ -229,7 +227,6 @@ impl ApiServer {
     }
 }
 
-/// Returns the last lines of a log.
 fn tail(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();

@@ -49,8 +49,7 @@ pub struct Request {
     pub answered: OffsetDateTime,
 }
 
-/// Returns the audit policy: all requests except those of the server itself, the readiness checks of the harness, and
-/// questions about rights, which change nothing and are open to every user.
+/// Returns the audit policy: all requests except those that the server and the harness send on their own.
 pub(super) fn policy(admin: &str) -> String {
     format!(
         "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n\
@@ -122,8 +121,7 @@ pub fn rounds(requests: &[Request]) -> usize {
 }
 
 /// Returns the number of groups of requests that arrived together, separated by pauses longer than `apart`. Behind a
-/// proxy that holds each request for longer than that, the groups are the sequential round trips, however busy the
-/// machine is.
+/// proxy that holds each request for longer than that, the groups are the sequential round trips.
 pub fn waves(requests: &[Request], apart: Duration) -> usize {
     let mut arrivals: Vec<_> = requests.iter().map(|request| request.received).collect();
     arrivals.sort();

@@ -12,7 +12,6 @@ use crate::proxy::{Protocol, ServerCertificate};
 /// The server's names: for tests, for kubeconfigs, and for clients inside a cluster.
 const SERVER_NAMES: [&str; 5] = ["127.0.0.1", "::1", "localhost", "kubernetes.default.svc", "10.96.0.1"];
 
-/// An authority with the files of one server.
 #[derive(Debug)]
 pub(super) struct Certificates {
     directory: PathBuf,
@@ -35,24 +34,21 @@ impl Certificates {
         Ok(this)
     }
 
-    /// Creates another key that signs service account tokens. All earlier tokens become invalid.
+    /// Replaces the key of tokens. All earlier tokens become invalid.
     pub(super) fn new_token_key(&self) -> Result<()> {
         let tokens = KeyPair::generate()?;
         fs::write(self.file("tokens.pem"), tokens.public_key_pem())?;
         Ok(fs::write(self.file("tokens-key.pem"), tokens.serialize_pem())?)
     }
 
-    /// Returns the path of a file.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// Returns the authority's certificate.
     pub(super) fn authority(&self) -> String {
         self.issuer.pem()
     }
 
-    /// Issues a new certificate for the server.
     pub(super) fn server(&self) -> Result<ServerCertificate> {
         let server = CertificateParams::new(SERVER_NAMES.map(str::to_owned))?;
         let (certificate, key) = self.sign(server, ExtendedKeyUsagePurpose::ServerAuth)?;

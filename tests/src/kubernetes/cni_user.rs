@@ -9,14 +9,13 @@ use anyhow::{Result, ensure};
 use super::api_server::ApiServer;
 use super::role::Role;
 use super::service_account::ServiceAccount;
+use crate::manifests::deploy;
 
 const NAMESPACE: &str = "kube-system";
-/// Name of the account, its role and their binding.
 const NAME: &str = "calico-cni-plugin";
 
-/// Returns the path of the manifest that operators apply.
 fn manifest() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rbac/calico-cni-plugin.yaml")
+    deploy("rbac/calico-cni-plugin.yaml")
 }
 
 impl Role {
@@ -34,10 +33,7 @@ impl Role {
 impl ApiServer {
     /// Applies `deploy/rbac` and returns the CNI user, which is bound to that role alone.
     pub fn cni_user(&self) -> Result<ServiceAccount> {
-        let user = self.service_account(NAMESPACE, NAME)?;
-        self.admin().apply(&std::fs::read_to_string(manifest())?)?;
-        self.await_role(&user, &Role::ours()?)?;
-        Ok(user)
+        self.account_of(NAMESPACE, NAME, &[manifest()])
     }
 
     /// Replaces the role of the CNI user, and waits until the authorizer applies the new role.
@@ -46,8 +42,7 @@ impl ApiServer {
         self.await_role(user, role)
     }
 
-    /// Waits until the authorizer applies a role. The authorizer applies all rules of a role together, a moment after
-    /// the write.
+    /// Waits until the authorizer applies a role: all its rules together, a moment after the write.
     fn await_role(&self, user: &ServiceAccount, role: &Role) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut questions = Role::ours()?.0;

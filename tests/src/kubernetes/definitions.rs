@@ -1,7 +1,6 @@
 //! Calico's custom resources, as `deploy/crds` defines them, and KubeVirt's.
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -9,8 +8,8 @@ use serde_json::json;
 
 use super::{ApiServer, Client};
 use crate::controllers::await_that;
+use crate::manifests::deploy;
 
-/// Kinds and plurals of KubeVirt's VMs and VMIs.
 const MACHINES: [(&str, &str); 2] =
     [("VirtualMachine", "virtualmachines"), ("VirtualMachineInstance", "virtualmachineinstances")];
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -29,7 +28,6 @@ impl Client {
         })
     }
 
-    /// Returns the names of the definitions of Calico's kinds.
     fn calicos(&self) -> Result<Vec<String>> {
         let all = self.get(DEFINITIONS)?.success()?;
         let names = all["items"].as_array().into_iter().flatten().filter_map(|item| item["metadata"]["name"].as_str());
@@ -38,8 +36,7 @@ impl Client {
 }
 
 impl ApiServer {
-    /// Defines the kinds of an API group and version, `crd.projectcalico.org/v1` or `projectcalico.org/v3`, and waits
-    /// until they are served.
+    /// Defines the kinds of an API group and version, and waits until they are served.
     pub fn define(&self, api_version: &str) -> Result<()> {
         self.admin().apply_definitions(&manifests(api_version)?, |_| Ok(true))
     }
@@ -77,7 +74,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Waits until the server lists an API group. The server lists it a moment after it serves the group's kinds.
+    /// Waits until the server lists an API group, a moment after it serves the group's kinds.
     pub fn await_group(&self, group: &str) -> Result<()> {
         await_that(PATIENCE, || {
             let known = self.admin().get("/apis")?.success()?;
@@ -87,14 +84,13 @@ impl ApiServer {
     }
 }
 
-/// Returns the manifests of the definitions of an API group and version.
 fn manifests(api_version: &str) -> Result<Vec<String>> {
     let version = api_version.rsplit('/').next().context("GROUP/VERSION")?;
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds").join(version);
+    let folder = deploy("crds").join(version);
     let mut manifests = Vec::new();
     for file in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
         let path = file?.path();
-        // The file `Kustomization`, which has no extension, is skipped, as `kubectl apply -f` skips it.
+        // `kubectl apply -f` skips the file `Kustomization`, too.
         if path.extension().is_some_and(|extension| extension == "yaml") {
             manifests.push(fs::read_to_string(path)?);
         }

@@ -5,20 +5,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use ureq::http::Method;
 
 use super::client::Client;
 
 impl Client {
-    /// Applies each object of a YAML manifest in turn. Waits for the resources of a CustomResourceDefinition, so that
-    /// its objects may follow in the same manifest.
+    /// Applies each object of a YAML manifest in turn. The objects of a CustomResourceDefinition may follow in the same
+    /// manifest.
     pub fn apply(&self, manifest: &str) -> Result<()> {
         objects(manifest)?.iter().try_for_each(|object| self.apply_object(object).map(drop))
     }
 
-    /// Applies the CustomResourceDefinitions that `is_wanted` selects by their URL path. Then waits for the resources of
-    /// all definitions, which the server prepares at the same time.
+    /// Applies the CustomResourceDefinitions that `is_wanted` selects by their URL path. Waits for all afterwards,
+    /// because the server prepares them at the same time.
     pub(super) fn apply_definitions(
         &self,
         manifests: &[String],
@@ -29,7 +29,7 @@ impl Client {
             for definition in objects(manifest)? {
                 let path = self.path(&definition)?;
                 if is_wanted(&path)? {
-                    self.send_apply(&definition)?;
+                    self.send_apply(&path, &definition)?;
                 }
                 paths.push(path);
             }
@@ -39,20 +39,25 @@ impl Client {
 
     /// Applies one object and returns the stored object.
     pub fn apply_object(&self, object: &Value) -> Result<Value> {
-        let (path, kept) = self.send_apply(object)?;
+        let path = self.path(object)?;
+        let kept = self.send_apply(&path, object)?;
         if object["kind"] == "CustomResourceDefinition" {
             self.await_established(&path)?;
         }
         Ok(kept)
     }
 
-    /// Sends the request that applies an object. Returns the object's URL path and the stored object.
-    fn send_apply(&self, object: &Value) -> Result<(String, Value)> {
-        let path = self.path(object)?;
+    /// Applies a node that has only a name.
+    pub fn node(&self, name: &str) -> Result<()> {
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
+        self.apply_object(&node).map(drop)
+    }
+
+    /// Applies the object of a URL path and returns the stored object.
+    fn send_apply(&self, path: &str, object: &Value) -> Result<Value> {
         let query = format!("{path}?fieldManager=integration-tests&force=true");
         let answer = self.request(Method::PATCH, &query, "application/apply-patch+yaml", &object.to_string())?;
-        let kept = answer.success().with_context(|| path.clone())?;
-        Ok((path, kept))
+        answer.success().with_context(|| path.to_owned())
     }
 
     /// Returns the URL path of an object, from the server's discovery of its kind.
@@ -96,7 +101,7 @@ impl Client {
             let version = format!("/apis/{group}/{}", version["name"].as_str().unwrap_or(""));
             let known = self.get(&version)?;
             let mut names = known.body["resources"].as_array().into_iter().flatten().map(|r| &r["name"]);
-            // Discovery and the resource itself depend on two caches of the server; both must be up to date.
+            // Discovery and the resource itself depend on two caches of the server.
             if !names.any(|name| name == plural) || self.get(&format!("{version}/{plural}?limit=1"))?.code != 200 {
                 return Ok(false);
             }
@@ -105,7 +110,6 @@ impl Client {
     }
 }
 
-/// Returns the objects of a YAML manifest.
 fn objects(manifest: &str) -> Result<Vec<Value>> {
     let documents = serde_norway::Deserializer::from_str(manifest);
     let objects: Result<Vec<Value>, _> = documents.map(Value::deserialize).collect();

@@ -1,8 +1,8 @@
 //! A real Kubernetes control plane for one private host: etcd and kube-apiserver on loopback, with RBAC and an audit
 //! log of the requests.
 //!
-//! No controller, scheduler or kubelet runs. The test writes the objects that these would write, see
-//! [`ApiServer::namespace`]. Servers of different hosts have the same addresses but cannot reach each other.
+//! No controller, scheduler or kubelet runs: the test writes their objects. Servers of different hosts have the same
+//! addresses but cannot reach each other.
 //!
 //! ```no_run
 //! use integration_tests::kubernetes::on_kubernetes;
@@ -42,7 +42,7 @@ pub use identity::Identity;
 pub use objects::Objects;
 pub use programs::program;
 pub use role::{Permission, Role};
-pub use service_account::{Access, ServiceAccount};
+pub use service_account::{Access, ServiceAccount, token_in, token_path, token_request};
 
 /// The servers of one private host. They end with the host.
 #[derive(Debug)]
@@ -63,17 +63,11 @@ impl Kubernetes {
 }
 
 /// Runs a test on a private host with a control plane.
-///
-/// # Panics
-/// Panics if the test does, or if the host or the servers cannot be set up.
 pub fn on_kubernetes(test: impl FnOnce(&Host, &mut Kubernetes) + Send) {
     with_kubernetes(|host, mut kubernetes| test(host, &mut kubernetes));
 }
 
 /// Runs a test as [`on_kubernetes`] does, and gives the test ownership of the control plane.
-///
-/// # Panics
-/// Panics if the test does, or if the host or the servers cannot be set up.
 pub fn with_kubernetes(test: impl FnOnce(&Host, Kubernetes) + Send) {
     if !Etcd::installed() {
         return skipped(etcd::REQUIRES);

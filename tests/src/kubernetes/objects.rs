@@ -9,13 +9,12 @@ use serde_json::{Value, json};
 
 use super::client::Client;
 
-/// URL path of all pods.
 const PODS: &str = "/api/v1/pods";
 
 /// Fields that only the API server sets.
 const SERVER_FIELDS: [&str; 5] = ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"];
 
-/// Access to Calico's objects and the pods of an API server, by key: `<plural>/<name>` → object, or
+/// Access to Calico's objects and the pods of an API server, by key: `<plural>/<name>`, or
 /// `<plural>/<namespace>/<name>` for a namespaced object.
 #[derive(Debug, Clone)]
 pub struct Objects {
@@ -71,8 +70,8 @@ impl Objects {
         self.client.delete(&self.collection(key))?.success().with_context(|| key.to_owned()).map(drop)
     }
 
-    /// Reads every object of the group, and the annotations, labels, addresses and phase of every pod. Removes
-    /// `managedFields` and sets every generation to 0, as the recorder does.
+    /// Reads every object of the group, and parts of every pod. Removes `managedFields` and sets every generation to 0,
+    /// as the recorder does.
     pub fn dump(&self) -> Result<BTreeMap<String, Value>> {
         let mut content = BTreeMap::new();
         for plural in self.plurals()? {
@@ -119,7 +118,6 @@ impl Objects {
         Ok(())
     }
 
-    /// Returns the URL path of a collection or of an object of the group.
     fn collection(&self, key: &str) -> String {
         let group = self.group.api_version();
         match key.split('/').collect::<Vec<_>>()[..] {
@@ -128,7 +126,6 @@ impl Objects {
         }
     }
 
-    /// Returns the plurals of the resources in the group.
     fn plurals(&self) -> Result<Vec<String>> {
         let path = format!("/apis/{}", self.group.api_version());
         let known = self.client.get(&path)?.success().context(path)?;

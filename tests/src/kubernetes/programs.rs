@@ -9,8 +9,7 @@ use crate::command::built_programs;
 /// The go.mod with the Kubernetes version that tests/install-go-tools.sh builds.
 const GO_MOD: &str = include_str!("../../kubernetes/go.mod");
 
-/// Returns the path of a Kubernetes program: in `KUBEBUILDER_ASSETS` if set, else where tests/install-go-tools.sh
-/// installs it.
+/// Returns the path of a program, in `KUBEBUILDER_ASSETS` or else in the folder of tests/install-go-tools.sh.
 pub fn program(name: &str) -> Result<PathBuf> {
     if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|assets| !assets.is_empty()) {
         let path = Path::new(&assets).join(name);
@@ -22,7 +21,6 @@ pub fn program(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Returns the Kubernetes version that go.mod requires.
 fn version() -> Result<&'static str> {
     let requirement = GO_MOD.lines().find_map(|line| line.strip_prefix("\tk8s.io/kubernetes "));
     requirement.and_then(|line| line.split(' ').next()).context("go.mod does not require k8s.io/kubernetes")

@@ -50,8 +50,7 @@ impl Role {
         Ok(Role(roles.into_iter().flat_map(|role| role.0).collect()))
     }
 
-    /// Returns the manifests that operators apply for kube-controllers with Calico's objects in the API server,
-    /// including the role of host endpoints, which are off by default.
+    /// Returns the manifests that operators apply for kube-controllers with Calico's objects in the API server.
     pub fn manifests_of_controllers() -> [PathBuf; 2] {
         ["rbac/kubernetes/calico-kube-controllers.yaml", "components/host-endpoints/rbac.yaml"].map(deploy)
     }

@@ -63,26 +63,30 @@ impl ApiServer {
         })
     }
 
-    /// Creates a service account as an operator does, with the manifests of its roles. Waits until the authorizer
-    /// applies their ClusterRoles.
+    /// Creates a service account with the manifests of its roles. Waits until the authorizer applies them.
     pub fn account_of(&self, namespace: &str, name: &str, manifests: &[PathBuf]) -> Result<ServiceAccount> {
         let account = self.service_account(namespace, name)?;
         for manifest in manifests {
             self.admin().apply(&fs::read_to_string(manifest)?)?;
         }
-        for permission in Role::of_manifests(manifests)?.0 {
-            await_that(PATIENCE, || self.allows(&account.user, permission.access()))?;
-        }
+        self.await_granted(&account, &Role::of_manifests(manifests)?)?;
         Ok(account)
     }
 
-    /// Requests a new token of a service account, valid for an hour or until the account is deleted. The server caches
-    /// a token for ten seconds after its use and accepts it during that time, even if the account is deleted.
+    /// Waits until the authorizer allows an account each permission of a role.
+    pub fn await_granted(&self, account: &ServiceAccount, role: &Role) -> Result<()> {
+        role.0.iter().try_for_each(|permission| {
+            await_that(PATIENCE, || self.allows(&account.user, permission.access()))
+                .with_context(|| format!("the authorizer does not see the role: {permission}"))
+        })
+    }
+
+    /// Requests a new token of a service account. The server accepts a token for ten seconds after its use, even if the
+    /// account is deleted.
     pub fn token(&self, namespace: &str, name: &str) -> Result<String> {
-        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
-        let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
-        let made = self.admin().create(&path, &request)?.success().with_context(|| path)?;
-        Ok(made["status"]["token"].as_str().context("a TokenRequest has no token")?.to_owned())
+        let path = token_path(namespace, name);
+        let made = self.admin().create(&path, &token_request(json!({})))?.success().with_context(|| path)?;
+        token_in(&made)
     }
 
     /// Creates or replaces a ClusterRole.
@@ -94,8 +98,8 @@ impl ApiServer {
         self.admin().apply_object(&role).map(drop)
     }
 
-    /// Binds a ClusterRole to a service account and waits until the authorizer applies both. The role needs at least
-    /// one rule without resourceNames.
+    /// Binds a ClusterRole to a service account and waits until the authorizer applies both. The role needs a rule
+    /// without resourceNames.
     pub fn bind(&self, account: &ServiceAccount, role: &str) -> Result<()> {
         let subject = json!({ "kind": "ServiceAccount", "namespace": account.namespace, "name": account.name });
         let binding = json!({
@@ -140,4 +144,19 @@ impl ApiServer {
         let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata });
         self.admin().apply_object(&account).map(drop)
     }
+}
+
+/// Returns the URL path of the tokens of a service account.
+pub fn token_path(namespace: &str, account: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token")
+}
+
+/// Returns a TokenRequest, and does not send it.
+pub fn token_request(spec: Value) -> Value {
+    json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec })
+}
+
+/// Returns the token in the response to a TokenRequest.
+pub fn token_in(made: &Value) -> Result<String> {
+    Ok(made["status"]["token"].as_str().context("a TokenRequest has no token")?.to_owned())
 }

@@ -8,19 +8,16 @@ use anyhow::Result;
 use nix::sys::inotify::{AddWatchFlags, InotifyEvent};
 use serde_json::Value;
 
-use super::{Neighbour, Program, has, names, plugin, replace};
+use super::{EXTENSIONS, Neighbour, Program, has, names, plugin, replace};
 
 /// The file that istio-cni with `istioOwnedCNIConfig` writes.
 pub const ISTIO_OWNED: &str = "02-istio-cni.conflist";
 
-const EXTENSIONS: [&str; 2] = ["conf", "conflist"];
-
-/// istio-cni's agent. After each change it checks that the first valid configuration contains its entry, and else adds
-/// the entry.
+/// istio-cni's agent. After each change it ensures that the first valid configuration contains its entry.
 #[derive(Debug, Default)]
 pub struct IstioAgent {
-    /// True to write a configuration of its own: a copy of the first configuration of another program, with its entry
-    /// added (ambient mode with `istioOwnedCNIConfig`). False to add the entry to that program's file.
+    /// True to write a copy of the first configuration, with its entry added (`istioOwnedCNIConfig`). False to add the
+    /// entry to the file itself.
     pub is_owner: bool,
 }
 
@@ -34,8 +31,7 @@ impl Program for IstioAgent {
         let Some((name, text)) = texts.next() else { return Ok(0) };
         if !self.is_owner {
             let is_right = plugin(&text, Neighbour::Istio.kind()) == Neighbour::Istio.entry();
-            // A failure is ignored: another program may be writing the file, and the agent tries again after the next
-            // event.
+            // Another program may be writing the file, and the agent tries again after the next event.
             let writes = !is_right && Neighbour::Istio.chains_into(&directory.join(name)).is_ok();
             return Ok(usize::from(writes));
         }
@@ -48,15 +44,14 @@ impl Program for IstioAgent {
     }
 }
 
-/// linkerd-cni's installer. It adds its entry to each configuration that another program writes, whatever the text, and
-/// remembers the text that it wrote.
+/// linkerd-cni's installer. It adds its entry to each configuration that another program writes, and remembers its
+/// texts.
 #[derive(Debug, Default)]
 pub struct LinkerdInstaller {
     written: BTreeMap<String, String>,
 }
 
 impl LinkerdInstaller {
-    /// Adds the entry, unless the file has the text that this program wrote last.
     fn extend(&mut self, file: &Path, name: &str) -> Result<usize> {
         let Ok(text) = fs::read_to_string(file) else { return Ok(0) };
         if self.written.get(name) == Some(&text) {
@@ -74,8 +69,8 @@ impl Program for LinkerdInstaller {
     fn act(&mut self, directory: &Path, events: &[InotifyEvent]) -> Result<usize> {
         let mut writes = 0;
         if events.is_empty() {
-            // At the start the installer moves a copy of each file over the file, from another file system, which
-            // removes the file and creates it again. It then acts on the events that this causes.
+            // At the start the installer moves a copy of each file over the file, from another file system, and then
+            // acts on the events that this causes.
             for name in names(directory, &EXTENSIONS) {
                 let (file, text) = (directory.join(&name), fs::read_to_string(directory.join(&name))?);
                 fs::remove_file(&file)?;

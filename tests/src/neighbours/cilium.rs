@@ -8,7 +8,7 @@ use anyhow::Result;
 use nix::sys::inotify::InotifyEvent;
 use serde_json::{Value, json};
 
-use super::{Program, names, replace};
+use super::{EXTENSIONS_OF_RUNTIMES, Program, names, replace};
 
 /// Cilium's configuration.
 pub const CILIUM_CONF: &str = "05-cilium.conflist";
@@ -19,13 +19,12 @@ const NETWORK: &str = "k8s-pod-network";
 /// Cilium's agent.
 #[derive(Debug, Default)]
 pub struct CiliumAgent {
-    /// True to chain its plugin to Calico's network (`cni.chainingTarget`); false to write a configuration with its
-    /// plugin alone.
+    /// True to chain its plugin to Calico's network (`cni.chainingTarget`).
     pub chains: bool,
 }
 
 impl CiliumAgent {
-    /// Returns its configuration; `None` if the network to chain to has none.
+    /// Returns `None` if the network to chain to has no configuration.
     fn conf(&self, directory: &Path) -> Option<Value> {
         let entry =
             json!({ "type": "cilium-cni", "enable-debug": false, "log-file": "/var/run/cilium/cilium-cni.log" });
@@ -53,7 +52,7 @@ impl Program for CiliumAgent {
             replace(&own, &text, 0o644)?;
             writes += 1;
         }
-        let others = names(directory, &["conf", "conflist", "json"]).into_iter().filter(|name| name != CILIUM_CONF);
+        let others = names(directory, &EXTENSIONS_OF_RUNTIMES).into_iter().filter(|name| name != CILIUM_CONF);
         for name in others {
             let renamed = fs::rename(directory.join(&name), directory.join(format!("{name}.cilium_bak")));
             writes += usize::from(renamed.is_ok());

@@ -10,9 +10,7 @@ use anyhow::{Context, Result};
 use nix::sys::inotify::{AddWatchFlags, InotifyEvent};
 use serde_json::{Value, json};
 
-use super::{Program, names};
-
-const EXTENSIONS: [&str; 2] = ["conf", "conflist"];
+use super::{EXTENSIONS, Program, names};
 
 /// Prefix of the names of Multus' own files.
 const OWN: &str = "00-multus";
@@ -22,7 +20,7 @@ const OWN: &str = "00-multus";
 pub struct MultusDaemon {
     /// True to set the version in the network's configuration (`forceCNIVersion`).
     forces_version: bool,
-    /// Number of times that the daemon ended because the `readinessindicatorfile` was gone. It starts again at once.
+    /// Number of times that the daemon ended because the `readinessindicatorfile` was gone.
     pub exits: Arc<AtomicUsize>,
     primary: Option<String>,
 }
@@ -46,7 +44,6 @@ impl MultusDaemon {
         self.write(directory).map(|()| 1 + usize::from(self.forces_version))
     }
 
-    /// Writes its configuration in place.
     fn write(&self, directory: &Path) -> Result<()> {
         let primary = self.primary.as_ref().context("a network was found")?;
         let conf: Value = serde_json::from_slice(&fs::read(directory.join(primary))?)?;
@@ -85,8 +82,7 @@ pub struct MultusEntrypoint {
 }
 
 impl MultusEntrypoint {
-    /// Creates an entry point. If `renames` is true, it renames the network's configuration after it has copied the
-    /// content (`--rename-conf-file`).
+    /// Creates an entry point. With `renames` it also renames the network's configuration (`--rename-conf-file`).
     pub fn new(renames: bool) -> MultusEntrypoint {
         MultusEntrypoint { renames, copied: None }
     }
@@ -120,7 +116,6 @@ fn network(directory: &Path) -> Option<String> {
     names(directory, &EXTENSIONS).into_iter().find(|name| !name.starts_with(OWN))
 }
 
-/// Returns the capabilities of all plugins.
 fn capabilities(conf: &Value) -> Value {
     let plugins = conf["plugins"].as_array().into_iter().flatten();
     let all = plugins.filter_map(|plugin| plugin["capabilities"].as_object()).flatten();

@@ -9,7 +9,7 @@ use os::atomic_file::is_draft;
 
 use super::running::read_events;
 
-/// The writes of Calico's installer and agent to a file. Each is a rename of a draft, whose name no other program uses.
+/// The writes to a file. Each is a rename of a draft, whose name no other program uses.
 #[derive(Debug)]
 pub struct OwnWrites {
     inotify: Inotify,

@@ -10,10 +10,9 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, ensure};
 use serde_json::Value;
 
-use super::{kinds, names};
+use super::{EXTENSIONS_OF_RUNTIMES, kinds, names};
 
-/// Pause between two starts: shorter than the time that a neighbor needs to notice a change, and long enough that other
-/// processes run.
+/// Pause between two starts: shorter than the time that a neighbor needs to notice a change.
 const PAUSE: Duration = Duration::from_micros(500);
 
 /// Reads the configuration again and again, as a runtime does for each pod, and checks that it contains a plugin.
@@ -53,10 +52,9 @@ impl PodStarts {
     }
 }
 
-/// Returns the configuration that a runtime uses. `None` if there is none, or while it is being written: no pod starts
-/// then.
+/// Returns the configuration that a runtime uses; `None` also while it is being written.
 fn chosen(directory: &Path) -> Option<String> {
-    let name = names(directory, &["conf", "conflist", "json"]).into_iter().next()?;
+    let name = names(directory, &EXTENSIONS_OF_RUNTIMES).into_iter().next()?;
     let text = fs::read_to_string(directory.join(name)).ok()?;
     serde_json::from_str::<Value>(&text).is_ok_and(|conf| conf.is_object()).then_some(text)
 }

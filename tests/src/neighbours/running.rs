@@ -12,8 +12,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
 
 use crate::controllers::PATIENCE;
 
-/// Number of rounds in which programs may act on each other's changes. After more rounds they count as writing without
-/// end.
+/// Number of rounds after which programs count as writing without end.
 const MAX_ANSWERS: usize = 50;
 
 /// Pause between two looks at the directory.
@@ -21,8 +20,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// A program that acts on changes in the configuration directory.
 pub trait Program: Send {
-    /// Acts on the events since the last call. The first call has no events. Returns the number of files that it wrote,
-    /// renamed or removed.
+    /// Acts on the events since the last call, at first on none. Returns the number of its writes, renames and
+    /// removals.
     fn act(&mut self, directory: &Path, events: &[InotifyEvent]) -> Result<usize>;
 }
 
@@ -36,7 +35,6 @@ pub struct Running {
 #[derive(Debug, Default)]
 struct Progress {
     is_stopped: AtomicBool,
-    /// Number of looks at the directory.
     looks: AtomicUsize,
     writes: AtomicUsize,
     failure: Mutex<Option<String>>,
@@ -106,7 +104,6 @@ fn run(program: &mut impl Program, inotify: &Inotify, directory: &Path, progress
     Ok(())
 }
 
-/// Returns all events that are there.
 pub(super) fn read_events(inotify: &Inotify) -> Result<Vec<InotifyEvent>> {
     let mut all = Vec::new();
     loop {
@@ -118,8 +115,7 @@ pub(super) fn read_events(inotify: &Inotify) -> Result<Vec<InotifyEvent>> {
     }
 }
 
-/// Waits until the programs have acted on all changes, those of each other included. Returns an error if they write
-/// again and again.
+/// Waits until the programs have acted on all changes, those of each other included.
 pub fn settle(programs: &[Running]) -> Result<()> {
     let writes = || programs.iter().map(Running::writes).sum::<usize>();
     for _ in 0..MAX_ANSWERS {

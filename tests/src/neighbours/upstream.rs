@@ -40,7 +40,7 @@ pub fn upstream_renews(kubeconfig: &Path, token: &str) -> Result<()> {
     )
 }
 
-/// Truncates a file and writes it in two parts.
+/// Writes a file in two parts, so that a reader may see half of it.
 fn write_in_place(path: &Path, text: &str) -> Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     let (begin, end) = text.as_bytes().split_at(text.len() / 2);

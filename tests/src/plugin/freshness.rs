@@ -1,5 +1,4 @@
-//! Rejects programs that are older than the sources of the workspace: a suite that runs them would not test the
-//! sources.
+//! Rejects programs that are older than the sources of the workspace.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,13 +8,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::PROGRAM_CRATES;
 
-/// The files at the root of the workspace that decide how the crates are built.
 const BUILD_FILES: [&str; 3] = ["Cargo.toml", "Cargo.lock", ".cargo/config.toml"];
 
 /// Checks that each of `programs` was built after the last change of the sources in `workspace`.
-///
-/// # Errors
-/// Fails with the older program and the changed file, or if one of them cannot be read.
 pub(super) fn require_fresh(workspace: &Path, programs: &[PathBuf]) -> Result<()> {
     let mut newest = (SystemTime::UNIX_EPOCH, PathBuf::new());
     for source in PROGRAM_CRATES.iter().chain(&BUILD_FILES) {
@@ -34,8 +29,7 @@ pub(super) fn require_fresh(workspace: &Path, programs: &[PathBuf]) -> Result<()
     Ok(())
 }
 
-/// Visits a file, or the sources, manifests and protobuf definitions below a directory, and keeps the newest in
-/// `newest`.
+/// Visits a file, or the sources below a directory, and keeps the newest in `newest`.
 fn visit(path: &Path, newest: &mut (SystemTime, PathBuf)) -> Result<()> {
     if path.is_dir() {
         // Tests and benchmarks are no part of the programs.

@@ -16,13 +16,13 @@ use super::{Call, Outcome, feed, read_all};
 pub struct Usage {
     /// Peak resident memory, in KiB.
     pub peak_kib: u64,
-    /// Processor time of all threads, in clock ticks of the kernel. For information only; tests do not assert it.
+    /// Processor time of all threads, in clock ticks of the kernel.
     pub ticks: u64,
 }
 
 impl Call {
-    /// Runs the plugin to its end, without a deadline. Measures the program alone, in contrast to `wait4`, which also
-    /// counts the forked process before its exec.
+    /// Runs the plugin to its end, without a deadline. In contrast to `wait4`, does not count the forked process before
+    /// its exec.
     pub fn run_measured(&self) -> Result<(Outcome, Usage)> {
         let started = Instant::now();
         let mut child = self.begin()?;

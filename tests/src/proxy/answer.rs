@@ -23,7 +23,6 @@ pub struct Refusal {
     pub retry_after: Option<u32>,
 }
 
-/// The body of a response.
 pub(super) enum Relayed {
     /// The server's body.
     Whole(Incoming),
@@ -39,7 +38,6 @@ impl Refusal {
         Refusal { code, retry_after: None }
     }
 
-    /// Returns the response to a request of `method`.
     pub(super) fn response(self, method: &Method) -> Response<Relayed> {
         let reason = match self.code {
             401 => "Unauthorized",

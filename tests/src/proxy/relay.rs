@@ -27,7 +27,6 @@ use super::answer::Relayed;
 use super::transaction::{Asked, described, whole};
 use super::{Fault, State, tls};
 
-/// The server behind the proxy.
 #[derive(Clone)]
 pub(super) struct Server {
     address: String,
@@ -69,7 +68,6 @@ impl Server {
         http2_to(connector.connect(name, stream).await?).await
     }
 
-    /// Returns the request with the address of this server.
     fn readdressed(&self, request: Request<Asked>) -> io::Result<Request<Asked>> {
         let (mut head, body) = request.into_parts();
         let scheme = if self.tls.is_some() { "https" } else { "http" };
@@ -220,7 +218,6 @@ impl Link {
         }
     }
 
-    /// Ends the connection without a response.
     async fn broken<T>(&self) -> T {
         self.cut.notify_one();
         pending().await

@@ -13,8 +13,7 @@ use super::*;
 
 type Asked = Arc<Mutex<Vec<String>>>;
 
-/// Starts a server that responds to each request with `abcdefghij`. Returns its address and the requests that it
-/// receives.
+/// Starts a server that responds to each request with `abcdefghij`. Returns its address and its requests.
 fn server(tls: Option<TlsAcceptor>) -> (String, Asked) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();

@@ -30,7 +30,6 @@ pub struct ServerCertificate {
 }
 
 impl ServerCertificate {
-    /// Returns an acceptor of clients with this certificate.
     pub(super) fn acceptor(&self) -> Result<TlsAcceptor> {
         let chain: Vec<_> = CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect::<Result<_, _>>()?;
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes())?;
@@ -47,7 +46,6 @@ impl ServerCertificate {
     }
 }
 
-/// Returns a connector for servers with a certificate of `authority`.
 pub(super) fn connector(authority: &str) -> Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(authority.as_bytes()) {

@@ -16,7 +16,6 @@ const COMPARE: u64 = 1;
 /// Number of a condition's field for its key.
 const KEY: u64 = 3;
 
-/// The body of a request.
 pub(super) enum Asked {
     /// A body that the client is sending.
     Streamed(Incoming),
@@ -24,8 +23,7 @@ pub(super) enum Asked {
     Read(Option<Bytes>),
 }
 
-/// Returns the body, and the query that describes it: `?if=<key>,<key>` with the keys of a transaction with conditions,
-/// such as all our writing transactions, and empty otherwise.
+/// Returns the body, and the query that describes it: `?if=<key>,<key>` with the keys of a transaction with conditions.
 pub(super) async fn described(path: &str, body: Incoming) -> (Asked, String) {
     if path != PATH {
         return (Asked::Streamed(body), String::new());
@@ -49,7 +47,7 @@ pub(super) async fn whole(mut body: Incoming) -> Bytes {
     bytes.into()
 }
 
-/// Returns number and bytes of each field of a protobuf message. Numeric fields have no bytes.
+/// Returns number and bytes of each field; numeric fields have no bytes.
 fn fields(mut message: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     std::iter::from_fn(move || {
         let tag = varint(&mut message)?;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// The type that the value of a key must have. `null` is valid for every type.
+/// The type that the value of a key must have, unless it is `null`.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
     Text,
@@ -17,7 +17,7 @@ pub(crate) enum Kind {
 
 use Kind::{Flag, List, Number, Object, Text, Texts, Word};
 
-/// Every key, as a JSON pointer: upstream's keys and ours.
+/// Every key, as a JSON pointer.
 pub(crate) const KEYS: &[(&str, Kind)] = &[
     ("/cniVersion", Text),
     ("/name", Text),
@@ -122,8 +122,7 @@ pub(crate) fn wrong_values(kind: Kind) -> Vec<Value> {
         Number => value.as_i64().is_none(),
         Flag => !value.is_boolean(),
         Object => !value.is_object(),
-        // Not every CNI command reads the items of these lists, so a list with items of a wrong type need not be
-        // rejected.
+        // Not every CNI command reads the items of these lists.
         List => !value.is_array(),
         Texts => !value.is_array() || *value == json!([{}]),
     });

@@ -1,5 +1,4 @@
-//! Invalid input: keys of the network configuration with values of wrong types, and CNI variables that are missing,
-//! empty or malformed. No such call changes links, endpoints or allocations.
+//! Invalid network configurations and CNI variables. No such call changes links, endpoints or allocations.
 
 mod keys;
 
@@ -17,7 +16,7 @@ on_each_datastore!(
     invalid_cni_variables_are_refused_without_changes
 );
 
-/// Values of the right type that are out of range or malformed, for keys whose validation returns an error.
+/// Values of the right type that are out of range or malformed.
 const OUT_OF_RANGE: &[(&str, &str)] = &[
     ("/mtu", "-1"),
     ("/mtu", "67"),
@@ -33,7 +32,7 @@ const OUT_OF_RANGE: &[(&str, &str)] = &[
     ("/ipam/ipv4_pools", "[\"fd00::/64\"]"),
 ];
 
-/// Returns a configuration as text in which `value`, any text, replaces the value at `path`.
+/// Returns a configuration as text, with `value` as the value at `path`.
 fn with_value(conf: &Value, path: &str, value: &str) -> String {
     const PLACE: &str = "@@place@@";
     let mut conf = conf.clone();
@@ -48,12 +47,11 @@ fn with_value(conf: &Value, path: &str, value: &str) -> String {
     conf.to_string().replace(&format!("\"{PLACE}\""), value)
 }
 
-/// Returns the keys of a JSON pointer.
 fn keys(path: &str) -> impl Iterator<Item = String> {
     path.split('/').skip(1).map(|key| key.replace("~1", "/"))
 }
 
-/// Adds a pod, so that a faulty DEL would change something. Returns the pod and its configuration.
+/// Adds a pod, so that a faulty DEL would change something.
 fn with_a_pod(cluster: &Cluster<'_>) -> (Pod, Value) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf("node1", json!({}));
@@ -68,7 +66,7 @@ fn refused(cluster: &Cluster<'_>, verb: &str, pod: &Pod, conf: &Value, stdin: &s
     outcome.error()
 }
 
-/// Returns true if a DEL needs the value of this key, so that it must reject an invalid value.
+/// Returns true if a DEL must reject an invalid value of this key.
 fn del_needs(path: &str) -> bool {
     const NEEDED: [&str; 10] = [
         "name",
@@ -98,7 +96,7 @@ fn invalid_configurations_are_refused_without_changes(cluster: &Cluster<'_>) {
     let mut failures = Vec::new();
     for (path, value) in wrong.chain(ranges) {
         for (verb, pod) in [("ADD", &newcomer), ("DEL", if del_needs(path) { &pod } else { &newcomer })] {
-            // The delegated IPAM plugin reads these keys. The test does not check its response to a DEL.
+            // The delegated IPAM plugin reads these keys.
             if verb == "DEL" && ["/ipam/ranges", "/ipam/routes"].contains(&path) {
                 continue;
             }
@@ -154,7 +152,7 @@ fn invalid_cni_variables_are_refused_without_changes(cluster: &Cluster<'_>) {
     for (verb, pod) in [("ADD", &newcomer), ("CHECK", &pod), ("DEL", &pod)] {
         let call = cluster.verb(verb, pod, &conf);
         for name in ["CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS", "CNI_PATH"] {
-            // DEL works without a network namespace, which may be deleted already. Another test covers this.
+            // DEL works without a network namespace, which may be deleted already.
             if verb == "DEL" && name == "CNI_NETNS" {
                 continue;
             }
@@ -176,7 +174,6 @@ fn invalid_cni_variables_are_refused_without_changes(cluster: &Cluster<'_>) {
             assert_eq!(error.code, 4, "{verb} {name}={value}: {error:?}");
         }
     }
-    // The error names all missing variables together.
     let bare = cluster.plugins.call("calico").env("CNI_COMMAND", "ADD").without_env("CNI_PATH").stdin(conf.to_string());
     let error = bare.run().unwrap().error();
     for name in ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"] {
@@ -198,8 +195,7 @@ fn invalid_cni_variables_are_refused_without_changes(cluster: &Cluster<'_>) {
     // The plugin's own network namespace is rejected before anything changes (code 8).
     let own = cluster.verb("ADD", &newcomer, &conf).env("CNI_NETNS", Path::new("/proc/self/ns/net")).run().unwrap();
     assert_eq!(own.error().code, 8);
-    // An ADD that fails after the assignment of its address keeps the affinity of the block and leaves the block with a
-    // higher sequence number, as upstream does.
+    // As upstream does, a failed ADD may keep the affinity of the block and a higher sequence number.
     let without_blocks = |mut state: Value| {
         let is_block = |key: &str| key.contains("/ipam/v2/assignment/") || key.contains("/ipam/v2/host/");
         state["store"].as_object_mut().unwrap().retain(|key, _| !is_block(key));
@@ -230,7 +226,6 @@ fn published(schema: &Value, path: &str) -> Vec<String> {
     properties.flat_map(below).collect()
 }
 
-/// An operator may run the plugin by hand: without `CNI_COMMAND` it prints a short help on stderr.
 #[test]
 fn call_without_a_command_prints_help() {
     on_local(|cluster| {

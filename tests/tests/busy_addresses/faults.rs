@@ -15,16 +15,14 @@ use crate::{addresses, conf, other_program, restore, route};
 
 const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
 
-/// Restores the datastore to `empty` and deletes all hints, so that every ADD starts with the first address of the same
-/// block.
+/// Restores the datastore to `empty` and deletes all hints, so that every ADD begins with the same address.
 fn begin_anew(faulty: &Faulty<'_>, empty: &BTreeMap<String, Value>) {
     restore(faulty.cluster, empty);
     let _ = fs::remove_file(RECENT_BLOCKS);
     crate::forget_notes();
 }
 
-/// Injects each fault at each request of an ADD, except the requests that precede the detection of the first busy
-/// address: an ADD without busy addresses sends the same requests.
+/// Injects each fault at each request of an ADD, except the requests before the first busy address is detected.
 fn fault_at_each_request(faulty: &mut Faulty<'_>, faults: &[Fault]) {
     let empty = faulty.cluster.store.dump().unwrap();
     let pod = faulty.pod();

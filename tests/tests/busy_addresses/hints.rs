@@ -15,7 +15,7 @@ on_each_datastore!(
     invalid_busy_address_hints_are_ignored,
 );
 
-/// Returns the configuration and the addresses of a pool with four free addresses, in a block of the node.
+/// Returns the configuration and the four addresses of a pool, in a block of the node.
 fn small(cluster: &Cluster<'_>) -> (Value, Vec<String>) {
     cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/30", 30));
     let conf = cluster.conf("node1", json!({ "log_level": "warning" }));
@@ -31,7 +31,6 @@ fn next_adds_skip_a_busy_address_for_a_minute(cluster: &Cluster<'_>) {
     route("add", &free[0]);
     let pods: Vec<_> = (1..=6).map(|number| cluster.pod(number)).collect();
     assert_eq!(add(cluster, &pods[0], &conf), (vec![free[1].clone()], 1));
-    // The busy address is the last choice now.
     assert_eq!(add(cluster, &pods[1], &conf), (vec![free[2].clone()], 0));
     assert_eq!(add(cluster, &pods[2], &conf), (vec![free[3].clone()], 0));
     cluster.delete(&pods[0], &conf);

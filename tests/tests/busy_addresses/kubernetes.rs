@@ -21,7 +21,6 @@ fn listed(cluster: &Cluster<'_>, pod: &str) -> Value {
     object["metadata"]["annotations"]["cni.projectcalico.org/podIPs"].clone()
 }
 
-/// Creates a pod whose annotation requests an address from IPAM.
 fn create_asking(cluster: &Cluster<'_>, name: &str, address: &str) {
     create_annotated(cluster, name, "ipAddrs", address);
 }
@@ -51,7 +50,6 @@ fn add_with_busy_addresses_annotates_the_final_addresses_only() {
         assert_eq!((given, tried), (vec![free4[2].clone(), free6[1].clone()], 3));
         assert_eq!(listed(cluster, "pod1"), format!("{}/32,{}/128", free4[2], free6[1]));
         cluster.assert_only(&[&resident, &pod]);
-        // For a minute, other ADDs avoid the busy addresses and need no additional attempts.
         let next = cluster.pod(2);
         assert_eq!(add(cluster, &next, &conf).1, 0);
         cluster.delete(&pod, &conf);
@@ -77,8 +75,7 @@ fn add_with_three_busy_addresses_fails_and_writes_no_annotations() {
     });
 }
 
-/// A pod that requests an address in its annotations gets no host route from the plugin, so the kernel does not report
-/// the conflict.
+/// The plugin creates no host route to an address that an annotation requests, so the kernel reports no conflict.
 #[test]
 fn requested_address_of_another_pod_is_an_error_that_names_the_interface() {
     on_api_server(ApiGroup::CrdV1, |cluster, _| {
@@ -98,8 +95,7 @@ fn requested_address_of_another_pod_is_an_error_that_names_the_interface() {
         assert!(error.msg.contains(&living[0]) && error.msg.contains(&ifname), "{error:?}");
         assert_eq!(devices(&living[0]), [&*ifname]);
         assert!(crate::held(cluster, &asking).is_empty());
-        // A conflict with another program's route is not an error here: Felix, not the plugin, creates the route to
-        // such a pod.
+        // Felix, not the plugin, creates the routes to requested addresses.
         other_program();
         route("add", "10.65.7.7");
         create_asking(cluster, "pod3", "10.65.7.7");

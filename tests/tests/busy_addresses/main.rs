@@ -1,5 +1,4 @@
-//! Addresses that are free in IPAM but in use in the kernel: because of a route of another program, or because of a pod
-//! that still runs after the datastore was restored from a backup.
+//! Addresses that are free in IPAM but in use in the kernel.
 
 mod chosen;
 mod faults;
@@ -17,17 +16,16 @@ use integration_tests::command::{ip, ip_json};
 use integration_tests::content::Content;
 use serde_json::{Value, json};
 
-/// File in which ADDs record busy addresses.
+/// File of the busy notes.
 const NOTES: &str = "/var/run/calico/cni/busy_addresses";
 
 /// Log message for a busy address.
 const TRIED: &str = "the host has a route to the address that IPAM chose";
 
-/// The interface of another program. It can carry packets.
+/// The interface of another program.
 const OTHER: &str = "live0";
 
-/// Returns a running pod and the configuration of all ADDs, on a cluster with a pool of each family. Because of the
-/// pod, the node has a block of each pool.
+/// Returns a running pod and the configuration of all ADDs. The node has a block of each family.
 fn prepared(cluster: &Cluster<'_>) -> (Pod, Value) {
     cluster.load(&Content::dual_stack());
     let conf = conf(cluster);
@@ -37,7 +35,6 @@ fn prepared(cluster: &Cluster<'_>) -> (Pod, Value) {
     (resident, conf)
 }
 
-/// Returns a configuration for both families, with a log on stderr.
 fn conf(cluster: &Cluster<'_>) -> Value {
     let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
     cluster.conf("node1", json!({ "ipam": ipam, "log_level": "warning" }))
@@ -49,7 +46,6 @@ fn other_program() {
     ip("link set live1 up").unwrap();
 }
 
-/// Adds or deletes the other program's route to an address.
 fn route(verb: &str, address: &str) {
     ip(&format!("{} route {verb} {address} dev {OTHER}", family(address))).unwrap();
 }
@@ -58,13 +54,11 @@ fn family(address: &str) -> &'static str {
     if address.contains(':') { "-6" } else { "-4" }
 }
 
-/// Returns the interfaces of the routes to an address.
 fn devices(address: &str) -> Vec<Value> {
     let routes = ip_json(&format!("{} route show {address}", family(address))).unwrap();
     routes.as_array().unwrap().iter().map(|route| route["dev"].clone()).collect()
 }
 
-/// Returns the addresses of a result.
 fn addresses(result: &Value) -> Vec<String> {
     let ips = result["ips"].as_array().unwrap().iter();
     ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()).collect()
@@ -88,13 +82,12 @@ fn next(cluster: &Cluster<'_>, family: &str) -> Vec<String> {
     .collect()
 }
 
-/// Returns the addresses of a pod.
 fn held(cluster: &Cluster<'_>, pod: &Pod) -> Vec<String> {
     let accounts = cluster.accounts();
     accounts.held.iter().filter(|(_, holder)| **holder == handle(pod)).map(|(ip, _)| ip.to_string()).collect()
 }
 
-/// Runs an ADD that succeeds and CHECK. Returns the addresses, and the number of busy addresses that ADD tried before.
+/// Runs an ADD and CHECK. Returns the addresses, and the number of busy addresses that ADD tried before.
 #[track_caller]
 fn add(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> (Vec<String>, usize) {
     let outcome = cluster.verb("ADD", pod, conf).run().unwrap();

@@ -1,5 +1,4 @@
-//! Busy addresses that an ADD does not replace: after three attempts, without another free address, and if the call
-//! requests a particular address.
+//! Busy addresses that an ADD does not replace.
 
 use std::fs;
 use std::path::Path;
@@ -38,7 +37,6 @@ fn add_with_three_busy_addresses_fails_and_names_all(cluster: &Cluster<'_>) {
     assert_names(&error, &[&free[0], &free[1], &free[2], OTHER]);
     cluster.assert_only(&[&resident]);
     free[..3].iter().for_each(|address| assert_eq!(devices(address), [OTHER]));
-    // The next ADD uses the hints that the failed ADD recorded.
     let (given, tried) = add(cluster, &pod, &conf);
     assert_eq!((&given[0], tried), (&free[3], 0));
 }

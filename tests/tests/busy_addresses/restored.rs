@@ -16,7 +16,6 @@ on_each_datastore!(
     repeated_add_after_a_restore_with_many_pods_assigns_a_free_address,
 );
 
-/// Starts pods, and restores the datastore to its state before. Returns the pods' addresses.
 fn outlive(cluster: &Cluster<'_>, pods: &[Pod], conf: &Value) -> BTreeSet<String> {
     let backup = cluster.store.dump().unwrap();
     let living = pods.iter().flat_map(|pod| addresses(&cluster.add(pod, conf))).collect();

@@ -4,23 +4,21 @@ use integration_tests::controllers::{NAMESPACE, World, handle_of};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// Number of nodes that [`happenings`] keeps. They are many, to give the controllers much work.
+/// Number of nodes that [`happenings`] keeps. They give the controllers much work.
 const NODES: usize = 12;
-/// Number of policies, and number of pods.
+/// Number of policies and of pods.
 const MANY: usize = 12;
 
 const POLICIES: &str = "/apis/networking.k8s.io/v1/namespaces/suite/networkpolicies";
 const PODS: &str = "/api/v1/namespaces/suite/pods";
 const ENDPOINTS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints/suite";
 
-/// Deletes all nodes, Services, policies, pods and Calico objects, for the next run.
 pub(crate) fn clear(world: &World<'_>) {
     world.clear();
     world.remove(POLICIES);
     world.remove(PODS);
 }
 
-/// Creates the objects that exist when the program starts.
 pub(crate) fn beginning(world: &World<'_>) {
     world.merge("/api/v1/namespaces/suite", &json!({ "metadata": { "labels": { "team": "a" } } }));
     for n in 1..=NODES {
@@ -46,7 +44,6 @@ pub(crate) fn beginning(world: &World<'_>) {
     }
 }
 
-/// Changes objects while the program runs.
 pub(crate) fn happenings(world: &World<'_>) {
     world.address_left_behind("n1", "10.65.1.0");
     world.address_left_behind("going", "10.65.2.0");
@@ -77,13 +74,11 @@ pub(crate) fn happenings(world: &World<'_>) {
     }
 }
 
-/// Asserts that the controllers have completed the work of [`happenings`], so that the result can serve as the
-/// reference for other runs.
+/// Asserts that the controllers have completed the work of [`happenings`].
 pub(crate) fn assert_complete(world: &World<'_>) {
     let all = world.all();
     let (handles, blocks) = world.handles_and_blocks();
     assert_eq!(handles.len(), 1, "{handles:?}");
-    // The block of the existing node, and the block of Services.
     assert_eq!(blocks, ["10-65-1-0-26", "10-80-0-0-26"], "{all:#?}");
     assert_eq!(world.shown("stays"), ["10.80.0.9"]);
     let count = |part: &str| all.keys().filter(|key| key.contains(part)).count();
@@ -109,7 +104,7 @@ pub(crate) fn assert_complete(world: &World<'_>) {
     }
 }
 
-/// Changes more objects, after the controllers have completed the work of [`happenings`].
+/// Changes more objects, after the work of [`happenings`].
 pub(crate) fn more_happenings(world: &World<'_>) {
     world.address_left_behind("n2", "10.65.4.0");
     world.service("late", "10.80.0.10");
@@ -129,7 +124,6 @@ pub(crate) fn more_happenings(world: &World<'_>) {
     }
 }
 
-/// Returns true if the controllers have completed the work of [`more_happenings`].
 pub(crate) fn is_complete_after_more(world: &World<'_>) -> bool {
     let all = world.all();
     let there = |key: &str| all.keys().any(|found| found.contains(key));
@@ -173,7 +167,6 @@ fn pod(world: &World<'_>, n: usize, app: &str) {
     world.merge(&format!("{PODS}/{name}/status"), &status);
 }
 
-/// Creates an endpoint as the CNI plugin does.
 fn endpoint(world: &World<'_>, n: usize) {
     let name = format!("n1-k8s-pod{n}-eth0");
     let spec = json!({

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Fields whose values differ from run to run, for example UIDs, times, and counters of writes.
+/// Fields whose values differ from run to run.
 const OF_ONE_LIFE: [&str; 15] = [
     "uid",
     "resourceVersion",
@@ -22,10 +22,9 @@ const OF_ONE_LIFE: [&str; 15] = [
     "environmentVars",
     "namespaceUID",
 ];
-/// Prefix of a Service's handle, whose ID contains the UID of the Service. One such handle exists at the end.
+/// Prefix of a Service's handle, whose ID contains the UID of the Service.
 const OF_SERVICE: &str = "lb-";
 
-/// Returns the objects without the values that differ from run to run.
 pub(crate) fn likeness(all: BTreeMap<String, Value>) -> Value {
     let alike = all.into_iter().map(|(key, object)| (named_alike(&key), alike(object)));
     Value::Object(alike.collect())
@@ -38,7 +37,7 @@ fn alike(value: Value) -> Value {
             Value::Object(
                 fields
                     .map(|(name, value)| match name.as_str() {
-                        // Free addresses are in the order of their release, which differs from run to run.
+                        // The order of free addresses differs from run to run.
                         "unallocated" => (name, sorted(value)),
                         _ => (named_alike(&name), alike(value)),
                     })

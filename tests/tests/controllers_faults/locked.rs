@@ -1,5 +1,4 @@
-//! A locked datastore, `datastoreReady: false`: no controller writes until the datastore is unlocked, and then all work
-//! is done.
+//! A locked datastore, `datastoreReady: false`: no controller writes until the datastore is unlocked.
 
 use std::thread::sleep;
 
@@ -14,8 +13,7 @@ use crate::{CALM, life, settle};
 const HEARD: &str = "no controller writes until";
 /// Resources that may be written on the API server in spite of the lock.
 const OF_API_SERVER: [&str; 4] = ["leases", "events", "clusterinformations", "kubecontrollersconfigurations/status"];
-/// Keys that may be written in etcd in spite of the lock: the status of the KubeControllersConfiguration is part of the
-/// object there.
+/// Keys that may be written in etcd in spite of the lock.
 const OF_ETCD: [&str; 2] = ["/clusterinformations/default", "/kubecontrollersconfigurations/default"];
 
 fn on(group: Option<ApiGroup>) {
@@ -40,7 +38,6 @@ fn on(group: Option<ApiGroup>) {
         settle(&world);
         life::assert_complete(&world);
 
-        // The datastore is locked while the program runs.
         set_ready(&world, false);
         program.controllers.await_log(HEARD, 2).unwrap();
         program.proxies().for_each(|proxy| proxy.arm(None));
@@ -74,7 +71,7 @@ fn set_ready(world: &World<'_>, ready: bool) {
     world.change("clusterinformations", "default", &json!({ "spec": { "datastoreReady": ready } }));
 }
 
-/// Returns the program's write requests to the API server and to etcd, except the allowed ones.
+/// Returns the program's write requests, except the allowed ones.
 fn writes(program: &Proxied, audit: &Audit) -> Vec<String> {
     let of_api_server = audit.of(&program.user).unwrap().into_iter().filter(|request| {
         !["get", "list", "watch"].contains(&&*request.verb) && !OF_API_SERVER.contains(&&*request.resource)

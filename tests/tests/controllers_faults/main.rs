@@ -21,13 +21,13 @@ use serde_json::{Value, json};
 
 use likeness::likeness;
 
-/// Time within which a run with faults must reach the result of the run without faults.
+/// Time within which a run with faults must complete its work.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Time without writes after which a run counts as complete.
 const CALM: Duration = Duration::from_secs(3);
-/// Minimum number of cuts of all connections, one per second.
+/// Minimum number of cuts of all connections.
 const CUTS: u32 = 6;
-/// A tenth of the requests fail, each in a different way than the one before.
+/// A tenth of the requests fail.
 const FAILING: (Point, Fault) = (
     Point::EachNth(10),
     Fault::InTurn(&[
@@ -37,7 +37,7 @@ const FAILING: (Point, Fault) = (
     ]),
 );
 
-/// Number of failed requests after which no more faults are injected, if at least one request failed at each server.
+/// Number of failed requests after which faults end, if at least one request failed at each server.
 const MOST_FAULTS: usize = 20;
 
 /// Repeated runs on the same servers.
@@ -60,7 +60,6 @@ fn on(group: Option<ApiGroup>) {
     });
 }
 
-/// Waits until no object changes within [`CALM`].
 fn settle(world: &World<'_>) {
     let mut before: BTreeMap<String, u64> = BTreeMap::new();
     await_that(PATIENCE, || {
@@ -89,7 +88,6 @@ impl Lives<'_> {
         World { api: &self.servers.api, etcd: &self.servers.etcd, group: self.group }
     }
 
-    /// Restores the initial objects and starts the program.
     fn begin(&self) -> Proxied {
         let world = self.world();
         life::clear(&world);
@@ -116,8 +114,7 @@ impl Lives<'_> {
         let mut program = self.begin();
         program.proxies().for_each(|proxy| proxy.arm(Some(FAILING)));
         life::happenings(&self.world());
-        // The deletion of a node needs nearly as many requests as lie between two faults. If that deletion were the
-        // only remaining work, it could fail forever.
+        // The deletion of a node needs many requests. If it were the only remaining work, it could fail forever.
         let ended = OnceCell::new();
         let faults = || program.proxies().map(|proxy| proxy.faults()).collect::<Vec<usize>>();
         let end_faults = || {
@@ -156,7 +153,7 @@ impl Lives<'_> {
         assert!(program.controllers.terminate().unwrap().success());
     }
 
-    /// Restarts the servers while garbage collection waits for the response to a write that the proxy holds.
+    /// Restarts the servers while the proxy holds a write of garbage collection.
     fn with_servers_that_restart(&mut self) {
         let mut program = self.begin();
         let held = match self.group {
@@ -187,7 +184,7 @@ impl Lives<'_> {
             meanwhile();
             Ok(self.seen() == self.expected)
         });
-        // The differences come first, because CI shows only the beginning of a long output.
+        // CI shows only the beginning of a long output.
         if same.is_err() {
             let changes = changes(&self.expected, &self.seen()).join("\n");
             panic!("not as without faults:\n{changes}\n{}", program.controllers.log().unwrap());

@@ -40,8 +40,6 @@ fn on(group: Option<ApiGroup>) {
         let event = &events(&world)[0];
         assert_eq!((&event["reason"], &event["type"]), (&json!("UnreadableConfiguration"), &json!("Warning")));
         assert!(event["message"].as_str().unwrap().contains("`15` is not a duration"), "{event}");
-        // The program reads the configuration repeatedly. While the configuration is unreadable, the program writes
-        // only Events.
         controllers.await_log("cannot read KubeControllersConfiguration, trying again", 3).unwrap();
         let (code, said) = readyz();
         assert_eq!(code, 503);
@@ -72,8 +70,7 @@ fn unreadable_configuration_in_crd_v1_stops_every_controller_until_corrected() {
     on(Some(ApiGroup::CrdV1));
 }
 
-/// Replaces the definition of KubeControllersConfiguration by one like upstream's, which accepts any text as a
-/// duration.
+/// Replaces the definition of KubeControllersConfiguration by one that accepts any text as a duration.
 fn take_any_text(world: &World<'_>) {
     let mut definition = world.get(CRD);
     without_patterns(&mut definition["spec"]);

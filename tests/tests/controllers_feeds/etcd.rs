@@ -14,11 +14,10 @@ use serde_json::json;
 
 use crate::listening::{Calico, Heard, Listening};
 
-/// Number of cuts of a watch, one per second.
+/// Number of cuts of a watch.
 const CUTS: u64 = 10;
 const POOLS: &str = "/calico/resources/v3/projectcalico.org/ippools/";
 
-/// Pools in etcd, and a proxy before etcd for the watches.
 struct Scene {
     etcd: Etcd,
     proxy: Proxy,
@@ -64,7 +63,6 @@ fn on_etcd(test: impl FnOnce(&mut Scene) + Send) {
 #[test]
 fn watch_reports_existing_and_changed_pools_and_counts_unreadable_ones() {
     on_etcd(|scene| {
-        // A value that is not a pool, and a key that is not a pool's.
         scene.etcd.put(&format!("{POOLS}bad"), b"{").unwrap();
         scene.etcd.put(&format!("{POOLS}a/b"), b"{}").unwrap();
         let (listening, heard) = scene.listen();
@@ -76,7 +74,7 @@ fn watch_reports_existing_and_changed_pools_and_counts_unreadable_ones() {
         scene.put("pool001", "10.201.0.0/16");
         scene.delete("pool002");
         heard.becomes(&scene.pools);
-        // A pool that becomes unreadable counts as deleted until it is readable again.
+        // An unreadable pool counts as deleted.
         let bad = scene.pools.remove("pool003").unwrap();
         scene.etcd.put(&format!("{POOLS}pool003"), b"[]").unwrap();
         heard.becomes(&scene.pools);
@@ -130,7 +128,7 @@ fn watch_continues_after_a_restart_and_a_freeze_of_etcd() {
         scene.etcd.restart().unwrap();
         scene.put("after", "10.200.0.0/16");
         heard.becomes(&scene.pools);
-        // Pings detect the frozen server, and the next watch gets a response once the server continues.
+        // Pings detect the frozen server.
         scene.etcd.freeze().unwrap();
         thread::sleep(Duration::from_secs(3));
         scene.etcd.thaw().unwrap();
@@ -155,7 +153,7 @@ fn watch_cut_every_second_converges() {
                 scene.delete(&name);
                 expected.push(name);
             }
-            // The watch is cut at most once per second, and only if a new watch was opened since the last cut.
+            // The watch is cut only if a new watch was opened since the last cut.
             if last.elapsed() >= Duration::from_secs(1) && watches() >= before + cuts {
                 scene.proxy.cut();
                 (cuts, last) = (cuts + 1, Instant::now());

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::listening::{Calico, Heard, Listening};
 
-/// Starts a proxy before the API server. Returns the proxy and a kubeconfig through it, with all rights.
+/// Starts a proxy before the API server. Returns the proxy and a kubeconfig through it.
 fn behind_proxy(kubernetes: &Kubernetes) -> (Proxy, PathBuf) {
     let api = &kubernetes.api;
     let account: ServiceAccount = api.service_account("kube-system", "watches").unwrap();
@@ -28,8 +28,7 @@ fn behind_proxy(kubernetes: &Kubernetes) -> (Proxy, PathBuf) {
     (proxy, kubeconfig)
 }
 
-/// Creates, changes and deletes pods of one namespace, and records the state that subscribers of their watch must
-/// reach.
+/// Changes pods, and records the state that subscribers of their watch must reach.
 struct Pods<'a> {
     client: &'a Client,
     known: BTreeMap<String, String>,
@@ -85,15 +84,13 @@ fn pod_watch_converges_through_cuts_failing_requests_and_a_restart() {
         for n in 0..130 {
             pods.create(&format!("p{n:03}"));
         }
-        // Every twentieth request fails, and requests for the pages of the first list count too.
         let failing = Some((Point::EachNth(20), Fault::Refuse(Refusal::of(500))));
         proxy.arm(failing);
         let (listening, heard) = listen_to_pods(kubeconfig);
         heard.becomes(&pods.known);
         assert!(proxy.requests().iter().any(|request| request.contains("continue=")), "{:?}", proxy.requests());
 
-        // The watch is cut at most once per second while pods are created, updated and deleted, and only if a new watch
-        // was opened since the last cut.
+        // The watch is cut only if a new watch was opened since the last cut.
         let watches = || listening.health("Pod").stats().watches;
         let (mut cuts, mut last) = (0, Instant::now());
         for n in 0..60 {
@@ -200,7 +197,6 @@ fn watches_of_calicos_kinds_work_in_both_api_groups() {
                 pools = Heard::to(&mut watches.ip_pools, |pool: &Entry<IpPool>| pool.value.spec.cidr.clone());
                 blocks = Heard::to(&mut watches.blocks, show_block);
             });
-            // Without definitions, the server has no pools.
             pools.becomes(&BTreeMap::new());
             assert!(listening.health("IPPool").stats().is_missing);
             kubernetes.api.define(group.api_version()).unwrap();
@@ -230,7 +226,7 @@ fn watches_of_calicos_kinds_work_in_both_api_groups() {
             if checked {
                 continue;
             }
-            // A block that becomes readable is reported as existing, and a block that becomes unreadable as deleted.
+            // A block that becomes unreadable is reported as deleted.
             let cidr = |cidr: &str| json!({"spec": {"cidr": cidr}});
             client.patch(&path("10-0-0-4-31"), &cidr("10.0.0.4/31")).unwrap().success().unwrap();
             blocks.becomes(&known(&[("10.0.0.2/31", "h2"), ("10.0.0.4/31", "h3")]));

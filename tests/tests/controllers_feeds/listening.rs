@@ -1,4 +1,4 @@
-//! Watches in a separate thread, and the state of their subscribers.
+//! Watches in a separate thread, and the objects that they report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -24,7 +24,6 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The location of Calico's objects.
 pub(crate) enum Calico {
-    /// Endpoint of the etcd.
     Etcd(String),
     Kubernetes(ApiGroup),
 }
@@ -36,7 +35,6 @@ pub(crate) struct Listening {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The objects that a watch reported to one subscriber, each as a text.
 #[derive(Clone, Default)]
 pub(crate) struct Heard {
     state: Arc<Mutex<State>>,
@@ -46,7 +44,6 @@ pub(crate) struct Heard {
 struct State {
     synced: bool,
     known: BTreeMap<String, String>,
-    /// Keys of the objects reported as deleted since the last call of [`Heard::lost`].
     lost: BTreeSet<String>,
     events: usize,
 }
@@ -90,19 +87,16 @@ impl Heard {
         }
     }
 
-    /// Returns the keys reported as deleted since the last call.
     pub(crate) fn lost(&self) -> BTreeSet<String> {
         std::mem::take(&mut self.state.lock().unwrap().lost)
     }
 
-    /// Returns the number of events so far.
     pub(crate) fn events(&self) -> usize {
         self.state.lock().unwrap().events
     }
 }
 
 impl Listening {
-    /// Starts the watches to which `subscribe` subscribes.
     pub(crate) fn start(
         calico: Calico,
         kubeconfig: Option<PathBuf>,
@@ -124,7 +118,6 @@ impl Listening {
         Listening { stop, health: health.recv().unwrap(), thread: Some(thread) }
     }
 
-    /// Returns the health of the watch of a kind.
     pub(crate) fn health(&self, kind: &str) -> &WatchHealth {
         self.health.iter().find(|feed| feed.kind == kind).unwrap()
     }

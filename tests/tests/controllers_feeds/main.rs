@@ -1,5 +1,4 @@
-//! Watches on real servers: in spite of the injected faults, subscribers reach the state of the server, and an object
-//! that exists throughout is never reported as deleted.
+//! Watches on real servers with injected faults: subscribers reach the state of the server.
 
 mod etcd;
 mod kubernetes;

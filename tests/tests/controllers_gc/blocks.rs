@@ -42,7 +42,7 @@ fn empty_blocks_are_released_after_grace_except_the_last_of_each_family(lab: &La
     assert_eq!(lab.held().len(), 1);
 }
 
-/// Without a grace period, neither leaks nor empty blocks of an existing node are released (KC-438).
+/// Without a grace period, empty blocks of an existing node stay (KC-438).
 fn empty_blocks_stay_without_a_grace_period(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
@@ -54,14 +54,11 @@ fn empty_blocks_stay_without_a_grace_period(lab: &Lab<'_>) {
     collecting.shows("ipam_allocations_gc_candidates{ippool=\"pool\",node=\"node-a\"} 1");
     sleep(GRACE);
     assert_eq!((lab.held().len(), lab.blocks().len()), (1, 2));
-    // Changed settings apply without a restart.
     settings.leak_grace_period = Some(GRACE);
     collecting.settings.send_replace(settings.into());
     within(SOON, "the leak and the block", || lab.held().is_empty() && lab.blocks().len() == 1);
 }
 
-/// Covers values that are not valid as a block, a handle and an affinity, and a writer that constantly rewrites a
-/// block.
 #[test]
 fn gc_releases_leaks_beside_unreadable_objects_and_a_constant_writer() {
     lab::on(None, |lab| {
@@ -90,7 +87,7 @@ fn gc_releases_leaks_beside_unreadable_objects_and_a_constant_writer() {
             };
             free("10.0.0.0-26") && free("10.0.0.64-26")
         });
-        // The number of addresses of the invalid handle is unknown, so that handle stays.
+        // The number of addresses of the invalid handle is unknown.
         let handles = || stored().into_keys().filter(|key| key.contains("/handle/")).collect::<Vec<_>>();
         within(SOON, "their handles", || handles() == ["/calico/ipam/v2/handle/bad"]);
         drop(collecting);

@@ -1,5 +1,4 @@
-//! Affinities in an incomplete state, affinities of deleted nodes, and affinities without labels, as older versions of
-//! Calico wrote them.
+//! Affinities in an incomplete state, of deleted nodes, and without labels, as older versions of Calico wrote them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +26,6 @@ fn incomplete_affinities_of_an_existing_node_are_confirmed_or_deleted(lab: &Lab<
     lab.block("10.0.0.128/26", Some("node-a"), &[]);
     lab.set_claim("node-a", "10.0.0.128/26", PendingDeletion);
     lab.claim("node-a", "10.0.0.192/26", Confirmed);
-    // A consistent block and affinity.
     lab.block("10.0.1.0/26", Some("node-b"), &[]);
     let before = (lab.claims(), lab.blocks());
     let collecting = lab.collect(lab.settings());
@@ -40,7 +38,7 @@ fn incomplete_affinities_of_an_existing_node_are_confirmed_or_deleted(lab: &Lab<
     assert_eq!(owners, ["10.0.0.0/26 Some(\"host:node-a\")", "10.0.1.0/26 Some(\"host:node-b\")"]);
 }
 
-/// A list of one node's affinities selects by labels and does not find affinities without labels.
+/// A list of one node's affinities does not find affinities without labels.
 #[test]
 fn affinities_without_labels_of_a_deleted_node_are_released() {
     for group in [ApiGroup::CrdV1, ApiGroup::V3] {

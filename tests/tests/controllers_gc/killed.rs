@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::lab::{Collecting, SOON, settings, within};
 
-/// Waits until only `resident` has an address and a handle, and asserts that `calico-ipam check` finds no problem.
+/// Waits until only `resident` has an address and a handle.
 fn is_clean_but_for(cluster: &Cluster<'_>, resident: &Pod) {
     let expected = [handle(resident)];
     within(SOON, "only the resident holds an address", || {
@@ -29,7 +29,7 @@ fn gc_releases_all_addresses_of_killed_adds_and_dels() {
         let proxy = Arc::clone(&control_plane.proxy);
         let mut faulty = Faulty::new(cluster, &proxy, cluster.conf("node1", json!({})));
         let kubeconfig = control_plane.servers.api.admin_kubeconfig();
-        // Garbage collection runs all the time: it must not disturb a running ADD.
+        // Garbage collection must not disturb a running ADD.
         let collecting = Collecting::start(Some(group), kubeconfig, settings(Some(group)));
         let resident = faulty.pod();
         faulty.run("ADD", &resident);

@@ -27,12 +27,9 @@ use tokio::runtime::Runtime;
 
 /// A grace period that passes only if a test advances the clock.
 pub(crate) const LONG_GRACE: Duration = Duration::from_secs(24 * 3600);
-/// The namespace of every pod.
 pub(crate) const NAMESPACE: &str = "suite";
-/// The user of garbage collection.
 pub(crate) const COLLECTOR: &str = "system:serviceaccount:kube-system:collector";
 
-/// The servers, and access to Calico's objects.
 pub(crate) struct Lab<'k> {
     pub(crate) servers: &'k Kubernetes,
     pub(crate) group: Option<ApiGroup>,
@@ -41,7 +38,7 @@ pub(crate) struct Lab<'k> {
     kubeconfig: PathBuf,
 }
 
-/// Runs a test with Calico's objects in etcd if `group` is `None`, otherwise as custom resources of the group.
+/// Runs a test with Calico's objects in etcd if `group` is `None`, otherwise as custom resources.
 pub(crate) fn on(group: Option<ApiGroup>, test: fn(&Lab<'_>)) {
     on_kubernetes(|_, servers| {
         let api = &servers.api;
@@ -63,27 +60,23 @@ pub(crate) fn on(group: Option<ApiGroup>, test: fn(&Lab<'_>)) {
     });
 }
 
-/// Returns settings with [`LONG_GRACE`].
 pub(crate) fn with_a_long_grace_period(lab: &Lab<'_>) -> Settings {
     Settings { leak_grace_period: Some(LONG_GRACE), ..lab.settings() }
 }
 
 // === content ===
 
-/// An allocation in a block.
 #[derive(Debug, Clone)]
 pub(crate) struct Given {
     pub(crate) handle: String,
     pub(crate) attributes: BTreeMap<String, String>,
 }
 
-/// Returns an allocation for a pod of [`NAMESPACE`] on a node.
 pub(crate) fn to_pod(node: &str, pod: &str) -> Given {
     let words = [("node", node), ("pod", pod), ("namespace", NAMESPACE)];
     Given { handle: format!("k8s-pod-network.{pod}"), attributes: words.map(owned).into() }
 }
 
-/// Returns an allocation for a tunnel of a node.
 pub(crate) fn to_tunnel(node: &str) -> Given {
     let words = [("node", node), ("type", "ipipTunnelAddress")];
     Given { handle: format!("ipip-tunnel-addr-{node}"), attributes: words.map(owned).into() }
@@ -94,7 +87,6 @@ pub(crate) fn owned((key, value): (&str, &str)) -> (String, String) {
 }
 
 impl Lab<'_> {
-    /// Returns an administrator's client of the API server.
     pub(crate) fn admin(&self) -> &Client {
         self.servers.api.admin()
     }
@@ -103,7 +95,6 @@ impl Lab<'_> {
         self.runtime.block_on(self.store.create::<K>(key, value)).unwrap();
     }
 
-    /// Sets `datastoreReady`.
     pub(crate) fn set_ready(&self, ready: bool) {
         let key = ObjectKey::global("default");
         self.runtime.block_on(async {
@@ -113,7 +104,6 @@ impl Lab<'_> {
         });
     }
 
-    /// Creates a pool.
     pub(crate) fn pool(&self, name: &str, cidr: &str, block_size: u8) {
         let spec = IpPoolSpec { cidr: cidr.into(), block_size: Some(block_size), ..IpPoolSpec::default() };
         let pool = IpPool::new(name, spec);
@@ -128,13 +118,12 @@ impl Lab<'_> {
         }
     }
 
-    /// Creates a Kubernetes Node alone.
     pub(crate) fn kubernetes_node(&self, name: &str) {
         let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
         self.admin().create("/api/v1/nodes", &node).unwrap().success().unwrap();
     }
 
-    /// Creates a Calico Node in etcd, which may refer to a Kubernetes Node.
+    /// Creates a Calico Node in etcd.
     pub(crate) fn calico_node(&self, name: &str, kubernetes: Option<&str>) {
         let reference =
             |name: &str| OrchRef { node_name: name.into(), orchestrator: "k8s".into(), ..OrchRef::default() };
@@ -143,7 +132,6 @@ impl Lab<'_> {
         self.put(&node.key(), &node);
     }
 
-    /// Deletes the Node objects of a node.
     pub(crate) fn delete_node(&self, name: &str) {
         self.admin().delete(&format!("/api/v1/nodes/{name}")).unwrap().success().unwrap();
         if self.group.is_none() {
@@ -152,7 +140,7 @@ impl Lab<'_> {
         }
     }
 
-    /// Creates a pod on a node. The pod is Running with these addresses; without addresses it has no status yet.
+    /// Creates a pod, which is Running if it has addresses.
     pub(crate) fn pod(&self, name: &str, node: &str, addresses: &[IpAddr]) {
         let pod = json!({
             "metadata": { "name": name },
@@ -167,12 +155,11 @@ impl Lab<'_> {
         }
     }
 
-    /// Deletes a pod.
     pub(crate) fn delete_pod(&self, name: &str) {
         self.admin().delete(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}")).unwrap().success().unwrap();
     }
 
-    /// Creates a block, with or without an affinity to a node, and the handles of its addresses. Returns the addresses.
+    /// Creates a block and the handles of its addresses. Returns the addresses.
     pub(crate) fn block(&self, cidr: &str, owner: Option<&str>, given: &[Given]) -> Vec<IpAddr> {
         let cidr: Cidr = cidr.parse().unwrap();
         let host = AffinityOwner::Host(owner.unwrap_or("nobody").into());
@@ -207,7 +194,6 @@ impl Lab<'_> {
         addresses
     }
 
-    /// Writes the endpoint of a pod's container, which lists an address, to etcd.
     pub(crate) fn endpoint(&self, node: &str, pod: &str, container: &str, address: IpAddr) {
         let spec = WorkloadEndpointSpec {
             orchestrator: "k8s".into(),
@@ -224,13 +210,11 @@ impl Lab<'_> {
         self.put(&endpoint.key(), &endpoint);
     }
 
-    /// Returns the names of the endpoints in etcd.
     pub(crate) fn endpoints(&self) -> Vec<String> {
         let endpoints = self.runtime.block_on(self.store.list::<WorkloadEndpoint>(&ObjectSelect::default())).unwrap();
         endpoints.into_iter().map(|entry| entry.key.name).collect()
     }
 
-    /// Increments the number of a handle's addresses in a block. Creates the handle if it is missing.
     pub(crate) fn count(&self, id: &HandleId, cidr: Cidr) {
         self.runtime.block_on(async {
             match self.store.get::<Handle>(id).await {
@@ -247,7 +231,7 @@ impl Lab<'_> {
         });
     }
 
-    /// Returns the allocated addresses with their handles, without addresses in their cooldown.
+    /// Returns the allocated addresses, except those in their cooldown, with their handles.
     pub(crate) fn held(&self) -> BTreeMap<IpAddr, String> {
         let blocks = self.runtime.block_on(self.store.list::<Block>(&None)).unwrap();
         let held = |block: &Block| -> Vec<(IpAddr, String)> {
@@ -257,7 +241,7 @@ impl Lab<'_> {
         blocks.iter().flat_map(|entry| held(&entry.value)).collect()
     }
 
-    /// Returns the blocks with their affinities; `None` for a block without one.
+    /// Returns the blocks with their affinities.
     pub(crate) fn blocks(&self) -> BTreeMap<String, Option<String>> {
         let blocks = self.runtime.block_on(self.store.list::<Block>(&None)).unwrap();
         blocks.iter().map(|entry| (entry.key.to_string(), entry.value.affinity.clone())).collect()
@@ -269,13 +253,12 @@ impl Lab<'_> {
         handles.iter().map(|entry| (entry.key.to_string(), entry.value.block.values().sum())).collect()
     }
 
-    /// Creates an affinity of a node, independently of the block.
+    /// Creates an affinity, independently of the block.
     pub(crate) fn claim(&self, node: &str, cidr: &str, state: AffinityState) {
         let key = AffinityKey { owner: AffinityOwner::Host(node.into()), cidr: cidr.parse().unwrap() };
         self.put(&key, &BlockAffinity { state, ..BlockAffinity::default() });
     }
 
-    /// Changes the state of an affinity.
     pub(crate) fn set_claim(&self, node: &str, cidr: &str, state: AffinityState) {
         let key = AffinityKey { owner: AffinityOwner::Host(node.into()), cidr: cidr.parse().unwrap() };
         self.runtime.block_on(async {
@@ -291,18 +274,15 @@ impl Lab<'_> {
         claims.iter().map(|claim| (claim.key.cidr.to_string(), claim.value.state)).collect()
     }
 
-    /// Returns the affinities as pairs of node and block.
     pub(crate) fn affinities(&self) -> Vec<(String, String)> {
         let claims = self.runtime.block_on(self.store.list::<BlockAffinity>(&AffinitySelect::default())).unwrap();
         claims.iter().map(|claim| (claim.key.owner.name().to_owned(), claim.key.cidr.to_string())).collect()
     }
 
-    /// Returns the settings of the tests.
     pub(crate) fn settings(&self) -> Settings {
         settings(self.group)
     }
 
-    /// Starts garbage collection.
     pub(crate) fn collect(&self, settings: Settings) -> Collecting {
         Collecting::start(self.group, self.kubeconfig.clone(), settings)
     }

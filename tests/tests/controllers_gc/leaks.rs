@@ -1,4 +1,4 @@
-//! Garbage collection of leaked addresses: the addresses to release, and the time of the release.
+//! Garbage collection of leaked addresses.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -71,14 +71,12 @@ fn leaked_addresses_are_released_after_the_grace_period_only(lab: &Lab<'_>) {
     collecting.pass_after(LONG_GRACE * 2);
     let held = lab.held();
     assert_eq!((held.len(), leaked.iter().find(|address| held.contains_key(address))), (5, None), "{held:?}");
-    // A handle is deleted with its last address.
     let handles: BTreeSet<String> = lab.handles().into_keys().collect();
     assert_eq!(handles, held.into_values().collect());
     assert_eq!(lab.blocks().len(), 1, "a node keeps its last block");
     collecting.shows("ipam_allocations_gc_reclamations{ippool=\"pool\",node=\"node-a\"} 4");
 }
 
-/// The deletion of a pod alone makes its address a candidate; no full pass is necessary.
 fn deletion_of_a_pod_starts_the_grace_period_without_a_full_pass(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
@@ -97,7 +95,6 @@ fn deletion_of_a_pod_starts_the_grace_period_without_a_full_pass(lab: &Lab<'_>) 
     assert_eq!(lab.held().len(), 1);
     collecting.pass_after(LONG_GRACE / 2);
     within(SOON, "the address is free", || lab.held().is_empty());
-    // The release followed the address's own grace period, not a full pass.
     assert_eq!(collecting.full_passes(), looked);
 }
 
@@ -116,7 +113,7 @@ fn addresses_with_a_shared_handle_are_released_together(lab: &Lab<'_>) {
     within(SOON, "both", || lab.held().is_empty() && lab.handles().is_empty());
 }
 
-/// The API server may report the pod, and later the pod's address, after the block.
+/// The API server may report the pod after the block.
 fn pod_that_appears_within_the_grace_period_keeps_its_address(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
@@ -156,8 +153,7 @@ fn gc_does_not_write_until_the_datastore_is_ready(lab: &Lab<'_>) {
     within(SOON, "the leak", || lab.held().is_empty() && lab.handles().is_empty());
 }
 
-/// Here the grace period of leaks is shorter than that of endpoints. A pod that reports another address still runs, and
-/// its endpoint may be newer than the status that the kubelet reported: the address in the endpoint stays allocated.
+/// A pod that reports another address still runs, and its endpoint may be newer than its status.
 #[test]
 fn address_in_an_endpoint_is_released_only_after_the_endpoint_is_deleted() {
     lab::on(None, |lab| {
@@ -170,7 +166,6 @@ fn address_in_an_endpoint_is_released_only_after_the_endpoint_is_deleted() {
         lab.endpoint("node-a", "gone", "gone", gone);
         lab.endpoint("node-a", "gone-too", "gone-too", "10.0.9.9".parse().unwrap());
         lab.endpoint("node-a", "changed", "changed", changed);
-        // The endpoint of a later sandbox of the pod lists the address.
         lab.endpoint("node-a", "next", "later-sandbox", passed);
         lab.pod("changed", "node-a", &["10.0.9.8".parse().unwrap()]);
         let _collecting = lab.collect(lab.settings());

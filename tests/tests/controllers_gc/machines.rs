@@ -13,10 +13,9 @@ on_each_datastore!(
     vmi_addresses_are_released_after_kubevirt_and_the_pods_are_removed,
 );
 
-/// Longer than the interval in which KubeVirt's API group is looked up, and a fraction of the grace period of VMIs.
+/// Longer than the interval in which KubeVirt's API group is looked up.
 const MINUTE: Duration = Duration::from_secs(61);
 
-/// Returns an allocation for a VMI on node-a, whose launcher is this pod.
 fn to_machine(name: &str, launcher: &str) -> Given {
     let words = [("node", "node-a"), ("pod", launcher), ("namespace", NAMESPACE), ("vmi-name", name)];
     Given { handle: format!("k8s-pod-network.vmi.{NAMESPACE}.{name}"), attributes: words.map(owned).into() }
@@ -34,8 +33,7 @@ fn remove(lab: &Lab<'_>, plural: &str, name: &str) {
     lab.admin().delete(&path).unwrap().success().unwrap();
 }
 
-/// Creates a node, and a block with an address for each VMI. A VMI is given by its name and the pod in the attributes
-/// of its address.
+/// Creates a node, and a block with an address for each VMI, given by its name and its launcher.
 fn machines<const N: usize>(lab: &Lab<'_>, machines: [(&str, &str); N]) -> [IpAddr; N] {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");

@@ -1,5 +1,4 @@
-//! Garbage collection on real servers: leaked addresses are released after their grace period, and no other addresses
-//! are released.
+//! Garbage collection on real servers.
 
 mod blocks;
 mod claims;

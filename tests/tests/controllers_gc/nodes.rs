@@ -12,8 +12,7 @@ on_each_datastore!(gc_releases_everything_of_deleted_nodes_without_grace, not_re
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Covers upstream's cases "should clean up IPAM data for missing nodes" and "should handle improperly formatted handle
-/// IDs": of three nodes that borrow addresses from each other, two are deleted. Addresses of deleted nodes are released
-/// without a grace period.
+/// IDs".
 fn gc_releases_everything_of_deleted_nodes_without_grace(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     for node in ["node-a", "node-b", "node-c"] {
@@ -79,7 +78,7 @@ fn node_with_another_name_in_kubernetes_keeps_its_addresses() {
         lab.delete_pod("pod");
         within(SOON, "the pod's address", || lab.held().len() == 1);
         lab.admin().delete("/api/v1/nodes/kubernetes-node").unwrap().success().unwrap();
-        // The tunnel's address remains as long as the Calico Node exists. Another controller deletes the Calico Node.
+        // The tunnel's address remains as long as the Calico Node exists.
         sleep(Duration::from_secs(1));
         assert_eq!(lab.held().len(), 1);
     });
@@ -93,7 +92,7 @@ fn addresses_of_nodes_outside_kubernetes_are_kept() {
         lab.calico_node("openstack", None);
         let other = Given { handle: "vm".into(), attributes: [("node", "openstack")].map(lab::owned).into() };
         lab.block("10.0.0.0/26", Some("openstack"), &[to_tunnel("openstack"), other]);
-        // This node has no Calico Node any more. Its addresses belong to pods and are released, as is its block.
+        // This node has no Calico Node.
         lab.block("10.0.0.64/26", Some("forgotten"), &[to_pod("forgotten", "missing")]);
         let _collecting = lab.collect(lab.settings());
         within(SOON, "the forgotten node's block", || lab.blocks().len() == 1);

@@ -1,4 +1,4 @@
-//! The number of requests of a garbage collection, counted in the audit log.
+//! The number of requests of a garbage collection.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -67,7 +67,6 @@ fn release_of_a_thousand_leaks_costs_one_write_per_block_and_handle() {
     });
 }
 
-/// Prints the time span and the mean duration of each kind of request.
 fn timeline(requests: &[Request]) {
     let begin = requests[0].received;
     let mut spans = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! An address that seems leaked but is reallocated before its release reaches the server: the test holds the write of
-//! garbage collection while the plugin releases the address and allocates it again. The new owner keeps the address.
+//! An address that seems leaked but is reallocated before its release reaches the server. The new owner keeps the
+//! address.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -24,8 +24,7 @@ struct Lab<'a, 'c> {
     collecting: Controllers,
 }
 
-/// Starts garbage collection. Returns once garbage collection has judged the pod's address as leaked and the proxy
-/// holds its write of the block.
+/// Starts garbage collection. Returns once the proxy holds its write of the block, which releases the pod's address.
 fn with_release_held(cluster: &Cluster<'_>, control_plane: &ControlPlane<'_>, pod: &Pod) -> Controllers {
     let proxy = &control_plane.proxy;
     proxy.arm(Some((Point::First("PUT", BLOCK), Fault::Hold)));
@@ -41,7 +40,6 @@ fn with_release_held(cluster: &Cluster<'_>, control_plane: &ControlPlane<'_>, po
     collecting
 }
 
-/// Sets a grace period of one second.
 fn configure(control_plane: &ControlPlane<'_>) {
     let path = format!("/apis/{}/kubecontrollersconfigurations/default", ApiGroup::CrdV1.api_version());
     let admin = control_plane.servers.api.admin();
@@ -51,8 +49,7 @@ fn configure(control_plane: &ControlPlane<'_>) {
 }
 
 impl Lab<'_, '_> {
-    /// Lets the release continue, which fails because the block has changed. Asserts that `pod` keeps the address when
-    /// garbage collection reads the block again.
+    /// Resumes the held release, and asserts that `pod` keeps the address.
     fn stays_with(&self, pod: &Pod) {
         let proxy = &self.control_plane.proxy;
         let reads = || {
@@ -94,8 +91,7 @@ fn leaked_address_reallocated_to_another_pod_is_not_released() {
     });
 }
 
-/// The same container is added again, so the handle is the same too. Only the sequence number distinguishes the two
-/// allocations.
+/// Only the sequence number distinguishes the two allocations.
 #[test]
 fn leaked_address_reallocated_to_the_same_handle_is_not_released() {
     on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
@@ -113,7 +109,6 @@ fn leaked_address_reallocated_to_the_same_handle_is_not_released() {
     });
 }
 
-/// Writes the pod's status as a kubelet does.
 fn says_its_address(control_plane: &ControlPlane<'_>, pod: &Pod) {
     let name = pod.object.as_deref().unwrap_or_default();
     let status = json!({ "status": { "phase": "Running", "podIP": ADDRESS, "podIPs": [{ "ip": ADDRESS }] } });

@@ -1,13 +1,12 @@
-//! A request that is never answered delays one pass until the request's deadline. The address is released by the same
-//! pass or by a later one.
+//! A request that is never answered delays a release.
 
 use integration_tests::proxy::{Fault, Point};
 use libcalico::kubernetes::ApiGroup;
 
 use crate::lab::{self, Collecting, GRACE, Lab, SOON, to_pod, within};
 
-/// Waits until a leaked address is released although the first request of this method, with this text in its target,
-/// gets no answer. The log then has `line` `times` times.
+/// Waits until a leaked address is released although the first `method` request for `target` gets no answer. The log
+/// then has `line` `times` times.
 fn release_without_answer_to(
     lab: &Lab<'_>,
     (method, target): (&'static str, &'static str),
@@ -29,7 +28,6 @@ fn release_without_answer_to(
     lab.delete_pod("pod");
     collecting.as_time_goes_by(GRACE, "the request is under way", || proxy.fired());
     assert_eq!(lab.held().len(), 1);
-    // The request is never resumed.
     within(SOON, "the address is free", || lab.held().is_empty());
     collecting.shows("kube_controllers_gc_reclaimed_total 1");
     let log = collecting.log();

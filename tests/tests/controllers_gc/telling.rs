@@ -1,4 +1,4 @@
-//! Metrics, events and reports of garbage collection, and the restriction of writes to the leader.
+//! Metrics, Events and reports of garbage collection.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -49,7 +49,6 @@ fn gc_metrics_equal_those_of_upstream(lab: &Lab<'_>) {
     assert!(!collecting.metrics().contains("borrowed_per_node"));
 }
 
-/// A replica that is not the leader keeps its cache up to date, and acts when it becomes the leader.
 fn gc_writes_only_while_leader(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
@@ -67,8 +66,6 @@ fn gc_writes_only_while_leader(lab: &Lab<'_>) {
     within(SOON, "the blocks", || lab.blocks().len() == 1 && lab.affinities().len() == 1);
 }
 
-/// With `GC_MODE=report`, log, metrics and Events list the leaks, and garbage collection writes nothing but these
-/// Events.
 #[test]
 fn gc_in_report_mode_lists_leaks_and_releases_none() {
     lab::on(Some(ApiGroup::CrdV1), |lab| {

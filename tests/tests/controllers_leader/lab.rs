@@ -7,7 +7,6 @@ use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
 pub(crate) const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/calico-kube-controllers";
-/// Log messages of a replica that becomes the leader, and of a leader that stops leading.
 pub(crate) const LEADS: &str = "this replica is the leader";
 pub(crate) const LEADS_NO_MORE: &str = "this replica is no longer the leader";
 
@@ -28,12 +27,12 @@ pub(crate) fn on(test: impl FnOnce(Lab<'_>) + Send) {
 }
 
 impl Lab<'_> {
-    /// Starts a replica whose name is also the name of its user.
+    /// Starts a replica with `user` as its user and its name.
     pub(crate) fn start(&self, user: &str, group: &str) -> Controllers {
         self.setup(user, group).start(self.host, user).unwrap()
     }
 
-    /// Prepares a replica. Creates the Lease in a released state unless there is one.
+    /// Prepares a replica. Creates a released Lease unless there is a Lease.
     pub(crate) fn setup(&self, user: &str, group: &str) -> Setup {
         let api = &self.kubernetes.api;
         let kubeconfig = api.kubeconfig(user, &api.user(user, group).unwrap()).unwrap();
@@ -42,7 +41,6 @@ impl Lab<'_> {
         setup.env("POD_NAME", user)
     }
 
-    /// Starts a leader and a standby replica.
     pub(crate) fn pair(&self) -> (Controllers, Controllers) {
         let leader = self.start("one", "system:masters");
         leader.await_log(LEADS, 1).unwrap();
@@ -58,7 +56,6 @@ impl Lab<'_> {
         holder.split('_').next().unwrap().to_owned()
     }
 
-    /// Creates a node, for which the leader writes a host endpoint. Returns the name of the host endpoint.
     pub(crate) fn node(&mut self) -> String {
         self.nodes += 1;
         let name = format!("node-{}", self.nodes);
@@ -75,14 +72,13 @@ impl Lab<'_> {
         assert!(there.is_ok(), "no {name}: {:?}", self.audit.lines());
     }
 
-    /// Returns a user's writes: those of Leases if `of_leases`, otherwise all other writes.
+    /// Returns a user's writes of Leases if `of_leases`, otherwise all other writes.
     pub(crate) fn writes(&self, user: &str, of_leases: bool) -> Vec<Request> {
         let written = |request: &Request| is_write(request) && (request.resource == "leases") == of_leases;
         self.audit.of(user).unwrap().into_iter().filter(written).collect()
     }
 }
 
-/// Formats requests for output.
 pub(crate) fn lines(requests: &[Request]) -> Vec<String> {
     requests.iter().map(Request::to_string).collect()
 }

@@ -1,6 +1,5 @@
-//! A leader that is stopped or killed in the middle of a write, for each kind of write: the request was sent, but
-//! arrives only after the other replica has become the leader and done the same write. The request of a killed leader
-//! never arrives.
+//! A leader that is frozen or killed in the middle of a write. The request of a frozen leader arrives only after the
+//! other replica has become the leader and done the same write.
 
 use integration_tests::controllers::{NAMESPACE, World, handle_of};
 use libcalico::kubernetes::ApiGroup;
@@ -8,7 +7,6 @@ use serde_json::{Value, json};
 
 use crate::replica::{Held, Pair, hold, on_pair};
 
-/// Creates a node, and a Service with an address.
 fn node_and_service(world: &World<'_>) {
     world.node("n1", "10.9.0.1");
     world.pool("pool4", "10.65.0.0/16", "Workload");
@@ -31,7 +29,7 @@ fn is_relabelled(world: &World<'_>) -> bool {
     world.calico("hostendpoints", "n1-auto-hep")["metadata"].to_string().contains("zone")
 }
 
-/// Deletes the pool, which makes the controller withdraw the Service's address.
+/// Makes the controller withdraw the Service's address.
 fn delete_pool(world: &World<'_>) {
     world.remove(&world.path("ippools", "balancer"));
 }
@@ -40,8 +38,6 @@ fn holds_nothing(world: &World<'_>) -> bool {
     world.handles_and_blocks().0.is_empty()
 }
 
-/// Covers the batch release of leaks, the status of a Service without its withdrawn address, and the update of a host
-/// endpoint.
 #[test]
 fn late_first_writes_of_a_frozen_or_killed_leader_change_nothing() {
     const HELD: [Held; 3] =
@@ -65,8 +61,6 @@ fn late_first_writes_of_a_frozen_or_killed_leader_change_nothing() {
     });
 }
 
-/// Covers the deletion of a released address's handle, the block of a Service's released address, a new host endpoint,
-/// and a finalizer.
 #[test]
 fn late_second_writes_of_a_frozen_leader_change_nothing() {
     const HELD: [Held; 4] = [
@@ -93,7 +87,7 @@ fn late_second_writes_of_a_frozen_leader_change_nothing() {
     });
 }
 
-/// Covers the cleanup of a deleted node, which writes the affinity, then the block, then the affinity again.
+/// The cleanup of a deleted node writes the affinity, then the block, then the affinity again.
 #[test]
 fn late_block_deletion_of_a_frozen_leader_is_harmless() {
     const HELD: [Held; 1] = [("DELETE", "/ipamblocks/10-65-2-0-26")];
@@ -127,7 +121,6 @@ fn pod(world: &World<'_>, app: &str) {
     }));
 }
 
-/// Creates objects that the controllers for etcd mirror and label, and the node `n2`, which the test deletes.
 fn objects_of_etcd(world: &World<'_>) {
     node_and_service(world);
     world.node("n2", "10.9.0.2");
@@ -158,7 +151,6 @@ fn zone(world: &World<'_>) -> Value {
     world.calico("nodes", "n1")["metadata"]["labels"]["zone"].clone()
 }
 
-/// Covers a leak, a changed mirror object, the labels of an endpoint and of a node, and the deletion of a node.
 #[test]
 fn late_etcd_writes_of_a_frozen_leader_change_nothing() {
     const HELD: [Held; 5] = [
@@ -179,7 +171,6 @@ fn late_etcd_writes_of_a_frozen_leader_change_nothing() {
         relabel(world);
         world.remove("/api/v1/nodes/n2");
         pair.freeze_in_the_middle(&HELD, |world| {
-            // The Service keeps its address.
             let is_collected = world.handles_and_blocks().0.len() == 1 && world.calico("nodes", "n2").is_null();
             is_collected && port(world) == 2 && app(world) == "b" && zone(world) == "a"
         });

@@ -1,5 +1,4 @@
-//! Replicas with their own proxies, which can hold requests that a replica has already sent, and the proof that late
-//! requests of a former leader have no effect.
+//! Replicas with their own proxies, which hold requests until the replica is no longer the leader.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -21,7 +20,6 @@ const CALM: Duration = Duration::from_secs(2);
 /// A request to hold: its method, and part of its path and query.
 pub(crate) type Held = (&'static str, &'static str);
 
-/// Two replicas in one world.
 pub(crate) struct Pair<'a> {
     pub(crate) world: World<'a>,
     audit: Audit,
@@ -29,8 +27,7 @@ pub(crate) struct Pair<'a> {
     pub(crate) two: Proxied,
 }
 
-/// Runs a test with two replicas, of which `one` is the leader. The grace period is one second, and nodes get host
-/// endpoints.
+/// Runs a test with two replicas, of which `one` is the leader.
 pub(crate) fn on_pair(group: Option<ApiGroup>, before: fn(&World<'_>), test: fn(Pair<'_>)) {
     on_kubernetes(|host, kubernetes| {
         let world = World::new(kubernetes, group);
@@ -58,13 +55,12 @@ pub(crate) fn hold(replica: &Proxied, held: &[Held]) {
     }
 }
 
-/// Waits until all requests that [`hold`] names are held.
 fn await_held(replica: &Proxied) {
     replica.proxies().for_each(|proxy| proxy.await_held().unwrap());
 }
 
-/// Lets the held requests continue to the servers, and waits for as many responses. The replica must be frozen, so that
-/// it sends no other requests and cancels none.
+/// Lets the held requests continue, and waits for as many responses. The replica must be frozen, so that it sends no
+/// other requests.
 fn let_through(replica: &Proxied, held: usize) {
     let answers = || replica.proxies().map(|proxy| proxy.traffic().answers).sum::<usize>();
     let before = answers();
@@ -78,9 +74,8 @@ fn start(host: &Host, world: &World<'_>, name: &str) -> Proxied {
 }
 
 impl Pair<'_> {
-    /// Freezes the leader while it waits for the responses to `held`, which have not reached the servers. The other
-    /// replica takes over and does all of the work, until `is_done`. Then the requests arrive, and then the old leader
-    /// continues: none of its requests may have an effect any more.
+    /// Freezes the leader while the proxies hold its requests `held`, until the other replica has done the work. The
+    /// requests arrive only then and must have no effect.
     pub(crate) fn freeze_in_the_middle(&self, held: &[Held], is_done: impl Fn(&World<'_>) -> bool) {
         let Pair { world, one, two, .. } = self;
         await_held(one);
@@ -104,7 +99,7 @@ impl Pair<'_> {
         assert!(!late.iter().any(succeeded), "{:?}", lines(&late));
     }
 
-    /// Returns the stored revisions once nothing is written any more.
+    /// Returns the stored revisions once they no longer change.
     fn settled(&self) -> BTreeMap<String, u64> {
         let mut before = self.world.revisions();
         await_that(PATIENCE, || {
@@ -123,14 +118,14 @@ impl Pair<'_> {
         requests.filter(|request| is_write(request) && request.answered > taken).collect()
     }
 
-    /// Returns the time at which a user acquired the Lease.
+    /// Returns the time at which `user` acquired the Lease.
     fn taken(&self, user: &str) -> OffsetDateTime {
         let requests = self.audit.of(user).unwrap();
         let mut leases = requests.iter().filter(|request| request.resource == "leases" && is_write(request));
         leases.find(|request| succeeded(request)).expect("it took the Lease").answered
     }
 
-    /// Kills `two` while it waits for the responses to held requests. Waits until `one` has taken over and `is_done`.
+    /// Kills `two` while its requests are held. Waits until `one` has taken over and `is_done`.
     pub(crate) fn kill_in_the_middle(mut self, is_done: impl Fn(&World<'_>) -> bool) {
         await_held(&self.two);
         self.two.controllers.kill();

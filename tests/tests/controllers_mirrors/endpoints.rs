@@ -1,5 +1,4 @@
-//! The labels of pods on their endpoints, and the deletion of endpoints whose pods no longer exist. Upstream never
-//! deletes such endpoints.
+//! The labels of pods on their endpoints, and the deletion of endpoints without a pod, which upstream never deletes.
 
 use std::thread;
 use std::time::Duration;
@@ -24,7 +23,6 @@ impl Scene<'_> {
         }));
     }
 
-    /// Sets the pod's status as a kubelet does.
     fn pod_runs(&self) {
         let status = json!({"status": {"phase": "Running", "podIP": "10.65.0.7", "podIPs": [{"ip": "10.65.0.7"}]}});
         self.admin.patch("/api/v1/namespaces/shop/pods/web/status", &status).unwrap().success().unwrap();
@@ -34,7 +32,6 @@ impl Scene<'_> {
         self.admin.delete("/api/v1/namespaces/shop/pods/web").unwrap().success().unwrap();
     }
 
-    /// Writes an endpoint as the CNI plugin does.
     fn endpoint(&self, container: &str, app: &str) {
         self.put(ENDPOINT, endpoint(container, app));
     }
@@ -78,7 +75,6 @@ fn endpoint_labels_follow_the_pod_and_keep_writes_of_the_cni_plugin() {
         stays(None, || scene.get(ENDPOINT));
         scene.endpoint("c1", "a");
         becomes(json!("b"), || scene.app());
-        // The plugin writes while the labels change.
         for round in 0..20 {
             scene.pod(&format!("r{round}"));
             let mut endpoint = scene.get(ENDPOINT).unwrap();
@@ -103,7 +99,6 @@ fn endpoint_is_deleted_after_its_pod_is_missing_for_the_grace_period() {
         let other = json!({"kind": "WorkloadEndpoint", "metadata": {"name": "node1-cni-c9-eth0", "namespace": "shop"},
             "spec": {"orchestrator": "cni", "node": "node1", "containerID": "c9", "endpoint": "eth0"}});
         scene.put("workloadendpoints/shop/node1-cni-c9-eth0", other);
-        // An invalid object among the endpoints.
         scene.put("workloadendpoints/shop/node1-k8s-bad-eth0", json!({"spec": 5}));
         let running = scene.start(every_second);
         stays(json!("a"), || scene.app());

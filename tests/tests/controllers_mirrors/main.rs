@@ -1,5 +1,4 @@
-//! Policies, profiles and endpoints in etcd follow Kubernetes: the mirroring controllers on a real API server and etcd,
-//! and a comparison with recorded writes of upstream's controllers.
+//! The mirroring controllers on a real API server and etcd.
 
 mod endpoints;
 mod names;

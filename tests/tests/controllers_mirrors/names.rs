@@ -1,7 +1,6 @@
 //! Renames of policies that an older Calico stored under names with the prefix `default.`.
 
-use std::path::Path;
-
+use integration_tests::manifests::deploy;
 use integration_tests::proxy::{Fault, Point};
 use kube_controllers::settings::Mode;
 use libcalico::kubernetes::ApiGroup;
@@ -13,8 +12,8 @@ use crate::scene::{OBJECTS, Scene, becomes, every_second, on_scene, on_scene_of,
 const COLLECTION: &str = "/apis/crd.projectcalico.org/v1/namespaces/shop/networkpolicies";
 
 impl Scene<'_> {
-    /// Creates calico-node's DaemonSet with a status of a complete rollout, in place of the controllers that a cluster
-    /// has. The renames wait for this rollout, because older calico-nodes need the old names (KC-284).
+    /// Creates calico-node's DaemonSet with a complete rollout, for which the renames wait: older calico-nodes need the
+    /// old names (KC-284).
     fn roll_out(&self) {
         self.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "calico-system"}}));
         let labels = json!({"k8s-app": "calico-node"});
@@ -38,7 +37,6 @@ impl Scene<'_> {
         self.put(&format!("globalnetworkpolicies/{key}"), policy);
     }
 
-    /// Returns keys and orders of the global policies.
     fn orders(&self) -> Vec<(String, Value)> {
         let all = self.all().into_iter();
         let of = |(key, policy): (String, Value)| {
@@ -47,7 +45,6 @@ impl Scene<'_> {
         all.filter_map(of).collect()
     }
 
-    /// Returns names and specs of the policies that are custom resources.
     fn custom_resources(&self) -> Vec<(Value, Value)> {
         let list = self.admin.get(COLLECTION).unwrap().success().unwrap();
         let policy = |policy: &Value| (policy["metadata"]["name"].clone(), policy["spec"].clone());
@@ -62,7 +59,6 @@ fn policies_are_renamed_once_every_node_has_the_new_version() {
         let old = json!({"kind": "GlobalNetworkPolicy", "metadata": {"name": "default.g", "uid": "u"}, "spec": {}});
         scene.put("globalnetworkpolicies/default.g", old);
         scene.put("globalnetworkpolicies/other.g", json!({"metadata": {"name": "other.g"}, "spec": {"tier": "other"}}));
-        // An unreadable policy does not prevent other renames.
         scene.etcd.put(&format!("{OBJECTS}globalnetworkpolicies/default.bad"), b"{").unwrap();
         scene.policy("a", 1);
         let _running = scene.start(only_at_first);
@@ -76,7 +72,6 @@ fn policies_are_renamed_once_every_node_has_the_new_version() {
     });
 }
 
-/// Policies as custom resources: a rename keeps the whole spec, and no policy is mirrored.
 #[test]
 fn custom_resource_policies_are_renamed_with_their_whole_spec() {
     on_scene_of(Mode::Kubernetes(ApiGroup::CrdV1), |scene| {
@@ -108,8 +103,8 @@ fn custom_resource_policies_are_renamed_with_their_whole_spec() {
     });
 }
 
-/// While no controller runs, the test deletes the policy `goes`, and one of two policies that exist under both names:
-/// the old one of `copied`, and the new one of `uncopied`.
+/// Of two policies that exist under both names, the test deletes `copied` under the old name and `uncopied` under the
+/// new one.
 #[test]
 fn policies_deleted_while_stopped_are_not_created_again() {
     on_scene(|scene| {
@@ -133,8 +128,7 @@ fn policies_deleted_while_stopped_are_not_created_again() {
     });
 }
 
-/// The policy is changed under its old name after it was copied and before it is deleted. The controller has the role
-/// of `deploy/rbac`.
+/// The policy is changed after it was copied and before its old name is deleted.
 #[test]
 fn change_of_a_policy_during_its_rename_is_kept() {
     on_scene_of(Mode::Kubernetes(ApiGroup::CrdV1), |scene| {
@@ -145,7 +139,7 @@ fn change_of_a_policy_during_its_rename_is_kept() {
         });
         scene.admin.create(COLLECTION, &old).unwrap().success().unwrap();
         scene.roll_out();
-        let role = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rbac/kubernetes/calico-kube-controllers.yaml");
+        let role = deploy("rbac/kubernetes/calico-kube-controllers.yaml");
         let proxy = scene.proxy();
         proxy.arm(Some((Point::First("DELETE", "/networkpolicies/default.a"), Fault::Hold)));
         let _running = scene.start_as(&role, "calico-kube-controllers", &proxy, every_second);

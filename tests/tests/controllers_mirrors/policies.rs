@@ -57,7 +57,7 @@ fn policy_changes_while_stopped_are_mirrored_at_start() {
         scene.policy("comes", 4);
         scene.delete_policy("goes");
         scene.delete(&format!("{POLICIES}knp.default.stays"));
-        // The first comparison also takes place without a reconcile period. Upstream makes none then.
+        // Upstream compares nothing without a reconcile period.
         let _running = scene.start(only_at_first);
         becomes(mirrored(&[("stays", 1), ("changes", 5), ("comes", 4)]), || scene.ports());
     });
@@ -95,7 +95,6 @@ fn foreign_changes_of_mirrored_policies_are_reverted_and_own_policies_kept() {
         scene.put(&format!("{POLICIES}knp.default.a"), wrong);
         scene.delete(&format!("{POLICIES}knp.default.b"));
         scene.put(&format!("{POLICIES}knp.default.orphan"), own.clone());
-        // A value that is not JSON, and a JSON value that is not a policy.
         scene.etcd.put(&format!("{OBJECTS}{POLICIES}knp.default.junk"), b"{").unwrap();
         scene.put("networkpolicies/other/knp.default.junk", json!({"spec": 5}));
         let keys = || scene.keys("networkpolicies/");
@@ -108,7 +107,6 @@ fn foreign_changes_of_mirrored_policies_are_reverted_and_own_policies_kept() {
     });
 }
 
-/// The mirrored policy's name would be too long for Calico. Other policies do not wait for it.
 #[test]
 fn policy_with_a_name_too_long_for_calico_does_not_block_the_rest() {
     on_scene(|scene| {
@@ -130,7 +128,7 @@ fn mirrored_policy_converges_after_conflicting_writes_end() {
         let _running = scene.start(every_second);
         becomes(mirrored(&[("a", 1)]), || scene.ports());
         let end = Instant::now() + Duration::from_secs(4);
-        // On a slow machine the four seconds may be over before the policy has changed at port 20.
+        // On a slow machine the time may be over before the policy has changed at port 20.
         for port in (10..).take_while(|port| *port <= 20 || Instant::now() < end) {
             let mut wrong = scene.stored("knp.default.a");
             wrong["spec"]["ingress"][0]["destination"]["ports"] = json!([port]);

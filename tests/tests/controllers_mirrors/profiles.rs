@@ -48,7 +48,7 @@ fn profiles_are_created_updated_and_deleted_with_their_source() {
         assert!(scene.get("profiles/ksa.shop.ci.bot").unwrap()["spec"].get("ingress").is_none());
         scene.admin.delete("/api/v1/namespaces/shop/serviceaccounts/ci.bot").unwrap().success().unwrap();
         becomes(None, || scene.get("profiles/ksa.shop.ci.bot"));
-        // No controller runs that would remove the namespace's finalizer, so the test does.
+        // No controller removes the namespace's finalizer.
         scene.admin.delete("/api/v1/namespaces/web").unwrap().success().unwrap();
         let mut namespace = scene.admin.get("/api/v1/namespaces/web").unwrap().success().unwrap();
         assert!(scene.get("profiles/kns.web").is_some(), "as long as the namespace is there");
@@ -86,8 +86,6 @@ fn orphan_profiles_are_deleted_wrong_ones_corrected_and_foreign_ones_kept() {
     });
 }
 
-/// An invalid profile is replaced, or deleted if its namespace or service account is missing. A conflicting writer does
-/// not prevent convergence.
 #[test]
 fn invalid_profiles_are_replaced_and_converge_against_conflicting_writers() {
     on_scene(|scene| {

@@ -22,7 +22,7 @@ fn recordings() -> Vec<(String, Value)> {
     recordings
 }
 
-/// Replaces an object's UID and creation time by the marks that the recordings have instead.
+/// Replaces an object's UID and creation time by the marks of the recordings.
 fn marked(mut object: Value) -> Value {
     let metadata = &mut object["metadata"];
     let is_uid = metadata["uid"].as_str().is_some_and(|uid| uid.len() == 36);
@@ -33,8 +33,7 @@ fn marked(mut object: Value) -> Value {
     object
 }
 
-/// Returns true if a key belongs to one of these namespaces. The API server has more namespaces, which the recording
-/// lacks.
+/// Returns true if a key belongs to one of these namespaces. The recording lacks other namespaces.
 fn is_of(key: &str, namespaces: &[&str]) -> bool {
     namespaces.iter().any(|namespace| {
         key.starts_with(&format!("networkpolicies/{namespace}/"))

@@ -30,16 +30,13 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Key prefix of Calico's objects.
 pub(crate) const OBJECTS: &str = "/calico/resources/v3/projectcalico.org/";
-/// Timeout of the reaction to a change.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Time for which a test checks that nothing happens.
 const CALM: Duration = Duration::from_secs(2);
 /// The grace period of endpoints without a pod.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
-/// A control plane.
 pub(crate) struct Scene<'a> {
     pub(crate) admin: Client,
     pub(crate) etcd: &'a Etcd,
@@ -48,7 +45,7 @@ pub(crate) struct Scene<'a> {
     kubernetes: KubernetesConfig,
 }
 
-/// Running controllers in a separate thread. On drop, they finish the current write and stop.
+/// Running controllers in a separate thread. They stop on drop.
 pub(crate) struct Running {
     stop: CancellationToken,
     thread: Option<JoinHandle<()>>,
@@ -60,7 +57,6 @@ pub(crate) fn on_scene(test: impl FnOnce(&Scene<'_>) + Send) {
     on_scene_of(Mode::Etcd, test);
 }
 
-/// Runs a test with Calico's objects in the datastore of `mode`.
 pub(crate) fn on_scene_of(mode: Mode, test: impl FnOnce(&Scene<'_>) + Send) {
     on_kubernetes(|_, Kubernetes { api, etcd, .. }| {
         let deadline = Duration::from_secs(5);
@@ -116,7 +112,7 @@ impl Scene<'_> {
         self.admin.apply_object(&object).unwrap();
     }
 
-    /// Creates or updates a policy in the namespace `shop` that allows ingress to this port.
+    /// Creates or updates a policy in the namespace `shop` that allows ingress to `port`.
     pub(crate) fn policy(&self, name: &str, port: u16) {
         self.apply(json!({
             "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
@@ -137,13 +133,11 @@ impl Scene<'_> {
         self.start_with(self.kubernetes.clone(), change)
     }
 
-    /// Starts a proxy before the API server.
     pub(crate) fn proxy(&self) -> Proxy {
         self.api.proxy().unwrap()
     }
 
-    /// Starts the controllers as the service account `account` of `kube-system`, which gets the roles of `manifest`.
-    /// Their requests to the API server pass `proxy`.
+    /// Starts the controllers as a service account of `kube-system` with the roles of `manifest`.
     pub(crate) fn start_as(
         &self,
         manifest: &Path,
@@ -239,7 +233,6 @@ impl Drop for Running {
     }
 }
 
-/// Waits until `found` returns `expected`.
 #[track_caller]
 pub(crate) fn becomes<T: PartialEq + Debug>(expected: T, found: impl Fn() -> T) {
     let deadline = Instant::now() + PATIENCE;
@@ -253,7 +246,6 @@ pub(crate) fn becomes<T: PartialEq + Debug>(expected: T, found: impl Fn() -> T) 
     }
 }
 
-/// Asserts for a while that `found` always returns `expected`.
 #[track_caller]
 pub(crate) fn stays<T: PartialEq + Debug>(expected: T, found: impl Fn() -> T) {
     let end = Instant::now() + CALM;

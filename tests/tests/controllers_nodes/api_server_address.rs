@@ -7,7 +7,7 @@ use integration_tests::kubernetes::with_kubernetes;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
-/// Starts kube-controllers with an API server at a port of this address, and expects that a leak is released.
+/// Starts kube-controllers with an API server at this address, and waits until a leak is released.
 fn collects_at(address: &str, variables: &[(&str, &str)]) {
     with_kubernetes(|host, servers| {
         let world = World::new(&servers, Some(ApiGroup::CrdV1));

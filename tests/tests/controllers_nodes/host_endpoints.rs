@@ -1,5 +1,4 @@
-//! Automatic host endpoints in each datastore, with the cases of upstream's auto_hep_fv_test. The selection of
-//! endpoints is tested in libcalico/src/host_endpoints.
+//! Automatic host endpoints in each datastore, with the cases of upstream's auto_hep_fv_test.
 
 use kube_controllers::settings::Settings;
 use libcalico::api::{HostEndpointSpec, HostEndpointTemplate};
@@ -18,8 +17,7 @@ fn ours(labels: Value) -> Value {
     json!({ "labels": labels })
 }
 
-/// Returns labels, interface and addresses of an endpoint, without the label that names the creator; `None` if the
-/// endpoint is missing.
+/// Returns an endpoint's labels without the label that names the creator, its interface and its addresses.
 fn shown(scene: &Scene, name: &str) -> Option<(Vec<String>, String, Vec<String>)> {
     let endpoint = scene.get::<HostEndpointSpec>(name)?.value;
     let labels = endpoint.metadata.labels.iter().filter(|(key, _)| !key.ends_with("created-by"));
@@ -47,7 +45,6 @@ fn host_endpoints_follow_nodes_and_foreign_ones_stay() {
         becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || shown(scene, "node-1-auto-hep"));
         becomes(line(&[], "*", &["10.0.0.3"]), || shown(scene, "node-2-auto-hep"));
 
-        // Another writer changes and deletes the endpoint.
         let spec = json!({"node": "node-1", "interfaceName": "eth7", "expectedIPs": ["1.2.3.4"]});
         scene.put::<HostEndpointSpec>("node-1-auto-hep", ours(json!({"more": "x"})), spec);
         becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || shown(scene, "node-1-auto-hep"));
@@ -56,7 +53,6 @@ fn host_endpoints_follow_nodes_and_foreign_ones_stay() {
         let revision = || scene.get::<HostEndpointSpec>("node-1-auto-hep").map(|entry| entry.revision);
         stays(revision(), revision);
 
-        // Changes while no controller runs.
         drop(running);
         scene.delete_calico_node("node-2");
         scene.calico_node("node-3", json!({}), "10.0.0.4/24");

@@ -1,5 +1,4 @@
-//! Host endpoints, labels and deletion of nodes, addresses of Services, pools and tiers: the controllers on a real API
-//! server and etcd, with the named cases of upstream's FV suites.
+//! The controllers of nodes, Services, pools and tiers, with the named cases of upstream's FV suites.
 
 mod api_server_address;
 mod host_endpoints;

@@ -9,15 +9,14 @@ use crate::scene::{Scene, V3, becomes, on_each};
 /// The name before the slash in the `User-Agent` of each request.
 const MANAGER: &str = "calico";
 
-/// An object that the store of Calico's objects writes, and two that controllers write through kube's client: a status,
-/// and finalizers and conditions.
+/// An object that the store writes, and two that controllers write through kube's client.
 const WRITTEN: [&str; 3] = [
     "/apis/projectcalico.org/v3/hostendpoints/node-1-auto-hep",
     "/api/v1/namespaces/default/services/web",
     "/apis/projectcalico.org/v3/ippools/pool",
 ];
 
-/// Returns the managers of an object's fields; an empty set if the object is missing.
+/// Returns the managers of an object's fields.
 fn managers(scene: &Scene, path: &str) -> BTreeSet<String> {
     let object = scene.admin.get(path).unwrap().body;
     let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();

@@ -31,7 +31,6 @@ fn labels_of_a_calico_node_follow_the_kubernetes_node() {
     on_each(&[ETCD], |scene| {
         scene.kubernetes_node("k-1", json!({"a": "1"}), json!({}));
         calico(scene, "c-1", of_kubernetes("k-1"));
-        // A Calico Node with an invalid annotation of its Kubernetes labels does not affect the other nodes.
         scene.put::<NodeSpec>(
             "c-0",
             json!({"annotations": {"projectcalico.org/kube-labels": "{"}}),
@@ -51,8 +50,8 @@ fn labels_of_a_calico_node_follow_the_kubernetes_node() {
     });
 }
 
-/// Upstream deletes the node with its addresses at once (KC-472). Here the node remains while it has pods outside the
-/// host network, so that a kubelet that registers again finds the addresses of the pods unchanged.
+/// Upstream deletes the node with its addresses at once (KC-472). Here a kubelet that registers again finds the
+/// addresses of the pods unchanged.
 #[test]
 fn calico_node_of_a_deleted_kubernetes_node_stays_while_pods_exist() {
     on_each(&[ETCD], |scene| {
@@ -112,8 +111,7 @@ fn calico_nodes_are_deleted_with_their_kubernetes_node() {
         assert_eq!(scene.names::<FelixConfigurationSpec>(), named(&[]));
         assert_eq!(scene.names::<HostEndpointSpec>(), named(&[]));
 
-        // A Calico Node that names a Kubernetes Node is deleted if the Kubernetes Node was deleted while no controller
-        // ran, or never existed. Other Calico Nodes stay.
+        // A Calico Node without a reference to a Kubernetes Node stays.
         drop(running);
         scene.delete_kubernetes_node("k-2");
         let _running = scene.start(|_| ());

@@ -16,8 +16,7 @@ impl Scene {
         self.put::<IpPoolSpec>(name, json!({}), json!({"cidr": cidr, "blockSize": 30, "disabled": disabled}));
     }
 
-    /// Returns the reason of the pool's first condition, and true if the pool has our finalizer; `None` if the pool is
-    /// missing.
+    /// Returns the reason of the pool's first condition, and true if the pool has our finalizer.
     fn verdict(&self, name: &str) -> Option<(String, bool)> {
         let pool = self.get::<IpPoolSpec>(name)?.value;
         let status = pool.status.unwrap_or_default();

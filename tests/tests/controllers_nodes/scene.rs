@@ -31,17 +31,14 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Timeout of the reaction to a change.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Time for which a test checks that nothing happens.
 pub(crate) const CALM: Duration = Duration::from_secs(2);
 
-/// The datastores of Calico's objects.
 pub(crate) const ETCD: Mode = Mode::Etcd;
 pub(crate) const V1: Mode = Mode::Kubernetes(ApiGroup::CrdV1);
 pub(crate) const V3: Mode = Mode::Kubernetes(ApiGroup::V3);
 
-/// A control plane.
 pub(crate) struct Scene {
     pub(crate) mode: Mode,
     pub(crate) admin: Client,
@@ -52,21 +49,20 @@ pub(crate) struct Scene {
     runtime: Runtime,
 }
 
-/// Running controllers in a separate thread. On drop, they finish the current write and stop.
+/// Running controllers in a separate thread. They stop on drop.
 pub(crate) struct Running {
     stop: CancellationToken,
     settings: watch::Sender<Arc<Settings>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Runs a test once for each datastore.
 pub(crate) fn on_each(modes: &[Mode], test: impl Fn(&Scene) + Send + Sync) {
     for mode in modes {
         on_kubernetes(|_, kubernetes| test(&Scene::new(kubernetes, *mode)));
     }
 }
 
-/// Returns the kubeconfig of the account that `deploy/rbac` creates, with exactly its rights.
+/// Returns the kubeconfig of an account with the rights of `deploy/rbac`.
 fn controllers_user(api: &ApiServer) -> PathBuf {
     let manifests = Role::manifests_of_controllers();
     api.account_of("kube-system", "calico-kube-controllers", &manifests).unwrap().kubeconfig
@@ -116,7 +112,6 @@ impl Scene {
         }
     }
 
-    /// Creates or replaces an object.
     pub(crate) fn put<S: Spec>(&self, name: &str, metadata: Value, spec: Value) {
         let mut object: Object<S> = Object::new(name, serde_json::from_value(spec).unwrap());
         object.metadata = serde_json::from_value(metadata).unwrap();
@@ -150,13 +145,11 @@ impl Scene {
         self.admin.delete(&format!("/api/v1/nodes/{name}")).unwrap().success().unwrap();
     }
 
-    /// Creates a node with an address: a Calico Node in etcd, or a Kubernetes Node with Calico's annotation on an API
-    /// server.
+    /// Creates a Calico Node in etcd, or a Kubernetes Node with Calico's annotation on an API server.
     pub(crate) fn calico_node(&self, name: &str, labels: Value, address: &str) {
         match self.mode {
             Mode::Etcd => {
-                // Without a reference to a Kubernetes Node: with one, the controller would delete the Calico Node,
-                // since no such Kubernetes Node exists.
+                // The controller would delete a Calico Node that refers to a missing Kubernetes Node.
                 let spec = json!({"bgp": {"ipv4Address": address}});
                 self.put::<libcalico::api::NodeSpec>(name, json!({"labels": labels}), spec);
             }
@@ -175,7 +168,6 @@ impl Scene {
 
     // === controllers ===
 
-    /// Starts the controllers of this mode.
     pub(crate) fn start(&self, change: impl FnOnce(&mut Settings)) -> Running {
         let mut settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), self.mode).settings;
         change(&mut settings);
@@ -227,7 +219,6 @@ fn made<C: Controller>(context: &Context, watches: &mut Watches) -> BoxFuture<'s
 }
 
 impl Running {
-    /// Changes the settings of the running controllers.
     pub(crate) fn set(&self, change: impl FnOnce(&mut Settings)) {
         self.settings.send_modify(|settings| change(Arc::make_mut(settings)));
     }
@@ -241,7 +232,6 @@ impl Drop for Running {
     }
 }
 
-/// Waits until `found` returns `expected`.
 #[track_caller]
 pub(crate) fn becomes<T: PartialEq + std::fmt::Debug>(expected: T, found: impl Fn() -> T) {
     let deadline = Instant::now() + PATIENCE;
@@ -255,7 +245,6 @@ pub(crate) fn becomes<T: PartialEq + std::fmt::Debug>(expected: T, found: impl F
     }
 }
 
-/// Asserts for a while that `found` always returns `expected`.
 #[track_caller]
 pub(crate) fn stays<T: PartialEq + std::fmt::Debug>(expected: T, found: impl Fn() -> T) {
     let end = Instant::now() + CALM;

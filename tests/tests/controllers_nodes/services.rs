@@ -36,7 +36,6 @@ impl Scene {
         self.admin.delete(&format!("{SERVICES}/{name}")).unwrap().success().unwrap();
     }
 
-    /// Returns the addresses and host names in a Service's status.
     fn shown(&self, name: &str) -> Vec<String> {
         let service = self.admin.get(&format!("{SERVICES}/{name}")).unwrap().success().unwrap();
         let entries = service["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
@@ -51,7 +50,7 @@ impl Scene {
         requests.iter().filter(of_status).filter(|request| request.verb == "update").count()
     }
 
-    /// Returns all allocated addresses; only Services have addresses here.
+    /// Returns all allocated addresses.
     fn held(&self) -> Vec<String> {
         let blocks = self.wait_on(self.store.list::<Block>(&None)).unwrap();
         let mut held: Vec<_> = blocks.iter().flat_map(|block| block.value.allocated()).map(|held| held.ip).collect();
@@ -59,7 +58,6 @@ impl Scene {
         held.iter().map(IpAddr::to_string).collect()
     }
 
-    /// Returns the number of handles.
     fn holders(&self) -> usize {
         self.wait_on(self.store.list::<Handle>(&())).unwrap().len()
     }
@@ -79,7 +77,6 @@ fn services_get_requested_addresses_and_release_them_with_the_pools() {
         let running = scene.start(|_| ());
         scene.service("early", json!({}), json!({}));
         stays(Vec::new(), || scene.shown("early"));
-        // The waiting Service gets an address of the new pool, 10.7.0.4 to 10.7.0.7.
         scene.pool("auto", "10.7.0.4/30", json!({}));
         becomes(1, || scene.shown("early").len());
         assert!(scene.shown("early")[0].starts_with("10.7.0."));
@@ -101,13 +98,11 @@ fn services_get_requested_addresses_and_release_them_with_the_pools() {
         scene.service("broken", json!({"projectcalico.org/loadBalancerIPs": "10.8.0.1"}), json!({}));
         scene.service("node-port", json!({}), json!({"type": "NodePort"}));
 
-        // A requested address that is in use is assigned once it is free.
         scene.service("second", wants("10.8.0.2"), json!({}));
         stays(Vec::new(), || scene.shown("second"));
         scene.patch("asked", json!({"metadata": {"annotations": wants("10.8.0.1")}}));
         becomes(ip("10.8.0.1"), || scene.shown("asked"));
         becomes(ip("10.8.0.2"), || scene.shown("second"));
-        // A Service whose type changes releases its address.
         scene.patch("second", json!({"spec": {"type": "NodePort"}}));
         scene.service("third", wants("10.8.0.2"), json!({}));
         becomes(ip("10.8.0.2"), || scene.shown("third"));
@@ -115,7 +110,6 @@ fn services_get_requested_addresses_and_release_them_with_the_pools() {
             assert_eq!(scene.shown(name), ip("")[..0], "{name}");
         }
 
-        // Changes while no controller runs.
         drop(running);
         scene.remove("third");
         scene.remove("old-style");
@@ -126,7 +120,6 @@ fn services_get_requested_addresses_and_release_them_with_the_pools() {
         becomes(1, || scene.shown("late").len());
         becomes(3, || scene.holders());
 
-        // Without pools no Service has an address.
         scene.delete::<IpPoolSpec>("manual");
         scene.delete::<IpPoolSpec>("auto");
         for name in ["asked", "late", "early"] {
@@ -137,8 +130,7 @@ fn services_get_requested_addresses_and_release_them_with_the_pools() {
     });
 }
 
-/// Covers a family without a pool, a family that gets a pool later, and a family that is removed from the Service.
-/// Upstream never assigns the second family later.
+/// Upstream never assigns an address of a family that gets a pool later.
 #[test]
 fn each_family_of_a_dual_stack_service_gets_an_address() {
     on_each(&[ETCD, V3], |scene| {
@@ -151,7 +143,6 @@ fn each_family_of_a_dual_stack_service_gets_an_address() {
         let both = scene.shown("web");
         assert!(both[0].starts_with("10.7.0.") && both[1].starts_with("fd00:7::"), "{both:?}");
         assert_eq!(scene.holders(), 1, "one handle for both");
-        // A single-stack Service gets an address of its own family only.
         scene.service("six", json!({}), json!({"ipFamilies": ["IPv6"]}));
         becomes(1, || scene.shown("six").len());
         assert!(scene.shown("six")[0].starts_with("fd00:7::"), "{:?}", scene.shown("six"));
@@ -159,7 +150,6 @@ fn each_family_of_a_dual_stack_service_gets_an_address() {
         scene.service("asked", either, json!({"ipFamilyPolicy": "PreferDualStack"}));
         becomes(["10.7.0.7", "fd00:7::7"].map(str::to_owned).to_vec(), || scene.shown("asked"));
 
-        // A family is removed while no controller runs. Its address can be assigned to another Service afterwards.
         drop(running);
         scene.patch("web", json!({"spec": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]}}));
         let _running = scene.start(|_| ());
@@ -172,7 +162,7 @@ fn each_family_of_a_dual_stack_service_gets_an_address() {
     });
 }
 
-/// The list of pools restricts only its own family. The other family has no list, so an address of any pool is valid.
+/// The list of pools restricts only its own family.
 #[test]
 fn dual_stack_service_with_pools_of_one_family_is_written_once() {
     on_each(&[ETCD, V3], |scene| {
@@ -201,10 +191,10 @@ fn changed_load_balancer_ip_replaces_the_address_of_a_service() {
             becomes(ip(&next), || scene.held());
             assert_eq!(scene.status_writes("web"), changes + 2, "no write without the address in between");
         }
-        // Without a request, the Service keeps its address, which is as suitable as any other.
+        // Without a request, any address is suitable.
         scene.patch("web", json!({"spec": {"loadBalancerIP": null}}));
         stays(ip("10.7.0.6"), || scene.shown("web"));
-        // The requested address is in no pool: the published address remains.
+        // The requested address is in no pool.
         scene.patch("web", json!({"spec": {"loadBalancerIP": "172.16.0.1"}}));
         stays(ip("10.7.0.6"), || scene.shown("web"));
         assert_eq!((scene.held(), scene.status_writes("web")), (ip("10.7.0.6"), 4));
@@ -258,7 +248,7 @@ fn foreign_entries_in_a_service_status_are_kept() {
         running.set(|settings| settings.assign_ips = Some(AssignIps::AllServices));
         becomes(2, || scene.shown("web").len());
         assert_eq!(scene.shown("web")[1], "elsewhere");
-        // `None` is an unknown value of the setting: the Service keeps its address.
+        // `None` is an unknown value of the setting.
         running.set(|settings| settings.assign_ips = None);
         stays(2, || scene.shown("web").len());
         running.set(|settings| settings.assign_ips = Some(AssignIps::RequestedServicesOnly));

@@ -1,4 +1,4 @@
-//! Unreadable objects and conflicting writers: the work for other objects is done nevertheless.
+//! Unreadable objects and conflicting writers: the work for other objects is done.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use crate::scene::{ETCD, Scene, V3, becomes, on_each, stays};
 
 impl Scene {
-    /// Writes a value to etcd that is not an object.
     fn spoil<S: Spec>(&self, name: &str) {
         let path = Object::<S>::path(&ObjectKey::global(name));
         let op = WriteOp::Create(b"{".to_vec());
@@ -62,13 +61,12 @@ fn unreadable_objects_do_not_block_work_for_readable_ones() {
         scene.delete_kubernetes_node("k-2");
         becomes(true, || scene.get::<NodeSpec>("k-2").is_none());
         becomes(true, || scene.get::<HostEndpointSpec>("k-2-auto-hep").is_none());
-        // The unreadable pool may be the pool of the address, so the Service keeps its address.
+        // The unreadable pool may be the pool of the address.
         scene.delete::<IpPoolSpec>("good");
         stays(1, shown);
     });
 }
 
-/// Covers labels of nodes, their host endpoints, and deleted nodes, while another writer constantly writes.
 #[test]
 fn node_controllers_converge_against_a_conflicting_writer() {
     on_each(&[ETCD], |scene| {
@@ -105,7 +103,6 @@ fn node_controllers_converge_against_a_conflicting_writer() {
     });
 }
 
-/// Covers finalizers and conditions of pools and tiers.
 #[test]
 fn pool_and_tier_controllers_converge_against_a_conflicting_writer() {
     on_each(&[V3], |scene| {
@@ -116,7 +113,6 @@ fn pool_and_tier_controllers_converge_against_a_conflicting_writer() {
         let begin = Instant::now();
         for round in (0..).take_while(|_| begin.elapsed() < Duration::from_secs(2)) {
             for (plural, name) in [("ippools", "pool"), ("tiers", "tier")] {
-                // In every round but the first, the other writer removes the finalizers.
                 let finalizers = if round == 0 { json!({}) } else { json!({"finalizers": null}) };
                 let mut patch = json!({"metadata": finalizers});
                 patch["metadata"]["labels"] = json!({"round": round.to_string()});
@@ -132,7 +128,6 @@ fn pool_and_tier_controllers_converge_against_a_conflicting_writer() {
         };
         becomes((1, true), || kept("ippools", "pool"));
         becomes((1, true), || kept("tiers", "tier"));
-        // The objects are deleted while no controller runs.
         drop(running);
         scene.delete::<IpPoolSpec>("pool");
         scene.delete::<TierSpec>("tier");

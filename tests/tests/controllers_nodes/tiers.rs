@@ -16,8 +16,7 @@ impl Scene {
         self.admin.create(&format!("{GROUP}/{collection}"), &policy).unwrap().success().unwrap();
     }
 
-    /// Returns the message of the tier's first condition, and true if our finalizer is its only one; `None` if the tier
-    /// is missing.
+    /// Returns the message of the tier's first condition, and true if our finalizer is its only one.
     fn tier(&self, name: &str) -> Option<(String, bool)> {
         let tier = self.get::<TierSpec>(name)?.value;
         let status: Value = tier.status.unwrap_or_default();
@@ -52,7 +51,6 @@ fn deleted_tier_stays_until_its_policies_are_removed() {
         remove("globalnetworkpolicies/used.a");
         remove("namespaces/default/networkpolicies/used.c");
         becomes(message("1 GlobalNetworkPolicy"), || scene.tier("used"));
-        // A policy that moves to another tier no longer counts for the old tier.
         let moved = json!({"spec": {"tier": "default"}});
         scene.admin.patch(&format!("{GROUP}/globalnetworkpolicies/used.b"), &moved).unwrap().success().unwrap();
         becomes(None, || scene.tier("used"));

@@ -18,7 +18,6 @@ const LOOK: Duration = Duration::from_millis(250);
 /// A permission that is requested only once, since no further work depends on it.
 const ASKED_ONCE: &str = "create events";
 
-/// An account with an incomplete role.
 pub(crate) struct Grudging<'a> {
     api: &'a ApiServer,
     audit: Audit,
@@ -47,13 +46,12 @@ impl<'a> Grudging<'a> {
         }
     }
 
-    /// Returns the permissions that are still withheld.
     pub(crate) fn withheld(&self) -> Role {
         self.withheld.borrow().clone()
     }
 
-    /// Grants the permissions that were denied more than once, and [`ASKED_ONCE`] after one denial. Does nothing if the
-    /// last check was less than [`LOOK`] ago.
+    /// Grants the permissions that were denied more than once, and [`ASKED_ONCE`] after one denial, at most once per
+    /// [`LOOK`].
     pub(crate) fn grant_what_is_missed(&self) {
         if self.looked.get().elapsed() < LOOK || self.withheld.borrow().0.is_empty() {
             return;

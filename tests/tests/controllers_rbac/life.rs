@@ -5,7 +5,6 @@ use integration_tests::namespaces::Host;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
-/// A cluster and its events.
 pub(crate) struct Life<'a> {
     pub(crate) host: &'a Host,
     pub(crate) world: World<'a>,
@@ -14,7 +13,7 @@ pub(crate) struct Life<'a> {
 }
 
 impl Life<'_> {
-    /// Runs the program from its first start on an empty datastore until all work is done. Returns the log.
+    /// Runs the program on an empty datastore until all work is done. Returns the log.
     pub(crate) fn live(&self, setup: Setup) -> String {
         self.beginning();
         let mut controllers = setup.start(self.host, "controllers").unwrap();
@@ -53,7 +52,6 @@ impl Life<'_> {
         }
     }
 
-    /// Covers a tier and a pool that are deleted.
     fn life_of_finalizers(&self, controllers: &Controllers) {
         let world = &self.world;
         for (plural, name) in [("tiers", "going"), ("ippools", "going")] {
@@ -65,8 +63,7 @@ impl Life<'_> {
         }
     }
 
-    /// Returns true if the block of `n2`, which has no Kubernetes Node, is deleted, and only the Service's handle is
-    /// left.
+    /// Returns true if the block of `n2` is deleted and only the Service's handle is left.
     fn is_collected(&self) -> bool {
         let (handles, blocks) = self.world.handles_and_blocks();
         handles.len() == 1 && !blocks.iter().any(|block| block.starts_with("10-65-2-0"))
@@ -78,7 +75,7 @@ impl Life<'_> {
             "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web", "namespace": NAMESPACE },
             "spec": { "type": "LoadBalancer", "ports": [{ "port": 80 }], "selector": { "app": "web" } },
         }));
-        world.apply(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1" } }));
+        world.api.admin().node("n1").unwrap();
         world.pool("pool4", "10.65.0.0/16", "Workload");
         // The controller reads namespaces only if a pool selects them.
         let spec = json!({ "cidr": "10.80.0.0/16", "blockSize": 26, "nodeSelector": "all()", "allowedUses": ["LoadBalancer"],
@@ -90,7 +87,7 @@ impl Life<'_> {
         }
     }
 
-    /// Creates addresses of missing pods: one on an existing node, one on a node without a Kubernetes Node.
+    /// Creates addresses of missing pods, on an existing node and on a missing one.
     fn leave_addresses_behind(&self) {
         for (node, block) in [("n1", "10.65.1.0"), ("n2", "10.65.2.0")] {
             if self.world.group.is_none() {

@@ -9,10 +9,11 @@ mod optional;
 mod users;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use integration_tests::controllers::World;
 use integration_tests::kubernetes::{ApiServer, Permission, Role, ServiceAccount, with_kubernetes};
+use integration_tests::manifests::deploy;
 use libcalico::kubernetes::ApiGroup;
 
 use grudging::Grudging;
@@ -21,8 +22,7 @@ use life::Life;
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "calico-kube-controllers";
 
-/// Permissions that a run without KubeVirt and without policies of an older Calico does not use: resources, and single
-/// verbs that are needed only after a conflicting write or for a handle with addresses in several blocks.
+/// Permissions that a run need not use, for example because the cluster has no KubeVirt.
 const OCCASIONAL: [&str; 11] = [
     "get hostendpoints",
     "update ipamhandles",
@@ -37,17 +37,15 @@ const OCCASIONAL: [&str; 11] = [
     "ippools/status",
 ];
 
-/// Rights that stand for the role of an optional controller. Without them the controller is not started, so it misses
-/// no other right.
+/// Rights without which an optional controller is not started.
 const OF_OPTIONAL_CONTROLLERS: [&str; 3] =
     ["update services/status", "create hostendpoints", "delete globalnetworkpolicies"];
 
 fn manifest(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rbac").join(name)
+    deploy("rbac").join(name)
 }
 
-/// Creates the account as an operator does. Then moves the rights of all its roles into one role, from which a test
-/// withholds some.
+/// Creates the account with the rights of all its roles in one role.
 fn account(api: &ApiServer, manifests: &[PathBuf], role: &Role) -> ServiceAccount {
     let account = api.account_of(NAMESPACE, NAME, manifests).unwrap();
     api.cluster_role(NAME, &role.rules()).unwrap();
@@ -56,10 +54,7 @@ fn account(api: &ApiServer, manifests: &[PathBuf], role: &Role) -> ServiceAccoun
         let binding = format!("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{NAME}-{optional}");
         assert!(matches!(api.admin().delete(&binding).unwrap().code, 200 | 404), "{optional}");
     }
-    for permission in &role.0 {
-        let seen = || api.allows(&account.user, permission.access());
-        integration_tests::controllers::await_that(integration_tests::controllers::PATIENCE, seen).unwrap();
-    }
+    api.await_granted(&account, role).unwrap();
     account
 }
 
@@ -110,9 +105,7 @@ fn is_occasional(Permission { resource, verb, .. }: &Permission) -> bool {
     OCCASIONAL.contains(&resource.as_str()) || OCCASIONAL.contains(&format!("{verb} {resource}").as_str())
 }
 
-/// Returns the permissions to withhold in each of the following runs: `get`, separately so that a list cannot replace
-/// it; lists and watches; creations; updates and deletions. The rules of the two groups are equal except for the
-/// resources that only `projectcalico.org` has, which one run covers.
+/// Returns the permissions to withhold in each run. `get` is withheld separately, so that a list cannot replace it.
 fn withheld_together(group: Option<ApiGroup>, used: &Role) -> Vec<Role> {
     let that = |is_it: &dyn Fn(&Permission) -> bool| Role(used.0.iter().filter(|one| is_it(one)).cloned().collect());
     let is_optional =
@@ -142,7 +135,6 @@ fn controllers_need_and_use_every_permission_with_etcd() {
     every_permission_is_used_and_needed(None);
 }
 
-/// The role allows neither Leases nor Events, as upstream's role.
 #[test]
 fn replica_without_lease_and_event_permissions_runs_and_warns_once() {
     with_kubernetes(|host, servers| {
@@ -155,7 +147,7 @@ fn replica_without_lease_and_event_permissions_runs_and_warns_once() {
         api.bind(&account, NAME).unwrap();
         let setup = world.setup().env("KUBECONFIG", account.kubeconfig.display().to_string());
         let log = Life { host, world, meanwhile: &|| () }.live(setup);
-        // At most one such line for each restart of the controllers, which restart when the settings change.
+        // At most one such line for each restart of the controllers.
         let lives = log.matches("] kube-controllers/run::lifecycle").count();
         let told = log.matches("does not allow creating Events").count();
         assert!(told > 0 && told <= lives, "{log}");

@@ -1,5 +1,4 @@
-//! An enabled controller whose role is missing: the log names the role once, the other controllers run, and the
-//! controller starts when the role is bound.
+//! An enabled controller whose role is missing starts when the role is bound.
 
 use std::fs;
 
@@ -10,8 +9,7 @@ use serde_json::json;
 
 use super::{NAME, NAMESPACE};
 
-/// Waits until `is_so` returns true. The time limit is longer than the pause after which the program asks for its
-/// rights again.
+/// Waits until `is_so` returns true, for longer than the pause after which the program asks for its rights again.
 #[track_caller]
 fn until(controllers: &Controllers, what: &str, is_so: impl Fn() -> bool) {
     let seen = await_that(PATIENCE * 3, || Ok(is_so()));
@@ -42,7 +40,6 @@ fn controller_without_its_role_is_named_once_and_starts_when_the_role_is_bound()
         until(&controllers, "there is a configuration", || !configuration().is_null());
         assert_eq!(named("host-endpoints"), 0, "the controller is off");
 
-        // The controller of host endpoints is enabled at run time.
         world.configure(&json!({ "leakGracePeriod": "1s", "hostEndpoint": { "autoCreate": "Enabled" } }));
         until(&controllers, "the role of the host endpoints is missing", || named("host-endpoints") == 1);
         world.address_left_behind("n1", "10.65.1.0");

@@ -40,14 +40,13 @@ fn namespace_users_access_calico_resources_according_to_their_role() {
                 assert!(!may(&api, user, verb, resource, "others"), "{user} {verb} {resource} of others");
             }
         }
-        // A binding in a namespace grants no right to cluster-scoped resources, and none of these roles may write them.
+        // A binding in a namespace grants no right to cluster-scoped resources.
         for user in ["view", "edit", "admin"] {
             for resource in ["ippools", "ipamblocks", "hostendpoints", "globalnetworkpolicies", "tiers"] {
                 assert!(!may(&api, user, "update", resource, "mine"), "{user} {resource}");
             }
         }
 
-        // The same with real requests.
         let policy = json!({
             "apiVersion": "projectcalico.org/v3", "kind": "NetworkPolicy",
             "metadata": { "name": "mine", "namespace": "mine" }, "spec": { "selector": "all()" },
@@ -67,8 +66,7 @@ fn namespace_users_access_calico_resources_according_to_their_role() {
     });
 }
 
-/// Aggregates roles, in place of the controller that does this in a cluster: the rules of an aggregated role are those
-/// of all roles that its selectors match.
+/// Aggregates roles, in place of a cluster's controller.
 fn aggregate(api: &ApiServer) {
     let roles = api.admin().get(ROLES).unwrap().success().unwrap()["items"].as_array().unwrap().clone();
     // Some source roles are themselves aggregated: view into edit, edit into admin.
@@ -93,7 +91,6 @@ fn aggregate(api: &ApiServer) {
     }
 }
 
-/// Binds a role in one namespace to the user of the same name.
 fn bind(api: &ApiServer, role: &str) {
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",

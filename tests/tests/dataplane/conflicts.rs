@@ -50,14 +50,14 @@ fn setup_with_a_foreign_pod_interface_fails_without_changes() {
     });
 }
 
-/// Interfaces in different network namespaces may have the same index. Only the namespace identifies an interface.
+/// Interfaces in different network namespaces may have the same index.
 #[test]
 fn equal_interface_indexes_in_two_namespaces_are_not_the_same_pair() {
     isolated(|host| {
         set_up(host, "old", &plan("cali1", &["10.65.0.2"])).unwrap();
         host.add_pod("pod1").unwrap();
         let stale = only("link show dev cali1")["ifindex"].clone();
-        // The peer of eth0, in a third network namespace, has the index of cali1.
+        // The peer of eth0 has the index of cali1.
         host.add_pod("third").unwrap();
         ip(&format!("-n third link add other index {stale} type veth peer name eth0 netns pod1")).unwrap();
         let outcome = set_up(host, "pod1", &plan("cali1", &["10.65.0.3"]));
@@ -164,7 +164,7 @@ fn host_route_of_a_live_interface_is_a_conflict_naming_the_interface() {
     }
 }
 
-/// The block of the address has a blackhole route, as BIRD creates it. A lookup in the kernel would find that route.
+/// A lookup in the kernel would find the block's blackhole route, which BIRD creates.
 #[test]
 fn idle_host_route_with_a_different_metric_is_replaced() {
     isolated(|host| {
@@ -189,8 +189,7 @@ fn blackhole_route_is_a_conflict_naming_the_type() {
     });
 }
 
-/// After a restore of the datastore, IPAM may assign the address of a tunnel; keepalived may add any address to the
-/// host.
+/// After a restore of the datastore, IPAM may assign an address of the host.
 #[test]
 fn address_of_the_host_is_a_conflict() {
     for (family, address, length) in [("-4", "10.65.0.2", 32), ("-6", "fd00:65::2", 128)] {

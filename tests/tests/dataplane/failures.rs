@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use super::{link_names, plan, set_up};
 
-/// Asserts that ADD fails with a message that contains `step`, and adds neither an interface nor a route.
 fn fails_cleanly(host: &Host, plan: &EndpointPlan, step: &str) {
     let routes = || [without_flags("-4 route show"), without_flags("-6 route show")];
     let (links_before, routes_before) = (link_names(), routes());
@@ -19,8 +18,7 @@ fn fails_cleanly(host: &Host, plan: &EndpointPlan, step: &str) {
     assert_eq!(host.in_pod("pod1", || Ok(link_names())).unwrap(), ["lo"], "{step}");
 }
 
-/// Returns the routes as iproute2 lists them, without flags: the kernel clears `linkdown` some time after the carrier
-/// returned.
+/// Returns the routes without flags: the kernel clears `linkdown` some time after the carrier returned.
 fn without_flags(args: &str) -> Value {
     let mut routes = ip_json(args).unwrap();
     for route in routes.as_array_mut().into_iter().flatten() {
@@ -29,7 +27,6 @@ fn without_flags(args: &str) -> Value {
     routes
 }
 
-/// Makes /proc/sys read-only on this private host.
 fn make_sysctls_read_only() {
     let nothing = None::<&str>;
     mount(Some("/proc/sys"), "/proc/sys", nothing, MsFlags::MS_BIND, nothing).unwrap();
@@ -55,8 +52,7 @@ fn setup_with_read_only_host_sysctls_fails_and_removes_everything() {
     });
 }
 
-/// ADD does not write a setting that already has its value. Of the required settings, only the pod's `ip_forward` is
-/// wrong here.
+/// ADD does not write a setting that already has its value: only the pod's `ip_forward` is wrong here.
 #[test]
 fn setup_with_read_only_pod_sysctls_fails_and_removes_everything() {
     isolated(|host| {

@@ -1,5 +1,4 @@
-//! The kernel state of the recordings, reproduced by the dataplane alone. Names and addresses come from the recorded
-//! results.
+//! The kernel state of the recordings, reproduced by the dataplane alone.
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +11,7 @@ use integration_tests::namespaces::{Host, NETNS_DIR, isolated};
 
 use super::{plan, set_up};
 
-/// Returns the plan of a recorded ADD, or `None` if the step is not a successful ADD of `calico` whose result lists
-/// interfaces and addresses.
+/// Returns the plan of a recorded ADD, or `None` if the step is not a successful ADD of `calico` with addresses.
 fn recorded_plan(step: &Step) -> Option<EndpointPlan> {
     let interfaces = step.stdout["interfaces"].as_array()?;
     let addresses = step.stdout["ips"].as_array()?.iter().map(|ip| ip["address"].as_str());
@@ -55,7 +53,6 @@ fn carry_out(host: &Host, step: &Step) {
     }
 }
 
-/// Replays the steps of a recording and compares the kernel state after each.
 fn replay(name: &str) {
     isolated(|host| {
         let recording = recording::read("etcd", name).unwrap();

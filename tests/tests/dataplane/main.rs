@@ -1,5 +1,4 @@
-//! The dataplane alone on a real kernel: the state that it creates, leaves and finds, checked with iproute2, an
-//! independent implementation.
+//! The dataplane alone on a real kernel, checked with iproute2, an independent implementation.
 
 mod conflicts;
 mod failures;
@@ -18,7 +17,7 @@ use integration_tests::namespaces::{Host, NETNS_DIR};
 use libcalico::names::InterfaceAlias;
 use serde_json::Value;
 
-/// Returns the plan of an ordinary endpoint: veth, default MTU, default routes.
+/// Returns the plan of an ordinary endpoint.
 fn plan(host_ifname: &str, addresses: &[&str]) -> EndpointPlan {
     EndpointPlan {
         host_ifname: host_ifname.into(),
@@ -45,12 +44,11 @@ fn open(host: &Host, pod: &str) -> NetnsFd {
     NetnsFd::open(&Path::new(NETNS_DIR).join(pod)).unwrap()
 }
 
-/// Sets up an endpoint.
 fn set_up(host: &Host, pod: &str, plan: &EndpointPlan) -> Result<InterfacePair, DataplaneError> {
     cni_plugin::dataplane::setup(plan, &open(host, pod))
 }
 
-/// Returns the names of the interfaces in the calling thread's network namespace, in the kernel's order.
+/// Returns the names of the interfaces in the thread's network namespace.
 fn link_names() -> Vec<String> {
     let links = ip_json("link show").unwrap();
     links.as_array().unwrap().iter().map(|link| link["ifname"].as_str().unwrap().to_owned()).collect()

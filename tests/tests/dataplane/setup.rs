@@ -134,8 +134,7 @@ fn setup_without_link_local_addresses_fails_and_names_the_sysctl() {
     });
 }
 
-/// Covers kernels with and without netkit. The test reads the kernel's symbols to distinguish them, independently of
-/// the code under test, because Debian 12's `ip` does not support netkit.
+/// The test reads the kernel's symbols to distinguish kernels, because Debian 12's `ip` does not support netkit.
 #[test]
 fn netkit_pair_is_created_if_supported_and_a_veth_pair_otherwise() {
     isolated(|host| {

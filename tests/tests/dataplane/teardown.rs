@@ -175,7 +175,7 @@ fn teardown_removes_an_interface_renamed_in_the_pod_by_its_host_end() {
     });
 }
 
-/// The call must not disconnect other interfaces of the pod, of which it has no information.
+/// The call has no information about other interfaces of the pod.
 #[test]
 fn teardown_keeps_a_host_end_whose_peer_is_another_pod_interface() {
     isolated(|host| {

@@ -6,8 +6,7 @@ use integration_tests::namespaces::{Host, isolated};
 
 use super::{link_names, open, plan, set_up};
 
-/// Sets up a dual-stack endpoint. Returns its plan, with the container interface's MAC address as prevResult records
-/// it.
+/// Sets up a dual-stack endpoint. Returns its plan with the container interface's MAC address.
 fn endpoint(host: &Host) -> EndpointPlan {
     let wanted = EndpointPlan { mtu: 1400, ..plan("cali1", &["10.65.0.2", "fd00:65::2"]) };
     let attached = set_up(host, "pod1", &wanted).unwrap();
@@ -18,7 +17,7 @@ fn differences(host: &Host, plan: &EndpointPlan) -> Vec<Difference> {
     verify(plan, &open(host, "pod1")).unwrap()
 }
 
-/// Sets up an endpoint, breaks it with shell commands and returns the differences that CHECK reports.
+/// Breaks a new endpoint with shell commands. Returns the differences that CHECK reports.
 fn after(commands: &str) -> Vec<String> {
     let mut said = Vec::new();
     isolated(|host| {

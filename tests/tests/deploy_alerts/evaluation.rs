@@ -1,4 +1,4 @@
-//! The evaluation of the alerts by promtool, over two hours with a sample each minute.
+//! The evaluation of the alerts by promtool, with a sample each minute.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,6 @@ use time::OffsetDateTime;
 /// Number of samples after the first one.
 const MINUTES: usize = 120;
 
-/// A series in promtool's notation.
 #[derive(Debug, Clone)]
 pub(crate) struct Series {
     name: String,
@@ -19,21 +18,19 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    /// Returns a series with the same value at all times.
     pub(crate) fn constant(name: &str, value: impl std::fmt::Display) -> Series {
         Series { name: name.to_owned(), values: format!("{value}x{MINUTES}") }
     }
 }
 
-/// Returns the rules in the form of a file of Prometheus.
 pub(crate) fn rules() -> Value {
     let file = deploy("components/prometheus-rule/prometheus-rule.yaml");
     let objects = parse(&fs::read_to_string(file).unwrap()).unwrap();
     objects.into_values().next().unwrap()["spec"].take()
 }
 
-/// Returns the series of a page of metrics that the alerts use, with the labels of the scrape. promtool begins at the
-/// time 0, so a time in a metric is relative to the scrape.
+/// Returns the series of a page of metrics that the alerts use. promtool begins at the time 0, so times are relative to
+/// the scrape.
 pub(crate) fn scraped(page: &str, labels: &str) -> Vec<Series> {
     let (rules, now) = (rules().to_string(), OffsetDateTime::now_utc().unix_timestamp());
     let mut series = Vec::new();
@@ -53,12 +50,10 @@ pub(crate) fn scraped(page: &str, labels: &str) -> Vec<Series> {
     series
 }
 
-/// Returns a series of kube-state-metrics. `values` is in promtool's notation.
 pub(crate) fn kube_state(metric: &str, labels: &str, values: &str) -> Series {
     Series { name: format!("{metric}{{namespace=\"kube-system\",{labels}}}"), values: values.trim().to_owned() }
 }
 
-/// Asserts that exactly these alerts fire at the end.
 #[track_caller]
 pub(crate) fn assert_firing(directory: &Path, series: &[Series], expected: &[&str]) {
     let input: Vec<Value> =

@@ -17,30 +17,23 @@ use integration_tests::node_pod::{NAMESPACE, NodePod, may_make_tokens};
 use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 
-/// The account of the plugins.
 const PLUGINS: &str = "calico-cni-plugin";
 
-/// Labels that the monitors of the Prometheus operator add to the series of an agent and of kube-controllers. The job
-/// of a PodMonitor is its namespace and name.
+/// Labels that the monitors of the Prometheus operator add to the series of an agent and of kube-controllers.
 const OF_AGENT: &str = r#"job="kube-system/calico-cni",namespace="kube-system",pod="calico-cni-x",instance="n1:1""#;
 const OF_CONTROLLERS: &str = r#"job="calico-kube-controllers-metrics",namespace="kube-system",instance="n1:2""#;
 
-/// Metrics of programs in several states.
 struct Pages {
-    /// The agent whose files were installed from its environment.
     agent: String,
-    /// The agent that may not create tokens.
     agent_without_rights: String,
-    /// The agent with another environment than the installation.
+    /// The agent whose environment differs from the installation.
     agent_of_another_installation: String,
     /// The agent beside a configuration of another network that sorts first.
     agent_beside_another_network: String,
-    /// The leader of kube-controllers.
     leader: String,
 }
 
-/// Runs the programs, one after the other, and returns their metrics. An agent has requested a token once it has
-/// checked the files.
+/// Runs the programs, one after the other, and returns their metrics.
 fn run_programs(host: &Host, servers: &Kubernetes) -> Pages {
     let api = &servers.api;
     let mut pod = NodePod::new(host, api, ENDPOINT).unwrap();
@@ -139,7 +132,6 @@ fn each_alert_fires_in_its_state_alone() {
     });
 }
 
-/// Prometheus checks the rules as it does when it loads them.
 #[test]
 fn promtool_accepts_the_rules() {
     let promtool = match promtool() {

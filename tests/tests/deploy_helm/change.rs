@@ -1,12 +1,11 @@
-//! Upgrades of a release: a changed configuration rolls the workloads, and a strategy that cannot work is refused.
+//! Upgrades of a release.
 
 use integration_tests::manifests::{Objects, containers, template};
 use serde_json::json;
 
-use super::options::with;
+use super::options::set;
 use super::{DAEMON_SET, DEPLOYMENT, can_render};
 
-/// Returns the checksum of the configuration in the pods of each workload.
 fn checksums(objects: &Objects) -> [String; 2] {
     [DAEMON_SET, DEPLOYMENT].map(|workload| {
         let annotations = &objects[workload]["spec"]["template"]["metadata"]["annotations"];
@@ -14,7 +13,7 @@ fn checksums(objects: &Objects) -> [String; 2] {
     })
 }
 
-/// Covers every value that the workloads read from a ConfigMap at their start. Other values change the pods themselves.
+/// Covers every value that the workloads read from a ConfigMap.
 #[test]
 fn changed_configuration_changes_the_checksum_of_both_workloads() {
     if !can_render() {
@@ -29,13 +28,13 @@ fn changed_configuration_changes_the_checksum_of_both_workloads() {
         "datastore=etcd",
         "kubernetesServiceEndpoint.host=api.example.com",
     ] {
-        let after = checksums(&with(&[value]).0);
+        let after = checksums(&set(&[value]));
         assert!(before.iter().zip(&after).all(|(before, after)| before != after), "{value}");
     }
     let others =
         ["kubeControllers.replicas=3", "podAnnotations.note=x", "metrics.service=false", "commonLabels.team=net"];
     for value in others {
-        assert_eq!(checksums(&with(&[value]).0), before, "{value}");
+        assert_eq!(checksums(&set(&[value])), before, "{value}");
     }
 }
 
@@ -58,13 +57,12 @@ fn surge_of_the_daemon_set_is_refused() {
     }
 }
 
-/// After a change of the directories, install-cni also mounts those before the change. The agent does not.
 #[test]
 fn former_directories_are_mounted_into_install_cni() {
     if !can_render() {
         return;
     }
-    let (objects, _) = with(&[
+    let objects = set(&[
         "cni.binDir=/var/lib/cni/bin",
         "cni.confDir=/var/run/multus/cni/net.d",
         "cni.formerBinDir=/home/kubernetes/bin",

@@ -21,7 +21,6 @@ const DEPLOYMENT: &str = "Deployment.apps kube-system/calico-kube-controllers";
 const CONFIG: &str = "ConfigMap kube-system/calico-config";
 /// The copy of `calico-config` that the workloads read.
 const COPY: &str = "ConfigMap kube-system/calico-cni-config";
-/// The labels that the chart adds to every object.
 const CHART_LABELS: [&str; 5] = [
     "app.kubernetes.io/name",
     "app.kubernetes.io/instance",
@@ -35,8 +34,7 @@ fn can_render() -> bool {
     helm().and_then(|_| kustomizers()).map_err(|missing| skipped(&missing.to_string())).is_ok()
 }
 
-/// Returns the differences of a rendering in which these keys of the configuration differ: in the ConfigMap, in its
-/// copy, and in the checksums of the pods.
+/// Returns the differences of a rendering in which these keys of the configuration differ.
 fn of_configuration(keys: &[&str]) -> Vec<String> {
     let values = [COPY, CONFIG].into_iter().flat_map(|map| keys.iter().map(move |key| format!("{map}/data/{key}")));
     let checksum = |workload: &str| format!("{workload}/spec/template/metadata/annotations/checksum/configuration");

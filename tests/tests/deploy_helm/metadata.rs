@@ -1,15 +1,15 @@
-//! Labels and annotations of all objects, further objects, the pod of `helm test`, ports, and the chart's README.
+//! Labels and annotations of all objects, further objects, and the pod of `helm test`.
 
 use integration_tests::command::run;
 use integration_tests::manifests::{NAMESPACE, containers, deploy, helm, parse};
 use serde_json::{Value, json};
 
-use super::options::with;
+use super::options::set;
 use super::{CHART_LABELS, DAEMON_SET, DEPLOYMENT, can_render, pods};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Renders the chart with the pod of `helm test`, and returns this pod.
+/// Renders the chart, and returns the pod of `helm test`.
 fn test_pod(values: &str) -> Value {
     let chart = deploy("helm/calico-cni").display().to_string();
     let words = ["template", "calico-cni", &chart, "--namespace", NAMESPACE, "--set", values];
@@ -22,7 +22,7 @@ fn every_object_has_the_labels_and_annotations_of_the_chart() {
     if !can_render() {
         return;
     }
-    let (objects, _) = with(&[
+    let objects = set(&[
         "commonLabels.team=net",
         "commonLabels.k8s-app=mine",
         "commonAnnotations.owner=me",
@@ -74,7 +74,7 @@ fn port_and_grace_period_values_change_the_controllers_and_their_service() {
     if !can_render() {
         return;
     }
-    let (objects, _) = with(&[
+    let objects = set(&[
         "kubeControllers.healthPort=9441",
         "kubeControllers.metricsPort=9095",
         "kubeControllers.leakGracePeriod=30m",
@@ -99,7 +99,7 @@ fn strict_affinity_value_sets_the_variable_and_grants_the_creation() {
     if !can_render() {
         return;
     }
-    let (objects, _) = with(&["ipam.strictAffinity=true"]);
+    let objects = set(&["ipam.strictAffinity=true"]);
     for container in containers(&objects[DAEMON_SET]) {
         let env = container["env"].as_array().unwrap();
         assert!(env.contains(&json!({ "name": "CALICO_IPAM_STRICT_AFFINITY", "value": "true" })), "{env:?}");
@@ -111,7 +111,7 @@ fn strict_affinity_value_sets_the_variable_and_grants_the_creation() {
     }
 }
 
-/// The pod is on the network that the chart installs, whatever network kube-controllers use, and has their access.
+/// The pod is on the network that the chart installs, whatever network kube-controllers use.
 #[test]
 fn test_pod_reads_its_own_address_on_the_pod_network() {
     if !can_render() {

@@ -1,4 +1,4 @@
-//! A release in another namespace than `kube-system`: quotas for priority classes, Pod Security, and OpenShift.
+//! A release in another namespace than `kube-system`.
 
 use std::fs;
 
@@ -19,7 +19,6 @@ fn rendered(values: &[&str]) -> Objects {
     template(&["--namespace", NAMESPACE].into_iter().chain(set).collect::<Vec<_>>()).unwrap()
 }
 
-/// Creates a pod of a workload, as the controller of the workload does.
 fn create_pod(api: &ApiServer, objects: &Objects, workload: &str) -> Answer {
     let template = &objects[workload]["spec"]["template"];
     let pod = json!({
@@ -41,7 +40,7 @@ fn prepare(api: &ApiServer, objects: &Objects, level: &str) {
     }
 }
 
-/// The API server is configured as on GKE: the critical classes need a quota that names them.
+/// As on GKE, the critical classes need a quota that names them.
 #[test]
 fn quota_of_the_chart_admits_critical_pods_outside_of_kube_system() {
     if !can_render() {

@@ -5,10 +5,15 @@ use serde_json::{Value, json};
 
 use super::{CONFIG, DAEMON_SET, DEPLOYMENT, can_render, of_configuration};
 
-/// Renders the chart with some values. Returns the objects, and their differences from the chart without these values.
+/// Renders the chart with `values`.
+pub(super) fn set(values: &[&str]) -> Objects {
+    let options: Vec<&str> = values.iter().flat_map(|value| ["--set", value]).collect();
+    template(&options).unwrap()
+}
+
+/// Renders the chart with `values`. Returns the objects, and their differences from the chart without values.
 pub(super) fn with(values: &[&str]) -> (Objects, Vec<String>) {
-    let set: Vec<&str> = values.iter().flat_map(|value| ["--set", value]).collect();
-    let objects = template(&set).unwrap();
+    let objects = set(values);
     let mut changed = changes(&template(&[]).unwrap(), &objects);
     changed.sort();
     (objects, changed)
@@ -25,7 +30,7 @@ fn image_values_set_registry_tag_and_digest() {
         return;
     }
     let digest = format!("sha256:{}", "ab".repeat(32));
-    let (objects, _) = with(&[
+    let objects = set(&[
         "image.registry=localhost:5000",
         "image.tag=v9",
         "image.pullPolicy=Always",
@@ -42,7 +47,7 @@ fn image_values_set_registry_tag_and_digest() {
         let secrets = &objects[workload]["spec"]["template"]["spec"]["imagePullSecrets"];
         assert_eq!(*secrets, json!([{ "name": "one" }, { "name": "two" }]));
     }
-    let (objects, _) = with(&["image.registry=", "image.cni=mine/cni"]);
+    let objects = set(&["image.registry=", "image.cni=mine/cni"]);
     assert_eq!(containers(&objects[DAEMON_SET])[0]["image"], format!("mine/cni:v{}", env!("CARGO_PKG_VERSION")));
 }
 
@@ -83,7 +88,6 @@ fn agent_values_change_only_the_agent_container() {
     }
 }
 
-/// Probes use the address and port at which the agent listens; the loopback address if it listens on all addresses.
 #[test]
 fn probes_use_the_listen_address_of_the_agent() {
     if !can_render() {
@@ -116,7 +120,7 @@ fn pod_values_apply_to_all_workloads() {
     if !can_render() {
         return;
     }
-    let (objects, _) = with(&[
+    let objects = set(&[
         "nodeSelector.pool=a",
         "podLabels.team=net",
         "podAnnotations.note=x",
@@ -132,7 +136,6 @@ fn pod_values_apply_to_all_workloads() {
         assert_eq!(template["spec"]["nodeSelector"], json!({ "kubernetes.io/os": "linux", "pool": "a" }));
         assert_eq!(template["metadata"]["labels"]["team"], "net");
         assert_eq!(template["metadata"]["annotations"]["note"], "x");
-        // The selectors, which assign pods to workloads, do not change.
         assert_eq!(objects[workload]["spec"]["selector"]["matchLabels"].as_object().unwrap().len(), 1);
     }
     assert_eq!(objects[DAEMON_SET]["spec"]["template"]["spec"]["priorityClassName"], "mine");
@@ -152,13 +155,12 @@ fn pod_values_apply_to_all_workloads() {
     assert_eq!(*endpoint, expected);
 }
 
-/// The directories of other platforms, such as OpenShift, in mounts and in paths of the configuration.
 #[test]
 fn cni_directory_values_change_host_paths_only() {
     if !can_render() {
         return;
     }
-    let (objects, _) = with(&["cni.binDir=/var/lib/cni/bin", "cni.confDir=/var/run/multus/cni/net.d"]);
+    let objects = set(&["cni.binDir=/var/lib/cni/bin", "cni.confDir=/var/run/multus/cni/net.d"]);
     let volumes = &objects[DAEMON_SET]["spec"]["template"]["spec"]["volumes"];
     let path = |name: &str| {
         volumes.as_array().unwrap().iter().find(|volume| volume["name"] == name).unwrap()["hostPath"]["path"].clone()
@@ -171,7 +173,6 @@ fn cni_directory_values_change_host_paths_only() {
         let env = container["env"].as_array().unwrap();
         let net_dir = env.iter().find(|variable| variable["name"] == "CNI_NET_DIR").unwrap();
         assert_eq!(net_dir["value"], "/var/run/multus/cni/net.d");
-        // The mount points in the container do not change.
         assert_eq!(container["volumeMounts"][1]["mountPath"], "/host/etc/cni/net.d");
     }
 }
@@ -181,13 +182,12 @@ fn etcd_without_tls_has_no_certificates() {
     if !can_render() {
         return;
     }
-    let (objects, _) = with(&["datastore=etcd", "etcd.tls=false", "etcd.endpoints=http://10.0.0.1:2379"]);
+    let objects = set(&["datastore=etcd", "etcd.tls=false", "etcd.endpoints=http://10.0.0.1:2379"]);
     let data = &objects[CONFIG]["data"];
     assert_eq!(data["etcd_endpoints"], "http://10.0.0.1:2379");
     assert_eq!([&data["etcd_ca"], &data["etcd_cert"], &data["etcd_key"]], ["", "", ""]);
 }
 
-/// The chart merges patches as kustomize does: lists by name, and null deletes a value.
 #[test]
 fn patches_of_the_chart_are_merged_as_in_kustomize() {
     if !can_render() {
@@ -236,18 +236,18 @@ fn parts_of_the_chart_can_be_disabled() {
     if !can_render() {
         return;
     }
-    let (objects, _) = with(&["crds.install=false"]);
+    let objects = set(&["crds.install=false"]);
     assert!(!objects.keys().any(|name| name.starts_with("CustomResourceDefinition")));
-    let (objects, _) = with(&["crds.keep=false", "rbac.keep=false"]);
+    let objects = set(&["crds.keep=false", "rbac.keep=false"]);
     assert!(objects.values().all(|object| object["metadata"].get("annotations").is_none()));
-    let (objects, _) = with(&["metrics.service=false", "kubeControllers.podDisruptionBudget=false"]);
+    let objects = set(&["metrics.service=false", "kubeControllers.podDisruptionBudget=false"]);
     assert!(!objects.keys().any(|name| name.starts_with("Service ") || name.starts_with("PodDisruptionBudget")));
-    let (objects, _) = with(&["apiGroup=projectcalico.org/v3", "rbac.userRoles=false"]);
+    let objects = set(&["apiGroup=projectcalico.org/v3", "rbac.userRoles=false"]);
     assert!(!objects.keys().any(|name| name.ends_with(" calico-edit")));
-    let (objects, _) = with(&["kubeControllers.enabled=false"]);
+    let objects = set(&["kubeControllers.enabled=false"]);
     let left: Vec<&String> = objects.keys().filter(|name| name.contains("kube-controllers")).collect();
     assert_eq!(left, Vec::<&String>::new());
-    let (objects, _) = with(&["metrics.dashboard=true"]);
+    let objects = set(&["metrics.dashboard=true"]);
     let dashboard =
         &objects["ConfigMap kube-system/calico-kube-controllers-dashboard"]["data"]["kube-controllers.json"];
     let dashboard: Value = serde_json::from_str(dashboard.as_str().unwrap()).unwrap();

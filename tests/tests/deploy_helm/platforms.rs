@@ -5,7 +5,7 @@ use std::fs;
 use integration_tests::manifests::{compose, containers, deploy, platforms, template};
 use serde_json::{Value, json};
 
-use super::options::with;
+use super::options::set;
 use super::same::assert_equal;
 use super::{DAEMON_SET, DEPLOYMENT, can_render};
 
@@ -41,7 +41,7 @@ fn directory_values_take_precedence_over_the_platform() {
     if !can_render() {
         return;
     }
-    let (objects, _) = with(&["platform=microk8s", "cni.confDir=/etc/cni/net.d", "cni.privileged=true"]);
+    let objects = set(&["platform=microk8s", "cni.confDir=/etc/cni/net.d", "cni.privileged=true"]);
     let pod = &objects[DAEMON_SET]["spec"]["template"]["spec"];
     let paths: Vec<&Value> =
         pod["volumes"].as_array().unwrap().iter().map(|volume| &volume["hostPath"]["path"]).collect();
@@ -54,8 +54,7 @@ fn directory_values_take_precedence_over_the_platform() {
     }
 }
 
-/// On a node, an address such as localhost may lead to a proxy for the API servers. In a pod's own network it leads to
-/// the pod itself.
+/// In a pod's own network, an address such as localhost leads to the pod itself.
 #[test]
 fn node_local_api_server_requires_controllers_on_the_hosts_network() {
     if !can_render() {
@@ -65,7 +64,7 @@ fn node_local_api_server_requires_controllers_on_the_hosts_network() {
         let endpoint = format!("kubernetesServiceEndpoint.host={host}");
         let error = template(&["--set", &endpoint]).unwrap_err().to_string();
         assert!(error.contains("set kubeControllers.hostNetwork=true"), "{error}");
-        let (objects, _) = with(&[&endpoint, "kubeControllers.hostNetwork=true"]);
+        let objects = set(&[&endpoint, "kubeControllers.hostNetwork=true"]);
         let pod = &objects[DEPLOYMENT]["spec"]["template"]["spec"];
         assert_eq!((&pod["hostNetwork"], &pod["dnsPolicy"]), (&json!(true), &json!("Default")));
         template(&["--set", &endpoint, "--set", "datastore=etcd"]).unwrap();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{CONFIG, DAEMON_SET, DEPLOYMENT, can_render, of_configuration};
 
-/// Renders the chart with these values. Returns the objects, and their differences from the chart without these values.
+/// Renders the chart with `values`. Returns the objects, and their differences from the chart without values.
 pub(super) fn with(values: &Value) -> (Objects, Vec<String>) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("values.yaml");
@@ -150,8 +150,7 @@ fn monitors_have_the_configured_labels_and_interval() {
     }
 }
 
-/// The PodMonitor uses the port at which the agents listen. A PodMonitor with agents that listen on the loopback
-/// address is rejected, because only the node itself can reach them.
+/// Only the node itself can reach an agent that listens on the loopback address.
 #[test]
 fn pod_monitor_uses_the_agents_port_and_refuses_loopback() {
     if !can_render() {

@@ -4,7 +4,7 @@ use integration_tests::command::run;
 use integration_tests::manifests::{NAMESPACE, containers, deploy, helm, template};
 use serde_json::json;
 
-use super::options::{network, with};
+use super::options::{network, set, with};
 use super::{DAEMON_SET, can_render, of_configuration};
 
 #[test]
@@ -17,7 +17,7 @@ fn ipam_values_set_families_and_one_pool_of_each() {
     // Upstream's plugin accepts these as strings only, not as booleans (INST-103).
     let expected = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
     assert_eq!(network(&objects)["plugins"][0]["ipam"], expected);
-    let (objects, _) = with(&[
+    let objects = set(&[
         "ipam.pools[0].cidr=10.0.0.0/16",
         "ipam.pools[0].natOutgoing=false",
         "ipam.pools[0].blockSize=24",
@@ -45,14 +45,13 @@ fn ipam_values_set_families_and_one_pool_of_each() {
     assert!(template(&twice).unwrap_err().to_string().contains("two pools of IPv4"));
 }
 
-/// With etcd, the pools have the same variables as on Kubernetes. The installer creates the pools through the plugins'
-/// access to the datastore, so no Kubernetes role is needed.
+/// The installer creates the pools through the plugins' access to the datastore, so no Kubernetes role is needed.
 #[test]
 fn pool_values_with_etcd_set_the_same_variables() {
     if !can_render() {
         return;
     }
-    let (objects, _) = with(&["datastore=etcd", "ipam.pools[0].cidr=10.0.0.0/16"]);
+    let objects = set(&["datastore=etcd", "ipam.pools[0].cidr=10.0.0.0/16"]);
     for container in containers(&objects[DAEMON_SET]) {
         let env = container["env"].as_array().unwrap();
         assert!(env.contains(&json!({ "name": "CALICO_IPV4POOL_CIDR", "value": "10.0.0.0/16" })), "{env:?}");
@@ -60,8 +59,7 @@ fn pool_values_with_etcd_set_the_same_variables() {
     assert!(!objects.keys().any(|name| name == "ClusterRole.rbac.authorization.k8s.io calico-cni"));
 }
 
-/// Without a pool in the values, the notes explain how to create one. With etcd, the notes name `calico-ipam` instead
-/// of kubectl, which cannot write to etcd.
+/// kubectl cannot write to etcd.
 #[test]
 fn notes_explain_pool_creation_only_without_a_pool() {
     if !can_render() {

@@ -1,4 +1,4 @@
-//! Releases of the chart on a real API server: the upgrade from the last release and the way back, and `helm test`.
+//! Releases of the chart on a real API server: upgrade, rollback and `helm test`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,6 @@ use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::images::in_tree;
 use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
 use integration_tests::manifests::{NAMESPACE, deploy, helm};
-use integration_tests::namespaces::Host;
 use serde_json::{Value, json};
 
 use super::can_render;
@@ -19,15 +18,16 @@ use super::can_render;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Helm as the administrator, with caches of its own.
-struct Helm {
+pub(super) struct Helm {
     own: Vec<String>,
 }
 
 impl Helm {
-    fn new(host: &Host, api: &ApiServer) -> Result<Helm> {
-        let home = host.dir("helm");
+    pub(super) fn new(api: &ApiServer) -> Result<Helm> {
+        let (program, kubeconfig) = (helm()?.display().to_string(), api.admin_kubeconfig());
+        let home = kubeconfig.with_file_name("helm");
         let folder = |name: &str| format!("HELM_{name}_HOME={}", home.join(name).display());
-        let (program, kubeconfig) = (helm()?.display().to_string(), api.admin_kubeconfig().display().to_string());
+        let kubeconfig = kubeconfig.display().to_string();
         let options = [program.as_str(), "--kubeconfig", kubeconfig.as_str(), "--namespace", NAMESPACE];
         let folders = ["CACHE", "CONFIG", "DATA"].map(folder);
         Ok(Helm { own: folders.into_iter().chain(options.map(str::to_owned)).collect() })
@@ -37,17 +37,16 @@ impl Helm {
         self.own.iter().cloned().chain(words.iter().map(|word| (*word).to_owned())).collect()
     }
 
-    fn run(&self, words: &[&str]) -> Result<String> {
+    pub(super) fn run(&self, words: &[&str]) -> Result<String> {
         run("env", &self.command(words))
     }
 }
 
-fn chart() -> String {
+pub(super) fn chart() -> String {
     deploy("helm/calico-cni").display().to_string()
 }
 
-/// Writes the chart of the last release into a folder: that of the newest tag before this commit. Before the first
-/// release, it is the present chart with an older version.
+/// Writes the chart of the newest tag before this commit; without a tag, the present chart with an older version.
 fn last_release(into: &Path) -> Result<PathBuf> {
     let (tree, folder) = (in_tree(""), into.display().to_string());
     let chart = into.join("deploy/helm/calico-cni");
@@ -62,7 +61,6 @@ fn last_release(into: &Path) -> Result<PathBuf> {
     Ok(chart)
 }
 
-/// Returns the UID of each object of a manifest.
 fn uids(api: &ApiServer, manifest: &str) -> Result<BTreeMap<String, String>> {
     let listed: Value = serde_json::from_str(&api.kubectl(&["get", "--filename", manifest, "--output", "json"])?)?;
     let objects = listed["items"].as_array().context("kubectl printed no list")?;
@@ -73,8 +71,7 @@ fn uids(api: &ApiServer, manifest: &str) -> Result<BTreeMap<String, String>> {
     Ok(objects.iter().map(uid).collect())
 }
 
-/// Neither the upgrade nor the way back creates an object anew: definitions, and with them all pools and addresses,
-/// accounts and workloads stay.
+/// Definitions, and with them all pools and addresses, stay.
 #[test]
 fn upgrade_from_the_last_release_and_rollback_keep_every_object() {
     if !can_render() {
@@ -82,7 +79,7 @@ fn upgrade_from_the_last_release_and_rollback_keep_every_object() {
     }
     with_kubernetes(|host, Kubernetes { api, .. }| {
         api.namespace(NAMESPACE).unwrap();
-        let helm = Helm::new(host, &api).unwrap();
+        let helm = Helm::new(&api).unwrap();
         let former = last_release(&host.dir("former")).unwrap().display().to_string();
         helm.run(&["install", "calico-cni", &former]).unwrap();
         let file = host.dir("manifests").join("former.yaml");
@@ -117,9 +114,9 @@ fn helm_test_succeeds_or_fails_with_its_pod() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|host, Kubernetes { api, .. }| {
+    with_kubernetes(|_, Kubernetes { api, .. }| {
         api.namespace(NAMESPACE).unwrap();
-        let helm = Helm::new(host, &api).unwrap();
+        let helm = Helm::new(&api).unwrap();
         helm.run(&["install", "calico-cni", &chart()]).unwrap();
         let pod = format!("/api/v1/namespaces/{NAMESPACE}/pods/calico-cni-test");
         let mut former = Value::Null;

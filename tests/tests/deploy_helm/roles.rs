@@ -1,10 +1,10 @@
-//! The roles of optional controllers: each has a value, and the defaults agree with those of the configuration object.
+//! The roles of optional controllers.
 
-use integration_tests::manifests::template;
 use kube_controllers::settings::{ControllerName, Environment, Mode, default_configuration, merge};
 use libcalico::kubernetes::ApiGroup;
 
 use super::can_render;
+use super::options::set;
 
 const ROLES: [(&str, &str); 3] = [
     ("load-balancer", "rbac.loadBalancer"),
@@ -12,11 +12,9 @@ const ROLES: [(&str, &str); 3] = [
     ("host-endpoints", "rbac.hostEndpoints"),
 ];
 
-/// Returns a value for each of [`ROLES`]: true if the chart renders the role and its binding, and false if it renders
-/// neither.
+/// Returns true for each of [`ROLES`] that the chart renders with its binding.
 fn granted(values: &[&str]) -> [bool; 3] {
-    let set: Vec<&str> = values.iter().flat_map(|value| ["--set", value]).collect();
-    let objects = template(&set).unwrap();
+    let objects = set(values);
     ROLES.map(|(role, _)| {
         let [role, binding] = ["ClusterRole", "ClusterRoleBinding"].map(|kind| {
             objects.contains_key(&format!("{kind}.rbac.authorization.k8s.io calico-kube-controllers-{role}"))

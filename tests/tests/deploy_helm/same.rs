@@ -6,9 +6,7 @@ use serde_json::{Value, json};
 
 use super::{CHART_LABELS, DAEMON_SET, DEPLOYMENT, can_render};
 
-/// Removes the additions of the chart: the labels of every object, the annotations of objects that helm keeps when the
-/// release is deleted, and the checksum of the configuration in the pods' annotations. Kustomize has a hash in the
-/// configuration's name instead.
+/// Removes the additions of the chart. Kustomize has a hash in the configuration's name instead of a checksum.
 fn without_additions(mut objects: Objects) -> Objects {
     for (name, object) in &mut objects {
         let metadata = object["metadata"].as_object_mut().unwrap();
@@ -31,8 +29,7 @@ fn without_additions(mut objects: Objects) -> Objects {
     objects
 }
 
-/// Returns true if helm keeps an object: a definition, and with it all addresses, or an account or role without which
-/// running pods could not release their addresses.
+/// Returns true if helm keeps an object: a definition, or an account or role that the DELs of running pods need.
 pub(super) fn is_kept(name: &str) -> bool {
     let account = name.rsplit([' ', '/']).next();
     let is_of_nodes = matches!(account, Some("calico-cni" | "calico-cni-plugin" | "calico-cni-plugin-bound"));
@@ -91,8 +88,7 @@ fn chart_values_reproduce_each_kustomize_component() {
     }
     let all = compose(directory.path(), &[overlay], &options.map(|(component, _)| component)).unwrap();
     assert_equal(&all, &["--set", &options.map(|(_, value)| value).join(",")]);
-    // This component is compared alone: with kube-controllers on the host's network, the chart chooses other
-    // constraints.
+    // With kube-controllers on the host's network, the chart chooses other constraints.
     let constraints = compose(directory.path(), &[overlay], &["components/openshift-scc"]).unwrap();
     assert_equal(&constraints, &["--set", "namespace.openshift=true"]);
     for (component, value) in [1, 2, 4, 5, 6, 9, 12].map(|number| options[number]) {
@@ -101,7 +97,6 @@ fn chart_values_reproduce_each_kustomize_component() {
     }
 }
 
-/// The release's namespace replaces the default one in every `namespace` field.
 #[test]
 fn namespace_of_the_release_replaces_kube_system_everywhere() {
     if !can_render() {
@@ -118,7 +113,6 @@ fn namespace_of_the_release_replaces_kube_system_everywhere() {
     assert!(places(&usual, "kube-system") > 10);
 }
 
-/// Helm's own checks of the chart report nothing.
 #[test]
 fn helm_lint_reports_no_problem() {
     if !can_render() {

@@ -3,7 +3,7 @@
 use std::fs;
 
 use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
-use integration_tests::manifests::{deploy, template};
+use integration_tests::manifests::{deploy, template, write_list};
 use serde_json::Value;
 
 use super::can_render;
@@ -53,7 +53,6 @@ fn invalid_values_are_refused_by_the_schema() {
     }
 }
 
-/// Each value in values.yaml has an entry in the schema, and each entry of the schema has a value.
 #[test]
 fn values_and_schema_have_the_same_keys() {
     let values: Value =
@@ -80,7 +79,6 @@ fn compare(values: &Value, schema: &Value, path: &str) {
     assert_eq!(schema["additionalProperties"], false, "{path}");
 }
 
-/// The server accepts the rendering of a chart with many values.
 #[test]
 fn server_dry_run_accepts_a_chart_with_many_values() {
     if !can_render() {
@@ -97,11 +95,8 @@ fn server_dry_run_accepts_a_chart_with_many_values() {
             "apiGroup=projectcalico.org/v3,crds.keep=false,commonLabels.team=net,commonAnnotations.owner=me,\
              ipam.strictAffinity=true,kubeControllers.metricsPort=9095,serviceAccountAnnotations.calico-cni.a=b",
         ] {
-            let objects: Vec<Value> = template(&["--set", values]).unwrap().into_values().collect();
-            let file = host.dir("chart").join("list.json");
-            fs::write(&file, serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": objects }).to_string())
-                .unwrap();
-            let file = file.display().to_string();
+            let objects = template(&["--set", values]).unwrap();
+            let file = write_list(&host.dir("chart"), objects.values()).unwrap();
             let said =
                 api.kubectl(&["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", &file]).unwrap();
             assert_eq!(said.lines().count(), objects.len(), "{said}");

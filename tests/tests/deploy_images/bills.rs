@@ -22,7 +22,6 @@ fn read_bill(file: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
 }
 
-/// Each bill of materials lists the components of the image with their licenses. A copy is beside the layout.
 #[test]
 fn bills_of_materials_list_the_components_with_licenses() {
     let Some(directory) = images() else { return };
@@ -62,7 +61,7 @@ fn bills_of_materials_list_the_components_with_licenses() {
             components.iter().filter(|component| !is_hashed(component)).map(|one| one["name"].as_str().unwrap());
         let unhashed: Vec<&str> = unhashed.filter(|name| !PROGRAM_CRATES.contains(name) && *name != "stdlib").collect();
         assert_eq!(unhashed, [""; 0], "{name}: only our crates, and Go's own library, have no package with a hash");
-        // Dependencies of tests, builds and the compiler are not part of the bill, nor is any path of this machine.
+        // Dependencies of tests and builds are not part of the bill.
         for not_in_it in ["/proptest@", "/prost-build@", "/syn@"] {
             assert!(!urls.iter().any(|url| url.contains(not_in_it)), "{name}: {not_in_it}");
         }
@@ -70,7 +69,6 @@ fn bills_of_materials_list_the_components_with_licenses() {
     }
 }
 
-/// A program's bill has the hash of the program itself.
 #[test]
 fn bill_of_a_program_has_the_hash_of_its_file() {
     let Some(directory) = images() else { return };
@@ -83,7 +81,7 @@ fn bill_of_a_program_has_the_hash_of_its_file() {
     }
 }
 
-/// The image tool gets a graph for each architecture, one of which has a crate more.
+/// The graph of one architecture has a crate more.
 #[test]
 fn bill_of_an_architecture_has_the_crates_of_its_own_graph() {
     if !can_be_made().unwrap() {
@@ -137,7 +135,6 @@ fn bill_of_an_architecture_has_the_crates_of_its_own_graph() {
         let both = &read_bill(&out.join(format!("{image}-arm64.cdx.json")))["components"][0];
         assert_eq!((&both["name"], &both["hashes"][0]["content"]), (&json!("both"), &json!("ab".repeat(32))));
     }
-    // The digests of both images, and of both architectures of each.
     let digests = fs::read_to_string(out.join("digests.txt")).unwrap();
     let names: Vec<&str> = digests.lines().map(|line| line.split_once(' ').unwrap().1).collect();
     let name = |image: &str, arch: &str| format!("registry.example.com/calico/{image}:v1{arch}");

@@ -1,4 +1,4 @@
-//! The content of each image: the programs, under all names that manifests use, and no shell.
+//! The content of each image.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,7 +20,6 @@ pub(super) fn unpacked(image: &Image, into: &Path) {
     }
 }
 
-/// Lists every file below a folder, without folders.
 fn files(folder: &Path) -> BTreeSet<String> {
     let found = run("find", &[folder.display().to_string().as_str(), "-type", "f", "-printf", "%P\n"]).unwrap();
     found.lines().map(str::to_owned).collect()
@@ -68,7 +67,7 @@ fn images_contain_the_programs_under_all_names_and_no_shell() {
     assert_eq!((status.uid(), status.gid()), (999, 999));
 }
 
-/// Programs of the cni image run on hosts of any distribution, and those of both images without a C library.
+/// Programs of the cni image run on hosts of any distribution.
 #[test]
 fn every_program_of_the_images_is_static() {
     let Some(directory) = images() else { return };

@@ -1,4 +1,4 @@
-//! The form of an image layout: every blob exists with the digest and size in its descriptor, and no other files exist.
+//! The form of an image layout.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,13 +11,9 @@ use serde_json::{Value, json};
 
 use super::{arch, images, images_of};
 
-/// An image of a layout.
 pub(super) struct Image {
-    /// The folder of the layout.
     pub(super) folder: PathBuf,
-    /// The manifest of the image.
     pub(super) manifest: Value,
-    /// The configuration of the image.
     pub(super) config: Value,
 }
 
@@ -33,7 +29,6 @@ impl Image {
         Image { folder: folder.to_owned(), manifest, config }
     }
 
-    /// Returns the files of the layers, in the order in which they are applied.
     pub(super) fn layers(&self) -> Vec<PathBuf> {
         self.manifest["layers"].as_array().unwrap().iter().map(|layer| blob(&self.folder, layer)).collect()
     }
@@ -50,18 +45,16 @@ fn index(folder: &Path) -> Value {
     document(folder, &manifests[0])
 }
 
-/// Returns the path of a blob.
 fn blob(folder: &Path, descriptor: &Value) -> PathBuf {
     let digest = descriptor["digest"].as_str().unwrap();
     folder.join("blobs").join(digest.replace(':', "/"))
 }
 
-/// Reads a blob that is JSON.
 fn document(folder: &Path, descriptor: &Value) -> Value {
     serde_json::from_str(&fs::read_to_string(blob(folder, descriptor)).unwrap()).unwrap()
 }
 
-/// Returns the SHA-256 digest of a file, or of the content of a gzip file.
+/// Returns the SHA-256 digest of a file; if `unpacked`, of the content of a gzip file.
 fn digest(file: &Path, unpacked: bool) -> String {
     let read = if unpacked { "gzip -dc" } else { "cat" };
     let line = format!("{read} '{}' | sha256sum", file.display());
@@ -103,7 +96,6 @@ fn every_blob_has_the_digest_and_size_of_its_descriptor() {
     }
 }
 
-/// Two builds produce the same layouts, byte for byte.
 #[test]
 fn two_builds_of_the_images_are_identical() {
     let (Some(first), Some(second)) = (images(), images()) else { return };
@@ -111,7 +103,6 @@ fn two_builds_of_the_images_are_identical() {
     run("diff", &["--recursive", &paths[0], &paths[1]]).unwrap();
 }
 
-/// Checks command, user and labels of each image.
 #[test]
 fn image_configurations_have_command_user_and_labels() {
     let Some(directory) = images() else { return };
@@ -132,8 +123,7 @@ fn image_configurations_have_command_user_and_labels() {
     assert_eq!(controllers["config"]["Entrypoint"], json!(["/usr/bin/kube-controllers"]));
 }
 
-/// The revision of an image is the commit that its programs print. Programs of `make build` print none, and then the
-/// image has no revision.
+/// Programs of `make build` print no commit, and then the image has no revision.
 #[test]
 fn image_revision_is_the_commit_of_the_programs() {
     if !can_be_made().unwrap() {
@@ -159,7 +149,7 @@ fn image_revision_is_the_commit_of_the_programs() {
     }
 }
 
-/// Another version of Go makes other programs, so the script builds them into other folders.
+/// Another version of Go makes other programs.
 #[test]
 fn folders_of_built_go_programs_depend_on_the_version_of_go() {
     let directory = tempfile::tempdir().unwrap();

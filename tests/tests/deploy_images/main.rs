@@ -1,4 +1,4 @@
-//! `make image`: two images as OCI image layouts, for this machine's architecture, with the programs of `make build`.
+//! `make image`, for this machine's architecture.
 
 mod bills;
 mod content;
@@ -10,8 +10,7 @@ use integration_tests::images::{ANY_SIZE, arch, can_be_made, in_tree};
 use integration_tests::plugin::Plugins;
 use tempfile::TempDir;
 
-/// Builds both images in a new folder. Returns `None`, and marks the test as skipped, if this machine lacks a program
-/// for the build.
+/// Builds both images in a new folder. Returns `None`, and marks the test as skipped, if a program is missing.
 fn images() -> Option<TempDir> {
     if !can_be_made().unwrap() {
         return None;
@@ -19,7 +18,6 @@ fn images() -> Option<TempDir> {
     Some(images_of(&Plugins::locate().unwrap().dir().display().to_string()))
 }
 
-/// Builds both images with these programs.
 fn images_of(programs: &str) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().display().to_string();

@@ -14,7 +14,7 @@ use super::content::unpacked;
 use super::images;
 use super::layout::Image;
 
-/// Runs a program of an unpacked image, with the image as its root file system.
+/// Runs a command line with the unpacked image as the root file system.
 fn inside(root: &Path, user: &str, line: &str) -> anyhow::Result<String> {
     let root = root.display().to_string();
     let user = format!("--userspec={user}");
@@ -40,7 +40,7 @@ fn every_program_runs_with_only_the_files_of_its_image() {
             let said = inside(cni, "0:0", &format!("CNI_COMMAND=VERSION /opt/cni/bin/{plugin}")).unwrap();
             let said: Value = serde_json::from_str(&said).unwrap();
             let versions = said["supportedVersions"].as_array().unwrap();
-            // CRI-O asks each plugin of a chain for its versions. components/cni-1.1 needs 1.1.0.
+            // components/cni-1.1 needs 1.1.0.
             for wanted in ["0.3.1", "1.0.0", "1.1.0"] {
                 assert!(versions.iter().any(|version| version == wanted), "{plugin}: {versions:?}");
             }
@@ -48,7 +48,6 @@ fn every_program_runs_with_only_the_files_of_its_image() {
         for line in ["/opt/cni/bin/calico -v", "/opt/cni/bin/calico-ipam -v", "/usr/bin/calico -v"] {
             assert!(inside(cni, "0:0", line).unwrap().contains(version), "{line}");
         }
-        // The commands in the manifests of deploy/ and of upstream.
         for command in [
             "/opt/cni/bin/install",
             "/usr/bin/calico component cni install",
@@ -58,7 +57,6 @@ fn every_program_runs_with_only_the_files_of_its_image() {
         ] {
             assert!(inside(cni, "0:0", &format!("{command} --help")).unwrap().contains("Usage"), "{command}");
         }
-        // These run as the image's user, under every name that upstream's manifests and images use.
         for line in [
             "/usr/bin/kube-controllers --version",
             "/usr/bin/wrapper /usr/bin/kube-controllers --version",
@@ -75,8 +73,7 @@ fn every_program_runs_with_only_the_files_of_its_image() {
     });
 }
 
-/// Returns the command line that a runtime starts: `command` replaces the image's entry point and arguments, `args`
-/// only the arguments.
+/// Returns the command line that a runtime starts: `command` replaces the image's entry point and arguments.
 fn started(container: &Value, config: &Value) -> String {
     let own = &config["config"];
     let words = |list: &Value| -> Vec<String> {
@@ -101,8 +98,8 @@ fn user(container: &Value, config: &Value) -> String {
     format!("{user}:{}", id("runAsGroup", "0"))
 }
 
-/// Returns the image that replaces a container's, and the text with which its program begins its help on stdout; `None`
-/// for a container that keeps its image.
+/// Returns the image that replaces a container's, and the beginning of its help; `None` for a container that keeps its
+/// image.
 fn replaced(container: &Value) -> Option<(&'static str, &'static str)> {
     match container["name"].as_str().unwrap() {
         "install-cni" => Some(("cni", "Usage: calico install")),
@@ -115,9 +112,7 @@ fn replaced(container: &Value) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// In upstream's manifests of both generations, in its operator's rendering and in our manifests, only the images are
-/// replaced, as `kubectl set image` does. The command of each container exists in our image and is the intended
-/// program.
+/// Only the images are replaced, as `kubectl set image` does.
 #[test]
 fn manifests_with_replaced_images_start_the_intended_programs() {
     let Some(directory) = images() else { return };

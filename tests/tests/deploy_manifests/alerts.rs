@@ -10,7 +10,7 @@ use serde_json::Value;
 const WORDS: [&str; 12] =
     ["sum", "max", "by", "increase", "delta", "time", "h", "m", "and", "or", "absent", "max_over_time"];
 
-/// Metrics of Prometheus itself, and of kube-state-metrics by its documentation (docs/metrics/workload).
+/// Metrics of Prometheus itself and of kube-state-metrics.
 const OF_OTHERS: [&str; 4] = [
     "up",
     "kube_daemonset_status_number_unavailable",
@@ -18,7 +18,6 @@ const OF_OTHERS: [&str; 4] = [
     "kube_pod_init_container_status_waiting_reason",
 ];
 
-/// Returns the rules of all groups.
 fn rules() -> Vec<Value> {
     let file = deploy("components/prometheus-rule/prometheus-rule.yaml");
     let objects = parse(&fs::read_to_string(file).unwrap()).unwrap();
@@ -26,8 +25,7 @@ fn rules() -> Vec<Value> {
     groups.flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
 }
 
-/// Returns the labels of a metric according to the documentation or to the agent's source; `None` if there is no such
-/// metric.
+/// Returns the labels of a metric; `None` if there is no such metric.
 fn labels_of(metric: &str) -> Option<String> {
     if OF_OTHERS.contains(&metric) {
         return Some(String::new());
@@ -46,7 +44,7 @@ fn labels_of(metric: &str) -> Option<String> {
 fn every_alert_uses_existing_metrics_and_labels() {
     let rules = rules();
     assert!(rules.len() > 4, "{} rules", rules.len());
-    // Matchers of labels are left out here; the suite deploy_alerts evaluates them.
+    // Matchers of labels are left out; the suite deploy_alerts evaluates them.
     let matchers = Regex::new(r"\{[^}]*\}").unwrap();
     for rule in rules {
         let expression = rule["expr"].as_str().unwrap();

@@ -1,25 +1,20 @@
-//! A real API server accepts every rendering in a dry run with strict validation, which checks each field of each kind,
-//! and stores a real installation completely.
+//! A real API server accepts every rendering in a dry run with strict validation, and stores a real installation.
 
 use std::fs;
 use std::path::Path;
 
 use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
-use integration_tests::manifests::{Objects, compose, deploy, parse};
+use integration_tests::manifests::{Objects, compose, deploy, parse, stored, write_list};
 use serde_json::{Value, json};
 
 use super::{COMPONENTS, OVERLAYS, can_render, is_for_prometheus, overlay};
 
 /// Writes objects as a manifest for kubectl, without kinds that this server does not define.
 pub(super) fn manifest(directory: &Path, objects: &Objects) -> String {
-    let known = |name: &&String| !is_for_prometheus(name);
-    let items: Vec<&Value> = objects.iter().filter(|(name, _)| known(name)).map(|(_, object)| object).collect();
-    let file = directory.join("manifest.json");
-    fs::write(&file, serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).unwrap();
-    file.display().to_string()
+    let known = objects.iter().filter(|(name, _)| !is_for_prometheus(name));
+    write_list(directory, known.map(|(_, object)| object)).unwrap()
 }
 
-/// Applies a manifest in a dry run on the server and returns the output.
 pub(super) fn dry_run(api: &ApiServer, file: &str) -> anyhow::Result<String> {
     api.kubectl(&["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", file])
 }
@@ -46,9 +41,7 @@ fn server_dry_run_accepts_every_rendering() {
     });
 }
 
-/// Covers the DaemonSet that uninstalls the plugins, and the patches in the comment of its file: with the first patch
-/// the DaemonSet deletes the files that it otherwise only lists, and with the second patch also the networks and
-/// addresses of pods.
+/// Covers the patches in the comment of the manifest.
 #[test]
 fn uninstall_manifest_is_accepted_and_its_patches_apply() {
     if !can_render() {
@@ -81,8 +74,7 @@ fn uninstall_manifest_is_accepted_and_its_patches_apply() {
     });
 }
 
-/// Applies the manifest for an uninstallation and then a patch, by the command in the comment of the patch's file.
-/// Returns the stored pod template.
+/// Applies the manifest for an uninstallation and then a patch. Returns the stored pod template.
 fn patched_uninstallation(api: &ApiServer, patch: &str) -> Value {
     api.kubectl(&["apply", "-f", &deploy("uninstall/uninstall.yaml").display().to_string()]).unwrap();
     let file = deploy("uninstall").join(patch).display().to_string();
@@ -97,8 +89,6 @@ fn patched_uninstallation(api: &ApiServer, patch: &str) -> Value {
     stored["spec"]["template"]["spec"].take()
 }
 
-/// `uninstall/privileged.yaml` patches the uninstall DaemonSet for nodes with SELinux, as `components/privileged`
-/// patches the installation.
 #[test]
 fn uninstall_manifest_can_be_patched_to_privileged() {
     if !can_render() {
@@ -129,7 +119,6 @@ fn uninstall_manifest_can_be_patched_for_owners_and_selinux() {
     });
 }
 
-/// The dry run rejects an unknown field, a field of the wrong type, and an invalid value.
 #[test]
 fn server_dry_run_refuses_invalid_fields() {
     if !can_render() {
@@ -152,8 +141,6 @@ fn server_dry_run_refuses_invalid_fields() {
     });
 }
 
-/// After a real installation each object is stored with all of its fields, a second application changes nothing, and
-/// the definitions accept the examples.
 #[test]
 fn installation_is_stored_completely_and_a_second_apply_changes_nothing() {
     if !can_render() {
@@ -164,7 +151,7 @@ fn installation_is_stored_completely_and_a_second_apply_changes_nothing() {
         let install = deploy("install.yaml").display().to_string();
         let apply = || api.kubectl(&["apply", "--server-side", "--validate=strict", "-f", &install]).unwrap();
         assert!(apply().lines().all(|line| line.ends_with("serverside-applied")));
-        let first = stored(&api, &install);
+        let first = stored(&api, &install).unwrap();
         for (name, sent) in &overlay(OVERLAYS[0]) {
             let kept = first.get(name).unwrap_or_else(|| panic!("{name} is not there"));
             assert!(holds(kept, sent), "{name} lost something: {kept}");
@@ -173,13 +160,12 @@ fn installation_is_stored_completely_and_a_second_apply_changes_nothing() {
         let versions = |objects: &Objects| -> Vec<Value> {
             objects.values().map(|object| object["metadata"]["generation"].clone()).collect()
         };
-        assert_eq!(versions(&stored(&api, &install)), versions(&first));
+        assert_eq!(versions(&stored(&api, &install).unwrap()), versions(&first));
 
         api.define("crd.projectcalico.org/v1").unwrap();
         for example in fs::read_dir(deploy("examples")).unwrap() {
             let text = fs::read_to_string(example.unwrap().path()).unwrap();
             dry_run(&api, &manifest(&directory, &parse(&text).unwrap())).unwrap();
-            // The API group `projectcalico.org/v3` accepts the same objects.
             if text.contains("crd.projectcalico.org/v1") {
                 api.define("projectcalico.org/v3").unwrap();
                 let text = text.replace("crd.projectcalico.org/v1", "projectcalico.org/v3");
@@ -187,13 +173,6 @@ fn installation_is_stored_completely_and_a_second_apply_changes_nothing() {
             }
         }
     });
-}
-
-/// Returns the stored objects of a manifest.
-pub(super) fn stored(api: &ApiServer, file: &str) -> Objects {
-    let list: Value = serde_json::from_str(&api.kubectl(&["get", "-f", file, "-o", "json"]).unwrap()).unwrap();
-    let documents: Vec<String> = list["items"].as_array().unwrap().iter().map(Value::to_string).collect();
-    parse(&documents.join("\n---\n")).unwrap()
 }
 
 /// Returns true if `kept` contains everything in `sent`.

@@ -10,10 +10,10 @@ use std::path::Path;
 use anyhow::Result;
 use integration_tests::command::run;
 use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
-use integration_tests::manifests::{Objects, changes, deploy, kustomize, parse};
+use integration_tests::manifests::{Objects, changes, deploy, kustomize, parse, stored};
 use serde_json::{Value, json};
 
-use super::api_server::{manifest, stored};
+use super::api_server::manifest;
 use super::can_render;
 use super::references::missing;
 
@@ -30,10 +30,6 @@ fn swapped(overlay: &str, upstream: &str) -> Objects {
     render_swapped(overlay, upstream, "").unwrap()
 }
 
-/// Renders an overlay with an additional line in its kustomization.
-///
-/// # Errors
-/// Returns an error if the overlay cannot be rendered.
 fn render_swapped(overlay: &str, upstream: &str, line: &str) -> Result<Objects> {
     let directory = tempfile::tempdir()?;
     let from = deploy("").display().to_string();
@@ -51,8 +47,7 @@ fn sorted(mut changed: Vec<String>) -> Vec<String> {
     changed
 }
 
-/// Returns the names and texts of upstream's manifests, with the images of several registries each, and of a manifest
-/// for Canal.
+/// Returns the names and texts of upstream's manifests with several registries, and of a manifest for Canal.
 fn upstreams() -> Vec<(String, String)> {
     let (separate, one) = (upstream("upstream-v3.32.yaml"), upstream("upstream-v3.33.yaml"));
     let mut manifests = Vec::new();
@@ -61,7 +56,7 @@ fn upstreams() -> Vec<(String, String)> {
             manifests.push((format!("{name} of {registry}"), text.replace("quay.io/calico", registry)));
         }
     }
-    // Canal's DaemonSet has another name. Its manifests, and those for etcd, have no upgrade-ipam (INST-78).
+    // Canal's manifests have no upgrade-ipam (INST-78).
     let mut canal = parse(&separate).unwrap();
     let mut daemon_set = canal.remove(NODE).unwrap();
     daemon_set["metadata"]["name"] = json!("canal");
@@ -71,8 +66,7 @@ fn upstreams() -> Vec<(String, String)> {
     manifests
 }
 
-/// The images are replaced whatever their registry. From v3.33 on, upstream has a single image with all programs;
-/// calico-node and all other containers keep it.
+/// From v3.33 on, upstream has a single image with all programs, which calico-node keeps.
 #[test]
 fn overlay_beside_upstream_replaces_only_two_images() {
     if !can_render() {
@@ -99,7 +93,7 @@ fn overlay_beside_upstream_replaces_only_two_images() {
     }
 }
 
-/// A manifest without install-cni is rejected, because upstream's plugins would not be replaced.
+/// Without install-cni, upstream's plugins would not be replaced.
 #[test]
 fn manifest_without_install_cni_is_refused() {
     if !can_render() {
@@ -110,8 +104,8 @@ fn manifest_without_install_cni_is_refused() {
     assert!(error.contains("install-cni"), "{error}");
 }
 
-/// Upstream mounts the node's `/var/lib/calico` only into calico-node. Therefore install-cni's state file is lost with
-/// its container, unless the overlay adds that mount.
+/// Upstream mounts the node's `/var/lib/calico` only into calico-node, so install-cni's state is lost with its
+/// container.
 #[test]
 fn component_keep_state_mounts_the_state_directory() {
     if !can_render() {
@@ -131,14 +125,11 @@ fn component_keep_state_mounts_the_state_directory() {
         assert_eq!(noted(&without), Vec::<Value>::new(), "{file}");
         let name = json!({ "name": "var-lib-calico", "mountPath": "/var/lib/calico" });
         assert_eq!(noted(&with), [name], "{file}");
-        // The pod already has the volume.
         let volumes = without[NODE]["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
         assert!(volumes.iter().any(|volume| volume["name"] == "var-lib-calico"), "{file}");
     }
 }
 
-/// Our DaemonSet replaces upstream's init container install-cni, and calico-node no longer renews the plugins' token.
-/// Of upstream's other objects, only the image of kube-controllers changes.
 #[test]
 fn daemon_set_beside_calico_node_leaves_the_rest_of_upstream() {
     if !can_render() {
@@ -172,7 +163,7 @@ fn daemon_set_beside_calico_node_leaves_the_rest_of_upstream() {
     }
 }
 
-/// Other upstream manifests than calico.yaml have settings and accounts that our DaemonSet lacks.
+/// These manifests have settings and accounts that our DaemonSet lacks.
 #[test]
 fn daemon_set_beside_etcd_canal_or_policy_only_is_refused() {
     if !can_render() {
@@ -189,8 +180,6 @@ fn daemon_set_beside_etcd_canal_or_policy_only_is_refused() {
     }
 }
 
-/// Applies upstream's manifest as its documentation says, then the overlay's rendering, then upstream's again. The
-/// server stores the same objects after the first and the last application.
 #[test]
 fn applying_upstreams_manifest_again_restores_upstream() {
     if !can_render() {
@@ -208,7 +197,9 @@ fn applying_upstreams_manifest_again_restores_upstream() {
             let apply = |objects: &Objects, options: &[&str]| {
                 let file = manifest(&directory, objects);
                 api.kubectl(&[&["apply", "--validate=strict", "-f", &file], options].concat()).unwrap();
-                stored(&api, &file)
+                let stored = stored(&api, &file).unwrap();
+                assert_eq!(stored.len(), objects.len(), "{overlay}: {file}");
+                stored
             };
             let by_server = ["--server-side", "--force-conflicts"];
             let first = apply(&before, &[]);
@@ -224,7 +215,6 @@ fn applying_upstreams_manifest_again_restores_upstream() {
     });
 }
 
-/// Returns the objects without metadata and status.
 fn decided(objects: Objects) -> Vec<Value> {
     let decided = |mut object: Value| {
         object.as_object_mut().unwrap().remove("status");

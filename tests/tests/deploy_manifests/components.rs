@@ -5,8 +5,7 @@ use serde_json::json;
 
 use super::{CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 
-/// Renders an overlay with a component. Returns the objects, and their differences from the overlay without the
-/// component.
+/// Renders an overlay with a component. Returns the objects, and their differences from the overlay alone.
 fn with(component: &str, base: &str) -> (Objects, Vec<String>) {
     let directory = tempfile::tempdir().unwrap();
     let objects = compose(directory.path(), &[base], &[component]).unwrap();
@@ -48,7 +47,6 @@ fn component_privileged_changes_only_the_containers_on_nodes() {
     }
 }
 
-/// Each component adds one field to the security context of both containers on nodes.
 #[test]
 fn components_dac_override_and_selinux_add_one_right_each() {
     if !can_render() {
@@ -105,8 +103,7 @@ fn component_default_pool_sets_the_pool_and_its_permission() {
     }
 }
 
-/// The agent makes tokens of the account `calico-cni-plugin-bound` instead of `calico-cni-plugin`. Policies limit that
-/// account; its role is the same.
+/// The role of the account `calico-cni-plugin-bound` is that of `calico-cni-plugin`; policies limit the account.
 #[test]
 fn component_node_restriction_changes_only_the_account_of_the_plugins() {
     if !can_render() {
@@ -138,7 +135,7 @@ fn component_node_restriction_changes_only_the_account_of_the_plugins() {
     }
 }
 
-/// On nodes where SELinux protects the host's files from containers, the migration needs privileges too.
+/// SELinux may protect the node's files from the migration's container too.
 #[test]
 fn component_privileged_applies_to_the_migration_too() {
     if !can_render() {
@@ -154,13 +151,13 @@ fn component_privileged_applies_to_the_migration_too() {
     }
 }
 
-/// The migration (INST-78) is an init container before the one that installs the plugins, and has its own role.
+/// The migration (INST-78) is an init container with its own role.
 #[test]
 fn component_upgrade_ipam_runs_before_install_cni() {
     if !can_render() {
         return;
     }
-    // The component comes last, as deploy/README.md says, after all components that patch install-cni.
+    // The component comes after all components that patch install-cni, as deploy/README.md says.
     let directory = tempfile::tempdir().unwrap();
     let all = ["components/default-pool", "components/privileged", "components/upgrade-ipam"];
     let together = compose(directory.path(), &[OVERLAYS[0]], &all).unwrap();

@@ -1,5 +1,4 @@
-//! A changed configuration changes the template of both workloads, so that their pods roll. `calico-config` keeps the
-//! name that upstream's programs know.
+//! A changed configuration changes the template of both workloads, so that their pods roll.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,8 +10,7 @@ use serde_json::{Value, json};
 
 use super::{COMPONENTS, CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 
-/// Renders the overlay kubernetes-v1 with each kustomize, as an operator who changes these values of the configuration,
-/// or none.
+/// Renders the overlay kubernetes-v1 with each kustomize, with these changes of the configuration.
 fn rendered(data: Option<Value>) -> [String; 2] {
     let directory = tempfile::tempdir().unwrap();
     compose(directory.path(), &[OVERLAYS[0]], &[]).unwrap();
@@ -29,7 +27,7 @@ fn rendered(data: Option<Value>) -> [String; 2] {
     })
 }
 
-/// Returns the only name of the workloads' configuration in a rendering, which both kustomizes give it.
+/// Returns the name of the workloads' configuration, which both kustomizes give it.
 fn name(data: Option<Value>) -> String {
     let [today, old] = rendered(data).map(|text| hashed_names(&text));
     assert_eq!(today, old);
@@ -61,7 +59,7 @@ fn changed_configuration_changes_the_name_that_both_workloads_read() {
     }
 }
 
-/// A component that changes the configuration changes the copy too: otherwise it would have no effect.
+/// The workloads read the copy, so a component must change it too.
 #[test]
 fn copy_of_the_configuration_equals_calico_config() {
     if !can_render() {
@@ -78,7 +76,7 @@ fn copy_of_the_configuration_equals_calico_config() {
     }
 }
 
-/// The API server counts changes of a workload in `generation`, and its controller replaces the pods after each.
+/// The API server counts changes of a workload in `generation`.
 #[test]
 fn applying_a_changed_configuration_rolls_both_workloads_once() {
     if !can_render() {

@@ -28,8 +28,7 @@ const DOCUMENTS: [&str; 11] = [
     "overlays/beside-calico-node/kustomization.yaml",
 ];
 
-/// Returns the arguments of each `kubectl apply` in a line: the text before the command, `-f` or `-k`, and the file or
-/// folder.
+/// Returns for each `kubectl apply` in a line the text before the command, `-f` or `-k`, and the file or folder.
 fn applied(line: &str) -> Vec<(&str, &str, &str)> {
     let mut found = Vec::new();
     for (at, _) in line.match_indices("kubectl apply") {
@@ -41,8 +40,8 @@ fn applied(line: &str) -> Vec<(&str, &str, &str)> {
     found
 }
 
-/// Returns the path of a file or folder of the repository that is named relative to its root or to `deploy/`; `None` if
-/// neither exists, and for `.`.
+/// Returns the path of a file or folder named relative to the repository's root or to `deploy/`; `None` if neither
+/// exists, and for `.`.
 fn of_the_tree(named: &str) -> Option<PathBuf> {
     let places = [deploy("..").join(named), deploy(named)];
     places.into_iter().find(|path| named != "." && path.exists())
@@ -79,7 +78,7 @@ fn no_documented_command_applies_images_of_the_placeholder_registry() {
                 } else if let Some(path) = of_the_tree(named) {
                     assert!(!is_nobodys(option, &path), "{document}: {line}");
                 } else if let Some(written) = text.lines().find(|line| line.contains(&format!(">{named}"))) {
-                    // A file that an earlier command writes. Other files are the reader's own.
+                    // A command of the document writes this file.
                     assert!(written.contains(REPLACED), "{document}: {written}");
                 }
             }

@@ -1,4 +1,4 @@
-//! The manifests of `deploy/`: rendered by kustomize, complete in themselves, and accepted by a real API server.
+//! The manifests of `deploy/`, rendered by kustomize.
 
 mod alerts;
 mod api_server;
@@ -20,7 +20,6 @@ use integration_tests::skip::skipped;
 /// The overlays that are complete installations.
 const OVERLAYS: [&str; 3] = ["overlays/kubernetes-v1", "overlays/kubernetes-v3", "overlays/etcd"];
 
-/// The optional components of an installation.
 const COMPONENTS: [&str; 17] = [
     "components/agent-metrics",
     "components/cni-1.1",
@@ -52,12 +51,11 @@ fn can_render() -> bool {
     kustomizers().map_err(|missing| skipped(&missing.to_string())).is_ok()
 }
 
-/// Returns true if an object is one for the Prometheus operator, whose definitions are not part of this repository.
+/// Returns true if an object is for the Prometheus operator, whose definitions are not part of this repository.
 fn is_for_prometheus(name: &str) -> bool {
     name.split(' ').next().is_some_and(|kind| kind.ends_with(".monitoring.coreos.com"))
 }
 
-/// Renders an overlay.
 fn overlay(name: &str) -> Objects {
     kustomize(&deploy(name)).unwrap()
 }

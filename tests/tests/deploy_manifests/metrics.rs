@@ -1,4 +1,4 @@
-//! The documented replacement for `wget` in kube-controllers' pod, since our image has no `wget`.
+//! The documented replacement for `wget`, which our image lacks, in kube-controllers' pod.
 
 use std::fs;
 

@@ -16,8 +16,7 @@ fn install_yaml_equals_the_overlay_kubernetes_v1() {
     }
 }
 
-/// The names are upstream's wherever upstream has the object, except those of calico-node: an upstream calico-node may
-/// run in the same cluster, and its account and role must not change.
+/// An upstream calico-node may run in the same cluster, and its account and role must not change.
 #[test]
 fn object_names_equal_upstreams_except_those_of_calico_node() {
     if !can_render() {
@@ -60,7 +59,6 @@ fn object_names_equal_upstreams_except_those_of_calico_node() {
     }
 }
 
-/// Only the definitions, the API group and the roles for users differ.
 #[test]
 fn overlays_of_both_api_groups_differ_in_few_objects() {
     if !can_render() {
@@ -104,7 +102,6 @@ fn overlay_etcd_has_no_calico_objects_in_kubernetes() {
     }
 }
 
-/// After the replacement of their placeholders by install-cni, the templates are JSON.
 #[test]
 fn configuration_templates_are_json_after_substitution() {
     if !can_render() {
@@ -128,8 +125,7 @@ fn configuration_templates_are_json_after_substitution() {
     }
 }
 
-/// All images have the version of the programs. With a moving tag such as `latest`, the version that runs would be
-/// random.
+/// With a moving tag such as `latest`, the version that runs would be random.
 #[test]
 fn every_image_has_the_version_of_the_programs() {
     if !can_render() {
@@ -145,7 +141,6 @@ fn every_image_has_the_version_of_the_programs() {
             }
         }
     }
-    // Versions of images in other files.
     for (file, tags) in [
         ("components/upgrade-ipam/patch.yaml", 1),
         ("overlays/beside-upstream/images.yaml", 2),
@@ -159,8 +154,7 @@ fn every_image_has_the_version_of_the_programs() {
     assert!(chart.contains(&format!("\nappVersion: {}\n", env!("CARGO_PKG_VERSION"))));
 }
 
-/// The containers on nodes run as root for access to the node's files, without any other right. kube-controllers runs
-/// without any right on the node.
+/// The containers on nodes run as root for access to the node's files.
 #[test]
 fn containers_have_only_the_privileges_they_use() {
     if !can_render() {
@@ -186,7 +180,7 @@ fn containers_have_only_the_privileges_they_use() {
     }
 }
 
-/// The end of a pod, in a rollout, a drain or after the deletion of the DaemonSet, does not change the node's files.
+/// The end of a pod, as in a rollout or a drain, must not change the node's files.
 #[test]
 fn containers_have_no_lifecycle_hooks() {
     if !can_render() {

@@ -1,5 +1,4 @@
-//! The component of each platform: its directories, its rights and its page; and the resolver of pods on the host's
-//! network, on all platforms.
+//! The component and the page of each platform, and the resolver of pods on the host's network.
 
 use std::fs;
 
@@ -10,13 +9,11 @@ use serde_json::Value;
 use super::api_server::{dry_run, manifest};
 use super::{DAEMON_SET, OVERLAYS, can_render, overlay};
 
-/// Renders an overlay with the component of a platform.
 fn on(platform: &str, base: &str) -> Objects {
     let directory = tempfile::tempdir().unwrap();
     compose(directory.path(), &[base], &[&format!("components/platforms/{platform}")]).unwrap()
 }
 
-/// Returns the path of a volume of the DaemonSet.
 fn path_of<'o>(objects: &'o Objects, volume: &str) -> &'o str {
     let volumes = objects[DAEMON_SET]["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
     let found = volumes.iter().find(|found| found["name"] == volume).unwrap();
@@ -75,7 +72,6 @@ fn server_accepts_the_component_of_each_platform() {
     });
 }
 
-/// Each page names the directories, what was tried here, and where the other facts come from.
 #[test]
 fn each_platform_has_a_page_with_its_directories_and_sources() {
     if !can_render() {
@@ -99,7 +95,7 @@ fn each_platform_has_a_page_with_its_directories_and_sources() {
     }
 }
 
-/// A pod on the host's network that asks the cluster's DNS server depends on pods of the network that it sets up.
+/// The cluster's DNS server depends on the network that these pods set up.
 #[test]
 fn pods_on_the_hosts_network_use_the_nodes_resolver() {
     if !can_render() {

@@ -1,4 +1,4 @@
-//! Every object to which another object refers is part of the same rendering, unless the reference is optional.
+//! The references between the objects of a rendering.
 
 use std::collections::BTreeSet;
 
@@ -87,7 +87,6 @@ fn every_referenced_object_is_rendered() {
     assert_eq!(missing(&all), Vec::<String>::new());
 }
 
-/// The check reports each of these missing objects, and a missing volume.
 #[test]
 fn each_missing_referenced_object_is_reported() {
     if !can_render() {
@@ -111,8 +110,6 @@ fn each_missing_referenced_object_is_reported() {
     assert!(missing(&objects).iter().all(|gap| gap.contains("volume")) && !missing(&objects).is_empty());
 }
 
-/// The selectors of the disruption budget and of the metrics Service match the pods, and the monitor's selector matches
-/// that Service.
 #[test]
 fn selectors_match_their_pods_and_services() {
     if !can_render() {
@@ -133,8 +130,7 @@ fn selectors_match_their_pods_and_services() {
     assert_eq!(monitor["endpoints"][0]["port"], port["name"]);
     let mut ports = list(&template["spec"]["containers"][0]["ports"]);
     assert!(ports.any(|of_pod| of_pod["name"] == port["targetPort"] && of_pod["containerPort"] == port["port"]));
-    // The agents have no Service: their monitor selects the pods, and the port on which the agents listen for other
-    // hosts.
+    // The agents have no Service: their monitor selects the pods.
     let agents = &objects["PodMonitor.monitoring.coreos.com kube-system/calico-cni"]["spec"];
     let template = &objects[super::DAEMON_SET]["spec"]["template"];
     assert!(chosen(&agents["selector"]["matchLabels"], &template["metadata"]["labels"]));

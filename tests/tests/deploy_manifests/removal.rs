@@ -1,5 +1,4 @@
-//! The files that a removal deletes, each deleted while a pod runs. The pod can still be deleted: its DEL releases the
-//! addresses, or is deferred until the API server accepts the plugin again.
+//! The files that a removal deletes, each deleted while a pod runs. The pod can still be deleted.
 
 use std::fs;
 use std::path::PathBuf;
@@ -31,7 +30,6 @@ fn delete(api: &ApiServer, option: &str, path: &str) {
     api.kubectl(&["delete", "--ignore-not-found", option, &path]).unwrap();
 }
 
-/// Adds a pod. Returns it with the configuration of its network.
 fn running_pod(cluster: &Cluster<'_>) -> (Pod, Value) {
     let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
     let pod = cluster.pod(1);
@@ -39,7 +37,7 @@ fn running_pod(cluster: &Cluster<'_>) -> (Pod, Value) {
     (pod, conf)
 }
 
-/// Deletes a pod, asserts that its DEL is deferred, and returns the entry of the journal.
+/// Deletes a pod, asserts that its DEL is deferred, and returns the journal entry.
 #[track_caller]
 fn defer_del(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> String {
     cluster.delete(pod, conf);
@@ -48,7 +46,6 @@ fn defer_del(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> String {
     fs::read_to_string(entry).unwrap()
 }
 
-/// Asserts that no DEL is deferred, and that neither the datastore nor the kernel has anything of a pod.
 #[track_caller]
 fn assert_nothing_left(cluster: &Cluster<'_>) {
     assert_eq!(journal_entries(), Vec::<PathBuf>::new());
@@ -73,8 +70,7 @@ fn workloads_yaml_has_the_running_objects_of_install_yaml_alone() {
     assert!(workloads.iter().all(|(name, object)| install[name] == *object), "as in install.yaml");
 }
 
-/// When a definition is deleted, the API server deletes every object of its kind: with the definition of IPAMBlock, all
-/// addresses.
+/// The API server deletes with a definition every object of its kind: with IPAMBlock, all addresses.
 #[test]
 fn folders_of_the_removal_have_no_definition() {
     if !can_render() {
@@ -128,7 +124,7 @@ fn del_without_accounts_and_roles_is_deferred_until_they_exist_again() {
     });
 }
 
-/// A new key of the API server stands for the expiry of the token: the API server rejects the token in both cases.
+/// A new key stands for the expiry of the token: the API server rejects the token in both cases.
 #[test]
 fn del_with_an_expired_token_is_deferred_until_the_next_token() {
     if !can_render() {

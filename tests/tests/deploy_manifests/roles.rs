@@ -1,13 +1,11 @@
 //! The roles according to the API server's own authorizer, and in use.
 
-use integration_tests::kubernetes::{Access, ApiServer, Kubernetes, with_kubernetes};
+use integration_tests::kubernetes::{Access, ApiServer, Kubernetes, token_path, token_request, with_kubernetes};
 use integration_tests::manifests::{NAMESPACE, compose};
 use serde_json::json;
 
 use super::{can_render, overlay};
 
-/// The account of the DaemonSet may create tokens for the plugins' user only, and may get and create the
-/// ClusterInformation. The server denies the other permissions that this test requests.
 #[test]
 fn agent_may_create_tokens_for_the_plugins_user_only() {
     if !can_render() {
@@ -18,13 +16,8 @@ fn agent_may_create_tokens_for_the_plugins_user_only() {
             api.admin().apply_object(object).unwrap();
         }
         let agent = api.service_account(NAMESPACE, "calico-cni").unwrap();
-        let request = json!({
-            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": { "expirationSeconds": 86400 },
-        });
-        let token = |account: &str| {
-            let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token");
-            agent.client.create(&path, &request).unwrap()
-        };
+        let request = token_request(json!({ "expirationSeconds": 86400 }));
+        let token = |account: &str| agent.client.create(&token_path(NAMESPACE, account), &request).unwrap();
         // The authorizer applies roles a moment after they were written.
         await_code(|| token("calico-cni-plugin").code, 201);
         for other in ["calico-kube-controllers", "calico-cni", "default"] {
@@ -48,9 +41,8 @@ fn agent_may_create_tokens_for_the_plugins_user_only() {
             assert_eq!(may(&api, &agent.user, verb, group, resource), allowed, "{verb} {resource}");
         }
 
-        // The plugin's user cannot create another token for itself.
         let plugin = api.service_account(NAMESPACE, "calico-cni-plugin").unwrap();
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/calico-cni-plugin/token");
+        let path = token_path(NAMESPACE, "calico-cni-plugin");
         assert_eq!(plugin.client.create(&path, &request).unwrap().code, 403);
     });
 }

@@ -1,7 +1,5 @@
-//! Each object of a rendering fits the schema that the API server publishes for its kind, and has no field outside that
-//! schema. kubeconform checks this offline, so that users who check manifests with it get no reports of errors that
-//! kubectl does not find. Objects for Prometheus are left out, because their definitions are not part of this
-//! repository.
+//! Each object of a rendering fits the schema that the API server publishes for its kind. Users check manifests with
+//! kubeconform, which works offline.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -50,8 +48,7 @@ fn write_schemas(api: &ApiServer, objects: &[Objects], into: &Path) {
     }
 }
 
-/// Returns the name of a kind's schema and all schemas of its group. Schemas of custom resources are published a moment
-/// after their definitions.
+/// Waits until the schema of a kind is published. Returns its name and all schemas of its group.
 fn published(api: &ApiServer, path: &str, names: &Value) -> (String, Value) {
     let get = |place: &str| api.admin().get(place).unwrap().success().unwrap();
     let is_it = |schema: &Value| {
@@ -85,7 +82,7 @@ fn forbid_others(schema: &mut Value) {
     }
 }
 
-/// Returns kubeconform's message for each object that does not fit, and the number of objects that fit.
+/// Returns kubeconform's messages, and the number of valid objects.
 fn check(directory: &Path, objects: &Objects) -> (Vec<String>, usize) {
     let file = directory.join("objects.yaml");
     let documents: Vec<String> = objects.values().map(Value::to_string).collect();

@@ -1,4 +1,4 @@
-//! The files of a release, and the properties on which a user relies.
+//! The files of a release.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +24,6 @@ pub(super) fn path(folder: &Path, name: &str) -> String {
     folder.join("release").join(named(name)).display().to_string()
 }
 
-/// Unpacks an archive of the release into a new folder.
 pub(super) fn unpack(folder: &Path, name: &str) -> std::path::PathBuf {
     let into = folder.join("unpacked").join(named(name));
     fs::create_dir_all(&into).unwrap();
@@ -33,7 +32,6 @@ pub(super) fn unpack(folder: &Path, name: &str) -> std::path::PathBuf {
     into
 }
 
-/// Two releases are equal, byte for byte, and the checksums cover every file.
 #[test]
 fn two_releases_are_identical_and_checksums_cover_every_file() {
     if !can_release() {
@@ -83,7 +81,6 @@ fn two_releases_are_identical_and_checksums_cover_every_file() {
     assert!(error.contains("1 computed checksum did NOT match"), "{error}");
 }
 
-/// Each tarball has the program under both of its names, as hard links, and the texts that the licenses require.
 #[test]
 fn programs_run_from_their_release_tarballs() {
     if !can_release() {
@@ -113,7 +110,6 @@ fn programs_run_from_their_release_tarballs() {
     }
 }
 
-/// The program and the file with its function names have the same build ID, and the program names that file.
 #[test]
 fn debug_file_beside_the_program_has_the_function_names() {
     if !can_release() {
@@ -164,13 +160,11 @@ fn podman_loads_the_image_archives() {
     });
 }
 
-/// Returns the lines of a manifest that are not comments.
 fn applied(manifest: &str) -> impl Iterator<Item = &str> {
     manifest.lines().filter(|line| !line.trim_start().starts_with('#'))
 }
 
-/// The links of the page in the archive refer only to files in the archive or to other sites, except the link to the
-/// chart's values: the page says that the archive lacks `helm/`.
+/// The page says that the archive lacks `helm/`, so its link to the chart's values is allowed.
 #[test]
 fn links_of_the_deploy_page_are_in_the_archive() {
     if !can_release() {
@@ -186,7 +180,6 @@ fn links_of_the_deploy_page_are_in_the_archive() {
     assert!(row.contains("without `helm/`"), "{row}");
 }
 
-/// A registry that is given for the release is in every manifest and in the chart.
 #[test]
 fn release_registry_is_in_every_manifest_and_the_chart() {
     if !can_release() {
@@ -205,7 +198,7 @@ fn release_registry_is_in_every_manifest_and_the_chart() {
         assert!(applied(&text).any(|line| line.contains("ghcr.io/me/calico/cni")), "{name}");
         assert!(applied(&text).all(|line| !line.contains("registry.example.com/calico")), "{name}");
     }
-    // The commands in the documents keep the placeholder: they replace it where it occurs, and change nothing else.
+    // The commands in the documents keep the placeholder, which they replace.
     for name in ["README.md", "uninstall/uninstall.yaml", "overlays/beside-upstream/kustomization.yaml"] {
         let text = fs::read_to_string(deploy.join(name)).unwrap();
         assert!(text.contains("s#registry.example.com/calico#$REGISTRY#") && !text.contains("s#ghcr.io"), "{name}");

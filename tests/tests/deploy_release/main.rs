@@ -18,7 +18,6 @@ fn can_release() -> bool {
     can_be_made().unwrap() && program("kubectl").map_err(|missing| skipped(&missing.to_string())).is_ok()
 }
 
-/// Builds a trial release with these variables.
 fn release(variables: &[&str]) -> Result<TempDir> {
     let directory = tempfile::tempdir()?;
     let script = in_tree("deploy/release.sh");

@@ -1,8 +1,7 @@
-//! `deploy/publish.sh`, with a registry of the test's own (`crane registry serve`).
+//! `deploy/publish.sh`, with a private registry (`crane registry serve`).
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
 
 use anyhow::Result;
 use integration_tests::command::run;
@@ -10,40 +9,21 @@ use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::images::{ANY_SIZE, arch, in_tree};
 use integration_tests::manifests::{built, helm};
 use integration_tests::namespaces::{Host, isolated};
+use integration_tests::server_process::ServerProcess;
 use integration_tests::skip::skipped;
 
 use super::files::{VERSION, path};
 use super::{can_release, release};
 
-/// The registry's address on a private host.
 const REGISTRY: &str = "127.0.0.1:5000";
 
-/// A registry in memory, without TLS. Killed on drop.
-struct Registry(Child);
-
-impl Registry {
-    fn start(host: &Host) -> Result<Registry> {
-        let log = File::create(host.dir("registry").join("log"))?;
-        // The kernel kills the server when the thread that starts it here ends, even if the test process is killed.
-        let server = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL"])
-            .arg(built("crane")?)
-            .args(["registry", "serve", "--address", REGISTRY])
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
-        let registry = Registry(server);
-        await_that(PATIENCE, || Ok(TcpStream::connect(REGISTRY).is_ok()))?;
-        Ok(registry)
-    }
-}
-
-impl Drop for Registry {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts a registry in memory, without TLS.
+fn start_registry(host: &Host) -> Result<ServerProcess> {
+    let mut registry = ServerProcess::default();
+    let args = ["registry", "serve", "--address", REGISTRY].map(str::to_owned);
+    registry.start(&built("crane")?, &args, &host.dir("registry").join("log"))?;
+    await_that(PATIENCE, || Ok(TcpStream::connect(REGISTRY).is_ok()))?;
+    Ok(registry)
 }
 
 #[test]
@@ -57,10 +37,10 @@ fn published_release_has_its_digests_referrers_and_chart_in_the_registry() {
     let made = release(&[ANY_SIZE, &format!("REGISTRY={REGISTRY}/calico")]).unwrap();
     let folder = made.path().join("release").display().to_string();
     isolated(|host| {
-        let _registry = Registry::start(host).unwrap();
+        let _registry = start_registry(host).unwrap();
         let home = host.dir("home").display().to_string();
         let environment = |words: &[&str]| -> Vec<String> {
-            // With these folders, helm and oras neither read nor write the logins and caches of this machine's user.
+            // helm and oras must not use the logins and caches of this machine's user.
             let folders = ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME", "DOCKER_CONFIG"];
             let own = folders.map(|name| format!("{name}={home}"));
             own.into_iter().chain(words.iter().map(|word| (*word).to_owned())).collect()
@@ -97,7 +77,6 @@ fn published_release_has_its_digests_referrers_and_chart_in_the_registry() {
         run("env", &environment(&[&[helm().unwrap().display().to_string().as_str()], &words[..]].concat())).unwrap();
         let name = format!("calico-cni-{VERSION}.tgz");
         assert!(fs::read(host.dir("home").join(&name)).unwrap() == fs::read(path(made.path(), &name)).unwrap());
-        // A second run adds nothing.
         publish();
         assert_eq!(referrers(), found);
     });

@@ -7,7 +7,7 @@ use integration_tests::images::in_tree;
 
 use super::{can_release, release};
 
-/// Images must be small, because every node loads them.
+/// Every node loads the images.
 #[test]
 fn release_with_too_large_programs_is_refused() {
     if !can_release() {
@@ -17,7 +17,7 @@ fn release_with_too_large_programs_is_refused() {
     assert!(error.contains("images: cni: ") && error.contains("an image may have at most 1000000"), "{error}");
 }
 
-/// The output folder is one of the user's own, given by mistake.
+/// The output folder could be one of the user's own, given by mistake.
 #[test]
 fn release_does_not_replace_a_foreign_directory() {
     let directory = tempfile::tempdir().unwrap();
@@ -34,7 +34,7 @@ fn release_does_not_replace_a_foreign_directory() {
 fn release_of_a_tree_with_changes_is_refused_naming_each_file() {
     let directory = tempfile::tempdir().unwrap();
     let tree = directory.path().join("tree").display().to_string();
-    // Uses the present files instead of the commit, which may lack the changes under test.
+    // The commit may lack the changes under test.
     run("git", &["init", "--quiet", &tree]).unwrap();
     let from = in_tree("");
     let copy = format!(

@@ -1,4 +1,4 @@
-//! The signature of a release, its provenance, and the digests that manifests and chart name.
+//! The signature, the provenance and the digests of a release.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ fn create_key(folder: &Path, name: &str) -> String {
     file("key")
 }
 
-/// Runs the command with which deploy/README.md verifies a release, in the folder of the release.
+/// Runs the command with which deploy/README.md verifies a release.
 fn verify(made: &Path) -> Result<String> {
     let page = fs::read_to_string(deploy("README.md"))?;
     let command = page.lines().map(str::trim).find(|line| line.starts_with("minisign -Vm SHA256SUMS"));
@@ -99,7 +99,6 @@ fn provenance_names_each_file_with_its_checksum_and_the_commit() {
     assert_eq!(statement["predicate"]["runDetails"]["builder"]["id"], "https://example.com/ci");
 }
 
-/// Returns the digest of an image archive's index.
 fn archived(made: &Path, image: &str) -> String {
     let archive = path(made, &format!("image-{image}-v{VERSION}.tar"));
     let index = run("tar", &["--extract", "--to-stdout", "--file", &archive, "index.json"]).unwrap();
@@ -127,7 +126,7 @@ fn manifests_and_chart_name_images_by_the_digests_of_the_archives() {
         let images: Vec<&str> = images.filter(|line| line.starts_with("image: registry.example.com")).collect();
         assert!(!images.is_empty() && images.iter().all(|image| pinned.iter().any(|it| it == image)), "{images:?}");
     }
-    // The manifests in the archive of `deploy/` name no digest, because a node knows an imported image by its tag only.
+    // A node knows an imported image by its tag only, so these manifests name no digest.
     let deploy = unpack(made.path(), &format!("deploy-v{VERSION}.tar.gz")).join("deploy/install.yaml");
     assert!(!fs::read_to_string(deploy).unwrap().contains("@sha256:"));
 
@@ -142,7 +141,7 @@ fn manifests_and_chart_name_images_by_the_digests_of_the_archives() {
         let by_digest = pinned.replace(&format!(":v{VERSION}@"), "@");
         assert!(rendered.contains(&by_digest), "{by_digest}");
     }
-    // With a tag of the user's, the digest, which belongs to another version, is left out.
+    // The digest belongs to another version than the user's tag.
     let tagged = render(&["--set", "image.tag=v9"]);
     assert!(tagged.contains("image: registry.example.com/calico/cni:v9\n") && !tagged.contains("@sha256:"));
 }

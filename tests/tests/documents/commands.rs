@@ -1,11 +1,10 @@
-//! The commands of a document: the content of its indented blocks and of blocks fenced as `sh` or `console`.
+//! The commands of a document: its indented blocks, and its blocks fenced as `sh` or `console`.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// A chapter of a document, with its heading and its commands in order.
 #[derive(Debug)]
 pub(crate) struct Chapter {
     pub(crate) document: &'static str,
@@ -15,7 +14,6 @@ pub(crate) struct Chapter {
     pub(crate) files: Vec<(String, String)>,
 }
 
-/// Reads a document of this repository.
 pub(crate) fn read(document: &'static str) -> Result<Vec<Chapter>> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
     let text = fs::read_to_string(workspace.join(document)).with_context(|| document.to_owned())?;
@@ -62,8 +60,7 @@ fn chapters(document: &'static str, text: &str) -> Vec<Chapter> {
     chapters
 }
 
-/// Returns the commands of a block: its lines without comments and prompts. Continuation lines, and the lines of a
-/// `for` loop, are one command.
+/// Returns the commands of a block. Continuation lines, and the lines of a `for` loop, are one command.
 fn commands(block: &str) -> Vec<String> {
     let mut commands: Vec<String> = Vec::new();
     let mut is_open = false;

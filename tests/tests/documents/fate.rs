@@ -1,9 +1,7 @@
-//! The test of each command in the documents: it is run, it is a target of the Makefile, or it is listed here with the
-//! reason why no test runs it.
+//! The test of each command in the documents, or the reason why no test runs it.
 
 use crate::commands::Chapter;
 
-/// The documents.
 pub(crate) const DOCUMENTS: [&str; 18] = [
     "README.md",
     "docs/architecture.md",
@@ -88,14 +86,11 @@ const NOT_RUN: [(&str, &str, &str, &str); 31] = [
     (CONTROLLERS, "Profiles", "pprof http", NO_PPROF),
 ];
 
-/// Chapters whose indented blocks are not commands.
 const NO_COMMANDS: [(&str, &str); 2] = [(TROUBLESHOOTING, "One pod"), ("deploy/README.md", "deploy")];
 
-/// The test of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Run,
-    /// The test checks that the Makefile has the target.
     Make,
     NotRun(&'static str),
 }
@@ -114,7 +109,7 @@ pub(crate) fn of(chapter: &Chapter, command: &str) -> Fate {
     named.map_or(Fate::Run, |(.., reason)| Fate::NotRun(reason))
 }
 
-/// Returns the entries of these lists that no document contains any more.
+/// Returns the entries of these lists that no document contains.
 pub(crate) fn stale(chapters: &[Chapter]) -> Vec<String> {
     let there = |document: &str, heading: &str, beginning: &str| {
         let mut chapters =

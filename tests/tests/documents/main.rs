@@ -1,6 +1,5 @@
-//! The commands of README.md, of the pages in docs/, of deploy/README.md and of kube-controllers/README.md, as
-//! documented: each command is run on a private host with the embedded datastore or with an API server, or is a target
-//! of the Makefile, or is listed with the reason why no test runs it.
+//! The commands of the documents are run as documented, are targets of the Makefile, or are listed with the reason why
+//! no test runs them.
 
 mod commands;
 mod fate;
@@ -23,7 +22,7 @@ const AFTER_AN_ADD: &str = "docs/what-an-add-makes.md";
 const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
 const DEPLOY: &str = "deploy/README.md";
 
-/// Headings of the chapters that are run with the embedded datastore, in this order.
+/// Chapters that are run with the embedded datastore, in this order.
 const ON_THE_LOCAL_FILE: [(&str, &str); 4] = [
     (STANDALONE, "Without a cluster"),
     (AFTER_AN_ADD, "In the pod's network namespace"),
@@ -31,7 +30,7 @@ const ON_THE_LOCAL_FILE: [(&str, &str); 4] = [
     (AFTER_AN_ADD, "In the datastore"),
 ];
 
-/// Headings of the chapters that are run with an API server, in this order.
+/// Chapters that are run with an API server, in this order.
 const ON_AN_API_SERVER: [(&str, &str); 11] = [
     ("README.md", "Quick start"),
     (STANDALONE, "Against an existing cluster, by hand"),
@@ -55,13 +54,12 @@ fn chapter<'c>(chapters: &'c [Chapter], (document, heading): (&str, &str)) -> &'
     found.unwrap_or_else(|| panic!("{document} has no chapter {heading}"))
 }
 
-/// Returns the text of a chapter's fenced block in a language.
 fn file<'c>(chapter: &'c Chapter, language: &str) -> &'c str {
     let found = chapter.files.iter().find(|(of, _)| of == language);
     found.map(|(_, text)| text.as_str()).unwrap_or_else(|| panic!("{} has no {language}", chapter.heading))
 }
 
-/// Writes to stderr around libtest's capture, so that the number of executed commands is visible.
+/// Writes to stderr around libtest's capture.
 fn tell(words: &str) {
     let _ = writeln!(std::io::stderr(), "documents: {words}");
 }
@@ -104,8 +102,7 @@ fn every_documented_command_is_run_or_listed_with_a_reason() {
     }
 }
 
-/// Runs the chapter as documented, then again without `init`, which the document says is unnecessary for a new file.
-/// After each ADD, runs the commands that show its results.
+/// The document says that `init` is unnecessary for a new file.
 #[test]
 fn documented_manual_sequence_works_with_and_without_init() {
     let chapters = chapters();
@@ -149,8 +146,7 @@ fn nodename() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_lowercase()
 }
 
-/// Command that creates the objects that the documents expect in a cluster: a node, a pod on the node with its service
-/// account, and a ready datastore.
+/// Command that creates the objects that the documents expect in a cluster.
 const CLUSTER: &str = r#"
 kubectl apply -f - <<END
 apiVersion: v1
@@ -173,8 +169,7 @@ spec: { datastoreReady: true }
 END
 "#;
 
-/// Commands that write a configuration list with a log file, and run an ADD that fails because its IP pool does not
-/// exist.
+/// Commands that write a configuration list, and run an ADD that fails because its IP pool does not exist.
 const FAILED_ADD: &str = r#"
 jq '{name, cniVersion, plugins: [. + {log_file_path: "/var/log/calico/cni/cni.log"}]}' conf.json \
     >/etc/cni/net.d/10-calico.conflist
@@ -262,7 +257,6 @@ fn documented_cluster_commands_work_on_an_api_server() {
     });
 }
 
-/// Returns a person with the administrator's kubeconfig.
 fn on_cluster(host: &Host, kubernetes: &Kubernetes) -> Person {
     let kubectl = program("kubectl").unwrap();
     let tools: Vec<PathBuf> = kubectl.parent().map(Path::to_owned).into_iter().collect();

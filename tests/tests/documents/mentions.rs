@@ -1,4 +1,4 @@
-//! Our commands within sentences and tables of the documents: their subcommands and options exist.
+//! Our commands within sentences and tables of the documents.
 
 use std::fs;
 use std::path::Path;
@@ -8,12 +8,12 @@ use integration_tests::plugin::Plugins;
 
 use crate::fate::DOCUMENTS;
 
-/// Pages with commands within sentences only, in addition to [`DOCUMENTS`].
+/// Pages with commands within sentences only.
 const OTHERS: [&str; 2] = ["CONTRIBUTING.md", "SECURITY.md"];
 
 const PROGRAMS: [&str; 4] = ["calico", "calico-ipam", "kube-controllers", "check-status"];
 
-/// The parts of a command in a text that do not depend on the reader's cluster.
+/// The parts of a command that do not depend on the reader's cluster.
 #[derive(Debug, PartialEq, Eq)]
 struct Mention {
     program: String,
@@ -21,7 +21,7 @@ struct Mention {
     options: Vec<String>,
 }
 
-/// Returns the commands of these programs that are between backquotes, outside of fenced and indented blocks.
+/// Returns the commands of these programs between backquotes, outside of fenced and indented blocks.
 fn mentions(text: &str, programs: &[&str]) -> Vec<Mention> {
     let mut is_fenced = false;
     let mut found = Vec::new();
@@ -50,7 +50,7 @@ fn mention(code: &str) -> Option<Mention> {
     Some(Mention { program, verbs, options: options.collect() })
 }
 
-/// Returns an error if the program rejects the subcommands or its help lacks an option; `None` for a correct command.
+/// Returns an error if the program rejects the subcommands or its help lacks an option.
 fn fault(programs: &Path, mention: &Mention) -> Option<String> {
     let Mention { program, verbs, options } = mention;
     let run = Command::new(programs.join(program)).args(verbs).arg("--help").output().unwrap();

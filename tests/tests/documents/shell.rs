@@ -1,4 +1,4 @@
-//! A person who runs the commands of a chapter, one after the other, in one shell.
+//! A person who runs commands, one after the other, in one shell.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use nix::mount::{MsFlags, mount};
 use crate::commands::Chapter;
 use crate::fate::{self, Fate};
 
-/// Commands whose exit status may be 1, which means that they found something.
+/// Commands whose exit status 1 means that they found something.
 const MAY_FIND: [&str; 3] = ["/opt/cni/bin/calico doctor", "/opt/cni/bin/calico uninstall", "kubectl diff"];
 
 /// A directory that looks like a checkout with built programs, and a home directory.
@@ -23,12 +23,10 @@ pub(crate) struct Person {
     path: String,
 }
 
-/// The result of a chapter.
 #[derive(Debug)]
 pub(crate) struct Typed {
     /// The output of all commands, each after a line `+ command`.
     pub(crate) printed: String,
-    /// Number of executed commands.
     pub(crate) count: usize,
 }
 
@@ -55,18 +53,16 @@ impl Person {
         Ok(Person { checkout, path })
     }
 
-    /// Returns the person's home directory.
     pub(crate) fn home(&self) -> PathBuf {
         self.checkout.join("home")
     }
 
-    /// Writes a file of the checkout.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<()> {
         Ok(fs::write(self.checkout.join(name), text)?)
     }
 
-    /// Runs the commands `before`, which prepare a chapter, and those commands of the chapter that tests run. `written`
-    /// replaces placeholders in a command; a command for which it returns `None` is left out.
+    /// Runs the commands `before`, and those of the chapter that tests run. `written` replaces placeholders in a
+    /// command; a command for which it returns `None` is left out.
     pub(crate) fn types(
         &self,
         before: &str,
@@ -92,7 +88,7 @@ impl Person {
         Ok(Typed { printed, count: commands.len() })
     }
 
-    /// Runs a script in the checkout, without the environment of this process, and returns its output.
+    /// Runs a script in the checkout and returns its output.
     pub(crate) fn run(&self, script: &str) -> Result<String> {
         let file = self.checkout.join("typed.sh");
         fs::write(&file, format!("exec 2>&1\n{script}"))?;

@@ -1,4 +1,4 @@
-//! The cost of an ADD without a free address in a large cluster: memory, requests, bytes.
+//! The cost of an ADD without a free address in a large cluster.
 
 mod server;
 
@@ -31,7 +31,6 @@ impl Node {
         Node { plugins: Plugins::locate().unwrap(), netns, server: Server::start(blocks, pages) }
     }
 
-    /// Runs ADD with the release program. Returns the result and the resources that it used.
     fn add(&self, container: &str) -> (Outcome, Usage) {
         let conf = json!({
             "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "datastore_type": "kubernetes",
@@ -55,7 +54,7 @@ fn assert_small(what: &str, usage: Usage) {
     assert!(usage.peak_kib <= MOST_KIB, "{what}: {usage:?}");
 }
 
-/// A list from the API server's cache is not paged, however long it is.
+/// A list from the API server's cache is not paged.
 #[test]
 fn add_without_a_free_address_uses_bounded_memory_in_a_large_cluster() {
     isolated(|host| {
@@ -87,7 +86,6 @@ fn add_after_a_failed_search_lists_no_blocks_until_a_pool_changes() {
             assert_eq!(lists, 0, "{:#?}", state.requests);
             assert!(state.bytes <= MOST_BYTES, "{} bytes: {:#?}", state.bytes, state.requests);
         }
-        // A pool has changed.
         node.server.state.lock().unwrap().pools += 1;
         node.server.reset();
         assert_exhausted(&node.add("x").0);
@@ -95,8 +93,7 @@ fn add_after_a_failed_search_lists_no_blocks_until_a_pool_changes() {
     });
 }
 
-/// The first call writes a handle before it knows the state of the datastore, and reverts that write. Later calls know
-/// the state from the first one.
+/// The first call writes a handle before it knows that the datastore is not ready.
 #[test]
 fn add_writes_no_handle_ahead_once_the_datastore_was_not_ready() {
     isolated(|host| {
@@ -137,7 +134,7 @@ fn full_blocks(count: usize) -> impl Iterator<Item = (String, Value)> {
     })
 }
 
-/// Adds a pod twice: the first ADD searches, the second uses its note about the search. Both need little memory.
+/// Adds a pod twice: the second ADD uses the first one's search note.
 fn searched(cluster: &Cluster<'_>) {
     cluster.load(&Content::ready().node("node1").node("node2").pool("pool4", "10.0.0.0/15", 26));
     cluster.store.load(&full_blocks(2048).collect()).unwrap();

@@ -1,5 +1,4 @@
-//! An API server with the responses that an ADD needs, and any number of blocks, which it generates while it sends
-//! them.
+//! An API server with the responses that an ADD needs. It generates blocks while it sends them.
 
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,11 +7,9 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-/// The number of blocks in a pool of `/11`. In a larger cluster there is a second pool, and the blocks are short.
+/// The number of blocks in a pool of `/11`. In a larger cluster there is a second pool.
 const IN_FIRST_POOL: usize = 1 << 15;
-/// Number of blocks of the requesting node.
 const OWN: usize = 2;
-/// Number of addresses in a block.
 const ADDRESSES: usize = 64;
 
 /// The cluster, and the requests so far.
@@ -21,7 +18,6 @@ pub(super) struct State {
     /// Whether to page lists, with pages of the requested size.
     pages: bool,
     pub(super) ready: bool,
-    /// The resource version of the pools.
     pub(super) pools: usize,
     /// `METHOD path?query` of each request.
     pub(super) requests: Vec<String>,
@@ -29,7 +25,6 @@ pub(super) struct State {
     pub(super) bytes: usize,
 }
 
-/// The server. It stops with the process.
 #[derive(Clone)]
 pub(super) struct Server {
     pub(super) state: Arc<Mutex<State>>,
@@ -37,15 +32,14 @@ pub(super) struct Server {
 }
 
 impl State {
-    /// Returns the number of entries of `attributes` in each block. The list of a very large cluster has to end within
-    /// the plugin's time limit of a request on a slow machine, too, so its blocks are short.
+    /// Returns the number of attributes in each block: one in a very large cluster, whose list must end in time.
     fn attributes(&self) -> usize {
         if self.blocks > IN_FIRST_POOL { 1 } else { ADDRESSES }
     }
 }
 
 impl Server {
-    /// Serves `blocks` full blocks of 64 addresses. The first two belong to `node1`.
+    /// Serves `blocks` full blocks of 64 addresses, the first two of which belong to `node1`.
     pub(super) fn start(blocks: usize, pages: bool) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -62,13 +56,11 @@ impl Server {
         server
     }
 
-    /// Resets the counters.
     pub(super) fn reset(&self) {
         let mut state = self.state.lock().unwrap();
         (state.requests, state.bytes) = (Vec::new(), 0);
     }
 
-    /// Returns the number of requests that contain `part`.
     pub(super) fn count(&self, part: &str) -> usize {
         self.state.lock().unwrap().requests.iter().filter(|request| request.contains(part)).count()
     }
@@ -97,7 +89,7 @@ impl Server {
             }
             let (code, body) = match method {
                 "GET" => (404, json!({"kind": "Status", "reason": "NotFound", "code": 404, "details": {"name": name}})),
-                // A handle that an ADD creates ahead of its reads, and its deletion.
+                // A handle that an ADD creates ahead of its reads.
                 "POST" => {
                     (201, json!({"kind": "PartialObjectMetadata", "metadata": {"name": "h", "resourceVersion": "7"}}))
                 }
@@ -155,7 +147,6 @@ impl Server {
                 let mut metadata = metadata(name);
                 metadata["namespace"] = "default".into();
                 let spec = json!({"nodeName": "node1", "containers": [{"name": "c"}]});
-                // A pod of 8 KiB.
                 metadata["annotations"] = json!({"example.com/large": "x".repeat(8000)});
                 Some(json!({"kind": "Pod", "metadata": metadata, "spec": spec, "status": {}}))
             }
@@ -200,8 +191,7 @@ fn name_of(number: usize) -> String {
     cidr(number).replace(['.', '/'], "-")
 }
 
-/// Returns a full block of 64 addresses as JSON; only its metadata if `metadata_only` is true. With 64 attributes a
-/// whole block is 17 KiB long, as upstream's blocks are.
+/// Returns a full block as JSON. With 64 attributes a whole block is 17 KiB long, as upstream's blocks are.
 fn block(number: usize, attributes: usize, metadata_only: bool) -> String {
     let metadata = format!(
         r#""metadata":{{"name":"{}","uid":"00000000-0000-4000-8000-{number:012}","resourceVersion":"5"}}"#,
@@ -215,8 +205,7 @@ fn block(number: usize, attributes: usize, metadata_only: bool) -> String {
     [before.as_str(), &metadata, middle, &cidr(number), after].concat()
 }
 
-/// Blocks without their metadata and CIDR: of the requesting node, and of another node. Each address has its own
-/// attributes.
+/// Blocks without their metadata and CIDR: of the requesting node, and of another node.
 static LONG: LazyLock<[[String; 3]; 2]> = LazyLock::new(|| ["node1", "node2"].map(|owner| parts(owner, ADDRESSES)));
 
 /// As [`LONG`], but all addresses share one entry of `attributes`.
@@ -257,8 +246,8 @@ fn parts(owner: &str, attributes: usize) -> [String; 3] {
     ]
 }
 
-/// Reads method and target of a request, a flag that is true for a request of metadata only, and the length of the
-/// body; `None` if the client has closed the connection.
+/// Reads method and target of a request, whether it is for metadata only, and the length of the body; `None` if the
+/// client has closed the connection.
 fn head(lines: &mut impl BufRead) -> std::io::Result<Option<(String, bool, u64)>> {
     let (mut request, mut metadata_only, mut length) = (String::new(), false, 0);
     loop {

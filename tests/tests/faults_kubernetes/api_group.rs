@@ -39,8 +39,7 @@ fn cached_api_group_that_is_missing_is_discovered_again() {
     });
 }
 
-/// Once v1 is served beside v3, new nodes and upstream's nodes use v1, because upstream prefers v1 (DS-22). A node that
-/// continued with v3 would assign addresses that the other nodes also assign.
+/// Upstream prefers v1 (DS-22). A node that continued with v3 would assign addresses that other nodes also assign.
 #[test]
 fn cached_v3_is_replaced_once_v1_is_served_too() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
@@ -67,8 +66,7 @@ fn cached_v3_is_replaced_once_v1_is_served_too() {
     });
 }
 
-/// Upstream's migration permanently locks v1. It unlocks v3 with a ClusterInformation that an annotation marks as
-/// migrated. v1 exists until an operator completes the migration.
+/// Upstream's migration permanently locks v1 and unlocks v3.
 #[test]
 fn migration_to_v3_is_followed_unless_v1_is_configured() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
@@ -81,7 +79,7 @@ fn migration_to_v3_is_followed_unless_v1_is_configured() {
         let remembered = || fs::read_to_string(API_GROUP_FILE).unwrap();
         assert!(remembered().contains(ApiGroup::CrdV1.api_version()), "{}", remembered());
 
-        // The ADD works ahead: when it finds v1 locked, it has already created a handle in v1.
+        // The ADD has created a handle in v1 when it finds v1 locked.
         faulty.run("ADD", &second);
         assert!(remembered().contains(ApiGroup::V3.api_version()), "{}", remembered());
         let handles = |group: ApiGroup| {

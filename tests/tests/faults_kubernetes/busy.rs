@@ -1,5 +1,4 @@
-//! A busy API server (429): only one call of a node retries, no waiting call has a lock that others need, and a DEL
-//! removes the pod's network and writes its journal entry before it waits.
+//! A busy API server (429): only one call of a node retries, and no waiting call has a lock that others need.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -23,10 +22,8 @@ const BUSY: Fault = Fault::Refuse(Refusal { code: 429, retry_after: Some(1) });
 /// The retrying process has a lock on this file.
 const TURNS: &str = "/var/run/calico/api-server-busy.lock";
 const IPAM_LOCK: &str = "/var/run/calico/ipam.lock";
-/// Timeout of an expected effect.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Waits until `is_so` returns true.
 #[track_caller]
 fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + SOON;
@@ -36,8 +33,7 @@ fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a CNI command, and returns once it has opened [`TURNS`], which a process does before it waits for a busy API
-/// server.
+/// Starts a CNI command, and returns once it has opened [`TURNS`], as a process does before it waits.
 #[track_caller]
 fn waiting(faulty: &Faulty<'_>, verb: &str, pod: &Pod) -> (Child, Instant) {
     let begun = Instant::now();
@@ -57,7 +53,7 @@ fn only_one_call_of_a_node_retries_on_a_busy_api_server() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
         let (leaving, first) = (faulty.pod(), faulty.pod());
         let others = [faulty.pod(), faulty.pod()];
-        // With a block of the node, the next ADD works ahead and takes the lock of addresses.
+        // With a block of the node, an ADD works ahead and takes the lock of addresses.
         faulty.run("ADD", &leaving);
         faulty.proxy.arm(Some((Point::EveryRequest, BUSY)));
         let mut calls = vec![waiting(faulty, "ADD", &first)];
@@ -66,7 +62,7 @@ fn only_one_call_of_a_node_retries_on_a_busy_api_server() {
         lock.unlock().unwrap();
         calls.extend(others.iter().map(|pod| waiting(faulty, "ADD", pod)));
         calls.push(waiting(faulty, "DEL", &leaving));
-        // `waiting` may return too early: a process opens the file also to leave a message there, before it waits.
+        // `waiting` may return too early, because a process also opens the file to leave a message there.
         await_that("the DEL writes its journal entry", || journal_entries().len() == 1);
         assert_eq!(kernel::host().unwrap()["links"], json!({}), "the DEL has sent nothing");
         // A node is ready even while its calls wait.
@@ -112,7 +108,6 @@ fn del_killed_on_a_busy_server_has_removed_the_interface_and_is_replayed() {
     });
 }
 
-/// Returns the number of requests in the plugins' flow schema that the server has dispatched.
 fn served(api: &ApiServer) -> usize {
     let metrics = api.admin().get("/metrics").unwrap().body;
     let of_plugins = |line: &&str| {

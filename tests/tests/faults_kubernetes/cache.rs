@@ -1,4 +1,4 @@
-//! The API server's cache fails: reads that it may answer are repeated from the server's own store.
+//! The API server's cache fails: the reads are repeated from the server's own store.
 
 use integration_tests::proxy::{Fault, Point, Refusal};
 use libcalico::kubernetes::ApiGroup;

@@ -35,7 +35,6 @@ fn del_with_the_api_server_stopped_is_replayed_after_the_restart() {
 
         api.restart().unwrap();
         faulty.run("ADD", &next);
-        // This ADD has replayed the deferred DEL.
         faulty.cluster.assert_only(&[&next]);
         for pod in [&refused, &next] {
             faulty.run("DEL", pod);
@@ -44,7 +43,6 @@ fn del_with_the_api_server_stopped_is_replayed_after_the_restart() {
     });
 }
 
-/// A request that could not be sent is repeated until the deadline.
 #[test]
 fn add_and_del_succeed_after_a_short_outage_of_the_api_server() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
@@ -62,8 +60,7 @@ fn add_and_del_succeed_after_a_short_outage_of_the_api_server() {
     });
 }
 
-/// The server becomes unreachable after the addresses are assigned and before the endpoint is written, or in the middle
-/// of a DEL.
+/// The server becomes unreachable between the assignment of addresses and the write of the endpoint, or during a DEL.
 #[test]
 fn api_server_lost_in_the_middle_of_add_or_del_leaves_no_leak() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
@@ -127,7 +124,7 @@ fn invalid_token_is_reported_and_a_renewed_token_is_used() {
     });
 }
 
-/// A proxy that supports HTTP/1.1 only: one request at a time, and each response may be the last of its connection.
+/// A proxy that supports HTTP/1.1 only.
 #[test]
 fn add_over_http1_with_a_broken_connection_at_each_request_leaks_none() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
@@ -184,7 +181,6 @@ fn replaced_server_certificate_must_be_of_the_same_authority() {
     });
 }
 
-/// Returns the path of the plugins' kubeconfig.
 fn account_file(faulty: &Faulty<'_>) -> String {
     faulty.conf["kubernetes"]["kubeconfig"].as_str().unwrap().to_owned()
 }

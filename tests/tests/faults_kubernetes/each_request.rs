@@ -29,15 +29,14 @@ const BEFORE: [Fault; 9] = [
     Fault::Kill,
 ];
 
-/// Faults at a response: the server has executed the request, and the client does not get the result.
+/// Faults after which the server has executed the request.
 const AFTER: [Fault; 4] = [refused(500), Fault::Cut, Fault::CutMidAnswer, Fault::Kill];
 
 const fn refused(code: u16) -> Fault {
     Fault::Refuse(Refusal { code, retry_after: None })
 }
 
-/// Returns true if the client must succeed in spite of the fault: the codes 429 and 503 ask for a later attempt, and
-/// after 401 the client repeats the request, because its token may have been renewed.
+/// Returns true if the client must succeed in spite of the fault. After 401 the token may have been renewed.
 fn is_passing(fault: Fault) -> bool {
     matches!(fault, Fault::Refuse(Refusal { code: 401 | 429 | 503, .. }))
 }
@@ -56,14 +55,13 @@ fn addresses(result: &Value) -> BTreeSet<String> {
     result["ips"].as_array().unwrap().iter().map(|ip| ip["address"].to_string()).collect()
 }
 
-/// Returns a request without the parameter that permits an answer from the server's cache. The repetition of a request
-/// may lack it.
+/// Removes the parameter that permits an answer from the server's cache; a repetition may lack it.
 fn without_cache(request: &str) -> &str {
     request.split("resourceVersion=").next().unwrap_or_default().trim_end_matches(['?', '&'])
 }
 
-/// Runs a call with a fault, and asserts that the fault has happened. After a fault that [`is_passing`], the call must
-/// repeat the request and succeed. Returns the result, or `None` if the call failed.
+/// Runs a call with a fault. After a fault that [`is_passing`], the call must succeed. Returns the result, or `None` if
+/// the call failed.
 #[track_caller]
 fn faulted(faulty: &Faulty<'_>, verb: &str, pod: &Pod, (point, fault): (Point, Fault)) -> Option<Value> {
     let outcome = faulty.faulted(verb, pod, point, fault);
@@ -79,7 +77,7 @@ fn faulted(faulty: &Faulty<'_>, verb: &str, pod: &Pod, (point, fault): (Point, F
     }
 }
 
-/// Each ADD is for a new pod, beside a pod that remains unless the ADD has to claim a block.
+/// Each ADD is for a new pod. Another pod remains unless `claiming`.
 fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
     let stays = (!claiming).then(|| faulty.pod());
     let resident = stays.as_ref().map(|pod| addresses(&faulty.run("ADD", pod))).unwrap_or_default();
@@ -88,8 +86,7 @@ fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
     let clean = faulty.pod();
     let requests = faulty.requests("ADD", &clean);
     faulty.run("DEL", &clean);
-    // An ADD that claims a block is tested only with faults of its additional writes: conflicts with other writers, and
-    // interruptions.
+    // An ADD that claims a block is tested only with faults of its additional writes.
     let cases =
         if claiming { cases_of(requests, &[refused(409), refused(500)], &[Fault::Cut]) } else { cases(requests) };
     for case in cases {
@@ -121,11 +118,10 @@ fn add_creating_a_block_with_a_fault_at_each_request_leaks_no_address() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| fault_at_each_request_of_add(faulty, true));
 }
 
-/// The server is still executing the write of the block when the plugin has stopped waiting for it, perhaps even after
-/// DEL. An address that this write allocated would be counted by no handle.
+/// The write of the block is executed after the plugin has stopped waiting for it, perhaps even after DEL.
 fn block_written_late(faulty: &mut Faulty<'_>, write: Point) {
     let empty = faulty.cluster.store.dump().unwrap();
-    // Most of these delays end while the plugin verifies the write with the unknown outcome.
+    // Most of these delays end while the plugin verifies the write.
     let soon = (0..40).map(|n| Duration::from_micros(250 * n));
     for late in soon.chain([Duration::from_millis(400)]) {
         faulty.cluster.store.keep_only(&empty).unwrap();
@@ -152,7 +148,7 @@ fn add_with_a_late_block_update_leaks_no_address() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| block_written_late(faulty, Point::First("PUT", "ipamblocks")));
 }
 
-/// A block has a single address here: an ADD that does not find the late block creates another one.
+/// A block has a single address here.
 #[test]
 fn add_with_a_late_block_creation_leaks_no_address() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {
@@ -180,7 +176,6 @@ fn del_with_a_fault_at_each_api_request_leaks_no_address() {
     });
 }
 
-/// CHECK changes nothing, whatever the responses.
 #[test]
 fn check_with_a_fault_at_each_api_request_changes_nothing() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {
@@ -198,8 +193,6 @@ fn check_with_a_fault_at_each_api_request_changes_nothing() {
     });
 }
 
-/// A slow response is not a failure: no request is repeated, except that an ADD reads objects again that it read too
-/// long ago.
 #[test]
 fn every_command_succeeds_if_each_request_is_delayed() {
     const DELAY: Duration = Duration::from_millis(500);
@@ -225,7 +218,7 @@ fn every_command_succeeds_if_each_request_is_delayed() {
         }
         let ([add, others @ ..], [late_add, late_others @ ..]) = (counts[0], counts[1]);
         assert_eq!(late_others, others);
-        // An ADD reads again the objects that it read too long ago.
+        // An ADD repeats reads that are too old.
         assert!((add..=2 * add).contains(&late_add), "{late_add} requests instead of {add}");
         faulty.run("DEL", &resident);
         faulty.cluster.assert_nothing_left();

@@ -1,4 +1,4 @@
-//! No address is released while its endpoint, which is the pod's annotations, lists it.
+//! No address is released while an endpoint, which is the annotations of a pod, lists it.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,6 @@ fn object(client: &Client, pod: &Pod) -> Value {
     client.get(&pod_path(pod.object.as_ref().unwrap())).unwrap().success().unwrap()
 }
 
-/// Returns the annotations that the plugin writes: containerID, podIP, podIPs.
 fn annotations(client: &Client, pod: &Pod) -> [Value; 3] {
     let object = object(client, pod);
     ["containerID", "podIP", "podIPs"]
@@ -50,7 +49,7 @@ fn finish(client: &Client, pod: &Pod) {
     client.patch(&format!("{}/status", pod_path(pod.object.as_ref().unwrap())), &status).unwrap().success().unwrap();
 }
 
-/// Replaces the pod by another one of the same name, with a new UID and these annotations.
+/// Replaces the pod by another one of the same name with these annotations.
 fn replace(client: &Client, pod: &Pod, annotations: &[(&str, &str)]) {
     let name = pod.object.as_ref().unwrap();
     client.delete(&pod_path(name)).unwrap().success().unwrap();
@@ -87,7 +86,6 @@ fn del_with_a_refused_patch_keeps_the_address_for_a_later_replay() {
             assert_eq!(annotations(admin, &pod), [json!(pod.container_id), json!(address), json!(address)]);
             assert!(is_held(faulty, &pod), "{fault:?}: {address} is free, and the pod's annotations list it");
             assert_eq!(journal_entries().len(), 1, "{fault:?}");
-            // A later replay fails too.
             faulty.proxy.arm_all(&[(WRITES_ENDPOINT, fault); OFTEN]);
             _ = faulty.call("STATUS", &next).run().unwrap();
             assert!(faulty.proxy.fired(), "{fault:?}: {:?}", faulty.proxy.requests());
@@ -145,8 +143,7 @@ fn del_of_a_deleted_or_replaced_pod_sends_no_patch() {
     });
 }
 
-/// The annotations have another container ID and an additional address, as a tenant may write them. DEL removes the
-/// container's address from the list and leaves the other address.
+/// The other sandbox and the additional address stand for values that a tenant may write.
 #[test]
 fn del_removes_only_its_address_from_annotations_of_another_sandbox() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
@@ -177,8 +174,7 @@ fn del_removes_only_its_address_from_annotations_of_another_sandbox() {
     });
 }
 
-/// The attributes of the allocation name the pod whose annotations are the endpoint of an address, whatever pod
-/// CNI_ARGS names.
+/// The allocation names the pod whose annotations list the address, whatever pod CNI_ARGS names.
 #[test]
 fn del_removes_the_address_from_the_pod_that_the_allocation_names() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
@@ -216,7 +212,6 @@ fn gc_with_a_refused_patch_keeps_the_address() {
     });
 }
 
-/// Injects each fault at each request of an ADD that cannot create its interface.
 #[test]
 fn failed_add_leaves_no_free_address_in_the_annotations() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {
@@ -244,7 +239,7 @@ fn failed_add_leaves_no_free_address_in_the_annotations() {
     });
 }
 
-/// Creates a pod that requests an address, and its first sandbox, which is networked.
+/// Creates a pod that requests an address, and adds its first sandbox.
 fn asking(faulty: &mut Faulty<'_>, client: &Client, address: &str) -> Pod {
     let pod = faulty.pod();
     annotate(client, &pod, &[("ipAddrs", &json!([address]).to_string())]);
@@ -252,8 +247,8 @@ fn asking(faulty: &mut Faulty<'_>, client: &Client, address: &str) -> Pod {
     pod
 }
 
-/// Runs the ADD of a pod's second sandbox with each fault at each request, and the calls of a runtime afterwards.
-/// `prepare` changes the pod before that ADD, and returns the address that the second sandbox must get.
+/// Runs the ADD of a pod's second sandbox with each fault at each request. `prepare` returns the address that the
+/// second sandbox must get.
 fn fault_at_each_request_of_a_second_sandbox(prepare: impl Fn(&Client, &Pod) -> &'static str + Sync + Send) {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
         let admin = control_plane.servers.api.admin();
@@ -290,7 +285,6 @@ fn fault_at_each_request_of_a_second_sandbox(prepare: impl Fn(&Client, &Pod) -> 
     });
 }
 
-/// The address passes from one sandbox to the next.
 #[test]
 fn second_sandbox_with_the_same_address_leaves_no_free_address_annotated() {
     fault_at_each_request_of_a_second_sandbox(|_, _| "10.65.3.3");

@@ -1,4 +1,4 @@
-//! A real API server with far fewer seats in the plugins' priority level than concurrent requests, for BUSY_SECONDS.
+//! A real API server with far fewer seats in the plugins' priority level than concurrent requests.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 
 use super::on_faulty_api;
 
-/// Seats of the priority level: the smallest share of the 600 seats that an API server has by default.
+/// Seats of the plugins' priority level.
 const SEATS: usize = 3;
-/// Number of concurrent requests of the other account, apart from its pauses.
+/// Number of concurrent requests of the other account.
 const OTHERS: usize = 15 * SEATS;
-/// Duration of each request of the other account. An admitted request occupies its seat for that time.
+/// Duration for which an admitted request of the other account occupies its seat.
 const SEAT_TIME: Duration = Duration::from_secs(1);
-/// Pause of the other account after a rejection; it ignores Retry-After.
+/// Pause of the other account after a rejection.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Maximum number of concurrent requests of an ADD.
 const OF_ONE_PROCESS: usize = 9;
@@ -40,7 +40,6 @@ impl Read for SlowBody {
     }
 }
 
-/// The requests of the other account.
 #[derive(Default)]
 struct Load {
     is_over: AtomicBool,
@@ -147,14 +146,14 @@ fn calls_at_ten_times_the_admitted_load_succeed_with_few_retries() {
 
         let of_plugins: Vec<Request> = audit.of(&user.user).unwrap();
         let refused = of_plugins.iter().filter(|request| request.code == Some(429)).count();
-        // Each process may send its first requests before it gets a 429. Apart from these, the node sends at most one
-        // request per second, which is the shortest pause that the server advises.
+        // Each process may send its first requests before it gets a 429. After them, the node sends at most one request
+        // per second.
         let (seconds, calls) = (busy.as_secs() as usize, coming.len() + 1);
         let most = OF_ONE_PROCESS * calls + seconds + 1;
         eprintln!("{refused} of {} requests of the plugins were refused in {seconds} s", of_plugins.len());
         assert!(refused > 0 && refused <= most, "{refused} in {seconds} s: {of_plugins:#?}");
 
-        // This call replays the deferred DEL, if the DEL waited for the maximum time.
+        // Replays the DEL if it was deferred.
         faulty.run("STATUS", &leaving);
         let coming: Vec<_> = coming.iter().collect();
         faulty.cluster.assert_only(&coming);

@@ -1,5 +1,4 @@
-//! The plugin and a real API server, with injected faults. After the runtime's retries, no address is leaked or
-//! assigned twice.
+//! The plugin and a real API server, with injected faults.
 
 mod api_group;
 mod busy;
@@ -17,7 +16,7 @@ use integration_tests::content::Content;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
-/// Runs a test with a node, an IPv4 pool, and plugins that reach the API server through a proxy.
+/// Runs a test with plugins that reach the API server through a proxy.
 fn on_faulty_api(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &mut ControlPlane<'_>) + Send) {
     on_api_server(group, |cluster, control_plane| {
         cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26));

@@ -74,7 +74,6 @@ fn pod_deleted_before_the_endpoint_write_keeps_no_address() {
     });
 }
 
-/// A new sandbox of the pod is added while the old sandbox's DEL is running. The new sandbox keeps its addresses.
 #[test]
 fn del_overtaken_by_the_next_sandbox_leaves_the_new_sandbox_unchanged() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
@@ -92,7 +91,6 @@ fn del_overtaken_by_the_next_sandbox_leaves_the_new_sandbox_unchanged() {
     });
 }
 
-/// A new sandbox of the pod is added while the ADD of the old sandbox waits for the API server.
 #[test]
 fn add_overtaken_by_the_next_sandbox_fails_and_leaves_the_new_sandbox() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
@@ -125,7 +123,7 @@ fn del_without_the_namespace_object_succeeds_and_add_fails() {
         for pod in [&gone, &late] {
             delete_object(admin, pod);
         }
-        // No controller runs that would remove the namespace's finalizer.
+        // No controller removes the namespace's finalizer.
         admin.delete(&path).unwrap().success().unwrap();
         let mut namespace = admin.get(&path).unwrap().success().unwrap();
         namespace["spec"]["finalizers"] = json!([]);
@@ -151,7 +149,7 @@ fn del_without_the_node_object_succeeds_and_add_fails() {
         admin.delete("/api/v1/nodes/node1").unwrap().success().unwrap();
         faulty.proxy.arm(None);
         let outcome = faulty.call("ADD", &late).run().unwrap();
-        // Without the node, its labels are unknown, and so are the pools that it may use.
+        // Without the node, the pools that it may use are unknown.
         assert!(outcome.error().msg.contains("node1"), "{outcome:?}");
         faulty.cluster.assert_only(&[&gone]);
         for pod in [&late, &gone] {
@@ -161,7 +159,6 @@ fn del_without_the_node_object_succeeds_and_add_fails() {
     });
 }
 
-/// Another node allocates an address in the block while an ADD writes the block, and once more while a DEL writes it.
 #[test]
 fn block_changed_by_another_node_meanwhile_assigns_no_address_twice() {
     for group in [ApiGroup::CrdV1, ApiGroup::V3] {
@@ -183,7 +180,7 @@ fn block_changed_by_another_node_meanwhile_assigns_no_address_twice() {
     }
 }
 
-/// Upstream on another node, which allocates addresses for its tunnels.
+/// Upstream on another node.
 struct OtherNode<'a> {
     client: &'a Client,
     group: ApiGroup,
@@ -194,7 +191,7 @@ impl OtherNode<'_> {
         format!("ipip-tunnel-addr-{tunnel}")
     }
 
-    /// Allocates the next free address of the only block, and returns the address.
+    /// Allocates the next free address of the only block.
     fn take(&self, tunnel: &str) -> String {
         let collection = |plural: &str| format!("/apis/{}/{plural}", self.group.api_version());
         let blocks = self.client.get(&collection("ipamblocks")).unwrap().success().unwrap();
@@ -224,8 +221,7 @@ impl OtherNode<'_> {
     }
 }
 
-/// The write of the endpoint takes a round trip, and an endpoint in Kubernetes has no values that depend on the
-/// interface.
+/// The write of the endpoint takes a round trip.
 #[test]
 fn add_creates_the_interface_while_the_endpoint_is_written() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {

@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 
 use super::world::{Live, World};
 
-/// Returns an error unless exactly the networked sandboxes have addresses and interfaces, the bookkeeping is
-/// consistent, and CHECK of one of these sandboxes succeeds.
+/// Checks that exactly the networked sandboxes have addresses and interfaces.
 pub(crate) fn check(world: &mut World<'_>) -> Result<()> {
     datastore(world)?;
     for node in 0..world.nodes.len() {
@@ -57,9 +56,8 @@ fn handle_of(live: &Live) -> String {
     format!("{NETWORK}.{}", live.sandbox.container_id)
 }
 
-/// Returns true if `problem` says that `handle` counts more addresses than it has. A handle counts an address before
-/// the block allocates it, and a late write may count an address once more. While the sandbox exists, this makes no
-/// address unusable; its DEL deletes the handle.
+/// Returns true if `problem` says that `handle` counts more addresses than it has. The DEL of the sandbox deletes the
+/// handle.
 fn is_overcount(problem: &str, handle: &str) -> bool {
     let numbers = problem.strip_prefix(&format!("handle {handle}: holds ")).and_then(|rest| {
         let (held, counted) = rest.split_once(" addresses, counts ")?;
@@ -74,8 +72,8 @@ fn is_overcount_of_live(world: &World<'_>, finding: &Value) -> bool {
         && world.live.values().any(|live| finding["handle"] == handle_of(live))
 }
 
-/// Returns true for an affinity that upstream left incomplete or that an ADD reported as unconfirmed. The next ADD of
-/// the node confirms or deletes it, but not every round has such an ADD.
+/// Returns true for an affinity that upstream or an ADD left incomplete. The next ADD of the node repairs it, but not
+/// every round has such an ADD.
 fn is_unfinished_claim(world: &World<'_>, finding: &Value) -> bool {
     let Some(block) = finding["block"].as_str() else { return false };
     let is_of_claim = finding["finding"] == "blockWithoutAffinity" && !finding["state"].is_null();
@@ -86,7 +84,6 @@ fn is_unfinished_claim(world: &World<'_>, finding: &Value) -> bool {
             || lines.any(|line| line.contains("cannot confirm the block affinity") && line.contains(&told)))
 }
 
-/// Checks that a node's interfaces and routes are those of its networked sandboxes.
 fn kernel_of(host: &Host, live: &[&Live]) -> Result<()> {
     let seen = kernel::host()?;
     let links = seen["links"].as_object().map_or(0, serde_json::Map::len);

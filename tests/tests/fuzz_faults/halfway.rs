@@ -1,4 +1,4 @@
-//! States that an interrupted call of upstream leaves behind: those between two of its writes.
+//! States that an interrupted call of upstream leaves behind.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,9 @@ use time::OffsetDateTime;
 
 use super::world::World;
 
-/// A moment at which upstream's call is interrupted.
 #[derive(Debug, Clone, Copy)]
 enum Moment {
-    /// The handle counts an address that is not allocated yet, or not allocated any more.
+    /// The handle counts an address that is not allocated.
     HandleWritten,
     /// The address is allocated, and nothing else is done.
     BlockWritten,
@@ -124,8 +123,8 @@ fn leave_one(world: &mut World<'_>, moment: Moment, node: usize) -> Result<Optio
     }
 }
 
-/// Allocates an address in a block of the node to a new sandbox, with the first two writes of upstream's ADD: the
-/// handle, then the block. Returns `None` if no block of the node has a free address.
+/// Makes the first two writes of upstream's ADD: the handle and the block. Returns `None` if no block of the node has a
+/// free address.
 fn allocate(world: &mut World<'_>, node: usize, owner: &AffinityOwner) -> Result<Option<Sandbox>> {
     let blocks = world.runtime.block_on(world.datastore.list::<Block>(&Some(IpVersion::V4)))?;
     let of_node = blocks.into_iter().filter(|block| block.value.owner().as_ref() == Some(owner));
@@ -150,7 +149,7 @@ fn allocate(world: &mut World<'_>, node: usize, owner: &AffinityOwner) -> Result
     Ok(Some(sandbox))
 }
 
-/// Creates an affinity. Returns false if it exists already, which lists do not show for an affinity marked as deleted.
+/// Creates an affinity. Returns false if it exists already.
 fn claim(world: &mut World<'_>, owner: AffinityOwner, cidr: Cidr, value: BlockAffinity) -> Result<bool> {
     world.claims.insert(cidr.to_string());
     let key = AffinityKey { owner, cidr };
@@ -164,8 +163,7 @@ fn handle_of(sandbox: &Sandbox) -> HandleId {
     HandleId::for_container(NETWORK, &sandbox.container_id)
 }
 
-/// Returns the CIDR of a random block of the IPv4 pool that does not exist and has no affinity; `None` if no such block
-/// is left.
+/// Returns the CIDR of a random block that does not exist and has no affinity; `None` if no such block is left.
 fn free_block(world: &mut World<'_>) -> Result<Option<Cidr>> {
     let blocks = world.runtime.block_on(world.datastore.list::<Block>(&None))?;
     let claims = world.runtime.block_on(world.datastore.list::<BlockAffinity>(&AffinitySelect::default()))?;

@@ -1,6 +1,5 @@
-//! Random faults on two nodes, round after round: at least six concurrent calls, some of them killed, disconnected or
-//! delayed, on states that upstream's interrupted calls leave. After each round no address is assigned twice, and
-//! nothing of a deleted sandbox is left.
+//! Random faults on two nodes, round after round. After each round no address is assigned twice, and nothing of a
+//! deleted sandbox is left.
 //!
 //! `FUZZ_FAULTS_SECONDS` sets the duration, and `FUZZ_FAULTS_SEED` the first world (`make fuzz-faults`).
 

@@ -8,7 +8,6 @@ use integration_tests::proxy::{Fault, Point, Refusal};
 
 use super::world::World;
 
-/// Minimum number of calls in a round.
 const CALLS: usize = 6;
 /// Number of networked sandboxes from which on few calls are ADDs.
 const CROWD: usize = 10;
@@ -17,18 +16,16 @@ const REQUESTS: usize = 24;
 /// Time within which the server executes a request after its connection was cut.
 pub(crate) const LATEST: Duration = Duration::from_millis(400);
 
-/// A call of a round.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
     pub(crate) node: usize,
     pub(crate) task: Task,
-    /// Delay of the call after the start of the round.
+    /// Delay after the start of the round.
     pub(crate) after: Duration,
     /// Time from the start of the call after which it is killed; `None` for never.
     pub(crate) killed: Option<Duration>,
 }
 
-/// The CNI command of a call.
 #[derive(Debug, Clone)]
 pub(crate) enum Task {
     Add(Sandbox),
@@ -38,7 +35,6 @@ pub(crate) enum Task {
     Status,
 }
 
-/// Chooses the calls of a round.
 pub(crate) fn jobs(world: &mut World<'_>) -> Vec<Job> {
     let mut ready: Vec<(usize, Sandbox)> = world.live.values().map(|live| (live.node, live.sandbox.clone())).collect();
     world.rng.shuffle(&mut ready);
@@ -56,7 +52,7 @@ pub(crate) fn jobs(world: &mut World<'_>) -> Vec<Job> {
                 Some((node, sandbox)) => (node, Task::Check(sandbox)),
                 None => continue,
             },
-            // Runtimes may repeat the DEL of a deleted sandbox, even if the pod already has its next sandbox.
+            // Runtimes may repeat the DEL of a deleted sandbox.
             82..92 => match world.gone.pop() {
                 Some((node, old)) => {
                     if let Some((_, pod)) = old.pod.clone().filter(|_| world.rng.bool()) {
@@ -85,7 +81,7 @@ fn millis(rng: &mut Rng, most: u64) -> Duration {
     Duration::from_micros(rng.u64(..most * 1000))
 }
 
-/// Chooses the faults between a node and the datastore in a round.
+/// Chooses the faults between a node and the datastore.
 pub(crate) fn faults(rng: &mut Rng, has_http: bool) -> Vec<(Point, Fault)> {
     let count = *rng.choice(&[0, 0, 1, 1, 2, 4]).unwrap_or(&0);
     let mut faults = Vec::new();
@@ -133,8 +129,7 @@ fn place(rng: &mut Rng, has_http: bool) -> Point {
     }
 }
 
-/// Chooses a fault. A server that responds 409, 429 or 503 has not executed the request, so these occur only at
-/// requests. etcd has no such responses.
+/// Chooses a fault. A server that responds 409, 429 or 503 has not executed the request. etcd has no such responses.
 fn fault(rng: &mut Rng, place: Point, has_http: bool) -> Fault {
     let is_answer = matches!(place, Point::Answer(_));
     let codes = if is_answer { &[500, 502, 504][..] } else { &[409, 429, 500, 503] };

@@ -17,11 +17,10 @@ use super::plan::{self, Job, LATEST, Task};
 use super::world::{Live, World};
 use super::{audit, halfway};
 
-/// Maximum number of calls that replay a node's deferred DELs. Each call replays some of them.
+/// Maximum number of calls that replay a node's deferred DELs.
 const SETTLING: usize = 20;
 
 impl World<'_> {
-    /// Runs a round and checks its result.
     pub(crate) fn round(&mut self) -> Result<()> {
         let mut unsettled = halfway::leave(self).context("a state that upstream leaves")?;
         let jobs = plan::jobs(self);
@@ -50,7 +49,7 @@ impl World<'_> {
         audit::check(self)
     }
 
-    /// Deletes, before the calls, the Pod objects or network namespaces of some sandboxes that get a DEL.
+    /// Deletes the Pod objects or network namespaces of some sandboxes before their DEL.
     fn before(&mut self, jobs: &[Job]) {
         for job in jobs {
             let Task::Del(sandbox) = &job.task else { continue };
@@ -101,8 +100,7 @@ impl World<'_> {
         wait(child, started, RUNTIMES_LIMIT).with_context(|| format!("{job:?}"))
     }
 
-    /// Returns the valid attachments that a runtime passes to GC: the node's networked sandboxes, and those with an ADD
-    /// in this round.
+    /// Returns the valid attachments for GC: the node's networked sandboxes, and those with an ADD in this round.
     fn valid(&self, node: usize, jobs: &[Job]) -> Vec<Value> {
         let of_node = self.live.values().filter(|live| live.node == node).map(|live| &live.sandbox);
         let under_way = jobs.iter().filter(|job| job.node == node).filter_map(|job| match &job.task {
@@ -113,8 +111,7 @@ impl World<'_> {
         of_node.chain(under_way).map(named).collect()
     }
 
-    /// Records the result of a call. Returns the sandbox of an ADD or DEL that failed or was killed: the runtime has to
-    /// delete it now.
+    /// Records the result of a call. Returns the sandbox that the runtime has to delete now.
     fn after(&mut self, job: &Job, outcome: &Outcome) -> Result<Option<(usize, Sandbox)>> {
         let said = match outcome.exit {
             Some(0) => "success".to_owned(),
@@ -148,7 +145,6 @@ impl World<'_> {
         })
     }
 
-    /// Deletes a sandbox without a fault.
     fn delete(&mut self, node: usize, sandbox: &Sandbox) -> Result<()> {
         let outcome = self.nodes[node].run(&self.nodes[node].verb("DEL", sandbox))?;
         self.history.push(format!("{} DEL {}: {}", self.nodes[node].name, sandbox.container_id, outcome.stdout));
@@ -180,7 +176,6 @@ impl World<'_> {
     }
 }
 
-/// Returns the addresses of a result.
 fn addresses(result: &Value) -> Vec<IpAddr> {
     let address = |ip: &Value| ip["address"].as_str()?.split('/').next()?.parse().ok();
     result["ips"].as_array().into_iter().flatten().filter_map(address).collect()

@@ -16,7 +16,6 @@ use integration_tests::store::Store;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-/// The nodes.
 const NODES: [&str; 2] = ["node1", "node2"];
 
 /// Two nodes on one datastore, their sandboxes, and the random numbers of one run.
@@ -25,17 +24,17 @@ pub(crate) struct World<'a> {
     pub(crate) nodes: Vec<Node>,
     /// The networked sandboxes, by container ID.
     pub(crate) live: BTreeMap<String, Live>,
-    /// Deleted sandboxes with their nodes. A runtime may delete them once more.
+    /// Deleted sandboxes, which a runtime may delete once more.
     pub(crate) gone: Vec<(usize, Sandbox)>,
     /// Blocks with an affinity that an interrupted call of upstream left incomplete.
     pub(crate) claims: BTreeSet<String>,
     pub(crate) rng: Rng,
     /// All actions so far, for the message of a failure.
     pub(crate) history: Vec<String>,
-    /// Access to Calico's objects without a proxy.
+    /// Access without a proxy.
     pub(crate) datastore: Datastore,
     pub(crate) runtime: Runtime,
-    /// Client for Pod objects; `None` without Kubernetes.
+    /// Client for Pod objects; `None` with etcd.
     client: Option<Client>,
     sandboxes: usize,
 }
@@ -46,16 +45,15 @@ pub(crate) struct Live {
     pub(crate) node: usize,
     pub(crate) sandbox: Sandbox,
     pub(crate) addresses: Vec<IpAddr>,
-    /// The result of the ADD.
     pub(crate) result: Value,
 }
 
-/// Returns configuration keys for both families and a complete log.
+/// Returns configuration keys for both families.
 fn families() -> Value {
     json!({ "log_level": "debug", "ipam": { "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" } })
 }
 
-/// Returns the nodes, and pools with few addresses in small blocks, so that the nodes use the same blocks.
+/// Returns the nodes, and pools with few addresses, so that both nodes use the same blocks.
 fn content() -> Content {
     let pools = Content::ready().pool("pool4", "10.65.0.0/26", 29).pool("pool6", "fd00:65::/122", 125);
     NODES.iter().fold(pools, |content, node| content.node(node))
@@ -75,7 +73,6 @@ impl<'a> World<'a> {
         World::new(cluster, NODES.iter().map(node).collect(), DatastoreConfig::Etcd(config), None, seed)
     }
 
-    /// Creates a world of pods on an API server.
     pub(crate) fn on_api_server(cluster: &'a Cluster<'a>, control_plane: &ControlPlane<'_>, seed: u64) -> World<'a> {
         cluster.load(&content());
         let (api, Store::Kubernetes(objects)) = (&control_plane.servers.api, &cluster.store) else {
@@ -117,7 +114,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Runs this many rounds and checks the world after each.
+    /// Runs rounds and checks the world after each.
     pub(crate) fn live_through(mut self, rounds: usize) {
         for number in 0..rounds {
             self.history.push(format!("=== round {number}"));
@@ -127,12 +124,11 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Returns true if containers belong to Kubernetes pods.
     pub(crate) fn has_pods(&self) -> bool {
         self.client.is_some()
     }
 
-    /// Creates a sandbox on a node for a new pod; on etcd, for a plain container.
+    /// Creates a sandbox for a new pod; on etcd, for a plain container.
     pub(crate) fn sandbox(&mut self, node: usize) -> Sandbox {
         let name = self.client.is_some().then(|| format!("pod{}", self.sandboxes + 1));
         if let (Some(client), Some(name)) = (&self.client, &name) {
@@ -145,13 +141,12 @@ impl<'a> World<'a> {
         self.sandbox_of(node, name.as_deref())
     }
 
-    /// Creates a sandbox on a node for an existing pod; without one, for a plain container.
+    /// Creates a sandbox for an existing pod, or for a plain container.
     pub(crate) fn sandbox_of(&mut self, node: usize, pod: Option<&str>) -> Sandbox {
         self.sandboxes += 1;
         self.nodes[node].sandbox(self.sandboxes, pod.map(|name| (NAMESPACE, name))).unwrap()
     }
 
-    /// Deletes the Pod object of a sandbox.
     pub(crate) fn delete_pod(&self, sandbox: &Sandbox) {
         if let (Some(client), Some((_, name))) = (&self.client, &sandbox.pod) {
             let deleted = client.delete(&pod_path(name)).unwrap();

@@ -39,7 +39,7 @@ fn long_container_id_is_shortened_in_the_alias(cluster: &Cluster<'_>) {
     assert!(alias.len() < 200, "{alias}");
 }
 
-/// The sends create the pair, set up the host interface with alias and routes, and set up the pod's end.
+/// The sends create the pair, set up its end on the host, and set up its end in the pod.
 #[test]
 fn add_takes_three_netlink_sends() {
     if !present("strace") {

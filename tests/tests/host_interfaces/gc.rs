@@ -50,7 +50,7 @@ impl Drop for Process {
     }
 }
 
-/// Two sandboxes of pods, the first with a process.
+/// Two sandboxes, the first with a process.
 struct Node<'a> {
     cluster: &'a Cluster<'a>,
     conf: Value,
@@ -109,7 +109,6 @@ impl<'a> Node<'a> {
 fn gc_keeps_and_names_a_running_container(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     node.assert_left_and_named();
-    // Each GC reports the container again.
     node.assert_left_and_named();
 }
 
@@ -162,7 +161,7 @@ fn gc_keeps_a_pod_listed_with_a_different_interface(cluster: &Cluster<'_>) {
     assert_eq!(cluster.state(), before);
 }
 
-/// Covers two runtimes with different networks: neither lists the containers of the other.
+/// Neither of two runtimes lists the containers of the other.
 fn gc_keeps_a_pod_of_another_network_and_succeeds(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     for with_alias in [true, false] {

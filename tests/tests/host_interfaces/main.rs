@@ -1,6 +1,4 @@
-//! Host interfaces belong to a sandbox, identified by the interface's alias or, if another program created the
-//! interface, by the allocation in IPAM. No ADD, DEL or GC removes an interface that another sandbox uses, whatever its
-//! name.
+//! The plugin removes no interface that another sandbox uses, whatever the interface's name.
 
 mod alias;
 mod gc;
@@ -16,7 +14,7 @@ use integration_tests::plugin::Call;
 use libcalico::names::{InterfaceAlias, pod_interface};
 use serde_json::Value;
 
-/// A sandbox of a pod, for which the plugin is called as by a kubelet. The pod exists on no API server.
+/// A sandbox of a pod that exists on no API server.
 struct Sandbox {
     namespace: &'static str,
     name: &'static str,
@@ -24,7 +22,7 @@ struct Sandbox {
 }
 
 impl Sandbox {
-    /// Creates a sandbox with a network namespace of its own. `number` determines its names.
+    /// Creates a sandbox with its own network namespace. `number` determines its names.
     fn new(cluster: &Cluster<'_>, number: usize, namespace: &'static str, name: &'static str) -> Sandbox {
         let netns = cluster.host.add_pod(&format!("sandbox{number}")).unwrap();
         let pod = Pod { name: format!("sandbox{number}"), netns, container_id: container_id(number), object: None };
@@ -45,14 +43,13 @@ impl Sandbox {
     }
 }
 
-/// Returns the alias of a host interface, or `None` if the interface has none.
 fn alias_of(ifname: &str) -> Option<String> {
     let links = ip_json("-details link show").unwrap();
     let link = links.as_array().unwrap().iter().find(|link| link["ifname"] == ifname);
     Some(link.unwrap_or_else(|| panic!("no interface {ifname}: {links}"))["ifalias"].as_str()?.to_owned())
 }
 
-/// Returns the number of lines in a file that contain each of `words`.
+/// Returns the number of lines that contain all of `words`.
 fn lines_with(file: &Path, words: &[&str]) -> usize {
     let text = std::fs::read_to_string(file).unwrap();
     text.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()

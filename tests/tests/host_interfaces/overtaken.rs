@@ -15,9 +15,8 @@ use serde_json::json;
 
 use crate::{Sandbox, alias_of};
 
-/// Holds the ADD of a pod's first sandbox at `point`, runs the ADD of its second sandbox, and then continues the first
-/// ADD. `at_point` inspects the host while the first ADD waits. Asserts that the first ADD fails and that the second
-/// sandbox keeps its network. `judge` gets the error of the first ADD.
+/// Runs the ADD of a pod's second sandbox while the first sandbox's ADD is held at `point`, where `at_point` inspects
+/// the host. `judge` gets the error of the first ADD.
 fn overtake(point: Point, netns_override: &str, at_point: fn(&Sandbox), judge: fn(&CniError, &Sandbox)) {
     on_etcd(|cluster| {
         let proxy = Proxy::start("127.0.0.1:2379").unwrap();
@@ -48,17 +47,15 @@ fn overtake(point: Point, netns_override: &str, at_point: fn(&Sandbox), judge: f
     });
 }
 
-/// The first ADD waits at the write of its endpoint, which fails because of the second ADD's write.
 #[test]
 fn add_overtaken_at_the_endpoint_write_keeps_the_later_interface() {
     let has_interface = |first: &Sandbox| assert_eq!(alias_of(&first.host_ifname()), Some(first.alias()));
     overtake(Point::First("POST", "/workloadendpoints/"), "0", has_interface, |_, _| {});
 }
 
-/// The first ADD waits at its first request, before it has created an interface.
 #[test]
 fn add_overtaken_at_the_first_request_fails_and_keeps_the_later_interface() {
-    // A runtime that sets CNI_NETNS_OVERRIDE sets it for every call.
+    // A runtime sets CNI_NETNS_OVERRIDE for every call.
     for netns_override in ["0", "1"] {
         overtake(
             Point::First("POST", ""),
@@ -72,8 +69,7 @@ fn add_overtaken_at_the_first_request_fails_and_keeps_the_later_interface() {
     }
 }
 
-/// The sandboxes of a VMI's pods have the same name and address. The DEL reads the endpoint before the ADD has written
-/// it.
+/// The sandboxes of a VMI's pods have the same address.
 #[test]
 fn late_del_keeps_the_next_sandboxs_interface_with_the_same_address() {
     on_etcd(|cluster| {
@@ -133,7 +129,6 @@ fn del_keeps_an_interface_if_only_the_endpoint_lists_its_address() {
 /// Lock that an ADD holds from the creation of its pair until the alias is set.
 const LOCK: &str = "/var/run/calico/interfaces.lock";
 
-/// Waits until a process waits for the lock.
 fn await_waiter(lock: &File) {
     let waiter = format!(":{} 0 EOF", lock.metadata().unwrap().ino());
     let deadline = Instant::now() + DEADLINE;
@@ -144,7 +139,7 @@ fn await_waiter(lock: &File) {
     }
 }
 
-/// The test plays the part of another ADD, and stops halfway.
+/// The test plays the part of another ADD.
 #[test]
 fn add_does_not_replace_an_interface_that_another_add_is_creating() {
     on_local(|cluster| {

@@ -44,7 +44,6 @@ fn add(cluster: &Cluster<'_>, sandbox: &Sandbox, conf: &Value) -> Value {
     sandbox.call(cluster, "ADD", conf).run().unwrap().success()
 }
 
-/// Asserts that an ADD fails and changes neither the kernel nor the datastore.
 #[track_caller]
 fn refused(cluster: &Cluster<'_>, sandbox: &Sandbox, conf: &Value) -> CniError {
     let before = cluster.state();
@@ -74,12 +73,11 @@ fn host_interface_name_of_another_pod_is_an_error_naming_the_pod(cluster: &Clust
     let holder = [SHARED, &victim.pod.container_id, "team-a/p723961"];
     assert_says(&refused(cluster, &namesake, &conf), &holder);
     check(cluster, &victim, &conf, &result);
-    // The alias is valid with or without a carrier, because the pod may set its interface down.
+    // A pod may set its interface down.
     ip(&format!("-n {} link set eth0 down", victim.pod.name)).unwrap();
     assert_says(&refused(cluster, &namesake, &conf), &holder[..2]);
     ip(&format!("-n {} link set eth0 up", victim.pod.name)).unwrap();
 
-    // The runtime's DEL after the failed ADD, with and without the network namespace.
     let before = cluster.state();
     namesake.call(cluster, "DEL", &conf).run().unwrap().success();
     namesake.call(cluster, "DEL", &conf).env("CNI_NETNS", "").run().unwrap().success();
@@ -88,7 +86,6 @@ fn host_interface_name_of_another_pod_is_an_error_naming_the_pod(cluster: &Clust
     victim.call(cluster, "DEL", &conf).run().unwrap().success();
     let result = add(cluster, &namesake, &conf);
     check(cluster, &namesake, &conf, &result);
-    // A late DEL of the other pod.
     victim.call(cluster, "DEL", &conf).env("CNI_NETNS", "").run().unwrap().success();
     check(cluster, &namesake, &conf, &result);
     namesake.call(cluster, "DEL", &conf).run().unwrap().success();
@@ -119,12 +116,12 @@ fn two_concurrent_pods_with_the_same_host_interface_connect_exactly_one(cluster:
     }
 }
 
-/// After the failed ADD, the runtime runs DEL. This DEL must not remove the pod's first interface or its addresses.
+/// After the failed ADD, the runtime runs DEL.
 fn add_of_a_second_pod_interface_fails_and_its_del_changes_nothing(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = sandbox(cluster, 1, VICTIM);
     let result = add(cluster, &pod, &conf);
-    // Another plugin's interface has the requested name, but the pod's first interface is Calico's.
+    // Another plugin's interface has the requested name.
     ip(&format!("-n {} link add net1 type bridge", pod.pod.name)).unwrap();
     let before = cluster.state();
     let second = |verb: &str, conf: &Value| pod.call(cluster, verb, conf).env("CNI_IFNAME", "net1").run().unwrap();
@@ -133,8 +130,7 @@ fn add_of_a_second_pod_interface_fails_and_its_del_changes_nothing(cluster: &Clu
     second("DEL", &conf).success();
     cluster.assert_unchanged(&before);
 
-    // With an unreachable datastore, the runtime has to repeat a DEL without prevResult, as sent by runtimes before CNI
-    // 0.4.0.
+    // Runtimes before CNI 0.4.0 send a DEL without prevResult.
     let error = second("DEL", &away(&conf)).error();
     assert!(error.code == 11 && error.details.contains("without prevResult"), "{error:?}");
     let mut with_result = away(&conf);
@@ -156,7 +152,6 @@ fn add_of_a_second_pod_interface_fails_and_its_del_changes_nothing(cluster: &Clu
     cluster.assert_nothing_left();
 }
 
-/// Returns the configuration with an unreachable datastore.
 fn away(conf: &Value) -> Value {
     let mut away = conf.clone();
     away["etcd_endpoints"] = json!("http://127.0.0.1:1");
@@ -164,14 +159,12 @@ fn away(conf: &Value) -> Value {
     away
 }
 
-/// Returns the entries of the journal.
 fn journal_entries() -> Vec<PathBuf> {
     let journal = std::fs::read_dir(JOURNAL).into_iter().flatten().flatten();
     journal.map(|entry| entry.path()).filter(|path| path.extension().is_some()).collect()
 }
 
-/// Leaves the pod as KubeVirt's bridge binding does: the pod's end of the pair is renamed, and another interface has
-/// its name.
+/// KubeVirt's bridge binding renames the pod's end of the pair and gives its name to another interface.
 fn del_of_a_pod_with_a_renamed_interface_removes_the_pair(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = sandbox(cluster, 1, VICTIM);
@@ -201,8 +194,7 @@ fn add_with_a_bridge_of_the_host_interface_name_fails(cluster: &Cluster<'_>) {
     add(cluster, &pod, &conf);
 }
 
-/// Replaces the alias of an interface by one that names no sandbox. The plugin treats the interface as one without an
-/// alias, such as upstream's.
+/// The plugin treats an interface with this alias as one without an alias, such as upstream's.
 pub(super) fn forget_alias(ifname: &str) {
     ip(&format!("link set dev {ifname} alias other")).unwrap();
     assert_eq!(alias_of(ifname).as_deref(), Some("other"));

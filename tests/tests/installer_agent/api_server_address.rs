@@ -5,18 +5,15 @@ use std::net::TcpListener;
 
 use integration_tests::kubernetes::{ENDPOINT, Kubernetes, on_kubernetes};
 use integration_tests::namespaces::Host;
-use integration_tests::node_pod::{NAMESPACE, NodePod, may_make_tokens};
+use integration_tests::node_pod::NAMESPACE;
 use nix::mount::{MsFlags, mount};
 
-use crate::scene::{PLUGINS, install, user};
+use crate::scene::{PLUGINS, install, pod_at, user};
 
-/// Installs in a pod that reaches the API server by `url`, and expects that the agent is ready and that the API server
-/// accepts the plugins' token. Returns the plugins' kubeconfig.
+/// Installs in a pod that reaches the API server by `url`, and waits until the agent is ready. Returns the plugins'
+/// kubeconfig.
 fn installs_at(host: &Host, kubernetes: &Kubernetes, url: &str, variables: &[(&str, &str)]) -> String {
-    let api = &kubernetes.api;
-    let mut pod = NodePod::new(host, api, url).unwrap();
-    api.service_account(NAMESPACE, PLUGINS).unwrap();
-    may_make_tokens(api, &pod, PLUGINS).unwrap();
+    let mut pod = pod_at(host, &kubernetes.api, url);
     variables.iter().for_each(|(name, value)| pod.set(name, *value));
     install(&mut pod);
     let agent = pod.agent().unwrap();
@@ -37,7 +34,7 @@ fn install_and_refresh_work_with_an_ipv6_only_api_server() {
     });
 }
 
-/// The host has no route to the IPv6 address, as on a node of a dual-stack cluster with IPv4 only.
+/// As on a node of a dual-stack cluster with IPv4 only.
 #[test]
 fn install_and_refresh_work_with_a_name_of_which_one_address_is_unreachable() {
     on_kubernetes(|host, kubernetes| {
@@ -49,7 +46,7 @@ fn install_and_refresh_work_with_a_name_of_which_one_address_is_unreachable() {
     });
 }
 
-/// An operator may set these variables for all pods. No program listens at the proxy's address.
+/// An operator may set these variables for all pods.
 #[test]
 fn proxy_variables_are_ignored() {
     on_kubernetes(|host, kubernetes| {

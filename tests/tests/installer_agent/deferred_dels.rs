@@ -1,4 +1,4 @@
-//! On an idle node, the agent replays deferred DELs, with the plugins' credentials.
+//! On an idle node, the agent replays deferred DELs.
 
 use std::fs;
 
@@ -22,8 +22,7 @@ fn agent_replays_deferred_dels_once_the_datastore_is_ready() {
         api.define(group.api_version()).unwrap();
         let store = Store::Kubernetes(Objects::new(api.admin(), group, pod.kubeconfig()));
         store.load(&Content::dual_stack().objects(group)).unwrap();
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
-        api.admin().apply_object(&node).unwrap();
+        api.admin().node("node1").unwrap();
         api.bind(&api.service_account(NAMESPACE, PLUGINS).unwrap(), "cluster-admin").unwrap();
         install(&mut pod);
         let conf = json!({

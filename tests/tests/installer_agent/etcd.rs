@@ -6,8 +6,7 @@ use serde_json::json;
 
 use crate::scene::in_pod;
 
-/// The installer itself repeats the creation of the Node: the agent does not check whether the Node exists, and no
-/// other program creates the Node.
+/// The agent does not check whether the Node exists.
 #[test]
 fn installer_retries_the_node_creation_until_etcd_responds() {
     in_pod(|_, kubernetes, mut pod| {

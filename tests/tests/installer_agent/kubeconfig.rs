@@ -12,7 +12,6 @@ use integration_tests::namespaces::isolated;
 
 use crate::scene::in_pod;
 
-/// During 10,000 rewrites, a reader in a tight loop always reads a complete kubeconfig.
 #[test]
 fn readers_never_see_a_partial_kubeconfig() {
     isolated(|host| {
@@ -55,7 +54,6 @@ fn readers_never_see_a_partial_kubeconfig() {
     });
 }
 
-/// While the running agent rewrites the kubeconfig, each read finds exactly the bytes that upstream writes.
 #[test]
 fn kubeconfig_of_the_agent_equals_upstreams_byte_for_byte() {
     in_pod(|_, kubernetes, mut pod| {

@@ -1,5 +1,4 @@
-//! `calico refresh-token` against a real API server: the cases of upstream's token refresher, and those that upstream
-//! lacks: probes, tokens that become invalid early, and readers during a write of the kubeconfig.
+//! `calico refresh-token` against a real API server, with the cases of upstream's token refresher.
 
 mod api_server_address;
 mod clocks;

@@ -9,19 +9,18 @@ use nix::mount::{MsFlags, mount, umount};
 
 use crate::scene::{CONF, asked, in_pod, install};
 
-/// Mounts a directory of the node in the container.
 fn bind(on_node: &Path, point: &Path) {
     mount(Some(on_node), point, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
 }
 
-/// Waits until the agent has ended, and asserts that its reason is the removed directory at a mount point.
+/// Waits until the agent has ended because the directory at a mount point was removed.
 fn ends_for(agent: &mut Agent, point: &Path) {
     assert_eq!(agent.await_exit().unwrap().code(), Some(1), "{}", agent.log());
     let words = format!("the directory mounted at {} was removed on the node", point.display());
     assert!(agent.log().contains(&words), "{words}: {}", agent.log());
 }
 
-/// The test starts the next agent with a mount of the present directory, as kubelet starts the container again.
+/// Kubelet starts the container again with a mount of the present directory.
 #[test]
 fn agent_exits_once_when_a_mounted_directory_is_removed_and_made_again() {
     in_pod(|host, kubernetes, mut pod| {
@@ -44,7 +43,7 @@ fn agent_exits_once_when_a_mounted_directory_is_removed_and_made_again() {
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(fs::read_to_string(net.join(CONF)).unwrap(), before);
         assert!(pod.token().is_ok());
-        // Each agent requests a token when it starts, and the first one at most one more after the removal.
+        // Each agent requests a token when it starts, and the first one at most one more.
         let asked = asked(&audit, &pod).unwrap();
         assert!((2..=3).contains(&asked), "{asked} tokens");
 

@@ -1,33 +1,18 @@
-//! The agent beside running neighbors: it writes the configuration once for each foreign change of our entries, and
-//! never for a file that Cilium renamed.
+//! The agent beside running neighbors: it writes the configuration once for each foreign change of our entries.
 
 use std::fs;
 use std::slice;
 
 use integration_tests::clock::KNOWN;
-use integration_tests::installation::{BIN, NET};
+use integration_tests::installation::NET;
 use integration_tests::neighbours::{
     CILIUM_CONF, CiliumAgent, IstioAgent, LinkerdInstaller, OwnWrites, PodStarts, Running, kinds, plugin, settle,
     upstream_installs, upstream_renews,
 };
-use integration_tests::node_pod::{NAMESPACE, NodePod};
+use integration_tests::node_pod::NAMESPACE;
 use integration_tests::skip::skipped;
 
 use crate::scene::{CONF, Hastened, PLUGINS, REASON, asked, in_pod, install};
-
-/// Removes a program and lets the agent check its files. When the program is restored, the check has ended.
-fn check(pod: &NodePod, agent: &mut Hastened, mended: &mut i64) {
-    fs::remove_file(pod.container.path(BIN).join("portmap")).unwrap();
-    look(agent, mended);
-}
-
-/// Lets the agent check its files, and waits until it has restored one more. `mended` is the number of files that it
-/// restored before.
-fn look(agent: &mut Hastened, mended: &mut i64) {
-    agent.look();
-    *mended += 1;
-    agent.agent.await_metric("files_mended_total", *mended).unwrap();
-}
 
 #[test]
 fn agent_restores_an_edited_entry_beside_running_istio_and_linkerd_once() {
@@ -42,14 +27,14 @@ fn agent_restores_an_edited_entry_beside_running_istio_and_linkerd_once() {
         settle(&neighbours).unwrap();
         let mut agent = Hastened::start(&pod);
         agent.agent.await_page("/readiness", 200).unwrap();
-        let (mut writes, mut mended) = (OwnWrites::watch(&net.join(CONF)).unwrap(), 0);
+        let mut writes = OwnWrites::watch(&net.join(CONF)).unwrap();
         let text = pod.container.conf(CONF).unwrap();
         fs::write(net.join(CONF), text.replace("\"snat\": true", "\"snat\": false")).unwrap();
         settle(&neighbours).unwrap();
         let pods = ["istio-cni", "linkerd-cni"].map(|kind| PodStarts::watch(&net, kind));
-        look(&mut agent, &mut mended);
+        agent.mends();
         settle(&neighbours).unwrap();
-        check(&pod, &mut agent, &mut mended);
+        agent.checks(&pod);
         settle(&neighbours).unwrap();
         assert_eq!(writes.count().unwrap(), 1);
         assert!(pods.into_iter().all(|pods| pods.end().unwrap() > 0));
@@ -59,7 +44,7 @@ fn agent_restores_an_edited_entry_beside_running_istio_and_linkerd_once() {
     });
 }
 
-/// Each start of calico-node's pod overwrites the configuration, and so removes the entry of istio-cni.
+/// Each start of calico-node's pod removes the entry of istio-cni.
 #[test]
 fn agent_restores_the_configuration_once_for_each_start_of_upstreams_installer() {
     if !KNOWN {
@@ -73,12 +58,12 @@ fn agent_restores_the_configuration_once_for_each_start_of_upstreams_installer()
         let ours = pod.container.conf(CONF).unwrap();
         let mut agent = Hastened::start(&pod);
         agent.agent.await_page("/readiness", 200).unwrap();
-        let (mut writes, mut mended) = (OwnWrites::watch(&net.join(CONF)).unwrap(), 0);
+        let mut writes = OwnWrites::watch(&net.join(CONF)).unwrap();
         for starts in 1..=2 {
             upstream_installs(&net.join(CONF)).unwrap();
             settle(slice::from_ref(&istio)).unwrap();
-            look(&mut agent, &mut mended);
-            check(&pod, &mut agent, &mut mended);
+            agent.mends();
+            agent.checks(&pod);
             settle(slice::from_ref(&istio)).unwrap();
             assert_eq!((writes.count().unwrap(), istio.writes()), (starts, starts + 1));
             let text = pod.container.conf(CONF).unwrap();
@@ -89,7 +74,6 @@ fn agent_restores_the_configuration_once_for_each_start_of_upstreams_installer()
     });
 }
 
-/// calico-node writes a token of its own into the same kubeconfig. The agent tests that token, and accepts it.
 #[test]
 fn agent_keeps_a_valid_token_that_calico_node_wrote() {
     if !KNOWN {
@@ -103,8 +87,8 @@ fn agent_keeps_a_valid_token_that_calico_node_wrote() {
         upstream_renews(&pod.kubeconfig(), &token).unwrap();
         let before = fs::read_to_string(pod.kubeconfig()).unwrap();
         let audit = kubernetes.api.audit().unwrap();
-        // The agent tests the token before it checks the files, and would replace a rejected token.
-        check(&pod, &mut agent, &mut 0);
+        // The agent would replace a rejected token.
+        agent.checks(&pod);
         let user = format!("system:serviceaccount:{NAMESPACE}:{PLUGINS}");
         assert!(audit.of(&user).unwrap().iter().any(|request| request.resource == "/version"));
         assert_eq!(asked(&audit, &pod).unwrap(), 0);
@@ -127,24 +111,23 @@ fn agent_leaves_a_configuration_that_cilium_renamed() {
         settle(slice::from_ref(&chained)).unwrap();
         let mut agent = Hastened::start(&pod);
         agent.agent.await_page("/readiness", 200).unwrap();
-        let mut mended = 0;
-        check(&pod, &mut agent, &mut mended);
+        agent.checks(&pod);
         settle(slice::from_ref(&chained)).unwrap();
         agent.agent.await_page("/readiness", 200).unwrap();
         assert_eq!((writes.count().unwrap(), chained.writes()), (0, 2), "Cilium's configuration runs Calico's plugin");
 
-        // Without chaining, pods get Cilium's network. The agent reports that, and cannot change it.
+        // Without chaining, pods get Cilium's network.
         drop(chained);
         let alone = Running::start(CiliumAgent { chains: false }, &net).unwrap();
         settle(slice::from_ref(&alone)).unwrap();
         agent.look();
         agent.agent.await_reason(&[CILIUM_CONF, "cilium_bak", "cni.chainingMode"]).unwrap();
-        check(&pod, &mut agent, &mut mended);
+        agent.checks(&pod);
         assert_eq!((writes.count().unwrap(), agent.agent.metric("config_chosen").unwrap()), (0, 0));
 
         drop(alone);
         fs::remove_file(net.join(CILIUM_CONF)).unwrap();
-        look(&mut agent, &mut mended);
+        agent.mends();
         agent.agent.await_page("/readiness", 200).unwrap();
         assert!(net.join(CONF).is_file() && writes.count().unwrap() == 1);
     });

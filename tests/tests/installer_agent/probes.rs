@@ -2,20 +2,17 @@
 
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::kubernetes::on_kubernetes;
-use integration_tests::node_pod::{AGENT_PORT, Agent, NAMESPACE, NodePod, may_make_tokens};
+use integration_tests::node_pod::{AGENT_PORT, Agent, NodePod};
 use integration_tests::proxy::{Fault, Point, Proxy};
 
-use crate::scene::{PLUGINS, in_pod};
+use crate::scene::{in_pod, pod_at};
 
-/// Runs a test with a ready agent that reaches the API server only through a proxy.
 fn behind_a_proxy(test: impl FnOnce(&Proxy, &Agent) + Send) {
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
         let proxy = api.proxy().unwrap();
-        let mut pod = NodePod::new(host, api, &proxy.endpoint()).unwrap();
+        let mut pod = pod_at(host, api, &proxy.endpoint());
         pod.set("CNI_TOKEN_TRIAL_INTERVAL", "200ms");
-        api.service_account(NAMESPACE, PLUGINS).unwrap();
-        may_make_tokens(api, &pod, PLUGINS).unwrap();
         let agent = pod.agent().unwrap();
         agent.await_page("/readiness", 200).unwrap();
         test(&proxy, &agent);
@@ -30,14 +27,13 @@ fn agent_without_the_api_server_is_live_and_not_ready() {
         assert_eq!(agent.page("/liveness").unwrap().code, 200);
         proxy.arm(None);
         agent.await_page("/readyz", 200).unwrap();
-        // The token was valid all the time, so the agent requested no other one.
+        // The token was valid all the time.
         assert_eq!(agent.metric("token_refreshes_total").unwrap(), 1);
     });
 }
 
-/// The agent logs each outage once, and its end, even if the error is the same as in the outage before. The kernel
-/// decides how a connection breaks, so the test repeats outages until two consecutive ones have the same error; a
-/// different error would be logged anyway.
+/// The test repeats outages until two consecutive ones have the same error, because the kernel decides how a connection
+/// breaks.
 #[test]
 fn second_outage_with_the_same_error_is_logged_again() {
     behind_a_proxy(|proxy, agent| {
@@ -89,7 +85,6 @@ fn sigterm_ends_the_agent_with_success_and_keeps_the_token() {
     });
 }
 
-/// The API server does not respond to the request, and the agent need not wait for the response.
 #[test]
 fn sigterm_ends_the_agent_during_a_pending_request() {
     in_pod(|host, kubernetes, _| {
@@ -104,7 +99,6 @@ fn sigterm_ends_the_agent_during_a_pending_request() {
     });
 }
 
-/// Other hosts can read metrics only if an operator configures it.
 #[test]
 fn metrics_are_served_to_other_hosts_only_if_configured() {
     in_pod(|host, _, mut pod| {

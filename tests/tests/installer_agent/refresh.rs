@@ -7,11 +7,9 @@ use std::time::Duration;
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::node_pod::{NAMESPACE, may_make_tokens};
 use integration_tests::proxy::{Fault, Point, Refusal};
-use serde_json::json;
 
 use crate::scene::{PLUGINS, asked, claims, in_pod, install, user};
 
-/// The default lifetime of a token, in seconds.
 const DAY: i64 = 86_400;
 
 /// Covers upstream's case "should create a token successfully".
@@ -23,13 +21,11 @@ fn plugins_get_a_valid_token_that_is_not_bound_to_the_pod() {
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(user(kubernetes, &pod).unwrap(), format!("system:serviceaccount:{NAMESPACE}:{PLUGINS}"));
         let claims = claims(&pod.token().unwrap());
-        // The token is valid for a day, is not bound to the pod that requested it, and is for the API server.
         let (issued, expiry) = (claims["iat"].as_i64().unwrap(), claims["exp"].as_i64().unwrap());
         assert_eq!(expiry - issued, DAY);
         assert!(claims["kubernetes.io"]["pod"].is_null(), "{claims}");
         assert_eq!(claims["aud"][0], "https://kubernetes.default.svc");
-        // The metric has the expiry in the API server's response. The API server reads its clock once for the response
-        // and then again for the claims, so a second may begin in between.
+        // The API server reads its clock once for the response and again for the claims.
         let metric = agent.metric("token_expiry_timestamp_seconds").unwrap();
         assert!((begin + DAY..=expiry).contains(&metric), "{metric}: begun at {begin}, {claims}");
         let mode = pod.kubeconfig().metadata().unwrap().permissions().mode() & 0o7777;
@@ -53,8 +49,7 @@ fn token_is_of_the_configured_service_account() {
     });
 }
 
-/// Covers upstream's case "should create multiple tokens …", with the shortest lifetime that an API server allows, in
-/// quick succession.
+/// Covers upstream's case "should create multiple tokens …", with the shortest lifetime that an API server allows.
 #[test]
 fn five_tokens_of_ten_minutes_are_issued_in_sequence() {
     in_pod(|_, kubernetes, mut pod| {
@@ -89,7 +84,7 @@ fn rotated_pod_token_triggers_one_refresh_even_in_a_burst() {
             pod.mount(&own, &authority).unwrap();
         }
         agent.await_metric("token_refreshes_total", 3).unwrap();
-        // Longer than the time for which the agent collects events before it acts.
+        // Longer than the time for which the agent collects events.
         thread::sleep(Duration::from_millis(500));
         assert_eq!(asked(&audit, &pod).unwrap(), 3);
     });
@@ -127,14 +122,12 @@ fn token_of_a_recreated_account_is_replaced_before_its_expiry() {
     });
 }
 
-/// The API server rejects the token once its Node is deleted. The agent replaces the token once a Node of that name
-/// exists again.
+/// The API server rejects the token once its Node is deleted.
 #[test]
 fn token_bound_to_a_node_is_replaced_after_the_node_is_recreated() {
     in_pod(|_, kubernetes, mut pod| {
         let admin = kubernetes.api.admin();
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
-        admin.apply_object(&node).unwrap();
+        admin.node("node1").unwrap();
         let settings = [
             ("CNI_TOKEN_BOUND_TO_NODE", "true"),
             ("KUBERNETES_NODE_NAME", "node1"),
@@ -149,19 +142,17 @@ fn token_bound_to_a_node_is_replaced_after_the_node_is_recreated() {
         assert_eq!(claims(&before)["kubernetes.io"]["node"]["name"], "node1");
         admin.delete("/api/v1/nodes/node1").unwrap().success().unwrap();
         agent.await_log("Node node1 does not exist").unwrap();
-        admin.apply_object(&node).unwrap();
+        admin.node("node1").unwrap();
         await_that(PATIENCE, || Ok(user(kubernetes, &pod).is_some())).unwrap();
         assert_ne!(pod.token().unwrap(), before);
         agent.await_page("/readiness", 200).unwrap();
     });
 }
 
-/// An installation with `CNI_TOKEN_BOUND_TO_NODE` replaces a valid token that is not bound to the Node.
 #[test]
 fn install_replaces_a_token_that_is_not_bound_to_the_node() {
     in_pod(|_, kubernetes, mut pod| {
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
-        kubernetes.api.admin().apply_object(&node).unwrap();
+        kubernetes.api.admin().node("node1").unwrap();
         install(&mut pod);
         assert!(claims(&pod.token().unwrap())["kubernetes.io"]["node"].is_null());
         pod.set("CNI_TOKEN_BOUND_TO_NODE", "true");
@@ -173,7 +164,7 @@ fn install_replaces_a_token_that_is_not_bound_to_the_node() {
     });
 }
 
-/// The new key also makes the pod's own token invalid, for which the kubelet mounts a new one.
+/// The new key also makes the pod's own token invalid.
 #[test]
 fn rotated_signing_key_leads_to_a_new_token() {
     in_pod(|_, kubernetes, mut pod| {

@@ -1,5 +1,4 @@
-//! The installer and the agent continue by themselves when an obstacle is gone: an unreachable API server, a port that
-//! another program uses.
+//! The installer and the agent continue by themselves when an obstacle is gone.
 
 use std::net::TcpListener;
 
@@ -8,23 +7,20 @@ use integration_tests::kubernetes::on_kubernetes;
 use integration_tests::node_pod::{AGENT_PORT, NAMESPACE, NodePod, may_make_tokens};
 use integration_tests::proxy::{Fault, Point, Refusal};
 
-use crate::scene::{CONF, PLUGINS, in_pod};
+use crate::scene::{CONF, PLUGINS, in_pod, pod_at};
 
 /// A template without Calico's plugin, which the installer does not try out.
 const TEMPLATE: &str = r#"{"name":"n","cniVersion":"1.0.0","type":"flannel"}"#;
 
-/// On a new node kube-proxy, without which the address of the API server is unreachable, may start after the installer.
-/// The installer waits in one process, so no container restarts.
+/// On a new node, kube-proxy may start after the installer.
 #[test]
 fn first_installation_waits_for_an_unreachable_api_server() {
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
         let proxy = api.proxy().unwrap();
         proxy.go_away();
-        let mut pod = NodePod::new(host, api, &proxy.endpoint()).unwrap();
+        let mut pod = pod_at(host, api, &proxy.endpoint());
         pod.set("CNI_NETWORK_CONFIG", TEMPLATE);
-        api.service_account(NAMESPACE, PLUGINS).unwrap();
-        may_make_tokens(api, &pod, PLUGINS).unwrap();
         let agent = pod.installer_that_stays().unwrap();
         agent.await_log("trying again: the API server").unwrap();
         assert!(pod.container.names(NET).is_empty(), "{}", agent.log());
@@ -59,10 +55,8 @@ fn token_due_during_an_outage_is_renewed_once_the_api_server_answers() {
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
         let proxy = api.proxy().unwrap();
-        let mut pod = NodePod::new(host, api, &proxy.endpoint()).unwrap();
+        let mut pod = pod_at(host, api, &proxy.endpoint());
         pod.set("CNI_TOKEN_REFRESH_INTERVAL", "1s");
-        api.service_account(NAMESPACE, PLUGINS).unwrap();
-        may_make_tokens(api, &pod, PLUGINS).unwrap();
         let agent = pod.agent().unwrap();
         agent.await_page("/readiness", 200).unwrap();
         proxy.go_away();
@@ -74,7 +68,7 @@ fn token_due_during_an_outage_is_renewed_once_the_api_server_answers() {
     });
 }
 
-/// Pods start only with a valid token. They also start without the agent's probes.
+/// Pods start only with a valid token, but also without the agent's probes.
 #[test]
 fn agent_renews_the_token_while_another_program_uses_its_port() {
     in_pod(|_, _, pod| {

@@ -1,16 +1,17 @@
 //! A pod that may create tokens, and the results of its requests.
 
+use std::fs;
+
 use anyhow::Result;
 use integration_tests::clock::Ahead;
-use integration_tests::kubernetes::{Audit, Kubernetes, on_kubernetes};
+use integration_tests::installation::BIN;
+use integration_tests::kubernetes::{ApiServer, Audit, ENDPOINT, Kubernetes, on_kubernetes};
 use integration_tests::namespaces::Host;
 use integration_tests::node_pod::{Agent, NAMESPACE, NodePod, may_make_tokens};
 use serde_json::Value;
 
-/// The account of the plugins.
 pub(crate) const PLUGINS: &str = "calico-cni-plugin";
 
-/// The configuration that the pod installs.
 pub(crate) const CONF: &str = "10-calico.conflist";
 
 /// Reason for which a test with [`Hastened`] is skipped.
@@ -20,42 +21,59 @@ pub(crate) const REASON: &str =
 /// Longer than the interval between two checks of the files, in seconds.
 const LOOK: i32 = 90;
 
-/// An agent whose clocks a test can advance, so that it checks its files at once.
+/// An agent whose clocks a test can advance.
 pub(crate) struct Hastened {
     pub(crate) agent: Agent,
     slept: i32,
+    /// Number of restored files for which the test has waited.
+    mended: i64,
 }
 
 impl Hastened {
     pub(crate) fn start(pod: &NodePod) -> Hastened {
-        Hastened { agent: pod.agent().unwrap(), slept: 0 }
+        Hastened { agent: pod.agent().unwrap(), slept: 0, mended: 0 }
     }
 
-    /// Advances all clocks, as if the machine had slept, so that the agent's pause ends and a check of the files is
-    /// due.
+    /// Advances all clocks, as if the machine had slept, so that a check of the files is due.
     pub(crate) fn look(&mut self) {
         self.slept += LOOK;
         self.agent.set_clocks(Ahead { calendar: self.slept, boot: self.slept, timers: self.slept }).unwrap();
     }
+
+    /// Lets the agent check its files, and waits until it has restored one more.
+    pub(crate) fn mends(&mut self) {
+        self.look();
+        self.mended += 1;
+        self.agent.await_metric("files_mended_total", self.mended).unwrap();
+    }
+
+    /// Removes a program and waits until the agent has restored it, which ends a check of the files.
+    pub(crate) fn checks(&mut self, pod: &NodePod) {
+        fs::remove_file(pod.container.path(BIN).join("portmap")).unwrap();
+        self.mends();
+    }
+}
+
+/// Returns a pod that reaches the API server by `url` and may create tokens for the plugins.
+pub(crate) fn pod_at(host: &Host, api: &ApiServer, url: &str) -> NodePod {
+    let pod = NodePod::new(host, api, url).unwrap();
+    api.service_account(NAMESPACE, PLUGINS).unwrap();
+    may_make_tokens(api, &pod, PLUGINS).unwrap();
+    pod
 }
 
 /// Runs a test in a pod that may create tokens for the plugins.
 pub(crate) fn in_pod(test: impl FnOnce(&Host, &mut Kubernetes, NodePod) + Send) {
     on_kubernetes(|host, kubernetes| {
-        let api = &kubernetes.api;
-        let pod = NodePod::new(host, api, integration_tests::kubernetes::ENDPOINT).unwrap();
-        api.service_account(NAMESPACE, PLUGINS).unwrap();
-        may_make_tokens(api, &pod, PLUGINS).unwrap();
+        let pod = pod_at(host, &kubernetes.api, ENDPOINT);
         test(host, kubernetes, pod);
     });
 }
 
-/// Returns the number of tokens that the pod requested.
 pub(crate) fn asked(audit: &Audit, pod: &NodePod) -> Result<usize> {
     Ok(audit.of(&pod.account.user)?.iter().filter(|request| request.resource == "serviceaccounts/token").count())
 }
 
-/// Returns the claims of a token.
 pub(crate) fn claims(token: &str) -> Value {
     use base64::Engine;
     let middle = token.split('.').nth(1).unwrap();

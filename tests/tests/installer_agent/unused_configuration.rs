@@ -1,5 +1,4 @@
-//! The agent while container runtimes do not use its configuration: another network's file sorts first, or the runtime
-//! reads another directory.
+//! The agent while container runtimes do not use its configuration.
 
 use std::fs;
 
@@ -52,7 +51,6 @@ fn agent_behind_multus_is_ready() {
 const NO_NETWORK: &str = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady \
     message:Network plugin returns error: cni plugin not initialized";
 
-/// Writes the Node's Ready condition, as kubelet does.
 fn report(kubernetes: &Kubernetes, status: &str, message: &str) {
     let condition: Value =
         json!({ "type": "Ready", "status": status, "reason": "KubeletNotReady", "message": message });
@@ -63,8 +61,7 @@ fn report(kubernetes: &Kubernetes, status: &str, message: &str) {
 #[test]
 fn agent_is_not_ready_while_kubelet_reports_no_network() {
     in_pod(|_, kubernetes, mut pod| {
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
-        kubernetes.api.admin().create("/api/v1/nodes", &node).unwrap().success().unwrap();
+        kubernetes.api.admin().node("node1").unwrap();
         report(kubernetes, "False", NO_NETWORK);
         install(&mut pod);
         pod.set("CNI_NODE_CONDITION_INTERVAL", "200ms");
@@ -80,7 +77,7 @@ fn agent_is_not_ready_while_kubelet_reports_no_network() {
     });
 }
 
-/// The Node is missing here. A missing right to read the Node has the same effect.
+/// A missing Node has the same effect as a missing right to read it.
 #[test]
 fn agent_that_cannot_read_its_node_claims_nothing() {
     in_pod(|_, kubernetes, mut pod| {

@@ -1,4 +1,4 @@
-//! The agent with unreadable, missing or read-only files: its messages, the files that it keeps, and its recovery.
+//! The agent with unreadable, missing or read-only files.
 
 use std::fs;
 use std::path::PathBuf;
@@ -46,7 +46,6 @@ fn read_only_net_directory_is_named_until_it_is_writable() {
     });
 }
 
-/// The kubeconfig remains complete, and no temporary file is left.
 #[test]
 fn token_refresh_on_a_full_disk_keeps_the_existing_token() {
     in_pod(|_, kubernetes, mut pod| {
@@ -77,7 +76,7 @@ fn token_refresh_on_a_full_disk_keeps_the_existing_token() {
 const TEMPLATE: &str =
     r#"{"name":"n","cniVersion":"1.0.0","type":"calico","kubernetes":{"kubeconfig":"__KUBECONFIG_FILEPATH__"}}"#;
 
-/// Installs with the template in a file and returns the path of that file.
+/// Installs with a template in a file. Returns the path of that file.
 fn install_by_a_file(pod: &mut NodePod) -> PathBuf {
     let template = pod.container.file("template/cni.json", TEMPLATE).unwrap();
     pod.set("CNI_NETWORK_CONFIG_FILE", "/template/cni.json");
@@ -109,8 +108,7 @@ fn missing_template_is_named_until_it_exists_again() {
     });
 }
 
-/// Deletes the configuration, and starts an agent that cannot read the file `unreadable`, from which it would learn
-/// whether it has the settings of the installation. Asserts that the agent reports the file, and restores the
+/// Starts an agent that cannot read `unreadable`, after deleting the configuration. Asserts that the agent restores the
 /// configuration once `put_back` has made the file readable.
 fn is_asked_for_again(pod: &NodePod, unreadable: &str, put_back: impl FnOnce()) {
     let before = pod.container.conf(CONF).unwrap();
@@ -120,8 +118,7 @@ fn is_asked_for_again(pod: &NodePod, unreadable: &str, put_back: impl FnOnce()) 
     assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
 
     put_back();
-    agent.look();
-    agent.agent.await_metric("files_mended_total", 1).unwrap();
+    agent.mends();
     assert_eq!(pod.container.conf(CONF).unwrap(), before);
     assert!(!agent.agent.log().contains("only the token"), "{}", agent.agent.log());
 }

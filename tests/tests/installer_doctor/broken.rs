@@ -26,7 +26,6 @@ fn doctor_finds_no_problem_on_a_good_node_in_both_formats() {
         assert_eq!(text.exit, Some(0));
         assert!(text.stdout.starts_with("ok       configuration"), "{}", text.stdout);
         assert!(text.stdout.ends_with(" ok, 0 warnings, 0 failures, 0 skipped\n"), "{}", text.stdout);
-        // The output contains no token.
         let token = scene.pod.token().unwrap();
         let (_, secret) = token.rsplit_once('.').unwrap();
         assert!(!text.stdout.contains(secret) && !text.stderr.contains(secret));
@@ -111,12 +110,11 @@ fn doctor_reports_each_defect_of_the_cluster() {
             || vxlan("Always"),
             || vxlan("Never"),
         );
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } });
         let admin = scene.kubernetes.api.admin();
         Break { found: &["fail node object"], words: ("node object", "has no Node node1") }.and_mend(
             scene,
             || drop(admin.delete(&format!("/api/v1/nodes/{NODE}")).unwrap().success().unwrap()),
-            || drop(admin.apply_object(&node).unwrap()),
+            || admin.node(NODE).unwrap(),
         );
     });
 }

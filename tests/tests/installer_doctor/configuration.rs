@@ -48,7 +48,7 @@ fn doctor_reports_each_defect_of_the_configuration() {
     });
 }
 
-/// The value of `CNI_MTU=99999` is valid JSON but not a valid MTU.
+/// `CNI_MTU=99999` is valid JSON but not a valid MTU.
 #[test]
 fn doctor_reports_a_configuration_that_the_plugin_refuses() {
     on_a_good_node(|scene| {

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::scene::{Examined, is_good, on_a_good_node};
 
-/// The API server rejects both tokens. Only the expiry of the first is visible in the token itself.
+/// Only the expiry of the first token is visible in the token itself.
 #[test]
 fn doctor_reports_an_expired_or_revoked_token() {
     on_a_good_node(|scene| {
@@ -26,7 +26,7 @@ fn doctor_reports_an_expired_or_revoked_token() {
         assert!(said.words("cluster information").contains("Unauthorized"), "{said:#?}");
         fs::write(&file, &text).unwrap();
 
-        // The account was recreated: its old token looks valid but is rejected.
+        // The old token of a recreated account looks valid but is rejected.
         let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/calico-cni-plugin");
         scene.kubernetes.api.admin().delete(&path).unwrap().success().unwrap();
         scene.kubernetes.api.service_account(NAMESPACE, "calico-cni-plugin").unwrap();
@@ -37,7 +37,6 @@ fn doctor_reports_an_expired_or_revoked_token() {
         assert_eq!(failed, ["fail token"], "roles and definitions are not the matter: {said:#?}");
         let words = said.words("token");
         assert!(words.contains("rejects it") && words.contains("run the installer again"), "{words}");
-        // The remedy is to run the installer again.
         assert_eq!(scene.pod.calico(&["install"]).run().unwrap().exit, Some(0));
         is_good(scene);
     });

@@ -1,4 +1,4 @@
-//! A node with its data in an etcd, with or without TLS, installed by `calico install`.
+//! A node with its data in an etcd.
 
 #[expect(unreachable_pub, reason = "the datastore's own tests share it as a module")]
 #[path = "../../../datastore/tests/harness/certificates.rs"]
@@ -25,7 +25,6 @@ const POOL: &str = "/calico/resources/v3/projectcalico.org/ippools/pool";
 const INFORMATION: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 const NODE_KEY: &str = "/calico/resources/v3/projectcalico.org/nodes/node1";
 
-/// A node and its etcd.
 pub(crate) struct Node {
     pub(crate) container: Container,
     pub(crate) etcd: Etcd,
@@ -33,8 +32,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Installs a node whose configuration has these endpoints and the keys `more`. `secrets` are names of TLS files in
-    /// the Secret, each with the file to copy.
+    /// Installs a node with these endpoints and keys. `secrets` are names of TLS files in the Secret, each with the
+    /// file to copy.
     fn install(host: &Host, etcd: Etcd, endpoints: &str, more: Value, secrets: &[(&str, PathBuf)]) -> Node {
         host.add_uplink().unwrap();
         let content = Content::ready().node(NODE).pool("pool", "10.65.0.0/16", 26);
@@ -85,7 +84,7 @@ impl Examined for Node {
     }
 }
 
-/// Runs a test with an etcd that serves TLS. `endpoints` may contain an additional endpoint without a server.
+/// Runs a test with an etcd that serves TLS.
 fn on_secured_etcd(endpoints: &str, test: impl FnOnce(&mut Node, &Certificates) + Send) {
     if !Etcd::installed() {
         return skipped(etcd::REQUIRES);
@@ -104,7 +103,7 @@ fn on_secured_etcd(endpoints: &str, test: impl FnOnce(&mut Node, &Certificates) 
     });
 }
 
-/// Runs a test with an etcd without TLS that contains one good node.
+/// Runs a test with one good node in an etcd without TLS.
 pub(crate) fn on_etcd(more: Value, test: impl FnOnce(&Host, &mut Node) + Send) {
     if !Etcd::installed() {
         return skipped(etcd::REQUIRES);
@@ -273,7 +272,6 @@ fn doctor_reports_missing_etcd_permissions_and_a_deleted_user() {
     });
 }
 
-/// With the embedded datastore, doctor does not create the file.
 #[test]
 fn doctor_does_not_create_a_missing_embedded_datastore() {
     isolated(|host| {

@@ -1,4 +1,4 @@
-//! Leftovers of ended processes and deleted pods on a node, with real locks, interfaces and routes.
+//! Leftovers of ended processes and deleted pods, with real locks, interfaces and routes.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ impl Held {
     fn new(file: &Path) -> Held {
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         let mut command = Command::new("flock");
-        // `--no-fork` makes a single process, which keeps the lock while it runs `sleep`.
+        // With `--no-fork` the process itself keeps the lock.
         command.arg("--no-fork").arg(file).args(["sleep", "1000"]).stdin(Stdio::null());
         let held = Held(command.spawn().unwrap());
         let is_locked = || !Command::new("flock").arg("--nonblock").arg(file).arg("true").status().unwrap().success();
@@ -58,7 +58,6 @@ fn doctor_names_the_process_that_holds_a_lock() {
     });
 }
 
-/// Returns a configuration for a pod on the etcd's node.
 fn conf() -> Value {
     json!({
         "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error", "nodename": "node1",
@@ -103,7 +102,6 @@ fn doctor_reports_interfaces_and_routes_without_an_endpoint() {
     });
 }
 
-/// Covers a route of another program to the next address, and the hint of an ADD.
 #[test]
 fn doctor_reports_free_addresses_that_are_busy_in_the_kernel() {
     on_etcd(json!({}), |host, node| {
@@ -113,7 +111,6 @@ fn doctor_reports_free_addresses_that_are_busy_in_the_kernel() {
         is_good(node);
         ip("link add other0 type veth peer name other1").unwrap();
         ip("link set other0 up").unwrap();
-        // A free address in the block of the pod.
         let pods = result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap();
         let pods: u32 = pods.parse::<std::net::Ipv4Addr>().unwrap().into();
         let free = std::net::Ipv4Addr::from(pods ^ 1);
@@ -124,7 +121,6 @@ fn doctor_reports_free_addresses_that_are_busy_in_the_kernel() {
             || route("add"),
             || route("delete"),
         );
-        // An address in no pool.
         ip("route add 192.0.2.9/32 dev other0").unwrap();
         is_good(node);
         let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 50;

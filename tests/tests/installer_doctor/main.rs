@@ -1,6 +1,4 @@
-//! `calico doctor` on a node that was installed by `calico install`, with a real API server and the role of
-//! `deploy/rbac`: a good node, a node with one defect at a time, both also with etcd, and leftovers of processes and
-//! pods.
+//! `calico doctor` on a node that was installed by `calico install`.
 
 mod broken;
 mod configuration;
@@ -13,7 +11,7 @@ mod scene;
 use installer::doctor::role::{Scope, permissions};
 use integration_tests::kubernetes::Role;
 
-/// doctor's list of required permissions and the manifest are written separately, so this test compares them.
+/// doctor's list of required permissions and the manifest are written separately.
 #[test]
 fn doctor_checks_exactly_the_permissions_that_the_manifest_grants() {
     let groups = ["crd.projectcalico.org", "projectcalico.org"];

@@ -17,13 +17,10 @@ pub(crate) const NODE: &str = "node1";
 pub(crate) const RESULTS: &str = "var/lib/cni/results";
 const GROUP: &str = "crd.projectcalico.org/v1";
 
-/// The node and its cluster.
 pub(crate) struct Scene<'k> {
     pub(crate) kubernetes: &'k mut Kubernetes,
     pub(crate) pod: NodePod,
-    /// The proxy between the node and the API server.
     pub(crate) proxy: Proxy,
-    /// The service account of the plugins.
     pub(crate) plugins: ServiceAccount,
 }
 
@@ -34,7 +31,6 @@ pub(crate) struct Said {
     pub(crate) checks: BTreeMap<String, Value>,
 }
 
-/// Runs a test on a good node.
 pub(crate) fn on_a_good_node(test: impl FnOnce(&mut Scene<'_>) + Send) {
     on_kubernetes(|host, kubernetes| {
         host.add_uplink().unwrap();
@@ -74,9 +70,7 @@ pub(crate) fn make_executable(path: &Path, yes: bool) {
     set_permissions(path, Permissions::from_mode(if yes { 0o755 } else { 0o644 })).unwrap();
 }
 
-/// A node that doctor can examine.
 pub(crate) trait Examined {
-    /// Runs doctor.
     fn doctor(&self) -> Said;
 }
 
@@ -87,7 +81,6 @@ impl Examined for Scene<'_> {
 }
 
 impl Scene<'_> {
-    /// Changes a Calico object.
     pub(crate) fn patch(&self, path: &str, patch: &Value) {
         let path = format!("/apis/{GROUP}/{path}");
         self.kubernetes.api.admin().patch(&path, patch).unwrap().success().unwrap();
@@ -105,7 +98,6 @@ impl Said {
         Said { exit: outcome.exit, checks: checks.map(named).collect() }
     }
 
-    /// Returns the names and states of the checks that are not ok.
     pub(crate) fn wrong(&self) -> Vec<String> {
         let wrong = self.checks.iter().filter(|(_, check)| check["state"] != "ok");
         let mut wrong: Vec<String> =
@@ -121,17 +113,16 @@ impl Said {
     }
 }
 
-/// A defect.
 pub(crate) struct Break<'a> {
-    /// The checks that are not ok because of the defect, sorted by state and name.
+    /// The checks that are not ok, sorted by state and name.
     pub(crate) found: &'a [&'a str],
     /// A check, and words of its report.
     pub(crate) words: (&'a str, &'a str),
 }
 
 impl Break<'_> {
-    /// Breaks the node and asserts that exactly these checks and the exit status report it; then repairs the node and
-    /// asserts that all checks are ok.
+    /// Breaks the node and asserts that exactly these checks report it; then repairs the node and asserts that all
+    /// checks are ok.
     #[track_caller]
     pub(crate) fn and_mend(&self, scene: &impl Examined, break_it: impl FnOnce(), mend_it: impl FnOnce()) {
         break_it();

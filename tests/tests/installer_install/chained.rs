@@ -31,7 +31,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-/// Installs, and asserts that each neighbor's entry is unchanged and that a second run writes nothing.
+/// Installs, and asserts that each neighbor's entry is unchanged.
 #[track_caller]
 fn installed_beside(container: &Container, variables: &[(&str, &str)], expected: &[&str]) {
     succeeded(&container.run(variables).unwrap());
@@ -76,7 +76,7 @@ fn changed_configuration_or_version_keeps_the_order_of_chained_plugins() {
         let container = Container::new(host, "c").unwrap();
         succeeded(&container.run(&[]).unwrap());
         Neighbour::Istio.chains_into(&path(&container)).unwrap();
-        // An entry added by hand between ours, equal to an entry of upstream's template.
+        // An entry added by hand, equal to an entry of upstream's template.
         let mut conf: Value = serde_json::from_str(&container.conf(FILE).unwrap()).unwrap();
         let bandwidth = json!({ "type": "bandwidth", "capabilities": { "bandwidth": true } });
         conf["plugins"].as_array_mut().unwrap().insert(1, bandwidth.clone());
@@ -89,14 +89,12 @@ fn changed_configuration_or_version_keeps_the_order_of_chained_plugins() {
         installed_beside(&other, &[("CNI_MTU", "1400")], &expected);
         let text = container.conf(FILE).unwrap();
         assert_eq!((&plugin(&text, "calico")["mtu"], plugin(&text, "bandwidth")), (&json!(1400), bandwidth));
-        // A value changed by hand.
         fs::write(path(&container), text.replace("1400", "9000")).unwrap();
         installed_beside(&container, &[("CNI_MTU", "1400")], &expected);
         let text = container.conf(FILE).unwrap();
         assert_eq!(plugin(&text, "calico")["mtu"], 1400);
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["disableCheck"], true);
 
-        // A template with an additional plugin, then the template without it.
         let with_tuning = DEFAULT.replace("\n  ]\n}", ",\n{\"type\": \"tuning\"}\n  ]\n}");
         installed_beside(
             &container,
@@ -104,7 +102,6 @@ fn changed_configuration_or_version_keeps_the_order_of_chained_plugins() {
             &["calico", "bandwidth", "portmap", "tuning", "istio-cni"],
         );
         installed_beside(&container, &[], &expected);
-        // The entry's owner removes it, and the installer does not restore it.
         let mut conf: Value = serde_json::from_str(&container.conf(FILE).unwrap()).unwrap();
         conf["plugins"].as_array_mut().unwrap().retain(|plugin| plugin["type"] != "istio-cni");
         fs::write(path(&container), conf.to_string()).unwrap();
@@ -112,8 +109,7 @@ fn changed_configuration_or_version_keeps_the_order_of_chained_plugins() {
     });
 }
 
-/// An older release drops the fields of the state file that it does not know, such as `renderings`, and keeps those
-/// that it knows.
+/// An older release drops fields of the state file that it does not know, such as `renderings`.
 #[test]
 fn install_after_a_release_without_plugin_records_keeps_chained_plugins() {
     isolated(|host| {
@@ -215,8 +211,7 @@ fn invalid_configuration_is_replaced_and_a_second_calico_entry_refused() {
     });
 }
 
-/// The installer repeatedly changes our entry, and a neighbor constantly checks its own entry. Each version of the file
-/// must contain that entry.
+/// The installer repeatedly changes our entry while a neighbor checks its own.
 #[test]
 fn install_beside_a_self_restoring_neighbor_never_drops_its_entry() {
     isolated(|host| {

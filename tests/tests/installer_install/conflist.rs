@@ -31,7 +31,6 @@ fn second_install_without_changes_writes_nothing() {
         let before = container.fingerprint();
         succeeded(&container.run(&[]).unwrap());
         assert_eq!(container.fingerprint(), before);
-        // A change by hand is reverted.
         container.file(&format!("{NET}/{FILE}"), "{}").unwrap();
         succeeded(&container.run(&[]).unwrap());
         assert_eq!(container.conf(FILE).unwrap(), DEFAULT);
@@ -128,8 +127,7 @@ fn template_that_is_not_json_is_refused_without_changes() {
     });
 }
 
-/// With an unreadable configuration, the plugin would fail every ADD and DEL. The installer rejects it at once, without
-/// attempts.
+/// With an unreadable configuration, the plugin would fail every ADD and DEL.
 #[test]
 fn template_that_the_plugin_cannot_read_is_refused_without_changes() {
     isolated(|host| {

@@ -1,4 +1,4 @@
-//! Plugin directories that are read-only, noexec, missing, or two; a configuration directory that cannot be written.
+//! Plugin directories that are read-only, noexec or missing; a configuration directory that cannot be written.
 
 use std::fs;
 
@@ -128,7 +128,7 @@ fn directory_in_place_of_a_program_fails_the_install() {
     });
 }
 
-/// The warning names `calico uninstall`, which keeps unrecorded files.
+/// `calico uninstall` keeps unrecorded files.
 #[test]
 fn unwritable_state_file_is_a_warning() {
     isolated(|host| {

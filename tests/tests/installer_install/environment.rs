@@ -1,4 +1,4 @@
-//! Variables that are set to empty strings, invalid arguments, and the two generations of command lines.
+//! Empty variables, invalid arguments, and the two generations of command lines.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,5 +1,4 @@
-//! The exact bytes of three rendered templates: that of upstream's manifest, the operator's rendering, and the
-//! configuration of the users' documentation.
+//! The exact bytes of three rendered templates.
 
 use integration_tests::installation::Container;
 use integration_tests::namespaces::isolated;

@@ -1,5 +1,4 @@
-//! An installation that is killed leaves a working node. The next installation completes and removes temporary files of
-//! the killed one.
+//! An installation that is killed leaves a working node, and the next installation completes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +18,6 @@ use super::succeeded;
 
 const KILLS: u32 = 200;
 
-/// Asserts that the files are valid at a moment between two runs.
 fn assert_whole(container: &Container, expected: &[&Container]) {
     let text = container.conf("10-calico.conflist").unwrap();
     assert!(serde_json::from_str::<Value>(&text).is_ok(), "{text}");
@@ -35,8 +33,7 @@ fn assert_whole(container: &Container, expected: &[&Container]) {
     assert_ours(container);
 }
 
-/// Asserts that the state lists every file as installed, so that the next run replaces it and `calico uninstall`
-/// deletes it. Calico's programs are excluded, because their length identifies the version.
+/// Asserts that the state lists every file as installed, except Calico's programs, whose length identifies the version.
 fn assert_ours(container: &Container) {
     let state = State::load(&Layout::below(&container.path(""))).unwrap();
     for (place, directory) in [(DirectoryRole::Bin, BIN), (DirectoryRole::Net, NET)] {

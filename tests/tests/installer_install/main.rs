@@ -1,5 +1,4 @@
-//! `calico install` as a process, with real files and mounts, real inotify, and a real API server: the files that it
-//! installs, and the state that a failed run leaves.
+//! `calico install` as a process, with real files, mounts, inotify and a real API server.
 
 mod chained;
 mod conflist;
@@ -49,7 +48,6 @@ fn succeeded(outcome: &Outcome) {
     assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), ""), "{}", outcome.stderr);
 }
 
-/// Asserts exit status 1 and this text in the log.
 #[track_caller]
 fn failed(outcome: &Outcome, words: &str) {
     assert_eq!(outcome.exit, Some(1), "{}", outcome.stderr);

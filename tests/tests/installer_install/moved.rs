@@ -1,5 +1,4 @@
-//! A changed plugin or configuration directory of the node: the new directories are at the usual mount points of the
-//! container, and the former ones at mount points of their own.
+//! A changed plugin or configuration directory of the node.
 
 use std::fs;
 
@@ -8,20 +7,17 @@ use integration_tests::namespaces::isolated;
 
 use super::{logged, succeeded};
 
-/// Mount points of the plugin directory and the configuration directory before the change.
 const FORMER_BIN: &str = "host/former-bin-dir";
 const FORMER_NET: &str = "host/former-net-dir";
 
 const PROGRAMS: [&str; 4] = ["calico", "calico-ipam", "loopback", "portmap"];
 const CONFIGURATION: [&str; 1] = ["10-calico.conflist"];
 
-/// The directories after the change.
 const MOVED: [(&str, &str); 2] = [("CNI_BIN_DIR", "/var/lib/cni/bin"), ("CNI_NET_DIR", "/var/run/multus/cni/net.d")];
-/// The directories before the change.
 const FORMER: [(&str, &str); 2] = [("CNI_FORMER_BIN_DIR", "/opt/cni/bin"), ("CNI_FORMER_NET_DIR", "/etc/cni/net.d")];
 
-/// Installs, moves the directories to the mount points of former ones, and puts empty directories in their places. The
-/// former plugin directory also gets a program of another installer.
+/// Installs, and moves the directories to the mount points of former ones. The former plugin directory also gets a
+/// program of another installer.
 fn change_directories(container: &Container) {
     succeeded(&container.run(&[]).unwrap());
     for (mount_point, former) in [(BIN, FORMER_BIN), (NET, FORMER_NET)] {
@@ -44,7 +40,6 @@ fn install_removes_its_files_from_named_former_directories() {
         assert_eq!(container.names(FORMER_BIN), ["bridge"]);
         assert!(container.names(FORMER_NET).is_empty());
         assert_eq!(container.noted("bin"), PROGRAMS);
-        // The next run finds its files by the records, and no file of a former directory.
         let outcome = container.run(&MOVED).unwrap();
         succeeded(&outcome);
         assert!(!outcome.stderr.contains("earlier installation"), "{}", outcome.stderr);
@@ -60,8 +55,8 @@ fn install_names_the_files_of_former_directories_that_no_variable_names() {
         for _ in 0..2 {
             let outcome = container.run(&MOVED).unwrap();
             succeeded(&outcome);
-            logged(&outcome, "remain in /opt/cni/bin: calico, calico-ipam, loopback, portmap");
-            logged(&outcome, "remain in /etc/cni/net.d: 10-calico.conflist");
+            logged(&outcome, "wrote files into /opt/cni/bin: calico, calico-ipam, loopback, portmap");
+            logged(&outcome, "wrote files into /etc/cni/net.d: 10-calico.conflist");
             assert_eq!(container.names(FORMER_NET), CONFIGURATION);
         }
         succeeded(&container.run(&[&MOVED[..], &FORMER[..]].concat()).unwrap());
@@ -84,6 +79,6 @@ fn install_on_the_way_back_owns_its_files_again() {
         succeeded(&outcome);
         assert_eq!(container.noted("bin"), PROGRAMS);
         assert_eq!(container.noted("net"), CONFIGURATION);
-        logged(&outcome, "remain in /var/lib/cni/bin");
+        logged(&outcome, "wrote files into /var/lib/cni/bin");
     });
 }

@@ -1,5 +1,4 @@
-//! `/var/lib/calico/mtu`, which the installer writes if the configuration sets no MTU: with a real uplink, and pools of
-//! a real datastore.
+//! `/var/lib/calico/mtu`, which the installer writes if the configuration sets no MTU.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +12,6 @@ use serde_json::{Value, json};
 
 use super::succeeded;
 
-/// A node with an embedded datastore.
 struct Node {
     container: Container,
 }
@@ -23,7 +21,7 @@ impl Node {
         Node { container: Container::new(host, "c").unwrap() }
     }
 
-    /// Installs, with `more` in the configuration, and returns the log.
+    /// Installs, with `more` in the configuration. Returns the log.
     fn install(&self, more: Value) -> String {
         let mut plugin = json!({ "type": "calico", "ipam": { "type": "calico-ipam" }, "datastore_type": "local" });
         plugin.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -41,7 +39,6 @@ impl Node {
         fs::read_to_string(self.file()).ok()
     }
 
-    /// Writes a pool with VXLAN to the datastore.
     fn encapsulate(&self) {
         let pool = json!({
             "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": { "name": "p" },

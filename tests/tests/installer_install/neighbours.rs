@@ -1,5 +1,5 @@
-//! `calico install` beside running neighbors. Each acts on every change in the configuration directory, as its original
-//! does. The installer writes once for each change of its own, and no neighbor loses its entry or its file.
+//! `calico install` beside running neighbors, which act on every change in the configuration directory. No neighbor
+//! loses its entry or its file.
 
 use std::fs;
 use std::slice;
@@ -18,7 +18,6 @@ use super::{logged, succeeded};
 
 const FILE: &str = "10-calico.conflist";
 
-/// Installs with this MTU.
 #[track_caller]
 fn install(container: &Container, mtu: &str) -> Outcome {
     let outcome = container.run(&[("CNI_MTU", mtu)]).unwrap();
@@ -34,7 +33,7 @@ fn started(container: &Container, program: impl Program + 'static) -> Running {
     running
 }
 
-/// Installs with each MTU, and waits after each until the neighbors have acted.
+/// Installs with each MTU, and waits until the neighbors have acted.
 #[track_caller]
 fn install_each(container: &Container, mtus: &[&str], neighbours: &[Running]) {
     for mtu in mtus {
@@ -47,7 +46,6 @@ fn own_writes(container: &Container) -> OwnWrites {
     OwnWrites::watch(&container.path(NET).join(FILE)).unwrap()
 }
 
-/// Returns the MTU of Calico's plugin in a configuration.
 fn mtu(conf: &str) -> u64 {
     plugin(conf, "calico")["mtu"].as_u64().unwrap()
 }
@@ -127,8 +125,7 @@ fn configuration_that_istio_owns_follows_ours_and_ours_gets_no_entry() {
     });
 }
 
-/// The daemon deletes its configuration and ends when its `readinessindicatorfile` leaves the directory. An exchange of
-/// two files looks to the daemon as if the file left.
+/// The daemon ends when its `readinessindicatorfile` leaves the directory, which an exchange of two files looks like.
 #[test]
 fn multus_daemon_with_our_file_as_its_readiness_indicator_goes_on() {
     isolated(|host| {
@@ -165,7 +162,6 @@ fn version_that_multus_forces_is_restored_by_one_write() {
     });
 }
 
-/// The entry point renames our file once for each new content that it copies.
 #[test]
 fn multus_entry_point_copies_each_change_and_renames_no_restored_file() {
     isolated(|host| {
@@ -184,8 +180,7 @@ fn multus_entry_point_copies_each_change_and_renames_no_restored_file() {
     });
 }
 
-/// Cilium renames our file as soon as the file is there. If Cilium chains its plugin, it reads our file under the new
-/// name.
+/// Cilium renames our file, and if it chains its plugin, reads the file under the new name.
 #[test]
 fn configuration_that_cilium_renames_is_written_once_for_each_change() {
     isolated(|host| {

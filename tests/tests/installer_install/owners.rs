@@ -1,5 +1,5 @@
 //! Directories of the node that belong to another user, as on nodes of Kubespray. Root without capabilities may not
-//! write them, and root with DAC_OVERRIDE may.
+//! write them.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -23,8 +23,8 @@ const WITHOUT_CAPABILITIES: &str = "setpriv --bounding-set=-all --inh-caps=-all"
 /// A command that starts a program with the rights of the container in deploy/components/dac-override.
 const WITH_DAC_OVERRIDE: &str = "setpriv --bounding-set=-all,+dac_override --inh-caps=-all";
 
-/// Creates a container on a node where some directories belong to `kube`. Marks the test as skipped and returns `None`
-/// if this process may not give directories to another user.
+/// Creates a container on a node where some directories belong to `kube`. Returns `None` if this process may not give
+/// directories to another user.
 fn of_kube(host: &Host, name: &str, directories: &[&str]) -> Option<Container> {
     let container = Container::new(host, name).unwrap();
     for directory in [BIN, NET, STATE] {
@@ -58,7 +58,6 @@ fn install_into_a_directory_of_another_user_names_owner_mode_and_setting() {
 fn install_into_directories_of_another_user_needs_dac_override_alone() {
     isolated(|host| {
         let Some(container) = of_kube(host, "c", &[BIN, NET, STATE]) else { return };
-        // A plugin of Kubespray's and a former configuration belong to `kube` as well.
         container.program(&format!("{BIN}/bridge"), "kubespray").unwrap();
         let former = container.file(&format!("{NET}/{FILE}"), "{}").unwrap();
         for path in [&former, &container.path(BIN).join("bridge")] {

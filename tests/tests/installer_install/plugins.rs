@@ -1,4 +1,4 @@
-//! The programs: those that are copied or kept, and the form of the installed files.
+//! The programs that are copied or kept, and the form of the installed files.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -50,7 +50,6 @@ fn calico_ipam_is_a_hard_link_unless_a_copy_is_configured() {
         succeeded(&other.run(&[("CNI_LINK_IPAM", "false")]).unwrap());
         assert_ne!(inode(&container, "calico"), inode(&container, "calico-ipam"));
         assert_eq!(fs::read(container.path(BIN).join("calico-ipam")).unwrap(), fs::read(other.installer()).unwrap());
-        // Two correct files are not written again, although they are no links.
         let before = container.fingerprint();
         succeeded(&other.run(&[]).unwrap());
         assert_eq!(container.fingerprint(), before);

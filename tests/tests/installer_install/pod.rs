@@ -1,5 +1,4 @@
-//! The installer in a pod, with a real API server: token and kubeconfig, the objects that a new cluster lacks, and the
-//! trial of the configuration.
+//! The installer in a pod, with a real API server.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +18,6 @@ use super::{DEFAULT, failed, logged, succeeded};
 
 const KUBECONFIG: &str = "calico-kubeconfig";
 
-/// A container with the pod's service account mounted, and with the variables that Kubernetes sets.
 struct Pod<'k> {
     container: Container,
     api: &'k ApiServer,
@@ -35,8 +33,7 @@ impl<'k> Pod<'k> {
         Pod { container, api, token: token.to_owned() }
     }
 
-    /// Creates a pod with the DaemonSet's account, which has the rights of `deploy/` and the rules `more`. Creates the
-    /// plugins' account too.
+    /// Creates a pod with the DaemonSet's account, which has the rights of `deploy/` and the rules `more`.
     fn of_daemon_set(host: &Host, kubernetes: &'k Kubernetes, more: &[Value]) -> Pod<'k> {
         let api = &kubernetes.api;
         let account = api.service_account("kube-system", "calico-cni").unwrap();
@@ -59,14 +56,12 @@ impl<'k> Pod<'k> {
         variables.fold(self.container.install(), |call, (name, value)| call.env(name, *value))
     }
 
-    /// Returns the token in the kubeconfig.
     fn plugins_token(&self) -> String {
         let text = self.container.conf(KUBECONFIG).unwrap();
         let token = text.lines().find_map(|line| line.trim().strip_prefix("token: ")).map(str::to_owned);
         token.unwrap_or_else(|| panic!("{text}"))
     }
 
-    /// Asserts that the output contains neither the pod's nor the plugins' token.
     fn assert_no_token(&self, outcome: &Outcome) {
         let plugins = self.container.conf(KUBECONFIG).is_ok().then(|| self.plugins_token());
         for token in [Some(self.token.clone()), plugins].into_iter().flatten() {
@@ -95,7 +90,7 @@ fn let_the_plugins_in(api: &ApiServer) {
     api.bind(&plugin, "calico-cni-plugin").unwrap();
 }
 
-/// As in upstream's test: the pod's token is invalid, and `KUBECONFIG` refers to the API server.
+/// As in upstream's test, the pod's token is invalid.
 #[test]
 fn install_uses_kubeconfig_instead_of_the_pods_account() {
     on_kubernetes(|host, kubernetes| {
@@ -140,7 +135,6 @@ fn install_creates_missing_cluster_objects_once() {
             (&json!("10.65.0.0/16"), &json!(27), &json!(true))
         );
 
-        // A second run writes neither files nor objects.
         let (before, audit) = (pod.container.fingerprint(), pod.api.audit().unwrap());
         succeeded(&pod.run(&pool));
         assert_eq!(pod.container.fingerprint(), before);
@@ -175,8 +169,7 @@ fn install_creates_ipam_settings_with_strict_affinity_and_keeps_existing_setting
     });
 }
 
-/// A deferred DEL belongs to the datastore whose identity the node knows at that time. Install stores this identity, so
-/// that the node knows it even if no agent runs.
+/// A deferred DEL belongs to the datastore whose identity the node knows, even if no agent runs.
 #[test]
 fn install_stores_the_datastore_identity_with_the_plugins_credentials() {
     on_kubernetes(|host, kubernetes| {
@@ -218,7 +211,6 @@ fn install_selects_the_same_datastore_as_the_plugin() {
             logged(&outcome, "created ClusterInformation default");
             pod.api.admin().delete(information).unwrap().success().unwrap();
         }
-        // If the installer does not create a requested pool, it logs that.
         let local = r#"{"type": "calico", "datastore_type": "local"}"#;
         for template in [local, r#"{"type": "flannel"}"#] {
             let pool = ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16");
@@ -258,7 +250,7 @@ fn install_on_etcd_creates_the_node_too() {
     });
 }
 
-/// The kubelet restarts the container. The existing installation works as before.
+/// The existing installation works while the kubelet restarts the container.
 #[test]
 fn install_with_etcd_unreachable_fails_and_keeps_the_configuration() {
     on_kubernetes(|host, kubernetes| {
@@ -295,7 +287,7 @@ fn install_outside_of_a_pod_creates_the_etcd_objects_too() {
             logged(&outcome, words);
         }
         assert!(kubernetes.etcd.dump().unwrap().contains_key("/calico/resources/v3/projectcalico.org/nodes/my-node"));
-        // On Kubernetes the installer lacks the rights outside a pod. It must log that it created no pool.
+        // On Kubernetes the installer lacks the rights outside a pod.
         let outcome = run(r#"{"type": "calico", "datastore_type": "kubernetes"}"#.into());
         logged(&outcome, "IPPool default-ipv4-ippool, 10.65.0.0/16, is not created: there is no service account");
     });
@@ -377,7 +369,7 @@ fn installer_stays_until_sigterm_and_keeps_the_installed_files() {
         let call = pod.call(&[("CNI_TRY_SECONDS", "0"), ("CNI_AGENT_LISTEN", "off")]).without_env("SLEEP");
         let (started, audit) = (Instant::now(), pod.api.audit().unwrap());
         let child = call.spawn().unwrap();
-        // The two token requests are the installer's and the agent's. After the second one, the agent handles signals.
+        // After the second request, which is the agent's, the agent handles signals.
         let made = || audit.lines().unwrap().iter().filter(|line| line.contains("token")).count();
         while made() < 2 && started.elapsed() < DEADLINE / 2 {
             std::thread::sleep(std::time::Duration::from_millis(10));

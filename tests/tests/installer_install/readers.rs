@@ -1,5 +1,4 @@
-//! During an installation, readers of the configuration and processes that run a plugin get a complete old or new file,
-//! and a runtime that watches the directory detects the new configuration.
+//! During an installation, readers get a complete old or new file.
 
 use std::fs;
 use std::io::ErrorKind;

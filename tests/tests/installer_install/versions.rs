@@ -1,7 +1,6 @@
 //! The versions of the CNI specification that the programs of a new configuration support.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use integration_tests::installation::{BIN, Container, NET, OWN_BIN};
 use integration_tests::namespaces::isolated;
@@ -24,7 +23,7 @@ fn configuration_with_a_program_that_lacks_its_version_is_refused_by_name() {
         failed(&outcome, "10-calico.conflist is not written, as programs lack its cniVersion 1.0.0: ");
         logged(&outcome, "host/opt/cni/bin/portmap supports 0.3.1, 0.4.0; ");
         assert_eq!(container.conf(FILE).unwrap(), DEFAULT);
-        // The two remedies are an older `cniVersion` in the template, and the program of the image.
+        // The remedies are an older `cniVersion` in the template, and the program of the image.
         let older = DEFAULT.replace("\"1.0.0\"", "\"0.4.0\"");
         succeeded(&container.run(&[("CNI_NETWORK_CONFIG", &older)]).unwrap());
         assert_eq!(container.conf(FILE).unwrap(), older);
@@ -33,7 +32,7 @@ fn configuration_with_a_program_that_lacks_its_version_is_refused_by_name() {
     });
 }
 
-/// The installer asks our own plugin for its versions, too, and has no list of them.
+/// The installer has no list of our plugin's versions.
 #[test]
 fn configuration_newer_than_calicos_plugin_is_refused() {
     isolated(|host| {
@@ -47,20 +46,17 @@ fn configuration_newer_than_calicos_plugin_is_refused() {
     });
 }
 
-/// A program whose interpreter is missing stands for a dynamically linked one, whose dynamic linker the container
-/// lacks.
+/// The missing interpreter stands for the dynamic linker of a dynamically linked program.
 #[test]
 fn configuration_with_a_program_that_gives_no_answer_is_written_with_a_warning() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
-        let portmap = container.path(BIN).join("portmap");
         for (mtu, script, words) in [
             ("1400", "#!/no/such/interpreter\n", "host/opt/cni/bin/portmap cannot be run: No such file or directory"),
             ("1300", "#!/bin/sh\nexec sleep 1000\n", "host/opt/cni/bin/portmap does not answer within 2s"),
             ("1200", "#!/bin/sh\nexit 1\n", "host/opt/cni/bin/portmap does not answer VERSION (exit status: 1)"),
         ] {
-            fs::write(&portmap, script).unwrap();
-            fs::set_permissions(&portmap, fs::Permissions::from_mode(0o755)).unwrap();
+            container.script(&format!("{BIN}/portmap"), script).unwrap();
             let outcome = container.run(&[("CNI_MTU", mtu)]).unwrap();
             succeeded(&outcome);
             logged(&outcome, words);
@@ -96,8 +92,7 @@ fn plugin_that_is_asked_has_no_capability_and_no_secret_of_the_installer() {
             "#!/bin/sh\ngrep -E '^(CapPrm|CapEff|NoNewPrivs)' /proc/self/status >{asked}\nenv >>{asked}\n",
             asked = asked.display()
         );
-        let portmap = container.file(&format!("{OWN_BIN}/portmap"), script).unwrap();
-        fs::set_permissions(&portmap, fs::Permissions::from_mode(0o755)).unwrap();
+        container.script(&format!("{OWN_BIN}/portmap"), &script).unwrap();
         succeeded(&container.run(&[("CNI_TRY_SECONDS", "0")]).unwrap());
         let text = fs::read_to_string(&asked).unwrap();
         let none = "CapPrm:\t0000000000000000\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\n";

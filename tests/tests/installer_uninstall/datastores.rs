@@ -23,8 +23,8 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const GROUP: &str = "crd.projectcalico.org/v1";
 const RELEASE: [&str; 2] = ["--yes", "--release-addresses"];
 
-/// Assigns an address to a container in a network without an interface, as after the deletion of a pod without DEL.
-/// Returns the address.
+/// Assigns an address to a container without an interface, as after the deletion of a pod without DEL. Returns the
+/// address.
 fn hold(host: &Host, datastore: &Value, network: &str, container: &str, args: &str) -> String {
     let mut conf = json!({
         "cniVersion": "1.0.0", "name": network, "type": "calico", "log_level": "error", "nodename": NODE,
@@ -37,8 +37,7 @@ fn hold(host: &Host, datastore: &Value, network: &str, container: &str, args: &s
     result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap().to_owned()
 }
 
-/// Assigns an address to a container of this network, to a handle of this network that is no container's, and to a
-/// container of another network. Asserts that uninstall releases only the first one. `blocks` reads the blocks.
+/// Asserts that uninstall releases only the address of a container of this network. `blocks` reads the blocks.
 #[track_caller]
 fn only_what_is_this_networks_is_given_back(
     host: &Host,
@@ -73,7 +72,6 @@ fn only_what_is_this_networks_is_given_back(
     assert!(container.names(NET).is_empty());
 }
 
-/// Creates a node of a cluster with one pool, and installs with additional variables.
 fn installation(host: &Host, api: &ApiServer, variables: &[(&str, &str)]) -> NodePod {
     api.define(GROUP).unwrap();
     api.cni_user().unwrap();
@@ -108,7 +106,7 @@ fn release_on_kubernetes_succeeds_with_the_plugins_role() {
             let dump = objects.dump().unwrap().into_iter();
             dump.filter(|(key, _)| key.starts_with("ipamblocks/")).map(|(_, block)| block["spec"].clone()).collect()
         };
-        // Uninstall lists the blocks of the whole cluster on every node, so it must list them only once.
+        // Uninstall runs on every node, so it must list the blocks of the whole cluster only once.
         let audit = api.audit().unwrap();
         uninstall(&pod.container, &RELEASE[1..]).run().unwrap().success();
         let requests = audit.lines().unwrap();
@@ -119,7 +117,6 @@ fn release_on_kubernetes_succeeds_with_the_plugins_role() {
     });
 }
 
-/// Creates a pod on the node and assigns an address to it. Returns the address.
 fn pod_with_address(host: &Host, api: &ApiServer, datastore: &Value, name: &str) -> String {
     let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default", "namespace":
         "default" } });
@@ -161,14 +158,14 @@ fn release_during_an_add_is_refused_on_a_node_with_two_names() {
     });
 }
 
-/// The configuration names the node of the pod, but the pod's interface is not on this host.
+/// The pod's interface is not on this host.
 #[test]
 fn release_of_an_address_in_a_pod_status_is_refused_until_the_pod_ends() {
     on_kubernetes(|host, Kubernetes { api, .. }| {
         let pod = installation(host, api, &[]);
         let kubeconfig = pod.kubeconfig();
         let datastore = json!({ "datastore_type": "kubernetes", "kubernetes": { "kubeconfig": kubeconfig } });
-        // The pod "new" was added a moment ago, and the kubelet has not reported its address yet.
+        // The kubelet has not reported the address of the pod "new" yet.
         let held = ["web", "new"].map(|name| pod_with_address(host, api, &datastore, name));
         let url = |name: &str| format!("{PODS}/{name}");
         let change = |path: &str, change: &Value| _ = api.admin().patch(path, change).unwrap().success().unwrap();
@@ -197,8 +194,7 @@ fn release_of_an_address_in_a_pod_status_is_refused_until_the_pod_ends() {
     });
 }
 
-/// Runs a test with an installation on a node whose cluster stores its objects in etcd, and with the configuration of
-/// that datastore.
+/// Runs a test with an installation on a node whose cluster stores its objects in etcd.
 fn on_etcd(test: impl FnOnce(&Host, &Etcd, &Container, &Value) + Send) {
     if !Etcd::installed() {
         return skipped(etcd::REQUIRES);
@@ -231,8 +227,7 @@ fn release_on_etcd_releases_the_addresses_of_this_network() {
     });
 }
 
-/// An address is not free while an endpoint lists it. The endpoint is deleted first if its interface was deleted on
-/// this node. Otherwise the container may run on another node, whose name the configuration has.
+/// A container whose interface was not deleted on this node may run on another node.
 #[test]
 fn release_on_etcd_is_refused_for_addresses_in_foreign_endpoints() {
     on_etcd(|host, etcd, container, datastore| {

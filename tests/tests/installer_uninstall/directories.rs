@@ -74,8 +74,7 @@ fn removed_files_are_dropped_from_the_state_with_forget_gone() {
     });
 }
 
-/// An operator runs uninstall on a node with two plugin directories, whose paths only the container's manifest
-/// contains.
+/// Only the container's manifest contains the paths of both plugin directories.
 #[test]
 fn manual_uninstall_uses_the_given_plugin_directories() {
     isolated(|host| {

@@ -12,7 +12,6 @@ use super::uninstall;
 const CONF: &str = "10-calico.conflist";
 const STATE: &str = "var/lib/calico/cni-install-state.json";
 
-/// Runs a test with an installation on an empty node.
 fn installed(test: impl FnOnce(Container) + Send) {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
@@ -27,7 +26,6 @@ fn install(container: &Container) {
     assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
 }
 
-/// Runs uninstall, asserts its exit status, and returns its output.
 #[track_caller]
 fn said(container: &Container, options: &[&str], exit: i32) -> String {
     let outcome = uninstall(container, options).run().unwrap();
@@ -50,7 +48,6 @@ fn uninstall_without_yes_lists_everything_and_changes_nothing() {
     });
 }
 
-/// Covers the plugin's own files: the cached API group and the journal.
 #[test]
 fn uninstall_deletes_files_of_the_plugin_except_deferred_dels() {
     const GROUP: &str = "var/lib/calico/api-group.json";
@@ -84,7 +81,6 @@ fn uninstall_keeps_files_of_the_plugin_with_a_changed_program() {
     });
 }
 
-/// Covers an uninstallation from a node that had files of its own before the installation.
 #[test]
 fn uninstall_restores_the_files_before_the_installation() {
     isolated(|host| {
@@ -103,11 +99,9 @@ fn uninstall_restores_the_files_before_the_installation() {
             assert_eq!(after.get(path), Some(seen), "{}", path.display());
         }
         assert!(!container.path(STATE).exists());
-        // The output ends with the remaining files and the reasons for keeping them.
         let (_, left) = done.split_once("left on this node:\n").unwrap();
         assert!(left.contains("var/lib/calico/nodename: calico-node uses it"), "{done}");
         assert!(left.contains("/var/log/calico: logs are kept"), "{done}");
-        // A second run finds no installation.
         let again = said(&container, &["--yes"], 0);
         assert!(again.contains("everything: no installation is recorded in"), "{again}");
         assert_eq!(names(), names_before);
@@ -124,7 +118,7 @@ fn uninstall_keeps_and_names_changed_files() {
         let line = format!("  {}: {reason}", container.path(BIN).join("portmap").display());
         assert!(done.lines().any(|found| found == line), "{done}");
         assert!(container.names(NET).is_empty());
-        // The file remains in the state, and the next run checks it again.
+        // The file remains in the state.
         assert!(container.path(STATE).exists());
         container.program(&format!("{BIN}/portmap"), "first").unwrap();
         said(&container, &["--yes"], 0);
@@ -244,8 +238,7 @@ fn uninstall_deletes_etcd_tls_files_with_their_directory() {
     });
 }
 
-/// The configuration is deleted first, because a runtime starts pods with it. It is deleted although the programs
-/// cannot be deleted.
+/// A runtime starts pods with the configuration.
 #[test]
 fn uninstall_deletes_the_configuration_first_and_the_next_run_completes() {
     installed(|container| {
@@ -263,7 +256,7 @@ fn uninstall_deletes_the_configuration_first_and_the_next_run_completes() {
     });
 }
 
-/// The renamed configuration and the output are the only signs of this run for the next run and for the operator.
+/// The renamed configuration is the only sign of this run for the next run.
 #[test]
 fn uninstall_without_a_writable_state_keeps_the_renamed_configuration() {
     installed(|container| {
@@ -284,8 +277,7 @@ fn uninstall_without_a_writable_state_keeps_the_renamed_configuration() {
     });
 }
 
-/// The state after a run that was killed after its first step, the renaming of the configuration. No runtime reads a
-/// file of the new name.
+/// A killed run has only renamed the configuration.
 #[test]
 fn configuration_renamed_by_a_killed_uninstall_is_deleted_by_the_next() {
     installed(|container| {
@@ -309,8 +301,8 @@ fn configuration_renamed_by_a_killed_uninstall_is_deleted_beside_a_new_one() {
     });
 }
 
-/// Without its programs and credentials, the remaining configuration would make every new pod fail, as after upstream's
-/// removal (INST-148).
+/// Without its programs, the remaining configuration would make every new pod fail, as after upstream's removal
+/// (INST-148).
 #[test]
 fn configuration_that_cannot_be_deleted_keeps_its_programs() {
     installed(|container| {

@@ -1,5 +1,4 @@
-//! `calico uninstall`: removes the installation, the configuration first, and keeps the files of other programs.
-//! Without `--yes` it only lists the changes.
+//! `calico uninstall`: removes the installation and keeps the files of other programs.
 
 mod datastores;
 mod directories;
@@ -9,7 +8,6 @@ mod node;
 use integration_tests::installation::Container;
 use integration_tests::plugin::{Call, Plugins};
 
-/// Prepares a call of `calico uninstall` in a container.
 fn uninstall(container: &Container, options: &[&str]) -> Call {
     let root = container.path("").display().to_string();
     Plugins::locate().unwrap().call("calico").args(["uninstall", "--root", &root]).args(options.iter().copied())

@@ -1,4 +1,4 @@
-//! Removal of leftovers of pods on the node and in the datastore, on request.
+//! Removal of leftovers of pods on the node and in the datastore.
 
 use std::path::Path;
 
@@ -41,7 +41,6 @@ impl Node {
         })
     }
 
-    /// Returns the path of the database in the container.
     fn database(&self) -> String {
         self.container.path(&DATABASE[1..]).display().to_string()
     }
@@ -63,7 +62,7 @@ impl Node {
         self.ipam(&["export", "-"]).matches("/workloadendpoints/").count()
     }
 
-    /// Returns the number of IPAM objects in the datastore: blocks, affinities and handles.
+    /// Returns the number of IPAM objects in the datastore.
     fn kept(&self) -> usize {
         let exported = self.ipam(&["export", "-"]);
         exported.matches("/calico/ipam/v2/").count()
@@ -76,7 +75,7 @@ fn interfaces() -> usize {
     names.filter(|name| name.starts_with("cali")).count()
 }
 
-/// Returns the addresses of pods to which the host has routes.
+/// Returns the addresses to which the host has routes.
 fn addresses() -> Vec<String> {
     let routes = ip_json("route show").unwrap();
     let destinations = routes.as_array().unwrap().iter().filter_map(|route| route["dst"].as_str());
@@ -107,7 +106,6 @@ fn uninstall_keeps_interfaces_and_addresses_by_default() {
 fn uninstall_with_options_removes_interfaces_and_keeps_foreign_ones() {
     isolated(|host| {
         let node = Node::new(host);
-        // An interface of another program with a name like ours.
         ip("link add cali-theirs type veth peer name theirs").unwrap();
         let before = (interfaces(), routes(), node.kept());
         assert_eq!(node.endpoints(), 2);
@@ -156,8 +154,7 @@ fn release_of_addresses_of_connected_pods_is_refused() {
     });
 }
 
-/// The unmodified DaemonSet of `deploy/uninstall` lacks the capability. A pod that cannot be disconnected keeps its
-/// addresses, and the node keeps the programs for its DEL.
+/// The unmodified DaemonSet of `deploy/uninstall` lacks the capability, so the pods keep their network.
 #[test]
 fn uninstall_without_net_admin_keeps_the_addresses_of_pods() {
     isolated(|host| {
@@ -194,7 +191,7 @@ fn uninstall_on_a_node_of_another_installation_tears_down_no_pod() {
         let node = Node::new(host);
         let before = (interfaces(), routes(), node.kept());
         let options = ["--yes", "--tear-down-pods", "--release-addresses"];
-        // Another installation has replaced the configuration, which is used for the pods.
+        // Another installation has replaced the configuration.
         let configuration = node.container.path(NET).join("10-calico.conflist");
         let text = std::fs::read_to_string(&configuration).unwrap();
         let mut another: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -235,8 +232,7 @@ fn uninstall_names_remaining_files_in_calicos_directories() {
     });
 }
 
-/// The programs and files that are needed for the release of addresses remain until the release succeeds. The
-/// configuration is removed in any case.
+/// The programs that release addresses remain until the release succeeds.
 #[test]
 fn uninstall_with_an_unreachable_datastore_fails_and_can_be_repeated() {
     isolated(|host| {

@@ -39,7 +39,6 @@ fn is_held(cluster: &Cluster<'_>, pod: &Pod) -> bool {
     cluster.accounts().held.values().any(|holder| *holder == handle(pod))
 }
 
-/// Runs `calico-ipam` on the etcd of the test.
 fn calico_ipam(cluster: &Cluster<'_>, arguments: &[&str]) -> String {
     let outcome = cluster.store.calico_ipam(&cluster.plugins, arguments).unwrap();
     assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
@@ -86,8 +85,7 @@ fn deferred_del_of_another_datastore_stays_listed_until_adopted() {
     });
 }
 
-/// Entries of earlier releases have no identity: their datastore is that of the endpoint, as the configuration spells
-/// it.
+/// Entries of earlier releases have no identity.
 #[test]
 fn deferred_del_without_identity_is_replayed_by_its_spelling() {
     with_etcd(|cluster| {
@@ -106,14 +104,12 @@ fn deferred_del_without_identity_is_replayed_by_its_spelling() {
     });
 }
 
-/// Creates deferred DELs of pods, with etcd stopped.
 fn pods_with_deferred_dels(cluster: &mut Cluster<'_>, numbers: std::ops::Range<usize>) -> Vec<Pod> {
     let conf = conf(cluster);
     let pods: Vec<Pod> = numbers.map(|number| cluster.pod(number)).collect();
     let results: Vec<Value> = pods.iter().map(|pod| cluster.add(pod, &conf)).collect();
     etcd(cluster).stop();
     for (pod, result) in pods.iter().zip(results) {
-        // A runtime passes prevResult to DEL.
         let mut conf = conf.clone();
         conf["prevResult"] = result;
         cluster.delete(pod, &conf);

@@ -1,7 +1,6 @@
 //! Deferred DELs with an unreachable API server.
 //!
-//! A call tries to reach the server until its deadline. Therefore many cases share an outage: all pods are deleted in
-//! parallel, and each case restores the journal entry of a pod.
+//! A call tries to reach the server until its deadline, so many cases share an outage.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -26,7 +25,6 @@ struct DeferredDel {
 }
 
 impl DeferredDel {
-    /// Writes the entry to the journal again.
     fn restore(&self) -> &Pod {
         fs::write(&self.entry, &self.text).unwrap();
         &self.pod
@@ -97,7 +95,7 @@ fn replayed_by_each_verb(faulty: &mut Faulty<'_>, deferred: [DeferredDel; 4]) {
         assert!(is_held(faulty, pod));
         let newcomer = faulty.pod();
         if verb == "GC" {
-            // Addresses of pods without a journal entry belong to other cases, and GC must keep them.
+            // Addresses of pods without a journal entry belong to other cases.
             let others: Vec<Value> = faulty.cluster.accounts().held.values().map(|holder| {
                 json!({ "containerID": holder.trim_start_matches(&format!("{NETWORK}.")), "ifname": "eth0" })
             }).collect();
@@ -111,7 +109,7 @@ fn replayed_by_each_verb(faulty: &mut Faulty<'_>, deferred: [DeferredDel; 4]) {
     }
 }
 
-/// ADD replays the deferred DEL first, so that no later replay can remove the new network.
+/// A later replay could remove the new network.
 fn replayed_by_an_add_of_the_same_container(faulty: &mut Faulty<'_>, deferred: &DeferredDel) {
     let pod = deferred.restore();
     let result = faulty.run("ADD", pod);
@@ -166,7 +164,7 @@ fn not_replayed_while_not_ready(faulty: &mut Faulty<'_>, deferred: &DeferredDel)
     assert_eq!(journal_entries(), Vec::<PathBuf>::new());
 }
 
-/// A replay removes the address from the endpoint before it releases the address, as DEL does.
+/// A replay removes the address from the endpoint first, as DEL does.
 #[test]
 fn replay_killed_at_each_request_leaves_no_free_address_in_annotations() {
     on_group(ApiGroup::V3, |faulty, _| {
@@ -185,7 +183,7 @@ fn replay_killed_at_each_request_leaves_no_free_address_in_annotations() {
     });
 }
 
-/// When the old sandbox's DEL is replayed, the pod has another sandbox, whose endpoint is the same annotations.
+/// The pod's annotations are the endpoint of both sandboxes.
 #[test]
 fn deferred_del_keeps_the_next_sandboxs_addresses_and_stores_no_token() {
     on_group(ApiGroup::CrdV1, |faulty, identity| {

@@ -1,5 +1,4 @@
-//! An unreachable datastore: DEL removes the pod's network and records the remaining cleanup in the journal, and later
-//! calls replay it.
+//! An unreachable datastore: DEL removes the pod's network, and later calls replay the remaining cleanup.
 
 mod datastores;
 mod kubernetes;
@@ -46,7 +45,7 @@ fn conf(cluster: &Cluster<'_>) -> Value {
     cluster.conf("node1", json!({ "cniVersion": "1.1.0" }))
 }
 
-/// The unreadable endpoint may list the address, until the endpoint is repaired or deleted.
+/// The unreadable endpoint may list the address.
 #[test]
 fn del_with_an_unreadable_endpoint_keeps_the_address() {
     with_etcd(|cluster| {
@@ -71,7 +70,7 @@ fn del_with_an_unreadable_endpoint_keeps_the_address() {
     });
 }
 
-/// Adds a pod, stops etcd, deletes the pod, and starts etcd again. The address and the endpoint remain.
+/// Adds a pod and deletes it while etcd is stopped. The address and the endpoint remain.
 fn pod_with_deferred_del(cluster: &mut Cluster<'_>, number: usize) -> Pod {
     let conf = conf(cluster);
     let pod = cluster.pod(number);
@@ -83,7 +82,7 @@ fn pod_with_deferred_del(cluster: &mut Cluster<'_>, number: usize) -> Pod {
     pod
 }
 
-/// Runs a CNI command for a pod without a fault. A GC gets an empty list of attachments.
+/// Runs a CNI command for a pod. A GC gets an empty list of attachments.
 fn later_call(cluster: &Cluster<'_>, verb: &str, newcomer: &Pod) {
     let mut conf = conf(cluster);
     if verb == "GC" {
@@ -114,11 +113,9 @@ fn del_without_etcd_removes_the_interface_and_is_deferred_without_secrets() {
         assert!(recorded.contains(&handle(&pod)) && recorded.contains(NETWORK), "{recorded}");
         assert!(!recorded.contains("correct-horse"), "{recorded}");
 
-        // A repeated DEL succeeds too, and there is still a single entry.
         cluster.delete(&pod, &conf);
         assert_eq!(journal_entries().len(), 1);
 
-        // Once etcd is reachable, DEL removes its own entry.
         etcd(cluster).restart().unwrap();
         cluster.delete(&pod, &conf);
         assert_eq!(journal_entries(), Vec::<PathBuf>::new());
@@ -126,7 +123,7 @@ fn del_without_etcd_removes_the_interface_and_is_deferred_without_secrets() {
     });
 }
 
-/// A log line about a deferred DEL has the container of that DEL, and also names the container of the call.
+/// A line about a deferred DEL has the container of that DEL, and also names the container of the call.
 #[test]
 fn log_lines_of_a_replay_name_the_container_of_the_deferred_del() {
     with_etcd(|cluster| {
@@ -193,7 +190,6 @@ fn add_of_the_same_container_replays_first_and_keeps_its_new_address() {
         assert_eq!(accounts.held.len(), 1);
         assert_eq!(accounts.held.values().next(), Some(&handle(&pod)));
         assert_eq!(cluster.endpoints().len(), 1);
-        // A later call does not remove the new network.
         later_call(cluster, "STATUS", &pod);
         conf["prevResult"] = result;
         cluster.verb("CHECK", &pod, &conf).run().unwrap().success();
@@ -290,7 +286,7 @@ fn concurrent_replays_release_an_address_once() {
     });
 }
 
-/// The endpoint of a pod's next sandbox has the same name. A replay for the old sandbox must not delete that endpoint.
+/// The endpoint of a pod's next sandbox has the same name.
 #[test]
 fn replay_keeps_the_endpoint_of_the_pods_next_sandbox() {
     const ARGS: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=prod;K8S_POD_NAME=web-0";
@@ -322,8 +318,7 @@ fn replay_keeps_the_endpoint_of_the_pods_next_sandbox() {
     });
 }
 
-/// The names of the host interface and of the handle depend only on the container, so they may belong to its other
-/// interface.
+/// The names of the host interface and of the handle depend only on the container.
 #[test]
 fn replay_for_a_different_interface_keeps_the_containers_interface() {
     with_etcd(|cluster| {
@@ -339,7 +334,6 @@ fn replay_for_a_different_interface_keeps_the_containers_interface() {
         assert_eq!(journal_entries(), Vec::<PathBuf>::new());
         cluster.assert_unchanged(&before);
 
-        // Both DELs are deferred, that of the other interface first.
         etcd(cluster).stop();
         for ifname in ["eth1", "eth0"] {
             cluster.verb("DEL", &pod, &conf).env("CNI_IFNAME", ifname).run().unwrap().success();
@@ -351,7 +345,7 @@ fn replay_for_a_different_interface_keeps_the_containers_interface() {
     });
 }
 
-/// A node may have networks in several datastores. A DEL is replayed on its own datastore.
+/// A node may have networks in several datastores.
 #[test]
 fn deferred_del_is_replayed_on_its_own_datastore_only() {
     with_etcd(|cluster| {
@@ -366,7 +360,6 @@ fn deferred_del_is_replayed_on_its_own_datastore_only() {
     });
 }
 
-/// A damaged entry remains for an operator, and the other DELs are replayed.
 #[test]
 fn damaged_journal_entry_does_not_block_other_replays() {
     with_etcd(|cluster| {

@@ -1,4 +1,4 @@
-//! DEL defers its cleanup if the datastore responds but rejects requests, or if the name of the node is unknown.
+//! DEL defers its cleanup if the datastore rejects requests, or if the name of the node is unknown.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ use super::{conf, later_call, with_etcd};
 const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 const NODENAME: &str = "/var/lib/calico/nodename";
 
-/// Asserts that DEL succeeded, that the pod has no network, and that the journal has one entry. Returns the entry.
+/// Asserts that DEL succeeded and the pod has no network. Returns the only entry of the journal.
 #[track_caller]
 fn recorded_entry(outcome: &Outcome) -> Value {
     assert_eq!(outcome.success(), "");
@@ -27,7 +27,6 @@ fn recorded_entry(outcome: &Outcome) -> Value {
     serde_json::from_slice(&fs::read(entry).unwrap()).unwrap()
 }
 
-/// Returns the configuration with warnings in the log.
 fn with_warnings(mut conf: Value) -> Value {
     conf["log_level"] = json!("warning");
     conf
@@ -55,7 +54,7 @@ fn del_without_cluster_information_removes_the_interface_and_is_deferred() {
     });
 }
 
-/// The host name may be the name of another node, so DEL does not use it.
+/// The host name may be the name of another node.
 #[test]
 fn del_without_a_node_name_is_deferred_and_replayed_by_the_next_node() {
     with_etcd(|cluster| {
@@ -92,7 +91,7 @@ fn del_with_a_configured_node_name_needs_no_nodename_file() {
 fn del_refused_by_the_api_server_removes_the_interface_and_is_deferred() {
     on_group(ApiGroup::CrdV1, |faulty, _| {
         faulty.conf = with_warnings(faulty.conf.take());
-        // After a single 401 the plugin reads the token again, and the next request would succeed with it.
+        // After a single 401 the plugin reads the token again.
         let write = Point::First("PUT", "ipamblocks");
         for (code, point) in [(401, Point::EveryRequest), (403, Point::EveryRequest), (403, write)] {
             let pod = faulty.pod();

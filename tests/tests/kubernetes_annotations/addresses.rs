@@ -22,13 +22,11 @@ fn requested_addresses_are_assigned_to_each_sandbox_of_the_pod() {
         cluster.assert_only(&[&pod]);
         check(cluster, &pod, &conf, &result);
 
-        // A new sandbox gets the same addresses before the old sandbox is deleted.
         let newer = cluster.sandbox(&pod, 11);
         assert_eq!(cluster.add(&newer, &conf)["ips"], result["ips"]);
         cluster.assert_only(&[&newer]);
         cluster.delete(&pod, &conf);
         cluster.assert_only(&[&newer]);
-        // A second ADD of the same sandbox.
         assert_eq!(cluster.add(&newer, &conf)["ips"], result["ips"]);
         cluster.assert_only(&[&newer]);
         cluster.delete(&newer, &conf);
@@ -36,7 +34,7 @@ fn requested_addresses_are_assigned_to_each_sandbox_of_the_pod() {
     });
 }
 
-/// A killed call may have deleted the handle. The next sandbox must get the addresses nevertheless.
+/// A killed call may have deleted the handle.
 #[test]
 fn requested_addresses_without_a_handle_pass_to_the_next_sandbox() {
     on_each_group(|cluster, _| {
@@ -106,7 +104,7 @@ fn annotated_address_reassigned_to_another_pod_is_not_released() {
     });
 }
 
-/// Annotations are under the tenant's control: these name another pod's sandbox and its address.
+/// Tenants control these annotations, which name another pod's sandbox and its address.
 #[test]
 fn add_with_forged_annotations_keeps_the_address_of_the_other_pod() {
     on_each_group(|cluster, _| {
@@ -135,8 +133,7 @@ fn add_with_forged_annotations_keeps_the_address_of_the_other_pod() {
     });
 }
 
-/// A VMI's handle consists of the names of objects, so a tenant can name it in an annotation. Here the VMI's handle has
-/// the address for this pod, as it has for a virt-launcher pod.
+/// A VMI's handle consists of the names of objects, so a tenant can name it in an annotation.
 #[test]
 fn add_with_a_forged_vmi_handle_keeps_the_address_of_the_vmi() {
     on_each_group(|cluster, _| {
@@ -158,7 +155,6 @@ fn addresses_without_ipam_are_configured_and_not_allocated() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({ "feature_control": { "ip_addrs_no_ipam": true } }));
-        // IPAM has assigned one of the addresses to another pod, and has no record of the second address.
         let holder = annotated(cluster, 1, &[("ipAddrs", "[\"10.65.3.3\"]")]);
         cluster.add(&holder, &conf);
         let held = cluster.accounts().held;

@@ -63,7 +63,7 @@ fn floating_address_of_a_missing_family_is_refused() {
     });
 }
 
-/// On etcd, floating addresses and prefixes are in the endpoint; on an API server, programs read them from the pod.
+/// On an API server, programs read these values from the pod.
 #[test]
 fn endpoint_in_etcd_stores_floating_addresses_and_source_prefixes() {
     with_kubernetes(|host, kubernetes| {
@@ -95,7 +95,7 @@ fn endpoint_in_etcd_stores_floating_addresses_and_source_prefixes() {
             container_id: container_id(number),
             object: Some("pod1".into()),
         };
-        // A second ADD must not extend the list; upstream's ADD extends it (CNI-240).
+        // A second ADD must not extend the list, as upstream's does (CNI-240).
         for sandbox in [sandbox(1), sandbox(2)] {
             let result = cluster.add(&sandbox, &conf);
             let own: Vec<_> = addresses(&result).iter().map(|ip| ip.split_once('/').unwrap().0.to_owned()).collect();

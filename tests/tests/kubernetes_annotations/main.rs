@@ -1,5 +1,4 @@
-//! Annotations of pods and namespaces, their rejection, a pod's successor of the same name, and settings that only pods
-//! have: on a real API server, in both API groups.
+//! Annotations of pods and namespaces, and settings that only pods have, in both API groups.
 
 mod addresses;
 mod interface;
@@ -14,7 +13,6 @@ use integration_tests::kubernetes::Client;
 use integration_tests::store::Store;
 use serde_json::{Map, Value, json};
 
-/// Prefix of Calico's annotations.
 const PREFIX: &str = "cni.projectcalico.org/";
 
 /// Returns a client of the API server that does not use the plugins' proxy.
@@ -25,24 +23,21 @@ fn api<'c>(cluster: &'c Cluster<'_>) -> &'c Client {
     }
 }
 
-/// Returns annotations with Calico's prefix on names without a domain.
+/// Adds Calico's prefix to names without a domain.
 fn named(annotations: &[(&str, &str)]) -> Value {
     let full = |name: &str| if name.contains('/') { name.to_owned() } else { format!("{PREFIX}{name}") };
     annotations.iter().map(|(name, value)| (full(name), json!(value))).collect::<Map<_, _>>().into()
 }
 
-/// Creates the n-th pod, with annotations.
 fn annotated(cluster: &Cluster<'_>, number: usize, annotations: &[(&str, &str)]) -> Pod {
     create(api(cluster), &format!("pod{number}"), annotations);
     cluster.pod(number)
 }
 
-/// Creates a pod object with annotations.
 fn create(client: &Client, name: &str, annotations: &[(&str, &str)]) -> Value {
     create_on(client, name, "node1", annotations)
 }
 
-/// Creates a pod object on a node.
 fn create_on(client: &Client, name: &str, node: &str, annotations: &[(&str, &str)]) -> Value {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -52,20 +47,18 @@ fn create_on(client: &Client, name: &str, node: &str, annotations: &[(&str, &str
     client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod).unwrap().success().unwrap()
 }
 
-/// Reads one of a pod's Calico annotations.
 fn annotation(cluster: &Cluster<'_>, pod: &str, name: &str) -> Value {
     let object = api(cluster).get(&pod_path(pod)).unwrap().success().unwrap();
     object["metadata"]["annotations"][format!("{PREFIX}{name}")].clone()
 }
 
-/// Sets annotations and labels of the pods' namespace; null removes one. The others stay.
+/// Merges annotations and labels into those of the pods' namespace; null removes one.
 fn mark_namespace(cluster: &Cluster<'_>, annotations: &Value, labels: &Value) {
     let path = format!("/api/v1/namespaces/{NAMESPACE}");
     let metadata = json!({ "metadata": { "annotations": annotations, "labels": labels } });
     api(cluster).patch(&path, &metadata).unwrap().success().unwrap();
 }
 
-/// Returns the addresses of a result.
 fn addresses(result: &Value) -> Vec<&str> {
     result["ips"].as_array().unwrap().iter().map(|ip| ip["address"].as_str().unwrap()).collect()
 }
@@ -77,7 +70,6 @@ fn host_routes() -> Vec<String> {
     destinations.filter(|to| *to != "fe80::/64").map(str::to_owned).collect()
 }
 
-/// Asserts that CHECK succeeds with the result of an ADD.
 #[track_caller]
 fn check(cluster: &Cluster<'_>, pod: &Pod, conf: &Value, result: &Value) {
     let mut conf = conf.clone();

@@ -1,4 +1,4 @@
-//! Selection of pools and families by the pod, its namespace and the configuration, and by the namespace's labels.
+//! Selection of pools and families.
 
 use integration_tests::cluster::{Cluster, on_each_group};
 use integration_tests::content::Content;
@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use crate::{addresses, annotated, api, mark_namespace, named};
 
-/// Runs ADD and DEL of a new pod and returns its addresses.
 fn addresses_of(cluster: &Cluster<'_>, number: usize, annotations: &[(&str, &str)], conf: &Value) -> Vec<String> {
     let pod = annotated(cluster, number, annotations);
     let result = cluster.add(&pod, conf);
@@ -45,7 +44,6 @@ fn pools_of_the_pod_precede_those_of_namespace_and_configuration() {
     });
 }
 
-/// Creates a pool for the pods of some namespaces.
 fn pool_of_namespaces(cluster: &Cluster<'_>, name: &str, cidr: &str, selector: &str) {
     let Store::Kubernetes(objects) = &cluster.store else { panic!("the suite runs on Kubernetes") };
     let spec = json!({ "cidr": cidr, "blockSize": 26, "namespaceSelector": selector, "nodeSelector": "all()",

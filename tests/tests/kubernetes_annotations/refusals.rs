@@ -128,7 +128,7 @@ fn invalid_annotations_fail_the_add_without_changes() {
             assert!(error.msg.starts_with(text), "{annotations:?}: {error:?}");
             assert_eq!(error.code, code, "{annotations:?}: {error:?}");
             cluster.assert_unchanged(&before);
-            // Unreadable annotations must not prevent the deletion of the pod; in upstream they do (CNI-245).
+            // In upstream, unreadable annotations prevent the deletion of the pod (CNI-245).
             cluster.delete(&pod, &conf);
             cluster.remove_pod(&pod);
         }

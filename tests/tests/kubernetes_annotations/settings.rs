@@ -1,5 +1,4 @@
-//! Conditions and files on the node for which ADD waits or which it reads: Felix's policy status, gates, the MTU and
-//! the node's name.
+//! Conditions and files on the node for which ADD waits or which it reads.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,7 +14,6 @@ use serde_json::{Value, json};
 
 use crate::{annotated, annotation};
 
-/// Returns true if the process waits for events of a directory.
 fn watches_a_directory(process: u32) -> bool {
     let files = fs::read_dir(format!("/proc/{process}/fdinfo")).unwrap().flatten();
     files.filter_map(|file| fs::read_to_string(file.path()).ok()).any(|text| text.contains("inotify wd:"))
@@ -62,8 +60,8 @@ fn add_waits_for_the_policy_status_file_until_the_timeout() {
     });
 }
 
-/// Adds a pod that waits at a gate, calls `meanwhile`, opens the gate, passes the outcome to `judge`, and deletes the
-/// pod.
+/// Adds a pod that waits at a gate, calls `meanwhile`, opens the gate, and deletes the pod. `judge` gets the outcome of
+/// the ADD.
 fn add_at_a_gate(cluster: &Cluster, pod: &Pod, meanwhile: impl FnOnce(), judge: impl FnOnce(&Outcome)) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let gate = format!("http://{}/ready", listener.local_addr().unwrap());
@@ -74,7 +72,6 @@ fn add_at_a_gate(cluster: &Cluster, pod: &Pod, meanwhile: impl FnOnce(), judge: 
     let _ = asking.read(&mut [0; 4096]).unwrap();
     asking.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").unwrap();
     judge(&plugin::wait(child, Instant::now(), plugin::DEADLINE).unwrap());
-    // DEL does not check the gates.
     drop(listener);
     cluster.delete(pod, &conf);
     cluster.assert_nothing_left();
@@ -93,7 +90,7 @@ fn add_waits_for_gates_without_changes() {
     });
 }
 
-// A gate may take half a minute, after which objects read before would be out of date.
+// A gate may take half a minute, and objects read before would be out of date.
 #[test]
 fn add_uses_the_pools_that_exist_after_the_gates_open() {
     on_each_group(|cluster, _| {

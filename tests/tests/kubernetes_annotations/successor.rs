@@ -16,7 +16,7 @@ fn run(cluster: &Cluster<'_>, verb: &str, pod: &Pod, uid: &str, conf: &Value) ->
     cluster.verb(verb, pod, conf).env("CNI_ARGS", args).run().unwrap()
 }
 
-/// Deletes the pod object and creates it again. Returns the previous UID.
+/// Replaces the pod by another one of the same name. Returns the previous UID.
 fn replaced(cluster: &Cluster<'_>) -> String {
     let before = uid(cluster);
     api(cluster).delete(&pod_path("pod1")).unwrap().success().unwrap();
@@ -52,8 +52,7 @@ fn late_del_keeps_the_annotations_of_a_new_pod_of_the_same_name() {
         let old = annotated(cluster, 1, &[]);
         run(cluster, "ADD", &old, &uid(cluster), &conf).success();
         let old_uid = replaced(cluster);
-        // The new pod has no network yet, hence no container ID in its annotations. Upstream would change the
-        // annotations of the new pod (CNI-262).
+        // Upstream would change the annotations of the new pod (CNI-262).
         run(cluster, "DEL", &old, &old_uid, &conf).success();
         assert_eq!(annotation(cluster, "pod1", "podIP"), Value::Null);
         cluster.assert_nothing_left();

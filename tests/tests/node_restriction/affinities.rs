@@ -1,21 +1,19 @@
 //! Affinities of other nodes.
 
+use integration_tests::controllers::deletion_mark;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
-use crate::scene::{Scene, assert_denied, restricted};
+use crate::scene::{assert_denied, restricted};
 
 const POLICY: &str = "calico-cni-affinities";
-
-fn path(scene: &Scene<'_>, name: &str) -> String {
-    format!("{}/{name}", scene.path("blockaffinities"))
-}
 
 fn affinities_are_those_of_the_node(group: ApiGroup) {
     restricted(group, |scene| {
         let (admin, plugins) = (scene.api.admin(), scene.plugins_of("node1"));
         let all = scene.path("blockaffinities");
-        let (own, foreign) = (path(scene, "node1-10-65-1-0-30"), path(scene, "node2-10-65-2-0-30"));
+        let path = |name: &str| scene.object_path("blockaffinities", name);
+        let (own, foreign) = (path("node1-10-65-1-0-30"), path("node2-10-65-2-0-30"));
         admin.create(&all, &scene.affinity("node2", "10.65.2.0/30")).unwrap().success().unwrap();
 
         assert_denied(plugins.create(&all, &scene.affinity("node2", "10.65.3.0/30")), POLICY);
@@ -41,7 +39,8 @@ fn affinities_are_those_of_the_node(group: ApiGroup) {
         plugins.delete(&own).unwrap().success().unwrap();
 
         // Each plugin that reads the affinity may complete a deletion that another program began.
-        let begun = scene.change(admin, &foreign, |affinity| affinity["spec"]["deleted"] = scene.mark(true));
+        let mark = deletion_mark(group, true);
+        let begun = scene.change(admin, &foreign, |affinity| affinity["spec"]["deleted"] = mark);
         begun.unwrap().success().unwrap();
         plugins.delete(&foreign).unwrap().success().unwrap();
     });

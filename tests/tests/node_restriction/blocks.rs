@@ -1,4 +1,4 @@
-//! Blocks of other nodes: the token of a node can neither delete them nor change their owner, but can borrow addresses.
+//! Blocks of other nodes: the token of a node can borrow addresses from them, but not delete or take them.
 
 use integration_tests::kubernetes::Client;
 use libcalico::kubernetes::ApiGroup;
@@ -24,13 +24,9 @@ fn create_blocks(scene: &Scene<'_>) {
     }
 }
 
-fn path(scene: &Scene<'_>, name: &str) -> String {
-    format!("{}/{name}", scene.path("ipamblocks"))
-}
-
 #[track_caller]
 fn assert_edit_denied(scene: &Scene<'_>, thief: &Client, name: &str, edit: impl FnOnce(&mut Value)) {
-    let path = path(scene, name);
+    let path = scene.object_path("ipamblocks", name);
     let spec = || scene.api.admin().get(&path).unwrap().success().unwrap()["spec"].clone();
     let before = spec();
     assert_denied(scene.change(thief, &path, edit), POLICY);
@@ -42,7 +38,7 @@ fn other_blocks_keep_their_owner(group: ApiGroup) {
         create_blocks(scene);
         let thief = scene.plugins_of("node1");
         for foreign in ["10-65-2-0-30", "10-65-2-4-30"] {
-            assert_denied(thief.delete(&path(scene, foreign)), POLICY);
+            assert_denied(thief.delete(&scene.object_path("ipamblocks", foreign)), POLICY);
             assert_edit_denied(scene, &thief, foreign, |block| block["spec"]["affinity"] = json!("host:node1"));
             assert_edit_denied(scene, &thief, foreign, |block| {
                 block["spec"].as_object_mut().unwrap().remove("affinity");
@@ -52,7 +48,7 @@ fn other_blocks_keep_their_owner(group: ApiGroup) {
             assert_edit_denied(scene, &thief, foreign, |block| {
                 block["metadata"]["finalizers"] = json!(["example.com/held"]);
             });
-            // With an owner that does not exist, the garbage collector of Kubernetes would delete the block.
+            // The garbage collector of Kubernetes would delete a block whose owner does not exist.
             assert_edit_denied(scene, &thief, foreign, |block| {
                 let gone = json!({ "apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "none" });
                 block["metadata"]["ownerReferences"] = json!([gone]);
@@ -73,7 +69,7 @@ fn other_blocks_keep_their_owner(group: ApiGroup) {
             assert_denied(thief.create(&scene.path("ipamblocks"), &block), POLICY);
         }
         // A block of this node cannot be deleted while another node has an address in it.
-        assert_denied(thief.delete(&path(scene, "10-65-1-4-30")), POLICY);
+        assert_denied(thief.delete(&scene.object_path("ipamblocks", "10-65-1-4-30")), POLICY);
     });
 }
 
@@ -88,26 +84,25 @@ fn own_blocks_are_written_and_other_blocks_borrowed_from(group: ApiGroup) {
         {
             for allocations in [&["node2", "node1"][..], &["node2"][..]] {
                 let spec = scene.block(cidr, owner, allocations)["spec"].take();
-                let written = scene.change(&plugins, &path(scene, name), |block| block["spec"] = spec);
+                let written =
+                    scene.change(&plugins, &scene.object_path("ipamblocks", name), |block| block["spec"] = spec);
                 written.unwrap().success().unwrap();
             }
         }
-        let given_up = scene.change(&plugins, &path(scene, "10-65-1-4-30"), |block| {
+        let given_up = scene.change(&plugins, &scene.object_path("ipamblocks", "10-65-1-4-30"), |block| {
             block["spec"].as_object_mut().unwrap().remove("affinity");
         });
         given_up.unwrap().success().unwrap();
         // The plugin that releases the last address of a block without an owner deletes the stored block, which still
         // has the address.
         for name in ["10-65-1-0-30", "10-65-3-0-30", "10-65-3-4-30"] {
-            plugins.delete(&path(scene, name)).unwrap().success().unwrap();
+            plugins.delete(&scene.object_path("ipamblocks", name)).unwrap().success().unwrap();
         }
         let ipv6 = scene.block("fd00:10:244:0:1::40/126", "host:node1", &[]);
         plugins.create(&scene.path("ipamblocks"), &ipv6).unwrap().success().unwrap();
     });
 }
 
-/// Blocks that count as empty although one of their addresses is allocated, and a block that another program marked as
-/// deleted.
 #[test]
 fn blocks_that_ipam_deletes_may_be_deleted() {
     restricted(ApiGroup::CrdV1, |scene| {
@@ -121,7 +116,7 @@ fn blocks_that_ipam_deletes_may_be_deleted() {
             block["spec"]["attributes"][0] = attribute;
             block["spec"]["deleted"] = json!(deleted);
             scene.api.admin().create(&scene.path("ipamblocks"), &block).unwrap().success().unwrap();
-            plugins.delete(&path(scene, "10-65-1-0-30")).unwrap().success().unwrap();
+            plugins.delete(&scene.object_path("ipamblocks", "10-65-1-0-30")).unwrap().success().unwrap();
         }
     });
 }

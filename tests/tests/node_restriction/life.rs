@@ -1,5 +1,4 @@
-//! Runs the shipped programs with tokens that are bound to Nodes: ADD, DEL, a borrowed address, an empty block of
-//! another node, and a Node that is created again.
+//! Runs the shipped programs with tokens that are bound to Nodes.
 
 use std::path::{Path, PathBuf};
 
@@ -71,16 +70,13 @@ impl<'s> Node<'s> {
     }
 }
 
-/// Creates the objects that an ADD needs. The pool has room for two blocks of four addresses, and serves the nodes that
-/// `selector` selects.
+/// Creates the objects that an ADD needs. The pool has room for two blocks of four addresses.
 fn prepare(scene: &Scene<'_>, selector: &str) {
-    let version = scene.group.api_version();
     for (kind, name, spec) in [
         ("ClusterInformation", "default", json!({ "datastoreReady": true })),
         ("IPPool", "pool4", json!({ "cidr": "10.65.0.0/29", "blockSize": 30, "nodeSelector": selector })),
     ] {
-        let object = json!({ "apiVersion": version, "kind": kind, "metadata": { "name": name }, "spec": spec });
-        scene.api.admin().apply_object(&object).unwrap();
+        scene.api.admin().apply_object(&scene.calico(kind, name, spec)).unwrap();
     }
 }
 
@@ -103,11 +99,11 @@ fn life(group: ApiGroup) {
         assert_eq!((near.blocks(), far.blocks()), (vec![0], vec![1]));
         assert_eq!(refused(), Vec::<String>::new());
 
-        // With this component a node cannot take an empty block from another node, and borrows from that block instead.
+        // With this component a node cannot take an empty block from another node.
         far.succeed("DEL", "far-1");
         let list = scene.api.admin().get(&scene.path("ipamblocks")).unwrap().success().unwrap();
         for block in list["items"].as_array().unwrap() {
-            let path = format!("{}/{}", scene.path("ipamblocks"), block["metadata"]["name"].as_str().unwrap());
+            let path = scene.object_path("ipamblocks", block["metadata"]["name"].as_str().unwrap());
             let long_ago = json!({ "spec": { "affinityClaimTime": "2020-01-02T03:04:05Z" } });
             scene.api.admin().patch(&path, &long_ago).unwrap().success().unwrap();
         }
@@ -117,7 +113,7 @@ fn life(group: ApiGroup) {
         let is_reclaim = |line: &String| line.starts_with("update blockaffinities node2-");
         assert!(!refused.is_empty() && refused.iter().all(is_reclaim), "{refused:?}");
 
-        // A block whose pool does not select the node any more is deleted with its last address.
+        // A block whose pool does not select the node is deleted with its last address.
         prepare(scene, "!all()");
         pods.iter().for_each(|pod| near.succeed("DEL", pod));
         assert_eq!(near.blocks(), Vec::<usize>::new());
@@ -134,8 +130,7 @@ fn plugins_add_borrow_and_release_with_bound_tokens_in_v3() {
     life(ApiGroup::V3);
 }
 
-/// The API server rejects the token as soon as the Node is deleted. The DEL deletes the interface and writes the
-/// journal without a token.
+/// The API server rejects the token once the Node is deleted.
 #[test]
 fn del_after_its_node_was_deleted_is_deferred_until_the_node_has_a_new_token() {
     restricted(ApiGroup::CrdV1, |scene| {
@@ -149,7 +144,7 @@ fn del_after_its_node_was_deleted_is_deferred_until_the_node_has_a_new_token() {
         node.succeed("DEL", "late");
         assert_eq!((journal_entries().len(), node.blocks()), (1, vec![1]));
 
-        scene.node("node1");
+        scene.api.admin().node("node1").unwrap();
         node.renew();
         node.add("next");
         node.succeed("DEL", "next");
@@ -162,17 +157,16 @@ fn del_after_its_node_was_deleted_is_deferred_until_the_node_has_a_new_token() {
     });
 }
 
-/// The DEL deletes the block without writing the release first, so the stored block still has the address.
+/// The DEL deletes the block without writing the release first.
 #[test]
 fn del_of_the_last_address_of_a_block_without_an_owner_deletes_the_block() {
     restricted(ApiGroup::CrdV1, |scene| {
         prepare(scene, "all()");
         let node = Node::new(scene, "node1");
         node.add("last");
-        let all = scene.path("ipamblocks");
-        let blocks = || scene.api.admin().get(&all).unwrap().success().unwrap()["items"].take();
+        let blocks = || scene.api.admin().get(&scene.path("ipamblocks")).unwrap().success().unwrap()["items"].take();
         let stored = blocks();
-        let path = format!("{all}/{}", stored[0]["metadata"]["name"].as_str().unwrap());
+        let path = scene.object_path("ipamblocks", stored[0]["metadata"]["name"].as_str().unwrap());
         let without_owner = json!({ "spec": { "affinity": null, "affinityClaimTime": null } });
         scene.api.admin().patch(&path, &without_owner).unwrap().success().unwrap();
         node.succeed("DEL", "last");

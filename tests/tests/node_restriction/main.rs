@@ -1,5 +1,4 @@
-//! `deploy/components/node-restriction` on a real API server: what the tokens of one node cannot do to other nodes, and
-//! that the plugins work with these tokens.
+//! `deploy/components/node-restriction` on a real API server.
 
 mod affinities;
 mod blocks;

@@ -8,7 +8,6 @@ use crate::scene::{NAMESPACE, Scene, assert_denied, restricted, status_path};
 
 const POLICY: &str = "calico-cni-pods";
 
-/// Returns the patch of an ADD.
 fn addresses() -> Value {
     let annotations = json!({
         "cni.projectcalico.org/containerID": "c1",
@@ -72,8 +71,7 @@ fn token_of_a_node_changes_only_three_annotations_of_its_pods() {
     });
 }
 
-/// The policy compares the whole status of the pod before and after the request. The status here has values like those
-/// that kubelet reports.
+/// The policy compares the whole status of the pod before and after the request.
 #[test]
 fn pod_with_a_reported_status_is_patched() {
     restricted(ApiGroup::CrdV1, |scene| {

@@ -1,21 +1,19 @@
 //! A cluster of two nodes with `components/node-restriction`, and clients with the tokens of a node.
 
 use anyhow::Result;
-use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::kubernetes::{Answer, ApiServer, Client, Identity, Kubernetes, on_kubernetes};
+use integration_tests::controllers::{PATIENCE, await_that, deletion_mark};
+use integration_tests::kubernetes::{
+    Answer, ApiServer, Client, Identity, Kubernetes, on_kubernetes, token_in, token_path, token_request,
+};
 use integration_tests::manifests::{compose, kustomizers};
 use integration_tests::namespaces::Host;
 use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// The namespace of the accounts.
 pub(crate) const SYSTEM: &str = "kube-system";
-/// The namespace of the pods.
 pub(crate) const NAMESPACE: &str = "suite";
-/// The account of the plugins.
 pub(crate) const PLUGINS: &str = "calico-cni-plugin-bound";
-/// The account of the agent.
 const AGENT: &str = "calico-cni";
 
 pub(crate) struct Scene<'a> {
@@ -48,12 +46,12 @@ impl Scene<'_> {
         }
         self.api.namespace(NAMESPACE).unwrap();
         for node in ["node1", "node2"] {
-            self.node(node);
+            self.api.admin().node(node).unwrap();
         }
         self.await_policies();
     }
 
-    /// Waits until each policy refuses a request. The server applies a policy a moment after it was written.
+    /// Waits until each policy is in force, a moment after it was written.
     fn await_policies(&self) {
         let (plugins, agent) = (self.plugins_of("node1"), self.agent_of("node1"));
         self.pod("node2", "probe");
@@ -61,15 +59,12 @@ impl Scene<'_> {
         let blocks = dry(self.path("ipamblocks"));
         let affinities = dry(self.path("blockaffinities"));
         let annotation = json!({ "metadata": { "annotations": { "probe": "a" } } });
-        await_denial("calico-cni-tokens", || agent.create(&dry(token_path(PLUGINS)), &token_request(json!({}))));
+        await_denial("calico-cni-tokens", || {
+            agent.create(&dry(token_path(SYSTEM, PLUGINS)), &token_request(json!({})))
+        });
         await_denial("calico-cni-pods", || plugins.patch(&dry(status_path("probe")), &annotation));
         await_denial("calico-cni-blocks", || plugins.create(&blocks, &self.block("10.65.9.0/30", "host:node2", &[])));
         await_denial("calico-cni-affinities", || plugins.create(&affinities, &self.affinity("node2", "10.65.9.0/30")));
-    }
-
-    pub(crate) fn node(&self, name: &str) {
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
-        self.api.admin().apply_object(&node).unwrap();
     }
 
     pub(crate) fn pod(&self, node: &str, name: &str) {
@@ -89,7 +84,7 @@ impl Scene<'_> {
         self.bound_token(PLUGINS, "Node", node)
     }
 
-    /// Creates a pod of the agent on a node, and returns a client with the token that kubelet mounts in this pod.
+    /// Creates a pod of the agent on a node, and returns a client with that pod's token.
     pub(crate) fn agent_of(&self, node: &str) -> Client {
         let name = format!("{AGENT}-{node}");
         let containers = json!([{ "name": "c", "image": "none" }]);
@@ -101,10 +96,9 @@ impl Scene<'_> {
     }
 
     fn bound_token(&self, account: &str, kind: &str, name: &str) -> Identity {
-        let reference = json!({ "apiVersion": "v1", "kind": kind, "name": name });
-        let request = token_request(json!({ "boundObjectRef": reference }));
-        let made = self.api.admin().create(&token_path(account), &request).unwrap().success().unwrap();
-        Identity::Token(made["status"]["token"].as_str().unwrap().to_owned())
+        let request = token_request(json!({ "boundObjectRef": bound_to(kind, name) }));
+        let made = self.api.admin().create(&token_path(SYSTEM, account), &request).unwrap().success().unwrap();
+        Identity::Token(token_in(&made).unwrap())
     }
 
     /// Returns the URL path of Calico's objects of a kind.
@@ -112,8 +106,12 @@ impl Scene<'_> {
         format!("/apis/{}/{plural}", self.group.api_version())
     }
 
-    /// Returns a block with four addresses. `allocations` has the node of each address in use; `owner` is empty for a
-    /// block without an affinity.
+    /// Returns the URL path of a Calico object.
+    pub(crate) fn object_path(&self, plural: &str, name: &str) -> String {
+        format!("{}/{name}", self.path(plural))
+    }
+
+    /// Returns a block with four addresses. `allocations` has the node of each address in use; `owner` may be empty.
     pub(crate) fn block(&self, cidr: &str, owner: &str, allocations: &[&str]) -> Value {
         let taken = allocations.len();
         let indexes: Vec<Option<usize>> = (0..4).map(|index| (index < taken).then_some(index)).collect();
@@ -133,22 +131,17 @@ impl Scene<'_> {
 
     /// Returns a confirmed affinity.
     pub(crate) fn affinity(&self, node: &str, cidr: &str) -> Value {
-        let spec =
-            json!({ "state": "confirmed", "node": node, "type": "host", "cidr": cidr, "deleted": self.mark(false) });
+        let mark = deletion_mark(self.group, false);
+        let spec = json!({ "state": "confirmed", "node": node, "type": "host", "cidr": cidr, "deleted": mark });
         self.calico("BlockAffinity", &format!("{node}-{}", dashed(cidr)), spec)
     }
 
-    /// Returns the mark of deletion of an affinity, which is a text in v1.
-    pub(crate) fn mark(&self, deleted: bool) -> Value {
-        if self.group == ApiGroup::CrdV1 { json!(deleted.to_string()) } else { json!(deleted) }
-    }
-
-    /// Returns an object of a kind of Calico's, and does not store it.
+    /// Returns an object, and does not store it.
     pub(crate) fn calico(&self, kind: &str, name: &str, spec: Value) -> Value {
         json!({ "apiVersion": self.group.api_version(), "kind": kind, "metadata": { "name": name }, "spec": spec })
     }
 
-    /// Reads the object at a path as the administrator, changes it by `edit`, and replaces it as `client`.
+    /// Changes the object at a path by `edit` and replaces it as `client`.
     pub(crate) fn change(&self, client: &Client, path: &str, edit: impl FnOnce(&mut Value)) -> Result<Answer> {
         let mut object = self.api.admin().get(path)?.success()?;
         edit(&mut object);
@@ -165,25 +158,20 @@ pub(crate) fn status_path(pod: &str) -> String {
     format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}/status")
 }
 
-pub(crate) fn token_path(account: &str) -> String {
-    format!("/api/v1/namespaces/{SYSTEM}/serviceaccounts/{account}/token")
-}
-
-pub(crate) fn token_request(spec: Value) -> Value {
-    json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec })
+/// Returns the `boundObjectRef` of a TokenRequest.
+pub(crate) fn bound_to(kind: &str, name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": kind, "name": name })
 }
 
 fn is_denied(answer: &Answer, policy: &str) -> bool {
     answer.code == 403 && answer.reason().contains(&format!("ValidatingAdmissionPolicy '{policy}'"))
 }
 
-/// Waits until a policy refuses a request.
 pub(crate) fn await_denial(policy: &str, probe: impl Fn() -> Result<Answer>) {
     let denied = await_that(PATIENCE, || Ok(is_denied(&probe()?, policy)));
     assert!(denied.is_ok(), "{policy} does not refuse: {:?}", probe());
 }
 
-/// Expects that a policy refuses a request.
 #[track_caller]
 pub(crate) fn assert_denied(answer: Result<Answer>, policy: &str) {
     let answer = answer.unwrap();

@@ -1,28 +1,23 @@
 //! The tokens that the agent may make, and the objects that no token of the plugins may write.
 
-use integration_tests::kubernetes::Identity;
+use integration_tests::kubernetes::{Identity, token_in, token_path, token_request};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use crate::scene::{PLUGINS, SYSTEM, assert_denied, await_denial, restricted, token_path, token_request};
+use crate::scene::{PLUGINS, SYSTEM, assert_denied, await_denial, bound_to, restricted};
 
 const POLICY: &str = "calico-cni-tokens";
 const SETTINGS: &str = "calico-cni-settings";
-
-fn bound_to(kind: &str, name: &str) -> Value {
-    json!({ "apiVersion": "v1", "kind": kind, "name": name })
-}
 
 #[test]
 fn agent_makes_tokens_of_its_node_for_the_api_server_and_a_day_only() {
     restricted(ApiGroup::CrdV1, |scene| {
         let agent = scene.agent_of("node1");
-        let ask = |spec: Value| agent.create(&token_path(PLUGINS), &token_request(spec));
+        let ask = |spec: Value| agent.create(&token_path(SYSTEM, PLUGINS), &token_request(spec));
         let own = bound_to("Node", "node1");
         let right = json!({ "boundObjectRef": own, "expirationSeconds": 86_400, "audiences": [] });
         let made = ask(right.clone()).unwrap().success().unwrap();
-        let identity = Identity::Token(made["status"]["token"].as_str().unwrap().to_owned());
-        let plugins = scene.api.client(&identity).unwrap();
+        let plugins = scene.api.client(&Identity::Token(token_in(&made).unwrap())).unwrap();
         plugins.get("/api/v1/nodes/node2").unwrap().success().unwrap();
 
         for (field, value) in [
@@ -37,8 +32,7 @@ fn agent_makes_tokens_of_its_node_for_the_api_server_and_a_day_only() {
             wrong[field] = value;
             assert_denied(ask(wrong), POLICY);
         }
-        // The agent may no longer make tokens of the account without limits.
-        let unlimited = agent.create(&token_path("calico-cni-plugin"), &token_request(right)).unwrap();
+        let unlimited = agent.create(&token_path(SYSTEM, "calico-cni-plugin"), &token_request(right)).unwrap();
         assert_eq!(unlimited.code, 403, "{unlimited:?}");
     });
 }
@@ -50,7 +44,7 @@ fn tokens_without_a_node_are_refused() {
         let unbound = |account: &str| scene.api.client(&Identity::Token(scene.api.token(SYSTEM, account).unwrap()));
         let (agent, plugins) = (unbound("calico-cni").unwrap(), unbound(PLUGINS).unwrap());
         let request = token_request(json!({ "boundObjectRef": bound_to("Node", "node1") }));
-        assert_denied(agent.create(&token_path(PLUGINS), &request), POLICY);
+        assert_denied(agent.create(&token_path(SYSTEM, PLUGINS), &request), POLICY);
         let block = scene.block("10.65.1.0/30", "host:node1", &[]);
         assert_denied(plugins.create(&scene.path("ipamblocks"), &block), "calico-cni-blocks");
         let affinity = scene.affinity("node1", "10.65.1.0/30");
@@ -58,7 +52,7 @@ fn tokens_without_a_node_are_refused() {
     });
 }
 
-/// Upstream's role of the plugins has the same name as ours and grants these writes. The policies still refuse them.
+/// Upstream's role has the same name as ours and grants these writes.
 #[test]
 fn token_of_a_node_writes_no_pools_and_settings_with_upstreams_role() {
     restricted(ApiGroup::CrdV1, |scene| {
@@ -78,7 +72,7 @@ fn token_of_a_node_writes_no_pools_and_settings_with_upstreams_role() {
             await_denial(SETTINGS, || plugins.create(&format!("{all}?dryRun=All"), &object));
             assert_denied(plugins.create(&all, &object), SETTINGS);
             admin.create(&all, &object).unwrap().success().unwrap();
-            let path = format!("{all}/default");
+            let path = scene.object_path(plural, "default");
             let annotated = scene.change(&plugins, &path, |object| object["metadata"]["annotations"] = json!({}));
             assert_denied(annotated, SETTINGS);
             assert_denied(plugins.delete(&path), SETTINGS);

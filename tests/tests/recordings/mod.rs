@@ -2,7 +2,7 @@
 
 use integration_tests::golden::recording;
 
-/// Recordings that need Kubernetes and etcd, which golden_kubernetes.rs replays.
+/// Recordings that golden_kubernetes.rs replays.
 const ELSEWHERE: [&str; 1] = ["k8s-on-etcd"];
 
 /// Defines a test for each recording.
@@ -10,7 +10,6 @@ macro_rules! replayed {
     ($($test:ident $name:literal)*) => {
         $(#[test] fn $test() { super::replay($name) })*
 
-        /// The list must contain every recording and no others.
         #[test]
         fn every_recording_is_in_the_list() {
             let mut listed = vec![$($name),*];

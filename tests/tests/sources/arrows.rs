@@ -1,7 +1,5 @@
-//! Imports point in one direction: no two files import each other, directly or through others.
-//!
-//! An arrow leads from a file to the file that defines what it names, by `use` or by a path, with re-exports followed.
-//! Tests are left out, and so are arrows to an ancestor module.
+//! Imports point in one direction: no two files import each other, directly or through others. An arrow leads from a
+//! file to the file that defines what it names. Tests and arrows to an ancestor module are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +11,6 @@ use crate::{Source, program_sources};
 /// A module: its crate's folder, and its path within the crate.
 type Module = (String, Vec<String>);
 
-/// The modules of all crates, with their files and texts.
 struct Modules {
     texts: BTreeMap<Module, (String, String)>,
     /// Names that a module exports from others.
@@ -101,7 +98,6 @@ impl Modules {
         None
     }
 
-    /// Returns all arrows, ancestors left out.
     fn arrows(&self) -> Result<BTreeMap<Module, BTreeSet<Module>>> {
         let import = Regex::new(r"(?m)^\s*use\s+([^;]+);")?;
         let any_import = Regex::new(r"\buse\s+[^;]+;")?;

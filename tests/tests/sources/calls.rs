@@ -1,5 +1,4 @@
-//! The lists of calls in docs/architecture.md are true: an earlier function of the list can call each function, and no
-//! list grows beyond the number of files that a reader can follow. `documents` checks that the functions exist.
+//! An earlier function of a list of calls in docs/architecture.md can call each function of the list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,13 +9,11 @@ use regex::Regex;
 use crate::arrows::file_arrows;
 use crate::workspace;
 
-/// A line of a list.
 struct CallLine {
     file: String,
     function: String,
 }
 
-/// Reads the list of calls below a heading.
 fn calls(heading: &str) -> Result<Vec<CallLine>> {
     let page = fs::read_to_string(workspace()?.join("docs/architecture.md"))?;
     let (_, section) =
@@ -29,8 +26,7 @@ fn calls(heading: &str) -> Result<Vec<CallLine>> {
         .collect())
 }
 
-/// Returns true if code of the file `from` can call code of `to`: it imports the file or the `mod.rs` that passes the
-/// call on, `to` is a part of its module, or it names the crate of `to`.
+/// Returns true if code of the file `from` can call code of `to`.
 fn reaches(arrows: &BTreeMap<String, BTreeSet<String>>, from: &str, to: &str) -> Result<bool> {
     let crate_of = |file: &str| file.split('/').next().unwrap_or_default().to_owned();
     let passes_on = |target: &String| target.strip_suffix("mod.rs").is_some_and(|folder| to.starts_with(folder));

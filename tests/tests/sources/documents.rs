@@ -18,7 +18,7 @@ fn rows(document: &str, heading: &str) -> Result<Vec<String>> {
     Ok(rows.map(str::to_owned).collect())
 }
 
-/// Checks the tables of docs/testing.md: the second column has files, the third tests.
+/// The second column of the tables has files, the third tests.
 #[test]
 fn testing_page_names_files_and_tests_that_exist() -> Result<()> {
     let workspace = workspace()?;
@@ -41,7 +41,7 @@ fn testing_page_names_files_and_tests_that_exist() -> Result<()> {
     Ok(())
 }
 
-/// Checks SECURITY.md's tables and the threat model: each claim names a test, or says that it has none.
+/// Each claim names a test, or says that it has none.
 #[test]
 fn security_documents_name_tests_that_exist() -> Result<()> {
     let workspace = workspace()?;
@@ -60,13 +60,13 @@ fn security_documents_name_tests_that_exist() -> Result<()> {
     Ok(())
 }
 
-/// Returns true for the name of a test: several lower-case words, in contrast to other quoted text.
+/// Returns true for several lower-case words with underscores.
 fn is_test_name(quoted: &str) -> bool {
     quoted.matches('_').count() > 2 && quoted.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
 }
 
-/// Checks the first column of the table of messages in docs/troubleshooting.md: our programs contain each quoted
-/// message, except the parts that `…` stands for, the system's messages, and other programs' messages.
+/// Checks the quoted messages, except the parts that `…` stands for, the system's messages, and other programs'
+/// messages.
 #[test]
 fn troubleshooting_page_quotes_messages_of_the_programs() -> Result<()> {
     let rows = rows("docs/troubleshooting.md", "| message | meaning | remedy |")?;

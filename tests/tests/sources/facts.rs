@@ -12,7 +12,7 @@ use crate::workspace;
 /// Fewest facts: below this number, a page was lost.
 const FEWEST: usize = 200;
 
-/// Returns the tracked text files except recordings and lock files, with their paths below the workspace.
+/// Returns the tracked text files except recordings and lock files, with their paths.
 fn tracked_texts() -> Result<Vec<(String, String)>> {
     let workspace = workspace()?;
     let listed = Command::new("git").current_dir(workspace).args(["ls-files", "-z"]).output()?;
@@ -52,7 +52,7 @@ fn each_cited_fact_is_defined_and_each_defined_fact_is_cited() -> Result<()> {
     Ok(())
 }
 
-/// A reader cannot look up the labels of papers that are not part of the repository.
+/// A reader cannot look up such labels.
 #[test]
 fn no_source_cites_labels_of_external_papers() -> Result<()> {
     let label = Regex::new(r"\b[BDO]-\d{1,3}\b|\b[DW]\d{1,3}[ ,.;:)]|design decision \d+")?;

@@ -1,4 +1,4 @@
-//! Checks of the sources and documents themselves: what a reader relies on, and what no compiler checks.
+//! Checks of the sources and documents themselves.
 
 mod arrows;
 mod calls;
@@ -30,7 +30,6 @@ fn is_package(folder: Option<&Path>) -> bool {
     folder.is_some_and(|folder| folder.join("Cargo.toml").is_file())
 }
 
-/// Returns the files that may contain `mod name;` for this file.
 fn parents(file: &Path) -> Vec<PathBuf> {
     let folder = file.parent().unwrap_or(Path::new(""));
     // The module `a::b` is `a/b.rs` or `a/b/mod.rs`; its parent `a` is `a.rs` or `a/mod.rs`.
@@ -48,7 +47,6 @@ fn module_name(file: &Path) -> Result<String> {
     Ok(stem.to_string_lossy().into_owned())
 }
 
-/// Returns true if the line is the declaration `mod name;`, with or without `pub` or `pub(…)`.
 fn declares(line: &str, declaration: &str) -> bool {
     line.trim().strip_suffix(declaration).is_some_and(|before| before.is_empty() || before.starts_with("pub"))
 }
@@ -66,7 +64,6 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the folder of the workspace.
 pub(crate) fn workspace() -> Result<&'static Path> {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")
 }
@@ -89,7 +86,6 @@ fn every_source_file_is_declared_by_a_module() -> Result<()> {
     Ok(())
 }
 
-/// A source file of the programs: without its tests.
 pub(crate) struct Source {
     /// The path below the workspace.
     pub(crate) path: String,
@@ -97,8 +93,7 @@ pub(crate) struct Source {
     pub(crate) text: String,
 }
 
-/// Returns the sources of the programs: all files that are not compiled for tests alone, without their modules of
-/// tests.
+/// Returns the sources of the programs, without tests.
 pub(crate) fn program_sources() -> Result<Vec<Source>> {
     let workspace = workspace()?;
     let mut sources = Vec::new();
@@ -124,7 +119,6 @@ pub(crate) fn program_sources() -> Result<Vec<Source>> {
     Ok(sources)
 }
 
-/// Returns the paths of modules that are declared for tests alone, without `.rs`.
 fn test_modules(sources: &[Source]) -> Vec<String> {
     let mut modules = Vec::new();
     for Source { path, text } in sources {

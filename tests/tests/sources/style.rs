@@ -11,14 +11,13 @@ const OPENERS: [&str; 12] =
     ["What", "Who", "Whom", "Whose", "Where", "Which", "How", "Why", "One", "Nothing", "Nobody", "Those"];
 /// Most lines of a source file, tests left out.
 const MOST_LINES: usize = 400;
-/// Fewest lines of a source file that is neither the head of a folder or program, nor a kind of object.
+/// Fewest lines of a source file that is neither the head of a folder nor a kind of object.
 const FEWEST_LINES: usize = 40;
-/// Most columns of a line.
 const MOST_COLUMNS: usize = 120;
 /// Names that say nothing about a type.
 const VAGUE_NAMES: [&str; 6] = ["Known", "Step", "Seen", "Said", "Memory", "Held"];
 
-/// A number of places that are to be rewritten. The number may only fall.
+/// A number of places to rewrite. The number may only fall.
 struct Remaining {
     what: &'static str,
     number: usize,
@@ -141,8 +140,7 @@ fn results_have_typed_errors() -> Result<()> {
     Remaining { what: "signatures with a text as the error", number: 0 }.check(&found)
 }
 
-/// The context of a CNI call is for the verbs, their reads, and deferred DELs. Every other function takes the parts
-/// that it uses.
+/// The context of a CNI call is for the verbs, their reads, and deferred DELs.
 #[test]
 fn only_commands_take_the_context_of_a_call() -> Result<()> {
     const VERBS: [&str; 7] = ["add/", "del", "check.rs", "gc.rs", "status.rs", "reads/", "deferred_del/mod.rs"];

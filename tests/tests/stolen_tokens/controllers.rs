@@ -1,7 +1,7 @@
 //! The token in a pod of kube-controllers.
 
-use integration_tests::controllers::{NAMESPACE, PATIENCE, World, await_that, service_path};
-use integration_tests::kubernetes::{Role, with_kubernetes};
+use integration_tests::controllers::{NAMESPACE, PATIENCE, World, await_that, deletion_mark, service_path};
+use integration_tests::kubernetes::{Role, token_path, token_request, with_kubernetes};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
@@ -23,7 +23,6 @@ fn prepare(world: &World<'_>) {
 /// Uses the rights on objects that both API groups have, against objects of others.
 fn attack(thief: &Thief<'_>) {
     let world = thief.world;
-    let calico = |plural: &str| format!("/apis/{}/{plural}", world.group.unwrap().api_version());
     let all = |plural: &str| format!("/api/v1/{plural}");
     for (collection, name) in [
         (all("nodes"), "node2"),
@@ -37,13 +36,13 @@ fn attack(thief: &Thief<'_>) {
         thief.reads(&collection, name);
     }
     for plural in ["ippools", "ipreservations", "ipamblocks", "blockaffinities", "ipamhandles", "hostendpoints"] {
-        thief.reads(&calico(plural), "none");
+        thief.reads(&world.collection(plural), "none");
     }
     for plural in ["clusterinformations", "tiers", "kubecontrollersconfigurations"] {
-        thief.reads(&calico(plural), "default");
+        thief.reads(&world.collection(plural), "default");
     }
 
-    // The thief gives a Service another address, to which clients then connect.
+    // Clients then connect to the thief's address.
     thief.replaces(&format!("{}/status", service_path("web")), |service| {
         service["status"]["loadBalancer"] = json!({ "ingress": [{ "ip": "10.9.9.9" }] });
     });
@@ -53,7 +52,7 @@ fn attack(thief: &Thief<'_>) {
         "involvedObject": involved, "type": "Warning", "reason": "Lie", "message": "untrue" });
     thief.creates(&format!("/api/v1/namespaces/{NAMESPACE}/events"), &event);
 
-    let mark = if world.group == Some(ApiGroup::V3) { json!(false) } else { json!("false") };
+    let mark = deletion_mark(world.group.unwrap(), false);
     for (kind, plural, spec) in [
         (
             "IPAMBlock",
@@ -72,9 +71,9 @@ fn attack(thief: &Thief<'_>) {
         // A host endpoint makes policy apply to an interface of a node.
         ("HostEndpoint", "hostendpoints", json!({ "node": "node2", "interfaceName": "eth0" })),
     ] {
-        thief.writes(kind, &calico(plural), &spec);
+        thief.writes(kind, &world.collection(plural), &spec);
     }
-    thief.deletes(&format!("{}/10-65-2-0-26", calico("ipamblocks")));
+    thief.deletes(&world.path("ipamblocks", "10-65-2-0-26"));
 
     // No pod of the cluster starts while this is false.
     let information = world.path("clusterinformations", "default");
@@ -85,9 +84,7 @@ fn attack(thief: &Thief<'_>) {
         ("Tier", "tiers", json!({ "order": 1 })),
         ("KubeControllersConfiguration", "kubecontrollersconfigurations", json!({ "controllers": {} })),
     ] {
-        let version = world.group.unwrap().api_version();
-        let object = json!({ "apiVersion": version, "kind": kind, "metadata": { "name": "stolen" }, "spec": spec });
-        thief.creates(&calico(plural), &object);
+        thief.creates_stolen(kind, &world.collection(plural), &spec);
     }
     let configuration = format!("{}/status", world.path("kubecontrollersconfigurations", "stolen"));
     thief.replaces(&configuration, |object| object["status"] = json!({ "environmentVars": { "A": "b" } }));
@@ -100,14 +97,13 @@ fn stolen_controllers_token_uses_every_right_and_deletes_policies_in_crd_v1() {
         prepare(&world);
         let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
         attack(&thief);
-        let calico = |plural: &str| format!("/apis/{}/{plural}", ApiGroup::CrdV1.api_version());
-        thief.reads(&calico("ipamconfigs"), "default");
+        thief.reads(&world.collection("ipamconfigs"), "default");
         for (kind, plural) in [
             ("GlobalNetworkPolicy", "globalnetworkpolicies"),
             ("StagedGlobalNetworkPolicy", "stagedglobalnetworkpolicies"),
         ] {
-            thief.reads(&calico(plural), "none");
-            thief.writes(kind, &calico(plural), &json!({ "selector": "all()" }));
+            thief.reads(&world.collection(plural), "none");
+            thief.writes(kind, &world.collection(plural), &json!({ "selector": "all()" }));
         }
         let of_namespace =
             |plural: &str| format!("/apis/{}/namespaces/{NAMESPACE}/{plural}", ApiGroup::CrdV1.api_version());
@@ -126,12 +122,11 @@ fn stolen_controllers_token_uses_every_right_and_reads_policies_in_v3() {
         prepare(&world);
         let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
         attack(&thief);
-        let calico = |plural: &str| format!("/apis/{}/{plural}", ApiGroup::V3.api_version());
-        thief.reads(&calico("ipamconfigurations"), "default");
+        thief.reads(&world.collection("ipamconfigurations"), "default");
         for plural in
             ["globalnetworkpolicies", "networkpolicies", "stagedglobalnetworkpolicies", "stagednetworkpolicies"]
         {
-            thief.reads(&calico(plural), "none");
+            thief.reads(&world.collection(plural), "none");
         }
         // No address is assigned from a disabled pool.
         let disabled = json!({ "spec": { "disabled": true } });
@@ -177,8 +172,7 @@ fn stolen_controllers_token_is_refused_everything_else() {
         let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
         let client = &thief.client;
         let nothing = Value::Object(serde_json::Map::new());
-        let token = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
-        let accounts = format!("/api/v1/namespaces/{SYSTEM}/serviceaccounts");
+        let token = token_request(json!({}));
         let leases = "/apis/coordination.k8s.io/v1/namespaces";
         assert_refused([
             ("create a pod", client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &nothing)),
@@ -188,8 +182,8 @@ fn stolen_controllers_token_is_refused_everything_else() {
             ("replace a Service", client.replace(&service_path("web"), &world.get(&service_path("web")))),
             ("read Secrets", client.get("/api/v1/secrets")),
             ("read ConfigMaps", client.get("/api/v1/configmaps")),
-            ("make itself a token", client.create(&format!("{accounts}/{ACCOUNT}/token"), &token)),
-            ("make the plugins a token", client.create(&format!("{accounts}/calico-cni-plugin/token"), &token)),
+            ("make itself a token", client.create(&token_path(SYSTEM, ACCOUNT), &token)),
+            ("make the plugins a token", client.create(&token_path(SYSTEM, "calico-cni-plugin"), &token)),
             ("delete a pool", client.delete(&world.path("ippools", "pool4"))),
             ("delete a tier", client.delete(&world.path("tiers", "mine"))),
             ("patch a pool", client.patch(&world.path("ippools", "pool4"), &nothing)),

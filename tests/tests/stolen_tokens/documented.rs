@@ -1,4 +1,4 @@
-//! SECURITY.md has a row for each right of each account, and names the tests.
+//! SECURITY.md has a row for each right of each account.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::fs;
 use integration_tests::kubernetes::Role;
 use integration_tests::manifests::deploy;
 
-/// Rights of the Roles in `kube-system`. They have rows in the tables, like the rights of the ClusterRoles.
+/// Rights of the Roles in `kube-system`.
 const IN_KUBE_SYSTEM: [&str; 4] = ["create serviceaccounts/token", "create leases", "get leases", "update leases"];
 
 /// Returns the rights in the first column of a table, which has the form: `get` pods, nodes; `list` pods.

@@ -1,18 +1,15 @@
 //! The token in `calico-kubeconfig` of one node.
 
 use integration_tests::controllers::{NAMESPACE, World, handle_of};
-use integration_tests::kubernetes::with_kubernetes;
+use integration_tests::kubernetes::{token_path, token_request, with_kubernetes};
 use integration_tests::manifests::deploy;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use crate::thief::{Thief, assert_refused, done};
+use crate::thief::{SYSTEM, Thief, assert_refused, done};
 
 const ACCOUNT: &str = "calico-cni-plugin";
-/// URL path of the service accounts of `kube-system`.
-const ACCOUNTS: &str = "/api/v1/namespaces/kube-system/serviceaccounts";
 
-/// Creates the victim: a pod on another node, with an address.
 fn prepare(world: &World<'_>) {
     world.api.define_machines().unwrap();
     world.node("node2", "10.0.0.2");
@@ -67,9 +64,8 @@ fn stolen_plugins_token_uses_every_right_and_takes_the_addresses_of_another_node
         for machines in ["virtualmachines", "virtualmachineinstances"] {
             thief.reads(&format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/{machines}"), "vm");
         }
-        let calico = |plural: &str| format!("/apis/{}/{plural}", ApiGroup::CrdV1.api_version());
         for plural in ["clusterinformations", "ippools", "ipreservations", "ipamconfigs"] {
-            thief.reads(&calico(plural), "default");
+            thief.reads(&world.collection(plural), "default");
         }
         done(thief.client.patch(&format!("{}/status", victim()), &json!({ "metadata": { "labels": { "a": "b" } } })));
 
@@ -77,24 +73,23 @@ fn stolen_plugins_token_uses_every_right_and_takes_the_addresses_of_another_node
         let handle = handle_of("node2");
         let handle = handle.as_str();
         for (plural, name) in [("ipamblocks", block), ("blockaffinities", affinity), ("ipamhandles", handle)] {
-            thief.reads(&calico(plural), name);
+            thief.reads(&world.collection(plural), name);
         }
-        // The thief frees the victim's address, which the next pod of the cluster may get.
-        let path = |plural: &str, name: &str| format!("{}/{name}", calico(plural));
-        thief.replaces(&path("ipamblocks", block), |block| {
+        // The next pod of the cluster may get the victim's address.
+        thief.replaces(&world.path("ipamblocks", block), |block| {
             block["spec"]["allocations"] = vec![Value::Null; 64].into();
             block["spec"]["unallocated"] = (0..64).collect();
             block["spec"]["attributes"] = json!([]);
         });
         assert_eq!(world.calico("ipamblocks", block)["spec"]["allocations"][0], Value::Null);
-        thief.replaces(&path("ipamblocks", block), |block| block["spec"]["affinity"] = json!("host:node1"));
-        thief.replaces(&path("blockaffinities", affinity), |affinity| affinity["spec"]["node"] = json!("node1"));
-        thief.replaces(&path("ipamhandles", handle), |handle| handle["spec"]["block"] = json!({}));
+        thief.replaces(&world.path("ipamblocks", block), |block| block["spec"]["affinity"] = json!("host:node1"));
+        thief.replaces(&world.path("blockaffinities", affinity), |affinity| affinity["spec"]["node"] = json!("node1"));
+        thief.replaces(&world.path("ipamhandles", handle), |handle| handle["spec"]["block"] = json!({}));
         for (plural, name) in [("ipamblocks", block), ("blockaffinities", affinity), ("ipamhandles", handle)] {
             let mut object = world.calico(plural, name);
-            thief.deletes(&path(plural, name));
+            thief.deletes(&world.path(plural, name));
             object["metadata"] = json!({ "name": name });
-            thief.creates(&calico(plural), &object);
+            thief.creates(&world.collection(plural), &object);
         }
         thief.assert_every_right_used();
     });
@@ -112,7 +107,7 @@ fn stolen_plugins_token_is_refused_everything_else() {
         let labels = json!({ "metadata": { "labels": { "a": "b" } } });
         let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
             "metadata": { "name": "mine" }, "rules": [] });
-        let token = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
+        let token = token_request(json!({}));
         assert_refused([
             ("list pods", client.get("/api/v1/pods")),
             ("list nodes", client.get("/api/v1/nodes")),
@@ -123,12 +118,12 @@ fn stolen_plugins_token_is_refused_everything_else() {
             ("patch a node", client.patch("/api/v1/nodes/node2", &labels)),
             ("patch a node's status", client.patch("/api/v1/nodes/node2/status", &labels)),
             ("read Secrets", client.get("/api/v1/secrets")),
-            ("list handles", client.get(&format!("/apis/{}/ipamhandles", ApiGroup::CrdV1.api_version()))),
+            ("list handles", client.get(&world.collection("ipamhandles"))),
             ("patch a pool", client.patch(&world.path("ippools", "pool4"), &labels)),
             ("lock the datastore", client.patch(&calico("clusterinformations"), &labels)),
             ("delete the configuration", client.delete(&calico("ipamconfigs"))),
-            ("make itself a token", client.create(&format!("{ACCOUNTS}/{ACCOUNT}/token"), &token)),
-            ("make another a token", client.create(&format!("{ACCOUNTS}/calico-cni/token"), &token)),
+            ("make itself a token", client.create(&token_path(SYSTEM, ACCOUNT), &token)),
+            ("make another a token", client.create(&token_path(SYSTEM, "calico-cni"), &token)),
             ("create a role", client.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role)),
         ]);
     });

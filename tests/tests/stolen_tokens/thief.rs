@@ -7,7 +7,6 @@ use integration_tests::controllers::World;
 use integration_tests::kubernetes::{Answer, Audit, Client, Permission, Role};
 use serde_json::{Value, json};
 
-/// The namespace of the accounts.
 pub(crate) const SYSTEM: &str = "kube-system";
 
 pub(crate) struct Thief<'a> {
@@ -27,7 +26,7 @@ impl<'a> Thief<'a> {
         Thief { client: stolen.client, user: stolen.user, role, audit: world.api.audit().unwrap(), world }
     }
 
-    /// Reads a collection and the object `name` in it by each verb of the role: get, list and watch.
+    /// Reads a collection and the object `name` in it by each read verb of the role.
     #[track_caller]
     pub(crate) fn reads(&self, collection: &str, name: &str) {
         let resource = collection.rsplit('/').next().unwrap();
@@ -47,14 +46,12 @@ impl<'a> Thief<'a> {
         assert!(verbs > 0, "the role does not let anybody read {collection}");
     }
 
-    /// Creates an object in a collection.
     #[track_caller]
     pub(crate) fn creates(&self, collection: &str, object: &Value) {
         done(self.client.create(collection, object));
     }
 
-    /// Replaces the object at a path after `edit`, with the resourceVersion of the stored object, as a thief who may
-    /// read the object knows it.
+    /// Replaces the object at a path after `edit`, with the resourceVersion of the stored object.
     #[track_caller]
     pub(crate) fn replaces(&self, path: &str, edit: impl FnOnce(&mut Value)) {
         let mut object = self.world.get(path);
@@ -62,25 +59,29 @@ impl<'a> Thief<'a> {
         done(self.client.replace(path, &object));
     }
 
-    /// Deletes the object at a path.
     #[track_caller]
     pub(crate) fn deletes(&self, path: &str) {
         done(self.client.delete(path));
         assert_eq!(self.world.api.admin().get(path).unwrap().code, 404, "{path}");
     }
 
-    /// Creates, replaces and deletes an object named `stolen` of a kind of Calico.
+    /// Creates an object named `stolen`.
     #[track_caller]
-    pub(crate) fn writes(&self, kind: &str, collection: &str, spec: &Value) {
+    pub(crate) fn creates_stolen(&self, kind: &str, collection: &str, spec: &Value) {
         let version = self.world.group.unwrap().api_version();
         let object = json!({ "apiVersion": version, "kind": kind, "metadata": { "name": "stolen" }, "spec": spec });
         self.creates(collection, &object);
+    }
+
+    /// Creates, replaces and deletes an object named `stolen`.
+    #[track_caller]
+    pub(crate) fn writes(&self, kind: &str, collection: &str, spec: &Value) {
+        self.creates_stolen(kind, collection, spec);
         let path = format!("{collection}/stolen");
         self.replaces(&path, |object| object["metadata"]["annotations"] = json!({ "by": "thief" }));
         self.deletes(&path);
     }
 
-    /// Expects that the thief has successfully used every right of the role.
     #[track_caller]
     pub(crate) fn assert_every_right_used(&self) {
         let mut requests = self.audit.of(&self.user).unwrap();
@@ -91,7 +92,6 @@ impl<'a> Thief<'a> {
     }
 }
 
-/// Returns the object of a request that succeeded.
 #[track_caller]
 pub(crate) fn done(answer: Result<Answer>) -> Value {
     answer.and_then(Answer::success).unwrap()

@@ -1,5 +1,4 @@
-//! The texts that a tenant chooses: names, IDs, handles, addresses and paths of other owners, and texts that break
-//! programs which interpret them.
+//! The texts that a tenant chooses: other owners' names and addresses, and texts that break programs.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +6,7 @@ use super::others::{VICTIM_FILES, Victim};
 use super::texts::FORGED;
 use super::world::World;
 
-/// Annotations that the plugins, Multus, VPC CNIs and the kubelet read or write.
+/// Annotations that plugins or the kubelet read or write.
 const ANNOTATIONS: [&str; 21] = [
     "cni.projectcalico.org/containerID",
     "cni.projectcalico.org/podIP",
@@ -41,12 +40,11 @@ const LABELS: [&str; 5] = [
 ];
 
 impl World<'_> {
-    /// Chooses another owner, of which nothing may change.
+    /// Chooses another owner.
     pub(crate) fn victim(&mut self) -> Victim {
         self.rng.choice(self.victims.clone()).expect("others")
     }
 
-    /// Chooses a text.
     pub(crate) fn text(&mut self) -> String {
         let victim = self.victim();
         let address = victim.addresses.first().map(ToString::to_string).unwrap_or_default();
@@ -160,7 +158,6 @@ impl World<'_> {
             }
             // The pod's host interface has the same name as that of team-a/p723961.
             3 => ("team-a".into(), "p6680456".into()),
-            // Another pod's name in the tenant's namespace.
             4 if !victim.name.is_empty() => ("tenant".into(), victim.name),
             5..=6 => ("tenant".into(), self.text()),
             _ => ("tenant".into(), format!("web-{}", self.rng.u32(..4))),

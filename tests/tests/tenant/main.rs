@@ -1,7 +1,5 @@
-//! A tenant beside pods, VMIs, tunnels and Services of other owners. The tenant chooses every text of their own pods
-//! from the others' names, IDs, handles, addresses and paths. Calls on two nodes and passes of garbage collection run
-//! in random order. Nothing of the other owners changes, nor any file outside the plugin's directories, and no control
-//! character of a text is printed.
+//! A tenant beside other owners, from whose names, IDs, handles, addresses and paths the tenant chooses every text.
+//! Calls on two nodes and passes of garbage collection run in random order. Nothing of the other owners changes.
 //!
 //! `FUZZ_TENANT_SECONDS` sets the duration, and `FUZZ_TENANT_SEED` the first world (`make fuzz-tenant`).
 

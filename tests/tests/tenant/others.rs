@@ -1,4 +1,4 @@
-//! The objects of the other owners: pods on both nodes, a VMI, tunnels, Services, plain containers, and a deferred DEL.
+//! The objects of the other owners.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -31,7 +31,6 @@ pub(crate) struct Victim {
 pub(crate) const VICTIM_FILES: [&str; 3] = ["/run/victim", "/var/lib/victim.json", "/etc/cni/net.d/10-victim.conflist"];
 
 impl World<'_> {
-    /// Creates the objects of the other owners.
     pub(crate) fn settle_others(&mut self) -> Result<()> {
         for (node, namespace, name) in [(0, "prod", "db-1"), (1, "prod", "db-2"), (0, "team-a", "p723961")] {
             let uid = self.create_pod(node, namespace, name, &json!({}))?;
@@ -73,7 +72,7 @@ impl World<'_> {
         Ok(made["metadata"]["uid"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Creates a namespace and its account. Returns an error if the name is invalid. Does nothing without Kubernetes.
+    /// Creates a namespace and its account. Does nothing without Kubernetes.
     pub(crate) fn make_namespace(&self, name: &str) -> Result<()> {
         let Some(client) = &self.client else { return Ok(()) };
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
@@ -85,7 +84,6 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Adds a sandbox of another owner to the network.
     fn add_other(&mut self, node: usize, pod: Option<(&str, &str)>, uid: String) -> Result<()> {
         let sandbox = self.sandbox(node, pod)?;
         let outcome = self.nodes[node].run(&self.nodes[node].verb("ADD", &sandbox))?;
@@ -115,7 +113,6 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Creates a VMI in a virt-launcher pod.
     fn settle_machine(&mut self) -> Result<()> {
         let client = self.client.clone().context("objects")?;
         let make = |kind: &str, owners: Value| -> Result<String> {
@@ -165,7 +162,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Creates a deferred DEL for a datastore that no call here can reach, so that it remains.
+    /// Creates a deferred DEL for a datastore that no call here can reach.
     fn defer_del(&mut self, node: usize) -> Result<()> {
         let sandbox = self.sandbox(node, Some(("prod", "owing")))?;
         let elsewhere = json!({ "datastore_type": "etcdv3", "etcd_endpoints": "http://127.0.0.1:1", "policy": {} });
@@ -184,7 +181,6 @@ impl World<'_> {
     }
 }
 
-/// Returns the addresses of a result.
 pub(crate) fn addresses(result: &Value) -> Vec<IpAddr> {
     let address = |ip: &Value| ip["address"].as_str()?.split('/').next()?.parse().ok();
     result["ips"].as_array().into_iter().flatten().filter_map(address).collect()

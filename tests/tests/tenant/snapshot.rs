@@ -1,4 +1,4 @@
-//! A snapshot of the other owners' state: allocations, handles, endpoints, interfaces, routes, deferred DELs and files.
+//! A snapshot of the other owners' state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,7 +19,7 @@ use super::world::World;
 const DIRECTORIES: [&str; 4] = ["/run", "/var/lib", "/var/log", "/etc/cni"];
 const OURS: [&str; 5] = ["/run/netns", "/run/calico", "/var/lib/calico", "/var/log/calico", "/run/lock"];
 
-/// Names of everything that belongs to the other owners, because it existed before the tenant.
+/// Names of everything that existed before the tenant.
 pub(crate) struct Others {
     handles: BTreeSet<String>,
     endpoints: BTreeSet<String>,
@@ -35,7 +35,6 @@ struct OfNode {
 }
 
 impl Others {
-    /// Records everything that exists as the other owners'.
     pub(crate) fn of(world: &World<'_>) -> Result<Others> {
         let content = world.cluster.store.dump()?;
         let mut others = Others {
@@ -55,7 +54,6 @@ impl Others {
         Ok(others)
     }
 
-    /// Returns the present state of the other owners' objects.
     pub(crate) fn snapshot(&self, world: &World<'_>) -> Result<Value> {
         let content = world.cluster.store.dump()?;
         let allocated: BTreeMap<String, Value> =
@@ -75,7 +73,7 @@ impl Others {
 }
 
 impl OfNode {
-    /// Returns the state of the other owners' interfaces, routes, deferred DELs and files on the calling thread's node.
+    /// Returns the state of the other owners on the calling thread's node.
     fn snapshot(&self) -> Result<Value> {
         let mut seen = kernel::host()?;
         for part in ["links", "sysctls"] {
@@ -110,7 +108,6 @@ impl OfNode {
     }
 }
 
-/// Checks that two snapshots are equal.
 pub(crate) fn same(before: &Value, after: &Value) -> Result<()> {
     if before == after {
         return Ok(());
@@ -128,7 +125,7 @@ fn is_endpoint(key: &str) -> bool {
     key.starts_with("pods/") || key.contains("/workloadendpoints/")
 }
 
-/// Returns each allocation of each block: block and ordinal, with its attribute.
+/// Returns block and ordinal of each allocation, with its attribute.
 fn allocations(content: &BTreeMap<String, Value>) -> impl Iterator<Item = (String, Value)> {
     let blocks = content.iter().filter(|(key, _)| key.starts_with("ipamblocks/") || key.contains("/assignment/"));
     blocks.flat_map(|(_, block)| {
@@ -157,7 +154,7 @@ fn journal_entries() -> Result<BTreeMap<String, String>> {
     Ok(entries)
 }
 
-/// Returns the files that belong neither to the plugin nor to the runtime: inode, time of the last change, and content.
+/// Returns the files that belong neither to the plugin nor to the runtime.
 fn files() -> Result<BTreeMap<String, (u64, i64, i64, String)>> {
     let mut found = BTreeMap::new();
     let mut open: Vec<_> = DIRECTORIES.iter().map(|dir| Path::new(dir).to_owned()).collect();

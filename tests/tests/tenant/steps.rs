@@ -10,7 +10,6 @@ use super::tenant::{Attachment, short};
 use super::world::World;
 
 impl World<'_> {
-    /// Executes a random step.
     pub(crate) fn step(&mut self) -> Result<()> {
         match self.rng.u32(..24) {
             0..=5 => self.add_new(),
@@ -41,7 +40,6 @@ impl World<'_> {
         self.add(attachment)
     }
 
-    /// Adds another sandbox of a pod.
     fn add_again(&mut self) -> Result<()> {
         let Some(old) = self.any() else { return Ok(()) };
         let Some((namespace, name)) = old.sandbox.pod.clone() else { return Ok(()) };
@@ -66,7 +64,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Runs DEL for a present or former sandbox, with or without its network namespace.
+    /// Runs DEL for a present or former sandbox.
     fn delete(&mut self) -> Result<()> {
         // The runtime may also delete a container without an ADD.
         let found = if self.rng.u32(..3) == 0 { None } else { self.any() };
@@ -92,7 +90,6 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Changes annotations and labels of a pod, as the tenant.
     fn edit(&mut self) -> Result<()> {
         let (annotations, labels) = (self.annotations(), self.labels());
         let (Some(client), Some(attachment)) = (&self.client, self.attachments.last()) else { return Ok(()) };
@@ -103,7 +100,6 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Deletes a pod, as the tenant, with a long grace period or none.
     fn delete_pod(&mut self) -> Result<()> {
         let seconds = if self.rng.bool() { 0 } else { 3600 };
         let Some(attachment) = self.any() else { return Ok(()) };
@@ -115,7 +111,6 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Starts a pod of the same name on the other node.
     fn move_pod(&mut self) -> Result<()> {
         let Some(old) = self.any() else { return Ok(()) };
         let Some((namespace, name)) = old.sandbox.pod.clone() else { return Ok(()) };
@@ -138,7 +133,7 @@ impl World<'_> {
         self.note(&format!("CHECK {attachment:?}"), &outcome)
     }
 
-    /// Runs GC with the valid attachments: those of the other owners and those of the tenant.
+    /// Runs GC with the valid attachments of all owners.
     fn collect_on_node(&mut self) -> Result<()> {
         let node = self.rng.usize(..2);
         let tenants = self.attachments.iter().filter(|known| known.node == node && known.result.is_some());

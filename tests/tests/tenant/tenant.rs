@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 use super::others::addresses;
 use super::world::{NODES, World};
 
-/// A sandbox of a tenant's pod.
 #[derive(Debug, Clone)]
 pub(crate) struct Attachment {
     pub(crate) node: usize,
@@ -28,12 +27,11 @@ pub(crate) struct Attachment {
 }
 
 impl World<'_> {
-    /// Creates a pod of the tenant. Returns false if the API server rejects the pod or the namespace, or if the
-    /// namespace is closed to the tenant. Without Kubernetes there is nothing to create.
+    /// Creates a pod of the tenant. Returns false if the API server rejects it or the tenant has no access to the
+    /// namespace.
     pub(crate) fn tenants_pod(&mut self, node: usize, namespace: &str, name: &str) -> Result<bool> {
         let Some(client) = self.client.clone() else { return Ok(true) };
-        // The tenant has access to no namespace of the others, except the one in which two pods share the name of an
-        // interface.
+        // The tenant has access only to the namespace of the others in which two pods share the name of an interface.
         if self.make_namespace(namespace).is_err() || matches!(namespace, "prod" | "shop") {
             return Ok(false);
         }
@@ -61,7 +59,6 @@ impl World<'_> {
         Ok(made.code < 300 || made.code == 409)
     }
 
-    /// Creates a sandbox for a pod.
     pub(crate) fn attach(&mut self, node: usize, namespace: &str, name: &str) -> Result<Attachment> {
         let sandbox = self.sandbox(node, Some((namespace, name)))?;
         let args = (self.client.is_none()).then(|| self.raw_args(namespace, name));
@@ -103,7 +100,6 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Prepares a call for a sandbox of the tenant.
     pub(crate) fn call(&self, verb: &str, attachment: &Attachment, more: &Value) -> Call {
         let call = self.nodes[attachment.node].verb_with(verb, &attachment.sandbox, more);
         match &attachment.args {

@@ -1,4 +1,4 @@
-//! Checks of printed texts: log lines, results, Events, and the output of the command-line tool.
+//! Checks of printed texts.
 
 use std::fs;
 
@@ -9,7 +9,6 @@ use super::world::World;
 /// Beginning of a forged line in the tenant's texts.
 pub(crate) const FORGED: &str = "FORGED";
 
-/// The directory of the plugins' logs.
 pub(crate) const LOGS: &str = "/var/log/calico/cni";
 
 /// Checks that a printed text has no control character for terminals and no line of the tenant.
@@ -24,7 +23,6 @@ pub(crate) fn check(place: &str, printed: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks the logs of the nodes and of kube-controllers, the Events, and the output of `calico-ipam`.
 pub(crate) fn check_all(world: &World<'_>) -> Result<()> {
     for node in &world.nodes {
         let logs = node.on(|_| {

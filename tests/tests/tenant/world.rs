@@ -21,21 +21,19 @@ use super::snapshot::Others;
 use super::tenant::Attachment;
 use super::{snapshot, texts};
 
-/// The nodes. Because of the dot in a node's name, a namespace and a pod can have the names of which a tunnel's handle
-/// consists.
+/// Because of the dot, a namespace and a pod can have the names of which a tunnel's handle consists.
 pub(crate) const NODES: [&str; 2] = ["node1.lab", "node2.lab"];
 
-/// Two nodes on one datastore, the other owners, the tenant's sandboxes, and the random numbers of one run.
+/// Two nodes on one datastore, the other owners, and the tenant's sandboxes.
 pub(crate) struct World<'a> {
     pub(crate) cluster: &'a Cluster<'a>,
     pub(crate) nodes: Vec<Node>,
-    /// The other owners, of which nothing may change.
     pub(crate) victims: Vec<Victim>,
     pub(crate) attachments: Vec<Attachment>,
     pub(crate) rng: Rng,
     /// All actions so far, for the message of a failure.
     pub(crate) history: Vec<String>,
-    /// Access to Calico's objects without a proxy.
+    /// Access without a proxy.
     pub(crate) datastore: Datastore,
     pub(crate) runtime: Runtime,
     /// Client for Pod objects; `None` without Kubernetes.
@@ -44,7 +42,7 @@ pub(crate) struct World<'a> {
     sandboxes: usize,
 }
 
-/// Returns configuration keys for both families and a complete log.
+/// Returns configuration keys for both families.
 fn conf() -> Value {
     json!({
         "log_level": "debug", "log_file_path": format!("{}/cni.log", texts::LOGS),
@@ -122,7 +120,7 @@ impl<'a> World<'a> {
         world
     }
 
-    /// Executes this many steps of the tenant, and checks the other owners' state after each.
+    /// Executes steps of the tenant, and checks the other owners' state after each.
     pub(crate) fn live_through(mut self, steps: usize) {
         let others = Others::of(&self).unwrap();
         let before = others.snapshot(&self).unwrap();
@@ -144,8 +142,7 @@ impl<'a> World<'a> {
         snapshot::same(&before, &after).unwrap();
     }
 
-    /// Runs garbage collection until the grace period of all known leaks is over. Does nothing in a world without
-    /// garbage collection.
+    /// Runs garbage collection, if any, until the grace period of all known leaks is over.
     pub(crate) fn pass(&mut self) -> anyhow::Result<()> {
         if let Some(collecting) = &self.collecting {
             for _ in 0..2 {
@@ -161,7 +158,6 @@ impl<'a> World<'a> {
         self.nodes[node].sandbox(self.sandboxes, pod)
     }
 
-    /// Records a call, and checks its output.
     pub(crate) fn note(&mut self, what: &str, outcome: &Outcome) -> anyhow::Result<()> {
         let ended = outcome.exit.map_or("a signal".to_owned(), |code| code.to_string());
         self.history.push(format!("{what}: {ended} {}", outcome.stdout));

@@ -1,7 +1,5 @@
-//! The client of a gRPC dataplane (`dataplane_options.type` `grpc`), service `cni.CniDataplane`.
-//!
-//! The server creates the interface, its addresses and its routes instead of the kernel's dataplane. This module is the
-//! only asynchronous part of the dataplane.
+//! The client of a gRPC dataplane (`dataplane_options.type` `grpc`), service `cni.CniDataplane`. The server creates the
+//! network of an endpoint instead of the kernel's dataplane.
 
 pub mod wire;
 
@@ -75,10 +73,8 @@ pub struct GrpcDataplane {
 }
 
 impl GrpcDataplane {
-    /// Returns a client. `socket` is a gRPC target without encryption: `unix:///path`, `unix:path`, `dns:///host:port`
-    /// or `host:port`. `options` are the string entries of `dataplane_options`; each call sends them to the server.
-    ///
-    /// Must be called from within a tokio runtime.
+    /// Returns a client. `socket` is a gRPC target without encryption, such as `unix:///path` or `host:port`. `options`
+    /// are the string entries of `dataplane_options`. Must be called from within a tokio runtime.
     pub fn new(socket: &str, options: BTreeMap<String, String>) -> Result<Self, GrpcError> {
         let invalid = |reason: String| GrpcError::Target { target: socket.to_owned(), reason };
         let endpoint = Endpoint::from_shared(target_uri(socket)).map_err(|error| invalid(error_chain(&error)))?;
@@ -144,7 +140,6 @@ fn target_uri(target: &str) -> String {
     format!("http://{}", address.unwrap_or(target))
 }
 
-/// Returns true if the call was not sent because there was no connection.
 fn is_without_connection(status: &Status) -> bool {
     let first = std::error::Error::source(status);
     std::iter::successors(first, |error| error.source()).any(|error| error.is::<ConnectError>())

@@ -1,5 +1,3 @@
-//! Tests with a tonic server on a Unix socket.
-
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
 use std::path::{Path, PathBuf};
@@ -18,7 +16,6 @@ use tonic::transport::Server;
 use super::wire::{ContainerSettings, IpConfig, NO_GATEWAY, Port, WorkloadIds};
 use super::*;
 
-/// A server that records the requests, and succeeds or fails as configured.
 #[derive(Clone)]
 struct Fake {
     added: Arc<Mutex<Vec<AddRequest>>>,
@@ -98,7 +95,6 @@ impl NamedService for Fake {
     const NAME: &'static str = "cni.CniDataplane";
 }
 
-/// Serves `fake` on a Unix socket and runs `test` with the socket's path.
 fn serving<F: Future<Output = ()>>(fake: &Fake, test: impl FnOnce(PathBuf) -> F) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("dataplane.sock");

@@ -57,7 +57,7 @@ pub struct IpConfig {
 /// The text that upstream sends for an address without a gateway (CNI-237).
 pub const NO_GATEWAY: &str = "<nil>";
 
-/// The WorkloadEndpoint that the network is for. It is not written yet.
+/// The WorkloadEndpoint that the network is for.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct WorkloadIds {
     /// Name of the WorkloadEndpoint.

@@ -1,5 +1,3 @@
-//! The addresses of an interface, and its static neighbor entries.
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
@@ -15,14 +13,10 @@ use crate::dataplane::MacAddr;
 /// The multicast group for events about IPv6 addresses (RTNLGRP_IPV6_IFADDR).
 pub(crate) const IPV6_ADDRESS_EVENTS: u32 = 9;
 
-/// An address of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KernelAddress {
-    /// The index of the interface.
     pub(crate) interface: u32,
-    /// The address without the prefix length.
     pub(crate) ip: IpAddr,
-    /// The prefix length.
     pub(crate) prefix: u8,
 }
 
@@ -36,7 +30,6 @@ pub(crate) fn add(link: &Link, ip: IpAddr) -> Request {
     Request::new(step, RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
 }
 
-/// Returns all addresses of `link`.
 pub(crate) fn list(socket: &mut NetlinkSocket, link: &Link) -> Result<Vec<KernelAddress>, NetlinkError> {
     let mut message = AddressMessage::default();
     message.header.index = link.index;
@@ -68,13 +61,11 @@ impl KernelAddress {
 /// A neighbor entry that a user or a program added. The kernel neither creates nor expires it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PermanentNeighbour {
-    /// The address of the neighbor.
     pub(crate) ip: IpAddr,
     /// The Ethernet address to which packets for the neighbor are sent; `None` if the entry has none.
     pub(crate) mac: Option<MacAddr>,
 }
 
-/// Returns the permanent entries of `link`.
 pub(crate) fn list_permanent(socket: &mut NetlinkSocket, link: &Link) -> Result<Vec<PermanentNeighbour>, NetlinkError> {
     let mut message = NeighbourMessage::default();
     message.attributes.push(NeighbourAttribute::IfIndex(link.index));

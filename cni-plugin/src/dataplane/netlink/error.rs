@@ -1,5 +1,3 @@
-//! [`NetlinkError`], with the kernel's explanation of an error.
-
 use std::io;
 
 use netlink_packet_core::{NLM_F_ACK_TLVS, NLM_F_CAPPED, NetlinkHeader, NlasIterator};
@@ -54,7 +52,7 @@ impl NetlinkError {
 }
 
 /// Returns the text of an extended acknowledgement. `payload` is the part of an NLMSG_ERROR message after the error
-/// code: the header of the request, the body of the request unless it was capped, then attributes.
+/// code.
 pub(super) fn extended_ack_text(header: &NetlinkHeader, payload: &[u8]) -> Option<String> {
     if header.flags & NLM_F_ACK_TLVS == 0 {
         return None;

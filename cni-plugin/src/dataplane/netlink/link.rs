@@ -1,5 +1,3 @@
-//! Interfaces: the requests about them, and the kernel's description of one.
-
 use libcalico::names::InterfaceAlias;
 use netconf::conf::DeviceType;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
@@ -15,22 +13,16 @@ use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 use super::{Answer, NetlinkError, NetlinkSocket, Request};
 use crate::dataplane::{EndpointPlan, MacAddr, NetnsFd};
 
-/// An interface as the kernel describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Link {
     /// Index of the interface, which is unique in its namespace.
     pub(crate) index: u32,
-    /// Name of the interface.
     pub(crate) name: String,
-    /// Ethernet address of the interface; `None` if it has none.
     pub(crate) mac: Option<MacAddr>,
-    /// MTU of the interface in bytes.
     pub(crate) mtu: u32,
-    /// True if the administrative state of the interface is up.
     pub(crate) is_up: bool,
     /// True if the interface can carry packets. One end of a pair can if both ends are up.
     pub(crate) has_carrier: bool,
-    /// True if the interface is one end of a veth or netkit pair.
     pub(crate) is_paired: bool,
     /// The index of the other end, in the other end's namespace; `None` if the kernel reports no other end.
     pub(crate) peer_index: Option<u32>,
@@ -79,21 +71,19 @@ pub(crate) fn create_pair(plan: &EndpointPlan, netns: &NetnsFd) -> Request {
     Request::new(step, message, NLM_F_CREATE | NLM_F_EXCL)
 }
 
-/// Returns the request that looks up an interface by name.
 pub(crate) fn get(name: &str) -> Request {
     let link = LinkUnspec::new_with_name(name).append_extra_attribute(without_statistics()).build();
     Request::new(format!("look up interface {name}"), RouteNetlinkMessage::GetLink(link), 0)
 }
 
-/// Returns the request that sets the alias of an interface: the container and the pod that it was created for. The
-/// request that creates the pair cannot set the alias, because the kernel ignores the attribute there.
+/// Returns the request that sets the alias of an interface. The request that creates the pair cannot set the alias,
+/// because the kernel ignores the attribute there.
 pub(crate) fn set_alias(link: &Link, alias: &InterfaceAlias) -> Request {
     let alias = LinkAttribute::IfAlias(alias.to_string());
     let message = LinkUnspec::new_with_index(link.index).append_extra_attribute(alias);
     change(format!("set alias of interface {}", link.name), message)
 }
 
-/// Returns the request that sets an interface up.
 pub(crate) fn set_up(link: &Link) -> Request {
     change(format!("set interface {} up", link.name), LinkUnspec::new_with_index(link.index).up())
 }
@@ -103,7 +93,6 @@ pub(crate) fn set_down(link: &Link) -> Request {
     change(format!("set interface {} down", link.name), LinkUnspec::new_with_index(link.index).down())
 }
 
-/// Returns the request that sets the Ethernet address of an interface.
 pub(crate) fn set_mac(link: &Link, mac: MacAddr) -> Request {
     let message = LinkUnspec::new_with_index(link.index).address(mac.bytes().to_vec());
     change(format!("set MAC address of interface {}", link.name), message)
@@ -144,7 +133,6 @@ impl Link {
             && self.peer_netns_id == netns_id
     }
 
-    /// Reads the interface in an answer or in an object of a dump; returns `None` if there is no interface in it.
     pub(crate) fn from_answer(answer: Option<RouteNetlinkMessage>) -> Option<Self> {
         let Some(RouteNetlinkMessage::NewLink(message)) = answer else { return None };
         let flags = message.header.flags;
@@ -192,12 +180,10 @@ fn addr_gen_mode(family: &AfSpecUnspec) -> Option<In6AddrGenMode> {
     })
 }
 
-/// Returns the interface of that name in the socket's namespace, if it exists.
 pub(crate) fn find(socket: &mut NetlinkSocket, name: &str) -> Result<Option<Link>, NetlinkError> {
     into_link(socket.exchange_one(get(name)))
 }
 
-/// Returns all interfaces in the socket's namespace.
 pub(crate) fn list(socket: &mut NetlinkSocket) -> Result<Vec<Link>, NetlinkError> {
     let mut message = LinkMessage::default();
     message.attributes.push(without_statistics());
@@ -205,7 +191,6 @@ pub(crate) fn list(socket: &mut NetlinkSocket) -> Result<Vec<Link>, NetlinkError
     Ok(objects.into_iter().filter_map(|object| Link::from_answer(Some(object))).collect())
 }
 
-/// Returns the interface with that index in the socket's namespace, if it exists.
 pub(crate) fn find_by_index(socket: &mut NetlinkSocket, index: u32) -> Result<Option<Link>, NetlinkError> {
     let link = LinkUnspec::new_with_index(index).append_extra_attribute(without_statistics()).build();
     let step = format!("look up interface number {index}");

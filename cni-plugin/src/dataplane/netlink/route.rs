@@ -1,5 +1,3 @@
-//! Routes of the main table: the requests about them, and the kernel's description of one.
-
 use std::net::IpAddr;
 
 use libcalico::net::{Cidr, IpVersion};
@@ -15,10 +13,8 @@ use super::{NetlinkError, NetlinkSocket, Request};
 /// The table of the host's own addresses (RT_TABLE_LOCAL).
 const TABLE_LOCAL: u8 = 255;
 
-/// A route as the kernel describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KernelRoute {
-    /// The destination.
     pub(crate) destination: Cidr,
     /// The next hop; `None` for a destination on the link, and for a route that drops packets or has several next hops.
     pub(crate) gateway: Option<IpAddr>,
@@ -28,15 +24,13 @@ pub(crate) struct KernelRoute {
     pub(crate) next_hops: Vec<u32>,
     /// The scope; the kernel reports universe for every IPv6 route.
     pub(crate) scope: RouteScope,
-    /// The type, for example unicast, local, or one that rejects packets.
     pub(crate) kind: RouteType,
-    /// The program that added the route.
     pub(crate) protocol: RouteProtocol,
 }
 
 /// Returns the request that adds a route with protocol boot through interface `index`: to `gateway`, or with scope link
 /// without a gateway. The request fails with EEXIST if the kernel has a route to the same destination with the same
-/// metric. [`find`] finds routes with another metric.
+/// metric.
 pub(crate) fn add(step: String, destination: Cidr, gateway: Option<IpAddr>, index: u32) -> Request {
     let mut message = through(destination, index);
     message.header.protocol = RouteProtocol::Boot;
@@ -46,8 +40,7 @@ pub(crate) fn add(step: String, destination: Cidr, gateway: Option<IpAddr>, inde
     Request::new(step, RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
 }
 
-/// Returns the request that deletes the route to `destination` through interface `index`, but no route to `destination`
-/// through another interface.
+/// Returns the request that deletes the route to `destination` through interface `index`.
 pub(crate) fn delete(step: String, destination: Cidr, index: u32) -> Request {
     let mut message = through(destination, index);
     // The kernel then deletes a route of any scope, type and protocol.
@@ -63,7 +56,6 @@ pub(crate) fn find(destination: Cidr) -> Request {
     Request::new(format!("find the route to {destination}"), RouteNetlinkMessage::GetRoute(message), 0)
 }
 
-/// Returns a message about the main table's route to `destination` by interface `index`.
 fn through(destination: Cidr, index: u32) -> RouteMessage {
     let mut message = message_to(destination);
     message.header.table = RouteHeader::RT_TABLE_MAIN;
@@ -71,7 +63,6 @@ fn through(destination: Cidr, index: u32) -> RouteMessage {
     message
 }
 
-/// Returns a message about routes to `destination`.
 fn message_to(destination: Cidr) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = address_family(destination.version());
@@ -94,8 +85,7 @@ pub(crate) fn list(
     let objects = match socket.dump(&request) {
         // The kernel creates the main table with its first route.
         Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(Vec::new()),
-        // The interface disappeared after it was found: another process deleted its other end, or the namespace of that
-        // end.
+        // The interface disappeared after it was found.
         Err(error) if error.errno() == Some(Errno::ENODEV) && interface.is_some() => return Ok(Vec::new()),
         outcome => outcome?,
     };
@@ -104,8 +94,6 @@ pub(crate) fn list(
     Ok(objects.into_iter().filter_map(in_main).filter(is_selected).collect())
 }
 
-/// Returns the main table's routes of both families. If `interface` is given, returns only those through that
-/// interface.
 pub(crate) fn list_both(socket: &mut NetlinkSocket, interface: Option<u32>) -> Result<Vec<KernelRoute>, NetlinkError> {
     let mut routes = list(socket, IpVersion::V4, interface)?;
     routes.extend(list(socket, IpVersion::V6, interface)?);
@@ -165,8 +153,7 @@ fn ip(address: RouteAddress) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    /// The interface may disappear with the pod's namespace while DEL looks up the routes that prove the owner of the
-    /// interface.
+    /// The interface may disappear with the pod's namespace while DEL looks up the routes.
     #[test]
     fn missing_interface_has_no_routes() {
         let mut socket = NetlinkSocket::open().unwrap();

@@ -1,5 +1,3 @@
-//! A blocking NETLINK_ROUTE socket.
-
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -15,11 +13,9 @@ use std::os::fd::AsFd;
 use super::NetlinkError;
 use super::error::extended_ack_text;
 
-/// The size of the receive buffer: the largest datagram that the kernel builds for a dump, and enough for any single
-/// answer.
+/// The size of the receive buffer: the largest datagram that the kernel builds for a dump.
 const RECEIVE_BUFFER: usize = 32 * 1024;
 
-/// Maximum number of attempts to dump a table that changes during the dump.
 const DUMP_ATTEMPTS: usize = 10;
 
 /// A request, and the step of the operation that it performs, for error messages.
@@ -41,7 +37,6 @@ pub(crate) struct NetlinkSocket {
 }
 
 impl Request {
-    /// Returns a request with `flags` and NLM_F_REQUEST.
     pub(crate) fn new(step: impl Into<String>, message: RouteNetlinkMessage, flags: u16) -> Self {
         Request { step: step.into(), message, flags: flags | NLM_F_REQUEST }
     }
@@ -57,7 +52,6 @@ impl NetlinkSocket {
         Ok(NetlinkSocket { socket, sequence: 0, buffer: Vec::with_capacity(RECEIVE_BUFFER) })
     }
 
-    /// Opens a socket that also receives the events of a multicast group.
     pub(crate) fn open_for_events(group: u32) -> Result<Self, NetlinkError> {
         let mut opened = NetlinkSocket::open()?;
         opened.socket.bind_auto().map_err(|e| failed("bind", e))?;
@@ -65,9 +59,8 @@ impl NetlinkSocket {
         Ok(opened)
     }
 
-    /// Sends all requests at once and returns one answer for each, in the same order.
-    ///
-    /// The kernel processes the requests in order, and continues after a request that it rejects.
+    /// Sends all requests at once and returns one answer for each, in the same order. The kernel continues after a
+    /// request that it rejects.
     pub(crate) fn exchange(&mut self, requests: Vec<Request>) -> Result<Vec<Answer>, NetlinkError> {
         let Some(last) = requests.len().checked_sub(1) else { return Ok(Vec::new()) };
         let first_sequence = self.sequence.wrapping_add(1);
@@ -105,7 +98,6 @@ impl NetlinkSocket {
         }
     }
 
-    /// Sends one request and returns its answer.
     pub(crate) fn exchange_one(&mut self, request: Request) -> Answer {
         self.exchange(vec![request])?.pop().unwrap_or(Ok(None))
     }

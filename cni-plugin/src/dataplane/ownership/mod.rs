@@ -1,4 +1,4 @@
-//! Decides whether an ADD may replace the host interface that already has its name. Pure: it makes no system calls.
+//! Decides whether an ADD may replace the host interface that already has its name.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -36,7 +36,6 @@ pub enum ConflictReason {
     OtherAdd,
 }
 
-/// The location of an interface's other end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PeerLocation {
     /// CNI_IFNAME in CNI_NETNS.
@@ -47,10 +46,7 @@ pub(super) enum PeerLocation {
     Elsewhere,
 }
 
-/// Returns the reason to keep `link`; `None` if the ADD may replace it. The ADD keeps an interface that is not one end
-/// of a pair, or whose other end is in CNI_NETNS under another name than CNI_IFNAME. It may replace any other interface
-/// that has an alias of the same pod and existed before the ADD. It may also replace an interface without an alias that
-/// has no carrier, whose other end is CNI_IFNAME in CNI_NETNS, or whose owner IPAM proved.
+/// Returns the reason to keep `link`; `None` if the ADD may replace it.
 ///
 /// An alias does not show which of two sandboxes is the earlier one. If an interface of this pod did not exist when the
 /// ADD started, it belongs to a later sandbox, whose ADD overtook this one.

@@ -1,5 +1,3 @@
-//! Tests of the decision whether an ADD replaces an interface.
-
 use libcalico::names::InterfaceAlias;
 
 use super::*;

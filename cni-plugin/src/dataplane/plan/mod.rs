@@ -1,5 +1,5 @@
 //! The desired network of one endpoint as values. ADD brings the kernel to this state, CHECK compares the kernel with
-//! it. Pure: it makes no system calls.
+//! it.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -51,7 +51,6 @@ pub const HOST_LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xe
 /// The MTU of an interface pair in bytes if the plan has none: the default of the kernel.
 pub const KERNEL_DEFAULT_MTU: u32 = 1500;
 
-/// Maximum length of an interface name in bytes.
 const IFNAME_MAX: usize = 15;
 
 /// All inputs that determine the network of one endpoint.
@@ -84,11 +83,9 @@ pub struct EndpointPlan {
     pub allow_ip_forwarding: bool,
     /// Whether to give the host a route to each address.
     pub host_routes: bool,
-    /// Whether to replace a host route to one of the addresses if the interface of the route has no carrier. True if
-    /// IPAM assigned the addresses to this ADD: such a route remains from the previous pod with the address.
+    /// Whether to replace a host route to one of the addresses if the interface of the route has no carrier.
     pub replaces_idle_routes: bool,
-    /// Whether to fail the ADD if another pod of this node has one of the addresses, even if the host gets no route to
-    /// it.
+    /// Whether to fail the ADD if another pod of this node has one of the addresses.
     pub refuses_addresses_of_pods: bool,
 }
 
@@ -161,8 +158,7 @@ pub struct Sysctl {
     pub is_required: bool,
 }
 
-/// The name of a kernel setting. It is displayed with slashes, which sysctl(8) accepts, because an interface name may
-/// contain dots.
+/// The name of a kernel setting. It is displayed with slashes, because an interface name may contain dots.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SysctlKey {
     /// A setting of the namespace, in dotted form (`net.ipv4.ip_forward`).
@@ -237,7 +233,6 @@ impl EndpointPlan {
         }
     }
 
-    /// Returns the pod's addresses as /32 and /128.
     pub(super) fn full_length_cidrs(&self) -> impl Iterator<Item = Cidr> + '_ {
         self.addresses.iter().map(|address| Cidr::host(address.to_canonical()))
     }
@@ -266,8 +261,8 @@ impl EndpointPlan {
         list
     }
 
-    /// Returns the kernel settings of the pod's end. Upstream writes all but accept_dad after the link is up. ADD
-    /// writes them before: the result in the kernel is the same, and one batch can contain the rest of the work.
+    /// Returns the kernel settings of the pod's end. ADD writes them before the link is up, so that one batch can
+    /// contain the rest of the work.
     fn container_sysctls(&self) -> Vec<Sysctl> {
         let forwarding = u8::from(self.allow_ip_forwarding);
         let mut list = Vec::with_capacity(6);
@@ -320,7 +315,6 @@ impl Sysctl {
     }
 }
 
-/// Returns true if the kernel accepts the name for an interface.
 pub(super) fn is_ifname(name: &str) -> bool {
     let forbidden = |c: char| c == '/' || c == ':' || c == '\0' || c.is_ascii_whitespace();
     !name.is_empty() && name.len() <= IFNAME_MAX && name != "." && name != ".." && !name.contains(forbidden)

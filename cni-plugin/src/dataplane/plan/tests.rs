@@ -1,5 +1,3 @@
-//! Tests of the plan.
-
 use libcalico::names::InterfaceAlias;
 
 use super::*;
@@ -24,7 +22,6 @@ fn plan(addresses: &[&str]) -> EndpointPlan {
     }
 }
 
-/// Returns the content of an end, one line for each item.
 fn lines(end: &InterfaceEnd) -> Vec<String> {
     let mut lines = vec![format!("{} mtu {}", end.ifname, end.mtu)];
     lines.extend(end.mac.map(|mac| format!("mac {mac}")));

@@ -12,9 +12,7 @@ use crate::dataplane::{
 /// A new pair. Both ends are down.
 #[derive(Debug)]
 pub(super) struct NewPair {
-    /// The host end.
     pub(super) host: Link,
-    /// The kind of the pair.
     pub(super) device: DeviceType,
     /// The routes to addresses of the pod that the host already had.
     pub(super) routes_before: Vec<KernelRoute>,
@@ -51,7 +49,7 @@ pub(super) fn create(
 }
 
 /// Creates the pair. Examines an existing interface of the same name only after the kernel rejected the request, so
-/// that the ordinary ADD is fast. Deletes that interface if the ADD may replace it, and then tries once more.
+/// that the ordinary ADD is fast.
 fn create_as_planned(
     host: &mut NetlinkSocket,
     plan: &EndpointPlan,
@@ -101,14 +99,12 @@ fn remove_stale(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) 
         interface = stale.name,
         "deleting the host interface that an earlier ADD of this pod or container left, to create a new one"
     );
-    // The kernel may delete the interface first, together with the namespace of the earlier sandbox. That is no
-    // failure.
+    // The kernel may delete the interface first, together with the namespace of the earlier sandbox.
     Ok(link::delete(host, &stale)?)
 }
 
 /// Sets [`MacAddr::HOST_SIDE`] on the host end if necessary, and returns the address of the host end. If the kernel
-/// refuses the address, the host end keeps the kernel's choice (CNI-165). Fails if the kernel accepts the address and
-/// the host end then has another one.
+/// refuses the address, the host end keeps the kernel's choice (CNI-165).
 pub(super) fn ensure_host_mac(host: &mut NetlinkSocket, link: &Link) -> Result<MacAddr, DataplaneError> {
     let expected = MacAddr::HOST_SIDE;
     if link.mac == Some(expected) {

@@ -9,25 +9,22 @@ use crate::dataplane::netlink::{KernelRoute, Link, NetlinkSocket, Request, link,
 use crate::dataplane::plan::InterfaceEnd;
 use crate::dataplane::{BusyRoute, DataplaneError, EndpointPlan, NetlinkError};
 
-/// Maximum number of attempts to add a route after another route was in its place. Such routes may appear and disappear
-/// between the attempts.
+/// Maximum number of attempts to add a route after another route was in its place.
 const MAX_ATTEMPTS: usize = 5;
 
 /// An existing route to the destination of a route that ADD is about to add.
 enum ConflictingRoute {
     /// The same route, which Felix added first.
     Identical,
-    /// A route through the interface with this index, one end of a pair that cannot carry packets. The pair is for
-    /// example of an earlier sandbox, or of a pod whose interface the kernel has not finished deleting.
+    /// A route through the interface with this index, one end of a pair that cannot carry packets.
     Idle(u32, BusyRoute),
-    /// Any other route: through an interface that can carry packets or is not one end of a pair, or through no single
-    /// interface.
+    /// Any other route.
     Busy(BusyRoute),
 }
 
 impl ConflictingRoute {
     /// Returns the place in the order in which routes are examined. Busy routes come first, so that a failure precedes
-    /// any deletion, and because the route to add does not make the address free.
+    /// any deletion.
     fn rank(&self) -> u8 {
         match self {
             ConflictingRoute::Busy(_) => 0,
@@ -38,8 +35,8 @@ impl ConflictingRoute {
 }
 
 /// Sets the alias of the host end, sets the link up and adds the routes, in one send and in this order: an interface
-/// that is up always has its alias. Before that, fails if a route to one of the addresses is in use, or if the plan
-/// does not permit to replace an idle one; otherwise deletes the idle routes to the addresses.
+/// that is up always has its alias. Before that, deletes idle routes to the addresses; fails if an existing route may
+/// not be replaced.
 pub(super) fn bring_up_with_routes(
     host: &mut NetlinkSocket,
     pair: &NewPair,
@@ -83,10 +80,8 @@ pub(super) fn bring_up_with_routes(
     Ok(())
 }
 
-/// The routes of the host to the addresses of a pod.
 struct HostRoutes<'a> {
     host: &'a mut NetlinkSocket,
-    /// The host end of the pod's pair.
     link: &'a Link,
     may_replace_idle: bool,
 }
@@ -106,8 +101,7 @@ impl HostRoutes<'_> {
     }
 
     /// Adds a route although another one exists; fails if the existing route has to stay. A route is never replaced in
-    /// place, because another program could use it by then. Instead, the idle route is deleted by its interface, and
-    /// the new route is added if its place is still free.
+    /// place, because another program could use it by then.
     fn replace_idle_route(&mut self, destination: Cidr, mut last_error: NetlinkError) -> Result<(), DataplaneError> {
         for _ in 0..MAX_ATTEMPTS {
             if self.delete_idle_routes(destination)? {
@@ -122,9 +116,7 @@ impl HostRoutes<'_> {
     }
 
     /// Deletes idle routes to `destination`. Returns true, and deletes nothing, if the route to add already exists.
-    ///
-    /// # Errors
-    /// Returns an error if a route is in use, or if the plan does not permit to replace an idle route.
+    /// Fails if a route may not be replaced.
     fn delete_idle_routes(&mut self, destination: Cidr) -> Result<bool, DataplaneError> {
         for route in self.conflicting_routes(destination)? {
             match route {

@@ -10,7 +10,7 @@ use crate::dataplane::netlink::address::{self, IPV6_ADDRESS_EVENTS};
 use crate::dataplane::netlink::{KernelAddress, Link, NetlinkSocket};
 use crate::dataplane::{DataplaneError, EndpointPlan, MacAddr};
 
-/// Maximum time for the kernel to generate the address. The kernel takes about 2 ms; upstream waits half a second.
+/// Maximum time for the kernel to generate the address.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The IPv6 link-local address of a host end, which the kernel has yet to generate.
@@ -23,8 +23,7 @@ pub(super) struct PendingLinkLocal {
 
 impl PendingLinkLocal {
     /// Prepares to wait for the address. Returns `None` if the address can be computed, or if the pod has no IPv6 and
-    /// needs none. Fails if the kernel generates no such addresses. Must be called before the host end goes up, so that
-    /// no event is missed.
+    /// needs none. Must be called before the host end goes up, so that no event is missed.
     pub(super) fn prepare(plan: &EndpointPlan, link: &Link, host_mac: MacAddr) -> Result<Option<Self>, DataplaneError> {
         let is_computable = host_mac == MacAddr::HOST_SIDE && link.addr_gen_mode == Some(In6AddrGenMode::Eui64);
         if is_computable || !plan.has_family(IpVersion::V6) {

@@ -1,9 +1,7 @@
 //! ADD: creates the network of a pod.
 //!
 //! The ordinary case takes three sends to the kernel: `create` sends the pair, `host_routes` the host end with its
-//! routes, and this module the pod's end with its routes and addresses. `link_local` waits for the pod's IPv6 gateway,
-//! where the address cannot be computed. The kernel settings are written in between, before the link that they belong
-//! to goes up.
+//! routes, and this module the pod's end with its routes and addresses.
 
 mod create;
 mod host_routes;
@@ -51,10 +49,10 @@ pub struct Stage {
 }
 
 /// Creates the network of an endpoint. On failure it deletes the new pair, unless the error is
-/// [`DataplaneError::PairNotDeleted`] or the kernel does not return the new pair. The error names the step.
+/// [`DataplaneError::PairNotDeleted`] or the kernel does not return the new pair.
 ///
-/// Deletes an existing host interface with the plan's name if the ADD may replace it. Fails without any change if the
-/// ADD may not replace it, or if another interface in the pod has the plan's container name.
+/// Deletes an existing host interface with the plan's name if the ADD may replace it, and otherwise fails without any
+/// change.
 pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<InterfacePair, DataplaneError> {
     plan.validate()?;
     let mut stages = StageTimer { list: Vec::with_capacity(4), since: Instant::now() };
@@ -103,9 +101,8 @@ fn configure(
     })
 }
 
-/// Configures the pod's end: the kernel settings, then link, routes and addresses in one send. Runs inside the pod's
-/// namespace. With `link_local`, first sets the link up and waits until the kernel has chosen the host end's link-local
-/// address, which is the gateway of the IPv6 routes.
+/// Configures the pod's end, inside the pod's namespace. With `link_local`, first sets the link up and waits for the
+/// host end's link-local address, which is the gateway of the IPv6 routes.
 fn configure_container(
     end: &InterfaceEnd,
     pair: &NewPair,
@@ -164,7 +161,6 @@ pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneEr
     Ok(link::delete(&mut host, &link)?)
 }
 
-/// A stopwatch that records the duration of each stage.
 struct StageTimer {
     list: Vec<Stage>,
     since: Instant,

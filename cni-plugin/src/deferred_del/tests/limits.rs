@@ -1,5 +1,3 @@
-//! Tests of the deferred DELs that an ADD replays before it continues.
-
 use std::time::Duration;
 
 use serde_json::json;
@@ -7,7 +5,6 @@ use serde_json::json;
 use super::*;
 use crate::testing::{ApiServer, Clock, Reply, context};
 
-/// Returns a deferred DEL of a container whose endpoint has this name in the namespace shop.
 fn pending_del(cx: &Context, container: &str, endpoint: &str) -> PendingDel {
     PendingDel {
         network: "net1".into(),
@@ -20,12 +17,10 @@ fn pending_del(cx: &Context, container: &str, endpoint: &str) -> PendingDel {
     }
 }
 
-/// Records `count` deferred DELs, which `name` creates from their numbers.
 fn record_all(cx: &Context, count: usize, name: impl Fn(usize) -> PendingDel) {
     (0..count).for_each(|number| cx.journal.record(&name(number)).unwrap());
 }
 
-/// Returns the containers whose deferred DELs remain, in order.
 fn remaining(cx: &Context) -> Vec<String> {
     let entries = cx.journal.entries().unwrap();
     let mut remaining: Vec<_> = entries.into_iter().map(|entry| entry.pending_del.unwrap().container_id).collect();
@@ -78,7 +73,6 @@ fn slowly_without_pods(request: &str) -> Option<Reply> {
     Some(Reply { after: Duration::from_secs(seconds), status, body })
 }
 
-/// Returns the other pods that the server received requests for, each once.
 fn requested_pods(server: &ApiServer) -> Vec<String> {
     let requests = server.requests();
     let pods = requests.iter().filter_map(|request| request.strip_prefix("GET /api/v1/namespaces/shop/pods/other"));

@@ -16,22 +16,17 @@ use crate::error::describe_error_chain;
 /// The settings that may contain credentials if there is no kubeconfig. Errors name them.
 const CONFIGURATION_PLACE: &str = "the configuration (policy.k8s_auth_token, policy.k8s_client_certificate)";
 
-/// The configuration of the client, as the settings, the files that they name, and the pod determine it.
 pub(super) struct ClusterAccess {
     pub(super) config: Config,
     /// The token, or the user name and password, of each request. Those in `config` are not used.
     pub(super) auth: AuthHeader,
-    /// The file of the CA certificates; `None` if the kubeconfig contains the certificates itself, or if none are
-    /// configured.
+    /// The file of the CA certificates; `None` if no file is configured.
     pub(super) ca_file: Option<PathBuf>,
 }
 
-/// The CA certificates of the cluster, which the kubelet mounts into a pod. When they change, the kubelet replaces the
-/// file.
 const POD_CA_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 
-/// Determines the API server and the credentials: from the kubeconfig, or else from the server in the settings, or else
-/// from the pod in which the process runs. The overrides in the settings replace single values.
+/// Determines the API server and the credentials, from the kubeconfig, the settings or the pod.
 pub(super) async fn read(settings: &KubernetesConfig) -> Result<ClusterAccess, AccessError> {
     let overrides = &settings.overrides;
     let home = settings.home_kubeconfig.as_slice().iter().filter(|file| file.exists()).cloned().collect::<Vec<_>>();
@@ -58,8 +53,7 @@ pub(super) async fn read(settings: &KubernetesConfig) -> Result<ClusterAccess, A
     Ok(ClusterAccess { config, auth, ca_file })
 }
 
-/// Returns the kubeconfig and its path, or `None` if `files` is empty. Merges several files, and skips missing ones.
-/// Fails if a single file, or each of several files, is missing.
+/// Returns the merged kubeconfig and its path, or `None` if `files` is empty. Fails if none of the files exists.
 fn read_kubeconfig(files: &[PathBuf]) -> Result<Option<(Kubeconfig, String)>, AccessError> {
     let place = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":");
     let (mut merged, has_several_files) = (None::<Kubeconfig>, files.len() > 1);
@@ -112,15 +106,14 @@ fn find_cluster<'k>(kubeconfig: &'k Kubeconfig, cluster: &str) -> Option<&'k Clu
     kubeconfig.clusters.iter().find(|named| named.name == cluster)?.cluster.as_ref()
 }
 
-/// Returns the file of the CA certificates that the cluster of `context` names, or that of the current context if
-/// `context` is `None`. Returns `None` if that cluster names no file.
+/// Returns the file of the CA certificates of the cluster of `context`, or of the current context if `context` is
+/// `None`.
 fn find_ca_file(kubeconfig: &Kubeconfig, context: Option<&String>) -> Option<PathBuf> {
     let cluster = find_cluster(kubeconfig, &find_context(kubeconfig, context)?.cluster)?;
     cluster.certificate_authority.as_ref().map(PathBuf::from)
 }
 
-/// Returns true if the kubeconfig has a proxy for `cluster`. Proxies of the environment, which a runtime passes on, are
-/// ignored.
+/// Returns true if the kubeconfig has a proxy for `cluster`.
 fn has_proxy(kubeconfig: &Kubeconfig, cluster: &str) -> bool {
     let proxy = find_cluster(kubeconfig, cluster).and_then(|cluster| cluster.proxy_url.as_deref());
     proxy.is_some_and(|proxy| !proxy.is_empty())
@@ -134,8 +127,8 @@ fn drop_empty_impersonation(auth_info: &mut AuthInfo) {
     auth_info.impersonate_user_extra.take_if(|extra| extra.is_empty());
 }
 
-/// Returns the reason why the impersonation settings cannot be sent as headers, or `None` if they can, or if there are
-/// none. Headers for a group without a user are a reason, because the API server reports them as an internal error.
+/// Returns the reason why the impersonation settings cannot be sent, if there is one. The API server would report
+/// settings without a user as an internal error.
 fn find_impersonation_problem(config: &Config) -> Option<String> {
     let auth_info = &config.auth_info;
     let has_other_settings = auth_info.impersonate_uid.is_some()
@@ -181,8 +174,8 @@ fn parse_url(server: &str) -> Result<hyper::Uri, AccessError> {
     }
 }
 
-/// Returns the error for a kubeconfig that cannot be used. Of a syntax error, the text has only the position: the
-/// parser's message quotes preceding lines, and these may contain tokens and passwords.
+/// Returns the error for a kubeconfig that cannot be used. The parser's message is left out, because it quotes lines
+/// that may contain tokens and passwords.
 fn unreadable(place: &str, error: &KubeconfigError) -> AccessError {
     let reason = match error {
         KubeconfigError::Parse(error) => {

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Returns the access that a kubeconfig yields, or the text of the error.
 async fn read_text(content: &str) -> Result<ClusterAccess, String> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("kubeconfig");
@@ -20,7 +19,6 @@ async fn read_text(content: &str) -> Result<ClusterAccess, String> {
     Err(refused)
 }
 
-/// Returns a kubeconfig with this user and cluster.
 fn with(user: Value, mut cluster: Value) -> String {
     cluster["server"] = json!("https://localhost:1");
     json!({

@@ -1,5 +1,4 @@
-//! Reads the settings and the credentials, and prepares the client for the first request. [`CredentialFiles`] detects
-//! changes of the credentials after that.
+//! Reads the settings and the credentials, and prepares the client for the first request.
 
 use std::fs;
 use std::path::PathBuf;
@@ -23,20 +22,17 @@ use crate::error::describe_error_chain;
 /// User agent of each request. The part before the slash is the field manager of each write.
 const USER_AGENT_VALUE: HeaderValue = HeaderValue::from_static(concat!("calico/", env!("CARGO_PKG_VERSION")));
 
-/// A client that is ready to send requests.
 #[derive(Clone)]
 pub(super) struct OpenedClient {
     pub(super) client: kube::Client,
     pub(super) auth: AuthHeader,
-    /// The URL of the API server.
     pub(super) server: String,
 }
 
-/// A client, and in a long-running process the files that were read for the client.
 pub(super) type Opened = (OpenedClient, Option<CredentialFiles>);
 
-/// Reads the files of the settings and prepares the client. Opens no connection. In a long-running process, which has
-/// more than one of `connections`, also returns the files that were read.
+/// Reads the files of the settings and prepares the client. In a long-running process, which has more than one of
+/// `connections`, also returns the files.
 pub(super) async fn open(settings: &KubernetesConfig, connections: usize) -> Result<Opened, AccessError> {
     let ClusterAccess { config, auth, ca_file } = access::read(settings).await?;
     let files = (connections > 1).then(|| CredentialFiles::read(settings, &config.auth_info, ca_file));
@@ -65,9 +61,8 @@ pub(super) async fn open(settings: &KubernetesConfig, connections: usize) -> Res
 /// Minimum time between two checks of [`CredentialFiles`].
 const CHECK_INTERVAL: Duration = Duration::from_secs(50);
 
-/// The files of the credentials, with their contents when [`read`](Self::read) created the value: the kubeconfig, the
-/// client's certificate and key, and the CA certificates. Token files are not included, because a token is renewed
-/// without a new connection.
+/// The files of the credentials, with their contents. Token files are not included, because a token is renewed without
+/// a new connection.
 pub(super) struct CredentialFiles {
     paths: Vec<PathBuf>,
     contents: Vec<Option<Vec<u8>>>,
@@ -75,7 +70,6 @@ pub(super) struct CredentialFiles {
 }
 
 impl CredentialFiles {
-    /// Reads the files that `settings` and `info` name, and `ca_file`, the file of the CA certificates.
     pub(super) fn read(settings: &KubernetesConfig, info: &AuthInfo, ca_file: Option<PathBuf>) -> CredentialFiles {
         let certificates = [&info.client_certificate, &info.client_key].into_iter().flatten().map(PathBuf::from);
         let configured = settings.kubeconfig.iter().chain(&settings.home_kubeconfig).cloned();

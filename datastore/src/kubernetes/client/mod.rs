@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
+use hyper::header::CONTENT_TYPE;
 use hyper::{Request, Response};
 use kube::client::Body;
 use libcalico::store::StoreError;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tower::{BoxError, service_fn};
@@ -29,8 +30,10 @@ use crate::backoff::Backoff;
 use crate::config::KubernetesConfig;
 use crate::deadline::Deadline;
 
-/// Maximum number of connections for short requests in a long-running process if the server supports only HTTP/1.1. In
-/// a short-lived process, more than one connection would take more time for handshakes than it saves.
+const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+
+/// Maximum number of HTTP/1.1 connections for short requests in a long-running process. In a short-lived process, more
+/// than one connection would take more time for handshakes than it saves.
 const LONG_RUNNING_CONNECTIONS: usize = 8;
 /// First and longest pause before a retry. A `Retry-After` of the server can be longer.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -39,7 +42,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// A process's client of the API server. The first request opens the connection.
 pub(super) struct ApiClient {
     config: KubernetesConfig,
-    /// Maximum number of HTTP/1.1 connections for short requests; more than 1 only in a long-running process.
     connections: usize,
     requests: AtomicU64,
     opened: Mutex<Option<Opened>>,
@@ -66,8 +68,7 @@ impl ApiClient {
         }
     }
 
-    /// Creates a client for a long-running process. The client reads certificates and kubeconfig again when they
-    /// change, and has several connections if the server supports only HTTP/1.1.
+    /// Creates a client for a long-running process, which reads certificates and kubeconfig again when they change.
     pub(super) fn long_running(config: &KubernetesConfig) -> Self {
         ApiClient { connections: LONG_RUNNING_CONNECTIONS, ..Self::new(config) }
     }
@@ -78,8 +79,7 @@ impl ApiClient {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Returns the API server's URL for errors. If the URL has not been read yet, returns the path of the first
-    /// kubeconfig, or the empty string if none is configured.
+    /// Returns the API server's URL for errors, or a substitute if the URL is not known yet.
     pub(super) async fn server(&self) -> String {
         match &*self.opened.lock().await {
             Some((opened, _)) => opened.server.clone(),
@@ -87,22 +87,20 @@ impl ApiClient {
         }
     }
 
-    /// Returns the API server's URL, and reads it from the settings or the kubeconfig first if necessary.
+    /// Returns the API server's URL, and reads the settings first if necessary.
     pub(super) async fn url(&self) -> Result<String, RequestError> {
         self.ensure_open().await.map(|opened| opened.server).map_err(|error| RequestError::NoAccess(error.to_string()))
     }
 
-    /// Sends a request and returns the object of the response. If the server is busy, fails or does not respond,
-    /// retries within the deadline a request that only reads, or that certainly had no effect. Retries once with
-    /// credentials read again if the server rejects the credentials (401). Waiting in turn for a busy server does not
-    /// count towards the deadline. A read that the server's cache cannot serve is sent once more to the server's own
-    /// storage, with a new deadline.
+    /// Sends a request and returns the object of the response. Retries temporary failures within the deadline, if the
+    /// request only reads or certainly had no effect. Waiting in turn for a busy server does not count towards the
+    /// deadline.
     pub(super) async fn send(&self, request: &ApiRequest) -> Result<Value, RequestError> {
         self.send_streaming(request, None).await
     }
 
-    /// Does the same as [`send`](Self::send). If `list` is given, the response is a list: passes each item to `list`
-    /// when the item arrives, and returns the list without its items.
+    /// Does the same as [`send`](Self::send). If `list` is given, passes each item of the response to `list` when the
+    /// item arrives, and returns the list without its items.
     pub(super) async fn send_streaming(
         &self,
         request: &ApiRequest,
@@ -116,8 +114,7 @@ impl ApiClient {
             if turn.is_none() {
                 turn = self.turns.admit().await.map_err(|late| RequestError::NotSent(late.to_string()))?;
                 if turn.is_some() {
-                    // A turn means that the server has responded to another process, or to another request of this
-                    // process.
+                    // A turn means that the server has responded to another request, perhaps of another process.
                     self.deadline.record_response();
                     begun = Instant::now();
                 }
@@ -177,13 +174,12 @@ impl ApiClient {
         }
     }
 
-    /// Converts the failure of a request about the object `key` into the error for the store's caller.
     pub(super) async fn to_store_error(&self, failure: RequestError, key: &str, is_write: bool) -> StoreError {
         failure.into_store_error(key, &self.server().await, is_write)
     }
 
     /// Returns the instant at which an attempt that starts now ends at the latest. A read from the server's cache gets
-    /// at most half of the configured time limit.
+    /// at most half of the time limit.
     fn attempt_deadline(&self, request: &ApiRequest) -> Instant {
         let deadline = self.config.deadline;
         Instant::now() + request.cache.map_or(deadline, |cache| cache.time_limit.min(deadline / 2))
@@ -268,8 +264,7 @@ impl ApiClient {
 }
 
 /// Creates a client for the API server that `settings` name. If the server supports HTTP/2, the client uses one
-/// connection for all requests, including watches. The client reads a token file again regularly, and the kubeconfig
-/// and certificates when they change. Each request ends within the deadline of `settings`, except for those of an
+/// connection for all requests. Each request ends within the deadline of `settings`, except for those of an
 /// [`ApiSource`](super::ApiSource).
 pub async fn client(settings: &KubernetesConfig) -> Result<kube::Client, AccessError> {
     let api = Arc::new(ApiClient::long_running(settings));
@@ -279,6 +274,26 @@ pub async fn client(settings: &KubernetesConfig) -> Result<kube::Client, AccessE
         async move { api.forward(request).await }.boxed()
     });
     Ok(kube::Client::new(service, namespace))
+}
+
+/// Asks the API server if the account of `client` has a right in all namespaces: API group, resource, subresource and
+/// verb. Returns `None` if the response does not say so.
+///
+/// # Errors
+/// Returns an error if the API server gives no valid response.
+pub async fn is_allowed(
+    client: &kube::Client,
+    [group, resource, subresource, verb]: [&str; 4],
+) -> Result<Option<bool>, kube::Error> {
+    let attributes = json!({ "group": group, "resource": resource, "subresource": subresource, "verb": verb });
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": { "resourceAttributes": attributes },
+    });
+    let post = Request::post(ACCESS_REVIEWS).header(CONTENT_TYPE, "application/json");
+    let request = post.body(review.to_string().into_bytes()).map_err(kube::Error::HttpError)?;
+    let answer = client.request::<Value>(request).await?;
+    Ok(answer["status"]["allowed"].as_bool())
 }
 
 impl std::fmt::Debug for ApiClient {

@@ -1,8 +1,8 @@
 //! Upstream's migration of Calico's objects from `crd.projectcalico.org/v1` to `projectcalico.org/v3`.
 //!
-//! The migration locks v1, copies the objects, and then opens v3 and marks its ClusterInformation. After that, the
-//! migration cannot be undone. The API server serves the locked v1 until an operator removes it, and the rule of
-//! [`discovery`](super::discovery) alone would choose v1 during that time.
+//! The migration locks v1, copies the objects, and then opens v3 and marks its ClusterInformation. The API server
+//! serves the locked v1 until an operator removes it, and the rule of [`discovery`](super::discovery) alone would
+//! choose v1 during that time.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use super::client::ApiClient;
 use super::error::RequestError;
 use super::request::ApiRequest;
 
-/// Annotations of a v3 ClusterInformation that the migration created or locked. Aborting the migration removes them.
+/// Annotations of a v3 ClusterInformation that the migration created or locked.
 const ANNOTATIONS: [&str; 2] = ["migration.projectcalico.org/migrated-by", "migration.projectcalico.org/locked-by"];
 
-/// Returns true if the objects of an API server with both groups are in v3: the ClusterInformation of v1 is missing,
-/// forbidden or not ready, and the migration has opened v3.
+/// Returns true if the objects of an API server with both groups are in v3. A ClusterInformation of v1 that this
+/// process may not read counts as not ready.
 pub(super) async fn has_migrated_to_v3(client: &ApiClient) -> Result<bool, RequestError> {
     let v1 = cluster_information(client, ApiGroup::CrdV1).await?;
     Ok(!v1.is_some_and(|information| is_ready(&information)) && is_v3_open(client).await?)
 }
 
-/// Returns true if the migration has opened v3: the ClusterInformation of v3 is ready and has a mark of the migration.
+/// Returns true if the migration has opened v3.
 pub(super) async fn is_v3_open(client: &ApiClient) -> Result<bool, RequestError> {
     let v3 = cluster_information(client, ApiGroup::V3).await?;
     Ok(v3.is_some_and(|information| {
@@ -33,8 +33,8 @@ pub(super) async fn is_v3_open(client: &ApiClient) -> Result<bool, RequestError>
     }))
 }
 
-/// Reads the ClusterInformation `default` of a group. Returns `None` if the object is missing, or if this process may
-/// not read it, because roles for only one group are common.
+/// Returns `None` if the ClusterInformation is missing, or if this process may not read it, because roles for only one
+/// group are common.
 async fn cluster_information(client: &ApiClient, group: ApiGroup) -> Result<Option<Value>, RequestError> {
     let path = format!("/apis/{}/clusterinformations/default", group.api_version());
     match client.send(&ApiRequest::get(path)).await {
@@ -48,9 +48,8 @@ fn is_ready(information: &Value) -> bool {
     information["spec"]["datastoreReady"] == true
 }
 
-/// Calls `discover` once per `period` until two successive results are the same group, and returns that group. Ignores
-/// failed calls. A single result is not sufficient, because an API server that is starting may not serve all groups
-/// yet.
+/// Calls `discover` once per `period` until two successive results are the same group, and returns that group. A single
+/// result is not sufficient, because an API server that is starting may not serve all groups yet.
 pub async fn wait_for_stable_group<E>(period: Duration, discover: impl AsyncFn() -> Result<ApiGroup, E>) -> ApiGroup {
     let mut last = None;
     loop {

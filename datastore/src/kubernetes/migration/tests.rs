@@ -21,7 +21,6 @@ use ApiGroup::{CrdV1, V3};
 const V1_GROUP: &str = "crd.projectcalico.org";
 const V3_GROUP: &str = "projectcalico.org";
 
-/// An API server with some API groups and a ClusterInformation in each.
 #[derive(Clone, Default)]
 struct Server {
     objects: Arc<Mutex<BTreeMap<String, Value>>>,
@@ -33,7 +32,6 @@ impl Server {
         self.objects.lock().unwrap().insert(path.into(), object);
     }
 
-    /// Creates a server with these groups, and with the ClusterInformations that are given.
     fn new(groups: &[&str], v1: Option<Value>, v3: Option<Value>) -> Server {
         let server = Server::default();
         let listed: Vec<_> = groups.iter().map(|name| json!({ "name": name })).collect();
@@ -101,7 +99,6 @@ async fn v3_is_selected_beside_v1_only_after_the_migration_opened_v3() {
         let config = server.start().await;
         let found = Kubernetes::long_running(&config).discover_group().await.unwrap();
         assert_eq!((found, server.requests.lock().unwrap().len()), (expected, requests), "{groups:?} {v1:?} {v3:?}");
-        // The result does not depend on the configured group.
         let configured = KubernetesConfig { group: Some(CrdV1), ..config };
         assert_eq!(Kubernetes::long_running(&configured).discover_group().await.unwrap(), expected);
     }

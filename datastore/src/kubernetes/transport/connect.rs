@@ -1,5 +1,4 @@
-//! Opens a connection to the API server: TCP, TLS and the HTTP version that the server selects. [`TransportError`] is
-//! also the error of requests on the connection.
+//! Opens a connection to the API server: TCP, TLS and the HTTP version that the server selects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +18,14 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use crate::dial::{dial, host, port};
 use crate::error::describe_error_chain;
 
-/// Interval between keep-alive messages on a silent connection, and the timeout of their response.
+/// Interval between keep-alive messages on a silent connection.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Time limit for opening a connection.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The reason why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::kubernetes) enum TransportError {
-    /// There was no connection, so the request was not sent.
+    /// The request was not sent.
     #[error("cannot connect to {server}: {reason}")]
     Connect {
         /// Host and port.
@@ -44,21 +41,18 @@ pub(in crate::kubernetes) enum TransportError {
     ConnectionLost(#[from] hyper::Error),
 }
 
-/// The URL of the API server, and the TLS settings for it.
 pub(super) struct Server {
     pub(super) uri: Uri,
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
-/// The sending end of a new connection.
 pub(super) enum Connection {
     Http2(http2::SendRequest<Body>),
     Http1(http1::SendRequest<Body>),
 }
 
 impl Server {
-    /// Prepares connections to the URL `server`. `name` is the name in the server's certificate, if that is not the
-    /// host of the URL.
+    /// `name` is the name in the server's certificate, if that is not the host of the URL.
     pub(super) fn new(server: &Uri, tls: Option<ClientConfig>, name: Option<&str>) -> Result<Self, TransportError> {
         let name = name.unwrap_or(host(server)).to_owned();
         let tls = match tls {
@@ -69,16 +63,12 @@ impl Server {
     }
 
     pub(super) async fn connect(&self) -> Result<Connection, TransportError> {
-        let late = |_| TransportError::Connect {
-            server: authority(&self.uri),
-            reason: format!("no connection within {CONNECT_DEADLINE:?}"),
-        };
+        let late = |_| connect_error(&self.uri, format!("no connection within {CONNECT_DEADLINE:?}"));
         timeout(CONNECT_DEADLINE, self.try_connect()).await.map_err(late)?
     }
 
     async fn try_connect(&self) -> Result<Connection, TransportError> {
-        let refuse =
-            |error: std::io::Error| TransportError::Connect { server: authority(&self.uri), reason: error.to_string() };
+        let refuse = |error: std::io::Error| connect_error(&self.uri, error.to_string());
         let stream = dial(&self.uri).await.map_err(refuse)?;
         enable_keep_alive(&stream).map_err(refuse)?;
         let Some((connector, name)) = &self.tls else { return self.start_http(stream, false).await };
@@ -87,18 +77,15 @@ impl Server {
         self.start_http(stream, is_http2).await
     }
 
-    /// Starts HTTP/2 or HTTP/1.1 on a new connection. A failure is no lost connection of a request: no request is sent
-    /// before this succeeds, so the outcome of a write is known.
+    /// Starts HTTP/2 or HTTP/1.1 on a new connection. After a failure, no request has been sent, so the outcome of a
+    /// write is known.
     async fn start_http(
         &self,
         io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         is_http2: bool,
     ) -> Result<Connection, TransportError> {
         let opened = if is_http2 { open_http2(io).await } else { open_http1(io).await };
-        opened.map_err(|error| TransportError::Connect {
-            server: authority(&self.uri),
-            reason: describe_error_chain(&error),
-        })
+        opened.map_err(|error| connect_error(&self.uri, describe_error_chain(&error)))
     }
 }
 
@@ -128,10 +115,13 @@ async fn open_http1(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) ->
 }
 
 fn parse_name(server: &Uri, name: String) -> Result<ServerName<'static>, TransportError> {
-    ServerName::try_from(name).map_err(|e| TransportError::Connect { server: authority(server), reason: e.to_string() })
+    ServerName::try_from(name).map_err(|error| connect_error(server, error.to_string()))
 }
 
-/// Returns the host and the port of a URL, with the default port of the scheme if the URL has none.
+fn connect_error(server: &Uri, reason: String) -> TransportError {
+    TransportError::Connect { server: authority(server), reason }
+}
+
 pub(super) fn authority(server: &Uri) -> String {
     format!("{}:{}", server.host().unwrap_or_default(), port(server))
 }

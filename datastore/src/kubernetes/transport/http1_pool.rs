@@ -17,7 +17,6 @@ pub(super) struct Http1Pool {
     capacity: usize,
 }
 
-/// The permission of one request to use a connection.
 pub(super) struct Http1Permit {
     /// `None` for a watch, which does not count towards the limit.
     permit: Option<OwnedSemaphorePermit>,
@@ -25,12 +24,12 @@ pub(super) struct Http1Permit {
 }
 
 impl Http1Pool {
-    /// Creates a pool without connections. `capacity` short requests can be sent at a time.
+    /// `capacity` short requests can be sent at a time.
     pub(super) fn new(capacity: usize) -> Arc<Self> {
         Arc::new(Http1Pool { permits: Arc::new(Semaphore::new(capacity)), idle: Mutex::default(), capacity })
     }
 
-    /// Returns the permission for a request. A short request waits until a permit is free; a watch does not wait.
+    /// A short request waits until a permit is free; a watch does not wait.
     pub(super) async fn acquire(self: &Arc<Self>, is_watch: bool) -> Http1Permit {
         // Acquiring a permit never fails, because the semaphore is never closed.
         let permit = if is_watch { None } else { Arc::clone(&self.permits).acquire_owned().await.ok() };
@@ -51,7 +50,6 @@ impl Http1Pool {
 }
 
 impl Http1Permit {
-    /// Returns an idle connection that is still open, or `None` if there is none.
     pub(super) async fn idle_connection(&self) -> Option<SendRequest<Body>> {
         loop {
             let mut sender = self.pool.idle().pop()?;
@@ -61,8 +59,7 @@ impl Http1Permit {
         }
     }
 
-    /// Sends a request on `sender`. Stores the connection for later requests when the response has been read to its
-    /// end.
+    /// Sends a request on `sender`, and stores the connection for later requests when the response has been read.
     pub(super) async fn send(
         self,
         mut sender: SendRequest<Body>,
@@ -80,7 +77,6 @@ impl Http1Permit {
     }
 }
 
-/// Returns true if `request` starts a watch, whose response continues until the server or the client ends it.
 pub(super) fn is_watch(request: &Request<Body>) -> bool {
     let parameters = request.uri().query().unwrap_or_default();
     parameters.split('&').any(|parameter| matches!(parameter, "watch=true" | "watch=1"))

@@ -1,8 +1,7 @@
 //! The connection to the API server for all requests of a process: HTTP/2 if the server supports it, else HTTP/1.1.
 //!
-//! kube's own transport supports only HTTP/1.1, and thus needs a connection, with a handshake, for each parallel
-//! request. This transport replaces kube's below `kube::Client`. Over HTTP/1.1, short requests share a fixed number of
-//! connections, and each watch has its own connection, because a watch would block other requests forever.
+//! kube's own transport supports only HTTP/1.1, and thus needs a connection for each parallel request. Over HTTP/1.1,
+//! each watch has its own connection here, because a watch would block other requests forever.
 
 mod connect;
 mod http1_pool;

@@ -20,17 +20,14 @@ struct Transport {
     http1: Arc<Http1Pool>,
 }
 
-/// The HTTP version of the server.
 #[derive(Clone)]
 enum HttpVersion {
-    /// HTTP/2. The value sends requests on the shared connection, which a separate task drives.
     Http2(http2::SendRequest<Body>),
     Http1,
 }
 
-/// Creates a service for [`kube::Client::new`] that sends requests to the URL `server`. Clones of the service share its
-/// connections. `name` is the name in the server's certificate, if that is not the host of the URL. `connections` is
-/// the maximum number of connections for short requests if the server supports only HTTP/1.1.
+/// Creates a service for [`kube::Client::new`] that sends requests to the URL `server`. `name` is the name in the
+/// server's certificate, if that is not the host of the URL. `connections` limits short requests over HTTP/1.1.
 pub(in crate::kubernetes) fn create_transport(
     server: &Uri,
     tls: Option<ClientConfig>,
@@ -62,7 +59,7 @@ impl Transport {
         RequestSent::record(&request);
         match connection {
             Connection::Http1(sender) => permit.send(sender, to_origin_form(request, &self.server.uri)).await,
-            // The server supported only HTTP/1.1 at first, and was replaced or upgraded since.
+            // The server supported only HTTP/1.1 at first.
             Connection::Http2(mut sender) => {
                 *self.version.lock().await = Some(HttpVersion::Http2(sender.clone()));
                 Ok(sender.send_request(request).await?)
@@ -70,8 +67,7 @@ impl Transport {
         }
     }
 
-    /// Returns the HTTP version of the server. Opens a connection if the version is not known yet, or if the HTTP/2
-    /// connection was closed.
+    /// Returns the HTTP version of the server, and opens a connection if necessary.
     async fn version(&self) -> Result<HttpVersion, TransportError> {
         let mut slot = self.version.lock().await;
         match &*slot {
@@ -102,8 +98,7 @@ fn to_origin_form(request: Request<Body>, server: &Uri) -> Request<Body> {
     Request::from_parts(parts, body)
 }
 
-/// A mark that a request was sent. Its owner distinguishes a request that was never sent from one that the server may
-/// have executed.
+/// A mark that a request was sent, so that the server may have executed it.
 #[derive(Debug, Clone, Default)]
 pub(in crate::kubernetes) struct RequestSent {
     is_set: Arc<AtomicBool>,

@@ -1,9 +1,7 @@
 //! [`Turns`]: makes the plugin processes of a node wait in turn for a busy API server (429).
 //!
-//! While the server is busy, these processes together send one request at a time. The process that sends the request
-//! has a lock on a file, and the others wait for the lock. The kernel releases the lock when the process ends. The file
-//! also contains the time before which the server does not want another request, for a process that gets the lock
-//! earlier.
+//! While the server is busy, these processes together send one request at a time, under a lock on a file. The file also
+//! contains the time before which the server does not want another request.
 
 use std::fs::{File, TryLockError, create_dir_all};
 use std::io;
@@ -16,9 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-/// Interval between attempts to get the lock.
 const LOCK_POLL: Duration = Duration::from_millis(50);
-/// Maximum delay in the file. A longer delay is ignored: the clock was set back after the delay was written.
+/// Maximum delay in the file. A longer one is ignored, because the clock was set back after the delay was written.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
 /// The rule by which requests of a process wait for a busy API server.
@@ -32,33 +29,27 @@ pub struct BusyRule {
     pub before_waiting: fn(),
 }
 
-/// The rule of one process, and the order of its own requests.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     rule: std::sync::Mutex<Option<BusyRule>>,
-    /// Locked by the request of this process whose turn it is.
     process_turn: Mutex<()>,
     was_busy: AtomicBool,
     clock: OnceLock<ProcessClock>,
 }
 
-/// The system time at the first use of the clock, and the same moment as an [`Instant`].
 #[derive(Debug)]
 struct ProcessClock {
     system_time: SystemTime,
     instant: Instant,
 }
 
-/// The permission to send a request to a busy server. The next request gets its permission when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Turn<'t> {
     process_turn: MutexGuard<'t, ()>,
-    /// The locked file. `None` while no request of the node waits for the server. Also `None` if the file cannot be
-    /// used; then the processes of the node do not wait for each other.
+    /// The locked file. `None` if no process of the node waits for the server, or if the file cannot be used.
     file: Option<File>,
 }
 
-/// The time limit for waiting was reached before the turn came.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the API server is busy (429), and this process reached its time limit while it waited for other processes of this \
@@ -73,32 +64,29 @@ impl Turns {
         *self.rule.lock().unwrap_or_else(PoisonError::into_inner) = Some(rule);
     }
 
-    /// Returns true if there is a rule, so that requests wait in turn for a busy server.
     pub(super) fn is_enabled(&self) -> bool {
         self.rule().is_some()
     }
 
-    /// Returns true if a request of this process had to wait for a busy server, or failed because its time limit for
-    /// waiting had passed.
+    /// Returns true if the server has been busy for a request of this process.
     pub(super) fn was_busy(&self) -> bool {
         self.was_busy.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the server was busy and the time limit for waiting has passed. A request that has to wait then
-    /// fails at once.
+    /// Returns true if the server was busy and the time limit for waiting has passed.
     pub(super) fn has_expired(&self) -> bool {
         self.was_busy() && self.rule().is_some_and(|rule| rule.until <= Instant::now())
     }
 
-    /// Admits a request that has not been sent yet. Returns `None` at once if no request of the node waits for the
-    /// server, or if there is no rule. Otherwise waits for the turn of the request, and returns it. A process that had
-    /// to wait sends its requests one by one from then on, because the server may not accept all of them at once.
+    /// Admits a request that has not been sent yet. Returns `None` if the request need not wait, and otherwise waits
+    /// for its turn. A process that had to wait sends its requests one by one from then on, because the server may not
+    /// accept all of them at once.
     pub(super) async fn admit(&self) -> Result<Option<Turn<'_>>, TurnTimeout> {
         let Some(rule) = self.rule() else { return Ok(None) };
         if !self.was_busy() && self.process_turn.try_lock().is_ok() && !self.is_busy(&rule.file) {
             return Ok(None);
         }
-        // The lock needs no timeout: another request of this process waits for the server no longer than this one may.
+        // The lock needs no timeout, because the request that has it waits no longer than this one may.
         let process_turn = self.process_turn.lock().await;
         if self.was_busy() && !self.is_busy(&rule.file) {
             return Ok(Some(Turn { process_turn, file: None }));
@@ -108,7 +96,7 @@ impl Turns {
     }
 
     /// Waits for `pause` or longer after the server rejected a request. `turn` is the turn of that request, if it had
-    /// one. Returns the turn for the retry, or `None` if the time limit for waiting is reached or if there is no rule.
+    /// one. Returns `None` if the request must not be retried.
     pub(super) async fn pause<'t>(&'t self, turn: Option<Turn<'t>>, pause: Duration) -> Option<Turn<'t>> {
         let rule = self.rule()?;
         let due = Instant::now() + pause;
@@ -155,8 +143,7 @@ impl Turns {
         (rule.before_waiting)();
     }
 
-    /// Waits for the lock on the file, and until the server accepts requests again, according to the file. Fails at the
-    /// time limit for waiting.
+    /// Waits for the lock on the file, and until the server accepts requests again, according to the file.
     async fn acquire<'t>(&self, rule: &BusyRule, process_turn: MutexGuard<'t, ()>) -> Result<Turn<'t>, TurnTimeout> {
         let acquiring = async {
             let warn = |error: &io::Error| {
@@ -179,16 +166,14 @@ impl Turns {
         timeout_at(rule.until, acquiring).await.map_err(|_| TurnTimeout)
     }
 
-    /// Returns true if a process of the node waits for the server and has the lock, or if the server rejects requests
-    /// according to the file.
+    /// Returns true if a process of the node waits for the server, or if the server rejects requests according to the
+    /// file.
     fn is_busy(&self, path: &Path) -> bool {
-        // The file does not exist before the server is busy for the first time.
         let Ok(file) = File::open(path) else { return false };
         self.read_delay(&file).is_some() || matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
     }
 
-    /// Records in the file that the server rejects requests for `pause`, as an absolute system time in nanoseconds. A
-    /// later time in the file stays.
+    /// Records in the file that the server rejects requests for `pause`. A later time in the file stays.
     fn write_delay(&self, path: &Path, pause: Duration) -> io::Result<()> {
         let file = open(path)?;
         if self.read_delay(&file).is_some_and(|remaining| remaining >= pause) {
@@ -198,8 +183,7 @@ impl Turns {
         file.write_all_at(format!("{:020}\n", until.as_nanos()).as_bytes(), 0)
     }
 
-    /// Returns the remaining time for which the server rejects requests, according to the file. Returns `None` if that
-    /// time has passed, or if the file has no valid time.
+    /// Returns the time for which the server still rejects requests, according to the file.
     fn read_delay(&self, file: &File) -> Option<Duration> {
         let mut text = [0; 20];
         file.read_exact_at(&mut text, 0).ok()?;

@@ -1,4 +1,4 @@
-//! Simulates several processes of a node, each with its own [`Turns`] on one file, with a paused clock.
+//! Simulates several processes of a node, with a paused clock.
 
 use std::cell::RefCell;
 use std::sync::atomic::AtomicUsize;
@@ -15,7 +15,6 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// An API server that rejects all requests before `opens_after`, and records the time and the process of each request.
 struct Server {
     began: Instant,
     opens_after: Duration,
@@ -34,7 +33,6 @@ impl Server {
         self.began.elapsed() >= self.opens_after
     }
 
-    /// Returns the processes of the rejected requests.
     fn refused(&self) -> Vec<usize> {
         self.requests.borrow().iter().filter(|(_, at)| *at < self.opens_after).map(|(process, _)| *process).collect()
     }
@@ -65,7 +63,7 @@ impl Process {
         true
     }
 
-    /// Sends four requests as an ADD does: one, and then three in parallel. Returns false if the process gave up.
+    /// Sends requests as an ADD does. Returns false if the process gave up.
     async fn call(&self, server: &Server) -> bool {
         self.ask(server).await
             && join_all((0..3).map(|_| self.ask(server))).await.into_iter().all(|is_admitted| is_admitted)
@@ -76,8 +74,8 @@ fn node(directory: &tempfile::TempDir, limit: Duration) -> Vec<Process> {
     (0..NODE).map(|number| Process::new(number, &directory.path().join("run/turns"), limit)).collect()
 }
 
-/// Runs the call of each process. The calls of the others begin after the first process is rejected. Returns true for
-/// each call that succeeded.
+/// Runs the call of each process, those of the others after the first process is rejected. Returns true for each
+/// success.
 async fn run_calls(server: &Server, node: &[Process]) -> Vec<bool> {
     let others = async {
         sleep(Duration::from_millis(5)).await;
@@ -93,8 +91,7 @@ async fn crowd_of_a_node_retries_a_busy_server_as_often_as_a_single_process() {
         let directory = tempfile::tempdir().unwrap();
         let single = Server::new(seconds(60), seconds(retry_after));
         assert!(node(&directory, CALL)[0].call(&single).await);
-        // This part needs a new file: the time in the first file is still in the future, because the system's clock is
-        // not paused.
+        // The time in the first file is still in the future, because the system's clock is not paused.
         let directory = tempfile::tempdir().unwrap();
         let server = Server::new(seconds(60), seconds(retry_after));
         assert_eq!(run_calls(&server, &node(&directory, CALL)).await, vec![true; NODE]);
@@ -143,7 +140,6 @@ async fn call_waits_for_a_busy_server_until_its_limit() {
     }
 }
 
-/// A runtime kills a call that takes too long.
 #[tokio::test(start_paused = true)]
 async fn turn_of_a_killed_process_passes_to_the_next_process() {
     let directory = tempfile::tempdir().unwrap();

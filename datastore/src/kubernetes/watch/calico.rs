@@ -41,14 +41,14 @@ impl<K: Kind> CalicoObjects<K> {
         CalicoObjects { kubernetes, range, codec: None, object_kind: K::KIND, kind: PhantomData }
     }
 
-    /// Decodes an object in the same way as a read of the store. Returns `None` if the object is not in the range.
+    /// Decodes an object as a read of the store does. Returns `None` if the object is not in the range.
     fn read(&self, object: Value) -> Option<ObjectChange<Entry<K>, K::Key>> {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let decoded = self.codec.as_ref()?.decode(&self.range, object)?;
         ObjectChange::decode(&decoded.entry, &name)
     }
 
-    /// Returns the key of the object that has `metadata`, or `None` if its name is not that of an object of the kind.
+    /// Returns `None` if the name is not that of an object of the kind.
     fn key_of_name(&self, metadata: Value) -> Option<K::Key> {
         let range = Range { keys_only: true, ..self.range.clone() };
         let decoded = self.codec.as_ref()?.decode(&range, json!({ "metadata": metadata }))?;
@@ -84,8 +84,7 @@ impl<K: Kind> Decode for CalicoObjects<K> {
     fn decode(&mut self, object: &str) -> Option<ObjectChange<Entry<K>, K::Key>> {
         match serde_json::from_str(object) {
             Ok(PrunedObject(object)) => self.read(object),
-            // The text is valid JSON, because the list or event was parsed before. The text is therefore nested too
-            // deeply, or has a field of an unexpected type. Its name is not known.
+            // The text is valid JSON, so it is nested too deeply or has a field of an unexpected type.
             Err(error) => Some(ObjectChange::Unreadable { name: String::new(), key: None, reason: error.to_string() }),
         }
     }
@@ -104,7 +103,7 @@ impl<K: Kind> Decode for CalicoObjects<K> {
         }
     }
 
-    /// Discards the API group if it came from the cache, because the group may be wrong.
+    /// The group may be wrong if it came from the cache.
     async fn handle_missing(&mut self) {
         self.kubernetes.group_resolver.discard_cached().await;
     }

@@ -14,16 +14,13 @@ use crate::watch::WatchFailure;
 /// Maximum capacity, in bytes, of an empty buffer that is kept for the next event.
 const KEPT_CAPACITY: usize = 256 << 10;
 
-/// The response body of a watch.
 pub(super) struct Events {
     body: Body,
     /// The bytes of the response that have arrived and are still needed.
     buffer: Vec<u8>,
-    /// The number of bytes of `buffer` that belong to the event returned last.
     consumed: usize,
 }
 
-/// An event from the server.
 #[derive(Debug, PartialEq)]
 pub(super) enum Event<'a> {
     /// The object is new or changed.
@@ -41,7 +38,6 @@ impl Events {
         Events { body, buffer: Vec::new(), consumed: 0 }
     }
 
-    /// Returns the next event, or `None` at the end of the watch.
     pub(super) async fn next(&mut self) -> Result<Option<Event<'_>>, WatchFailure> {
         self.buffer.drain(..std::mem::take(&mut self.consumed));
         if self.buffer.is_empty() {

@@ -1,7 +1,6 @@
 //! The objects of one kind on the API server, listed page by page and then watched.
 //!
-//! A page or an event is first split into the texts of its objects, and each text is decoded separately, so that an
-//! unreadable object does not affect others.
+//! Each object of a page or event is decoded separately, so that an unreadable object does not affect others.
 
 mod calico;
 mod events;

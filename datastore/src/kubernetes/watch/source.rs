@@ -27,7 +27,7 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 pub(in crate::kubernetes) type ClientProvider =
     Box<dyn FnMut(bool) -> BoxFuture<'static, Result<kube::Client, AccessError>> + Send>;
 
-/// A decoder of the objects of one kind. `decode` and `decode_key` get the JSON of one object.
+/// A decoder of the objects of one kind, from the JSON of one object.
 pub trait Decode: Send + 'static {
     /// The value that the watch delivers for an object.
     type Value: Send + 'static;
@@ -37,8 +37,7 @@ pub trait Decode: Send + 'static {
     /// Returns the kind, for logs.
     fn kind(&self) -> &'static str;
 
-    /// Returns the kind that the API server uses in a list of these objects, without the suffix `List`. Called after
-    /// [`Decode::collection`].
+    /// Returns the kind that the API server uses in a list of these objects, without the suffix `List`.
     fn object_kind(&self) -> &'static str {
         self.kind()
     }
@@ -54,7 +53,7 @@ pub trait Decode: Send + 'static {
     /// key of the kind.
     fn decode_key(&mut self, object: &str) -> Option<Self::Key>;
 
-    /// Handles the server's response that the collection does not exist. Does nothing by default.
+    /// Handles the server's response that the collection does not exist.
     fn handle_missing(&mut self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
@@ -92,7 +91,6 @@ impl<D: Decode> ApiSource<D> {
         self.decoder.collection().await.map_err(|error| WatchFailure::lost(error.to_string()))
     }
 
-    /// Sends a GET and returns the body of a successful response.
     async fn send(&mut self, target: &str) -> Result<Body, WatchFailure> {
         let renew = std::mem::take(&mut self.must_renew_credentials);
         let client = (self.client_provider)(renew).await.map_err(|error| WatchFailure::lost(error.to_string()))?;
@@ -127,7 +125,6 @@ impl<D: Decode> WatchSource for ApiSource<D> {
     type Value = D::Value;
     type Key = D::Key;
     type Token = String;
-    /// A `resourceVersion`.
     type Position = String;
 
     /// Slightly more than the time after which the server ends a watch.
@@ -186,7 +183,6 @@ impl<D: Decode> WatchSource for ApiSource<D> {
     }
 }
 
-/// A list, split into its objects.
 #[derive(Deserialize)]
 struct List<'a> {
     kind: Cow<'a, str>,

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::watch::{NextPage, ObjectChange, WatchFailure, WatchSource};
 
-/// A decoder that reduces objects to their names.
 struct Names;
 
 impl Decode for Names {
@@ -35,7 +34,6 @@ impl Decode for Names {
     }
 }
 
-/// A server with scripted responses, which records the requests.
 #[derive(Clone, Default)]
 struct Server {
     answers: Arc<Mutex<VecDeque<(u16, Value)>>>,
@@ -68,7 +66,6 @@ fn refused(code: u16) -> (u16, Value) {
     (code, json!({"kind": "Status", "code": code, "message": "no"}))
 }
 
-/// A broken proxy may send such responses.
 #[tokio::test]
 async fn response_other_than_a_list_is_not_mistaken_for_an_empty_list() {
     for answer in [
@@ -99,7 +96,6 @@ async fn list_page_returns_the_next_token_and_the_last_page_a_watch_position() {
     assert!(requests[1].ends_with("&continue=x%2Fy%3D"), "{requests:?}");
 }
 
-/// The class of a failure determines whether a watch lists again, pauses, or counts a rejection.
 #[tokio::test]
 async fn http_status_decides_the_watch_failure_class() {
     for code in [401, 403, 404, 410, 429, 500, 503] {

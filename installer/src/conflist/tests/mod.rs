@@ -22,12 +22,10 @@ fn render(variables: &[(&str, &str)], root: &Path) -> Result<Conflist, ConflistE
     Conflist::render(&settings, &settings.values, &Layout::below(root))
 }
 
-/// Returns the file that the settings name, with its record.
 fn target(directory: &Path, settings: &Settings, state: &State) -> Target {
     Target::new(directory, settings, state)
 }
 
-/// Writes a configuration and removes those that it replaces.
 fn remove_former(directory: &Path, settings: &Settings, state: &mut State) {
     let target = target(directory, settings, state);
     let conflist = Conflist::render(settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
@@ -36,7 +34,6 @@ fn remove_former(directory: &Path, settings: &Settings, state: &mut State) {
     former.iter().for_each(|former| conflist.remove_former(former, &target, state));
 }
 
-/// A root directory that does not exist.
 const NOWHERE: &str = "/no/such/root";
 
 const CALICOS: &str = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico"}]}"#;
@@ -171,7 +168,6 @@ fn configuration_left_by_a_failed_run_is_recognized() {
     assert!(recorded.has_digest(&digest::of_bytes(first.text.as_bytes())) && !recorded.replaced, "{recorded:?}");
 }
 
-/// Returns the configuration with a foreign plugin at its end.
 fn extended(text: &str) -> String {
     let mut conf: Value = serde_json::from_str(text).unwrap();
     conf["plugins"].as_array_mut().unwrap().push(serde_json::json!({ "type": "mesh" }));

@@ -4,7 +4,6 @@ use super::*;
 
 const FILE: &str = "10-calico.conflist";
 
-/// The directory of a node, and the installer's record of it.
 struct Node {
     directory: tempfile::TempDir,
     state: State,
@@ -23,7 +22,6 @@ impl Node {
         fs::read_to_string(self.path()).unwrap()
     }
 
-    /// Runs the installer once with this template.
     fn install(&mut self, template: &str) {
         let settings = settings(&[("CNI_NETWORK_CONFIG", template)]);
         let conflist = Conflist::render(&settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
@@ -41,7 +39,6 @@ impl Node {
         conflist.record(&target, &mut self.state);
     }
 
-    /// Writes the file as another program would.
     fn write(&self, text: impl AsRef<[u8]>) {
         fs::write(self.path(), text).unwrap();
     }

@@ -10,7 +10,7 @@ use crate::doctor::snapshot::{
     Unobserved,
 };
 
-/// Runs the checks. If the datastore does not respond, the checks that need its response are skipped.
+/// Runs the checks. Skips those that need a response of the datastore, if it does not respond.
 pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let Some(cluster) = &snapshot.cluster else {
         return vec![Finding::new("datastore", Err("no readable configuration names the datastore".into()))];
@@ -37,7 +37,6 @@ pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
     findings
 }
 
-/// The remedy for missing permissions of an etcd user.
 const GRANT_ETCD: &str = "`etcdctl role grant-permission ROLE --prefix=true readwrite /calico/`, with a role of that \
     user";
 
@@ -56,7 +55,6 @@ fn check_datastore(cluster: &Cluster) -> Checked {
     warn(format!("{observation}, but {}", silent.collect::<Vec<_>>().join("; ")), remedy)
 }
 
-/// Returns the remedy for an unreachable datastore.
 fn datastore_remedy(kind: DatastoreType) -> &'static str {
     match kind {
         DatastoreType::Kubernetes => {
@@ -93,7 +91,7 @@ fn check_tls(files: &[TlsFile]) -> Option<Checked> {
     })
 }
 
-/// Checks the API server that stores pods, namespaces and nodes if the datastore is another one.
+/// Checks the API server of a cluster whose datastore is another one.
 fn check_separate_api_server(ApiServer { address, reached, .. }: &ApiServer) -> Checked {
     match reached {
         Ok(()) => pass(format!("{address} answers, beside the datastore")),
@@ -126,8 +124,7 @@ fn check_permissions(name: &str, permission_checks: &[PermissionCheck], remedy: 
     Some(Finding::new(name, checked))
 }
 
-/// Returns a failure with the remedy for a datastore that responds with an error. If the API server rejects the
-/// credentials, another finding gives the remedy, and this check is skipped.
+/// Returns a failure, or skips the check if the API server rejects the credentials: another finding gives the remedy.
 fn fail_unreadable(reason: &Unobserved, cluster: &Cluster) -> Checked {
     let remedy = match cluster.kind {
         DatastoreType::Kubernetes if cluster.api.as_ref().is_some_and(|api| api.rejection.is_some()) => {

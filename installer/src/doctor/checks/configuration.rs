@@ -1,6 +1,6 @@
 //! Checks of the configuration that the runtime selects.
 
-use crate::conflist::CILIUM;
+use crate::conflist::{CILIUM, CILIUM_REMEDY};
 use crate::doctor::report::{Checked, Finding, Severity, fail, pass, warn};
 use crate::doctor::snapshot::{Content, NodeSnapshot, SelectedConfig};
 use crate::template::ConfigProblem;
@@ -41,15 +41,12 @@ pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Checked {
     let remedy = match names.iter().find(|other| other.contains("calico")) {
         Some(ours) => format!("remove {directory}/{name}, or give {ours} a name that sorts before it"),
         // Cilium with cni.exclusive renames every other configuration.
-        None if content.plugins.iter().any(|plugin| plugin == CILIUM) => {
-            "chain Cilium to Calico (cni.chainingMode), or remove Cilium".to_owned()
-        }
+        None if content.plugins.iter().any(|plugin| plugin == CILIUM) => CILIUM_REMEDY.to_owned(),
         None => REINSTALL.to_owned(),
     };
     fail(observation, remedy)
 }
 
-/// Checks that Calico's plugin accepts the configuration.
 fn check_calico(file: &str, content: &Content) -> Checked {
     let Content { network, plugins, cni_version, rejection, .. } = content;
     match rejection {
@@ -83,8 +80,7 @@ fn check_delegate(first: &str, caller: &Content, ours: &SelectedConfig) -> Check
     warn(observation, remedy)
 }
 
-/// Reports files that no runtime selects because another file sorts before them: with a warning if the name of one
-/// contains `calico`. Calico's file behind a delegating one is left out. Returns `None` if there are no such files.
+/// Reports files that no runtime selects because another file sorts before them.
 pub(super) fn check_shadowed(snapshot: &NodeSnapshot) -> Option<Checked> {
     let names = snapshot.candidates.as_ref().ok()?;
     let (first, rest) = names.split_first()?;
@@ -109,7 +105,7 @@ pub(super) fn check_shadowed(snapshot: &NodeSnapshot) -> Option<Checked> {
     Some(warn(observation, remedy))
 }
 
-/// Reports further problems of the configuration, one finding each. Missing programs are the subject of another check.
+/// Reports further problems of the configuration.
 pub(super) fn check_problems(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, content) in snapshot.contents() {

@@ -13,14 +13,12 @@ use crate::token::Claims;
 const AGENT: &str = "check that the agent runs on this node (`kubectl -n kube-system get pods -l k8s-app=calico-cni -o \
     wide`; beside upstream, calico-node renews the token), and read its log and /readiness on port 9097";
 
-/// The remedy for a rejected token. A running agent would have renewed the token by itself, so probably the agent is
-/// missing, or its own credentials are rejected as well.
+/// The remedy for a rejected token. A running agent would have renewed the token by itself.
 const REFUSED: &str = "the signing keys or the account were replaced: run the installer again, or delete the pod that \
     renews the token on this node (calico-cni, beside upstream calico-node)";
 
-/// Returns a finding about directories that root may not write without a capability; `None` if there are none. It is a
-/// failure if this process lacks the capability. Otherwise it is a warning: on the node root has the capability, and
-/// `calico doctor` cannot see there if the containers have it too.
+/// Returns a finding about directories that root may not write without a capability. Only a warning if this process has
+/// the capability: the containers may have it too.
 pub(super) fn check_directories(snapshot: &NodeSnapshot) -> Option<Finding> {
     let directories = &snapshot.unwritable;
     let observations: Vec<String> = directories.iter().map(UnwritableDirectory::observation).collect();
@@ -33,7 +31,6 @@ pub(super) fn check_directories(snapshot: &NodeSnapshot) -> Option<Finding> {
     (!directories.is_empty()).then(|| Finding::new("directories", checked))
 }
 
-/// Returns one finding for each program, and one if the installer's records cannot be read.
 pub(super) fn check_programs(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let checked = snapshot.programs.iter().map(|program| (&program.name, check_program(program, &snapshot.version)));
     let findings = checked.map(|(name, checked)| Finding::new(format!("program {name}"), checked));
@@ -80,14 +77,12 @@ fn check_program(program: &RequiredProgram, own_version: &str) -> Checked {
     }
 }
 
-/// Checks the origin of a working program. The program may be upstream's, or from an installation before one that did
-/// not finish.
+/// Checks the origin of a working program.
 fn check_origin(observation: String, program: &RequiredProgram, own_version: &str) -> Checked {
     let other = program.version.as_deref().filter(|version| *version != own_version);
     match (program.origin, other) {
         (ProgramOrigin::Other, _) => {
-            // By default the installer replaces `calico` and `calico-ipam`, whoever wrote them. It replaces the file of
-            // any other plugin only if it installed that file itself.
+            // By default the installer replaces a file of another plugin only if it installed that file itself.
             let remedy = match program.name.as_str() {
                 CALICO | CALICO_IPAM => format!("unless another installer wrote it on purpose: {REINSTALL}"),
                 _ => format!("unless it is there on purpose: remove the file, and {REINSTALL}"),
@@ -105,8 +100,7 @@ fn check_origin(observation: String, program: &RequiredProgram, own_version: &st
     }
 }
 
-/// Checks the kubeconfig and the remaining lifetime of the token in it. If the configuration names no kubeconfig,
-/// returns a finding only if the API server rejects the plugins' credentials.
+/// Checks the kubeconfig and the remaining lifetime of the token in it.
 pub(super) fn check_token(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let api = snapshot.cluster.as_ref().and_then(|cluster| cluster.api.as_ref());
     let refused = api.and_then(|api| api.rejection.as_ref());
@@ -135,7 +129,6 @@ pub(super) fn check_token(snapshot: &NodeSnapshot) -> Vec<Finding> {
     vec![Finding::new("kubeconfig", check_kubeconfig(&place, file)), token]
 }
 
-/// Checks the mode of the file, and that it verifies the API server's certificate.
 fn check_kubeconfig(place: &str, file: &KubeconfigFile) -> Checked {
     if file.mode & 0o077 != 0 {
         let observation = format!("{place} has mode {:04o}: other users can read the token", file.mode);
@@ -164,7 +157,6 @@ fn check_lifetime(Claims { exp, iat, sub, .. }: &Claims, now: i64) -> Checked {
     pass(observation)
 }
 
-/// Formats a number of seconds for people.
 fn format_span(seconds: i64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),

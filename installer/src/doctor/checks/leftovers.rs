@@ -11,8 +11,7 @@ use crate::doctor::snapshot::{
 /// Number of items of one kind that a finding names.
 const MAX_LISTED_ITEMS: usize = 5;
 
-/// Runs the checks. If the datastore does not respond, the checks that need it return no finding; a finding of another
-/// module reports the datastore.
+/// Runs the checks. If the datastore does not respond, the checks that need it return no finding.
 pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let answers = snapshot.cluster.as_ref().and_then(Cluster::answers);
     let locks = snapshot.locks.iter();
@@ -108,8 +107,7 @@ fn check_routes(found: &[PodInterface]) -> Option<Checked> {
 }
 
 /// Checks the free addresses with a host route: `recent`, which ADDs recorded in the last minute, and `routed`, which
-/// are in the kernel's routing table. `routed` is `None` if the datastore did not respond. Without any `recent`
-/// address, the result is then `None`, too, because another finding reports the datastore.
+/// are in the kernel's routing table. `routed` is `None` if the datastore did not respond.
 fn check_busy(routed: Option<&Observed<BusyAddresses>>, recent: &BusyAddresses) -> Option<Checked> {
     let (mut busy, reason) = match routed {
         Some(Ok(routed)) => (routed.clone(), None),
@@ -117,8 +115,7 @@ fn check_busy(routed: Option<&Observed<BusyAddresses>>, recent: &BusyAddresses) 
         None if recent.is_empty() => return None,
         None => (BusyAddresses::new(), None),
     };
-    // The record of an ADD replaces the entry of the routing table, because the record describes the route in more
-    // detail.
+    // The record of an ADD describes the route in more detail than the entry of the routing table.
     busy.extend(recent.clone());
     let Some(first) = busy.keys().next() else {
         return Some(reason.map_or_else(|| pass("no host route leads to an address that is free in IPAM"), Err));

@@ -1,4 +1,4 @@
-//! The checks. Each check turns the snapshot into findings. The checks run in the order of their dependencies.
+//! The checks. Each check turns the snapshot into findings.
 
 mod cluster;
 mod configuration;

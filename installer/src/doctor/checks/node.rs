@@ -9,7 +9,6 @@ const MAX_LISTED_DELS: usize = 5;
 
 const NO_CONFIGURATION: &str = "no configuration of Calico can be read";
 
-/// Checks the node name that the plugins use.
 pub(super) fn check_name(snapshot: &NodeSnapshot) -> Checked {
     let Some(NodeName { name, configured, path, written, optional }) = &snapshot.node else {
         return Err(NO_CONFIGURATION.into());
@@ -104,7 +103,6 @@ pub(super) fn check_settings(snapshot: &NodeSnapshot) -> Checked {
     pass(listed.collect::<Vec<_>>().join(" "))
 }
 
-/// Reports the deferred DELs in the journal of this node.
 pub(super) fn check_journal(snapshot: &NodeSnapshot) -> Checked {
     let deferred_dels = snapshot.journal.as_ref().map_err(Clone::clone)?;
     if deferred_dels.is_empty() {

@@ -1,5 +1,4 @@
-//! Queries the datastore and the API server with the plugins' credentials. Nothing is written: permissions to write are
-//! tested in etcd by transactions whose condition never holds, and at an API server by access reviews.
+//! Queries the datastore and the API server with the plugins' credentials. Nothing is written.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +24,6 @@ use crate::{mtu, node_conf};
 /// Time limit for one request. A person is waiting.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Queries the servers that `conf` names.
 pub(super) async fn query(conf: &NetConf, node: &str, network: &dyn HostNetwork) -> Cluster {
     let tls = tls_files(conf);
     let (config, store) = match node_conf::datastore(conf, DEADLINE) {
@@ -45,8 +43,8 @@ pub(super) async fn query(conf: &NetConf, node: &str, network: &dyn HostNetwork)
     Cluster { kind, address, tls, api, reached }
 }
 
-/// Returns the answers of the datastore. If it is unavailable, returns the reason and may replace `address` by the
-/// address that did not respond.
+/// Returns the answers of the datastore. If it is unavailable, returns the reason; `address` may become the address
+/// that did not respond.
 async fn query_datastore(
     conf: &NetConf,
     config: &DatastoreConfig,
@@ -105,8 +103,8 @@ fn describe(config: &DatastoreConfig) -> (DatastoreType, String) {
     }
 }
 
-/// Returns the reason if `error` shows that etcd did not respond, or `None` if etcd responded with this error. A
-/// refusal by etcd contains `etcdserver: `. Any other refusal comes from the TLS handshake, before etcd got a request.
+/// Returns the reason if `error` shows that etcd did not respond. A refusal by etcd contains `etcdserver: `. Any other
+/// refusal comes from the TLS handshake, before etcd got a request.
 fn silence(error: &StoreError) -> Option<Unobserved> {
     match error {
         StoreError::Unavailable { reason, .. } => Some(Unobserved::new(reason)),
@@ -115,8 +113,8 @@ fn silence(error: &StoreError) -> Option<Unobserved> {
     }
 }
 
-/// Returns the members of etcd that do not respond, each with the reason; none if only one is configured. The client
-/// uses the first member that responds, so each member is queried alone.
+/// Returns the members of etcd that do not respond. The client uses the first member that responds, so each member is
+/// queried alone.
 async fn find_silent_members(config: &EtcdConfig) -> Vec<(String, String)> {
     let mut silent_members = Vec::new();
     for endpoint in config.endpoints.iter().filter(|_| config.endpoints.len() > 1) {
@@ -133,15 +131,11 @@ async fn find_silent_members(config: &EtcdConfig) -> Vec<(String, String)> {
     silent_members
 }
 
-/// Queries the API server if the plugins use it, as the datastore or beside another datastore. Returns `None`
-/// otherwise.
+/// Queries the API server if the plugins use it.
 async fn query_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option<ApiServer> {
     let (config, scope) = match datastore {
         DatastoreConfig::Kubernetes(config) => {
-            let scope = match config.group {
-                Some(ApiGroup::V3) => Scope::Calico("projectcalico.org"),
-                Some(ApiGroup::CrdV1) | None => Scope::Calico("crd.projectcalico.org"),
-            };
+            let scope = Scope::Calico(config.group.unwrap_or(ApiGroup::CrdV1).name());
             (config.as_ref().clone(), scope)
         }
         _ if kubernetes_api::is_configured(conf, datastore) => {
@@ -171,8 +165,7 @@ async fn read_pools(store: &Datastore, labels: &Observed<Labels>) -> Observed<Ve
     Ok(pools.iter().map(|entry| pool(entry.key.name.clone(), &entry.value.spec)).collect())
 }
 
-/// Returns true if a pool's selector matches the node. A selector for all nodes needs no labels. Returns the reason if
-/// the selector is invalid, or if the labels are needed and unknown.
+/// Returns true if a pool's selector matches the node. A selector for all nodes needs no labels.
 fn is_selected(selector: &str, labels: &Observed<Labels>) -> Observed<bool> {
     let parsed = Selector::parse(selector)
         .map_err(|error| Unobserved::new(format!("nodeSelector `{selector}` is invalid: {error}")))?;

@@ -1,6 +1,4 @@
-//! Reads the relevant configurations: the first one, and Calico's if the first one delegates to other networks.
-//! Examines the files that these configurations name: TLS files for etcd, and programs with their paths, their origin
-//! and their answer to VERSION.
+//! Reads the relevant configurations, and examines the programs and TLS files that they name.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,19 +19,17 @@ use crate::state::State;
 use crate::version_run::BUSY;
 use crate::{conflist, digest, node_conf, supported_versions, template};
 
-/// The relevant configurations.
 #[derive(Default)]
 pub(super) struct Configurations {
     /// The first file that runtimes read; `None` if there is none.
     pub(super) selected: Option<SelectedConfig>,
-    /// Calico's configuration, if the first file delegates to other networks; `None` otherwise, or if none is found.
+    /// Calico's configuration, if the first file delegates to other networks.
     pub(super) delegate: Option<SelectedConfig>,
-    /// The configuration of Calico's plugin in `delegate` if there is one, else in `selected`; `None` if that file
-    /// cannot be read, lacks the plugin, or is rejected by the plugin.
+    /// The configuration of Calico's plugin in `delegate` if there is one, else in `selected`.
     pub(super) conf: Option<NetConf>,
 }
 
-/// A configuration file, and the configuration of Calico's plugin in it, each with the reason if it cannot be read.
+/// A configuration file, and the configuration of Calico's plugin in it.
 struct Read {
     selected: SelectedConfig,
     conf: Observed<NetConf>,
@@ -69,7 +65,7 @@ fn read_one(name: &str, layout: &Layout, net_dir: &str) -> Read {
 
 fn content(text: &str, rejection: Option<&Unobserved>, layout: &Layout, net_dir: &str) -> Observed<Content> {
     let conf = conflist::parse(text).map_err(Unobserved::new)?;
-    let directories: Vec<_> = layout.bin_dirs().into_iter().map(|(_, directory)| directory).collect();
+    let directories: Vec<_> = layout.bin_paths().collect();
     let network = text_value(&conf, "name");
     let appends = !conf.get("loadOnlyInlinedPlugins").is_some_and(|only| only == true);
     let appended = conflist::candidates(&layout.net_dir(net_dir).join(&network)).unwrap_or_default();
@@ -91,7 +87,6 @@ fn text_value(conf: &Map<String, Value>, key: &str) -> String {
     conf.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-/// Returns the TLS files for etcd that the configuration names.
 pub(super) fn tls_files(conf: &NetConf) -> Vec<TlsFile> {
     let datastore = &conf.datastore;
     let named = [
@@ -119,7 +114,7 @@ const LOOPBACK: &str = "loopback";
 /// Time limit for one run of a plugin with VERSION or `-v`, which query no server.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// The directories to search, and the installer's records.
+/// The directories to search for programs, and the installer's records.
 struct VersionProbe<'a> {
     directories: Vec<(DirectoryRole, PathBuf)>,
     recorded: Option<&'a State>,
@@ -128,8 +123,8 @@ struct VersionProbe<'a> {
     is_container: bool,
 }
 
-/// Examines the plugins of the configurations, the IPAM plugin and `loopback`, each once. Returns none without a
-/// configuration.
+/// Examines each of these programs once: the plugins that the configurations name, the IPAM plugin, and `loopback`.
+/// Returns an empty list if there is no readable configuration.
 pub(super) fn examine_programs(
     contents: &[&Content],
     conf: Option<&NetConf>,
@@ -156,7 +151,7 @@ pub(super) fn examine_programs(
 }
 
 impl VersionProbe<'_> {
-    /// Examines the first regular file of this name. Runtimes choose it in the same way, whatever its mode (INST-165).
+    /// Examines the first regular file of this name, which runtimes choose whatever its mode (INST-165).
     fn examine(&self, name: String, cni_version: String) -> RequiredProgram {
         let mut found = self.directories.iter().map(|(place, directory)| (*place, directory.join(&name)));
         let Some((place, path)) = found.find(|(_, path)| path.is_file()) else {
@@ -181,8 +176,7 @@ impl VersionProbe<'_> {
         }
     }
 
-    /// Compares the digest of a file with the record. The origin is unknown if the file is unreadable or no digest is
-    /// recorded.
+    /// Compares the digest of a file with the record.
     fn origin(&self, place: DirectoryRole, name: &str, path: &Path) -> ProgramOrigin {
         let recorded = self.recorded.and_then(|state| state.get(place, name)).filter(|known| known.digest.is_some());
         let Some((recorded, digest)) = recorded.zip(digest::of_file(path).ok()) else { return ProgramOrigin::Unknown };
@@ -213,7 +207,6 @@ mod tests {
     const OURS: &str = r#"{"name":"k8s-pod-network","cniVersion":"1.0.0","plugins":[{"type":"calico","nodename":"n1",
         "datastore_type":"local","ipam":{"type":"calico-ipam"}}]}"#;
 
-    /// Reads a directory with these files.
     fn read(files: &[(&str, &str)]) -> Configurations {
         let root = tempfile::tempdir().unwrap();
         let net_dir = root.path().join("etc/cni/net.d");
@@ -304,11 +297,10 @@ mod tests {
         fs::set_permissions(directory.join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Returns a `VersionProbe` for a directory, after another directory that does not exist.
+    /// Returns a probe whose first directory does not exist.
     fn probe<'a>(here: &Path, recorded: Option<&'a State>) -> VersionProbe<'a> {
         let directories =
             vec![(DirectoryRole::SecondaryBin, PathBuf::from("/no/such/place")), (DirectoryRole::Bin, here.to_owned())];
-        // Longer than any machine needs to start a shell.
         VersionProbe { directories, recorded, deadline: Duration::from_secs(60), is_container: false }
     }
 

@@ -31,9 +31,8 @@ const ENDPOINT_WRITE_TIME: Duration = Duration::from_secs(1);
 /// The addresses of endpoints by interface name.
 type Endpoints = BTreeMap<String, Vec<IpAddr>>;
 
-/// Returns the interfaces of this node's pods. If an interface has no endpoint, or a route to an address that its
-/// endpoint lacks, all are read a second time, because an ADD creates the interface before the endpoint. The second
-/// result then counts.
+/// Returns the interfaces of this node's pods. If an endpoint seems to be missing or incomplete, reads all a second
+/// time, because an ADD creates the interface before the endpoint.
 pub(super) async fn read_pod_interfaces(
     conf: &NetConf,
     store: &Datastore,
@@ -67,7 +66,7 @@ async fn compare(store: &Datastore, node: &str, network: &dyn HostNetwork) -> Ob
     Ok(interfaces)
 }
 
-/// Returns the kernel's interfaces of pods with the addresses of their host routes. The caller adds the endpoints.
+/// Returns the kernel's interfaces of pods, without their endpoints.
 fn read_kernel_interfaces(network: &dyn HostNetwork) -> Observed<Vec<PodInterface>> {
     let prefix = pod_interface_prefix();
     let routes = network.routes()?;
@@ -80,7 +79,7 @@ fn read_kernel_interfaces(network: &dyn HostNetwork) -> Observed<Vec<PodInterfac
     Ok(with_addresses.collect())
 }
 
-/// Returns the addresses of the endpoints that the datastore stores for this node, by interface name.
+/// Returns the addresses of the endpoints that the datastore stores for this node.
 async fn read_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, StoreError> {
     let mut names = ReadBatch::new();
     let keys = names.list_keys::<WorkloadEndpoint>(&ObjectSelect::default());
@@ -100,8 +99,7 @@ async fn read_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, Stor
     Ok(endpoints)
 }
 
-/// Returns the addresses of the endpoints of the pods to which IPAM assigned the addresses of the interfaces `found`,
-/// by interface name.
+/// Returns the addresses of the endpoints of the pods to which IPAM assigned the addresses of the interfaces `found`.
 async fn read_pod_endpoints(store: &Datastore, node: &str, found: &[PodInterface]) -> Result<Endpoints, StoreError> {
     let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
     let mut blocks: BTreeMap<Cidr, Option<Block>> = BTreeMap::new();
@@ -130,13 +128,12 @@ async fn read_pod_endpoints(store: &Datastore, node: &str, found: &[PodInterface
     Ok(endpoints)
 }
 
-/// Lists the pools.
 pub(super) async fn list_pools(store: &Datastore) -> Observed<Vec<Entry<IpPool>>> {
     let pools = store.list::<IpPool>(&ObjectSelect::default()).await;
     pools.map_err(|error| Unobserved::new(format!("IPPools: {error}")))
 }
 
-/// Returns the range of the block of an address, which may not exist, or `None` if no pool contains the address.
+/// Returns the range of the block of an address. The block may not exist.
 fn block_of<'p>(address: IpAddr, pools: impl Iterator<Item = &'p IpPool>) -> Option<Cidr> {
     let version = IpVersion::of(address);
     let mut pools = pools.filter(|pool| pool.spec.range().is_ok_and(|range| range.contains(address)));
@@ -159,8 +156,8 @@ fn addresses_of(spec: &WorkloadEndpointSpec) -> Vec<IpAddr> {
     own.chain(spec.ip_nats.iter().filter_map(|nat| nat.external_ip.parse().ok())).collect()
 }
 
-/// Returns the endpoint of a pod on this node, also of a pod that has ended, which keeps its interface until kubelet
-/// removes its sandbox. Returns `None` if the endpoint is missing.
+/// Returns the endpoint of a pod on this node, also of a pod that has ended: its interface remains until its sandbox is
+/// removed.
 async fn endpoint_of(
     store: &Datastore,
     node: &str,
@@ -187,8 +184,8 @@ fn or_missing<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError
     }
 }
 
-/// Returns the routes to single addresses that belong to an existing block and are free in IPAM. Routes through
-/// interfaces of pods are left out, because another check compares these interfaces with their endpoints.
+/// Returns the routes to addresses that belong to an existing block and are free in IPAM, except those through
+/// interfaces of pods.
 pub(super) async fn find_routed(store: &Datastore, network: &dyn HostNetwork) -> Observed<BusyAddresses> {
     let mut pods = network.interfaces()?;
     pods.retain(|interface| interface.is_pod_interface);

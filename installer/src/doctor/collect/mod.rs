@@ -1,5 +1,5 @@
-//! Collects the snapshot of the node and the cluster. The observations are independent: an error becomes the reason for
-//! a missing observation, and the others continue.
+//! Collects the snapshot of the node and the cluster. An observation that fails becomes the reason why it is missing,
+//! and the others continue.
 
 mod cluster;
 mod configurations;
@@ -36,11 +36,11 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
     let contents = selected.iter().chain(&delegate).filter_map(|selected| selected.content.as_ref().ok());
     let programs = configurations::examine_programs(&contents.collect::<Vec<_>>(), conf.as_ref(), layout, recorded);
     let read_busy_notes = || busy::valid_notes(&layout.path(busy::FILE), OffsetDateTime::now_utc());
-    let bin_dirs = layout.bin_dirs().into_iter().map(|(_, directory)| directory);
+    let bin_dirs = layout.bin_paths();
     let directories = bin_dirs.chain([directory.clone(), layout.state_dir()]);
     let unwritable = directories.filter_map(|directory| UnwritableDirectory::examine(&directory));
     NodeSnapshot {
-        // A container that may write a directory has the capability, so that directory is no problem.
+        // A container that may write a directory has the capability.
         unwritable: unwritable.filter(|found| found.is_denied || !layout.is_container()).collect(),
         now: OffsetDateTime::now_utc().unix_timestamp(),
         net_dir: directory,

@@ -1,7 +1,6 @@
 //! Reads kernel settings, files and locks of the node, and libcni's cache.
 //!
-//! The cache has a file for each ADD, which the DEL removes (INST-183). Locks are normally held for milliseconds, so a
-//! process that holds a lock during all observations is slow or stuck.
+//! The cache has a file for each ADD, which the DEL removes (INST-183).
 
 use std::cmp::Reverse;
 use std::fs::{self, File, TryLockError};
@@ -21,13 +20,12 @@ use crate::host_network::{HostNetwork, pod_interface_prefix};
 use crate::layout::Layout;
 use crate::mtu;
 
-/// Reads the relevant kernel settings.
 pub(super) fn read_settings() -> Vec<(&'static str, Option<String>)> {
     let value = |name: &str| fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok();
     SETTINGS.map(|name| (name, value(name).map(|text| text.trim().to_owned()))).into()
 }
 
-/// Observes the lock of the journal and, if there is a configuration, the IPAM lock.
+/// Observes the locks. The IPAM lock is known only with a configuration.
 pub(super) async fn observe_locks(conf: Option<&NetConf>, layout: &Layout) -> Vec<Lock> {
     let mut locks = Vec::new();
     if let Some(conf) = conf {
@@ -37,7 +35,6 @@ pub(super) async fn observe_locks(conf: Option<&NetConf>, layout: &Layout) -> Ve
     locks
 }
 
-/// Reads the MTU file. Returns `None` if it is missing.
 pub(super) fn read_mtu_file(layout: &Layout) -> Observed<Option<String>> {
     match fs::read(layout.state_dir().join(mtu::NAME)) {
         Ok(text) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
@@ -46,8 +43,7 @@ pub(super) fn read_mtu_file(layout: &Layout) -> Observed<Option<String>> {
     }
 }
 
-/// Returns descriptions of the deferred DELs, oldest first. Entries that cannot be read come before them, with the
-/// error.
+/// Returns descriptions of the deferred DELs, oldest first, after the entries that cannot be read.
 pub(super) fn read_journal(layout: &Layout) -> Observed<Vec<String>> {
     let refused = |error| Unobserved::new(format!("{}: {error}", layout.journal_dir().display()));
     let mut pending_dels = Vec::new();
@@ -67,24 +63,21 @@ fn describe(del: &PendingDel, modified: SystemTime) -> String {
     format!("{} in {} for {age}{reason}", del.workload(), del.datastore)
 }
 
-/// Reads libcni's cache and compares it with the kernel's interfaces. Returns `None` on a node without the cache, and
-/// the reason in a container where the cache is not mounted.
+/// Returns libcni's cache, or `None` on a node without it.
 pub(super) fn read_cache(layout: &Layout, network: &dyn HostNetwork) -> Observed<Option<Cache>> {
     let interfaces: Vec<String> = network.interfaces()?.into_iter().map(|interface| interface.name).collect();
     let directory = layout.path(CACHE);
     let cache = read_results(&directory, &pod_interface_prefix(), &interfaces)?;
-    // In a container a missing directory only shows that it is not mounted.
+    // A container that does not mount the directory cannot see it.
     if cache.is_none() && layout.is_container() {
         return Err(Unobserved::new(format!("{} is not mounted in this container", directory.display())));
     }
     Ok(cache)
 }
 
-/// libcni's cache directory on the node.
 const CACHE: &str = "/var/lib/cni/results";
 
-/// Counts the results whose host interface is Calico's, and lists those whose interface no longer exists in the kernel.
-/// Returns `None` if the directory is missing.
+/// Counts the results with an interface of Calico's, and lists those whose interface no longer exists in the kernel.
 fn read_results(directory: &Path, prefix: &str, interfaces: &[String]) -> Observed<Option<Cache>> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -103,7 +96,6 @@ fn read_results(directory: &Path, prefix: &str, interfaces: &[String]) -> Observ
     Ok(Some(cache))
 }
 
-/// A file of libcni's cache.
 #[derive(Deserialize)]
 struct Cached {
     #[serde(default)]
@@ -124,8 +116,7 @@ struct CachedInterface {
     sandbox: String,
 }
 
-/// Returns the name of the first interface in a cached result that is not in a sandbox. Returns `None` for a result
-/// without such an interface, and for other files.
+/// Returns the first interface in a cached result that is not in a sandbox.
 fn host_interface(path: &Path) -> Option<String> {
     let cached: Cached = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
     let mut interfaces = cached.result.interfaces.into_iter();
@@ -136,14 +127,13 @@ fn host_interface(path: &Path) -> Option<String> {
 const OBSERVATION_TIME: Duration = Duration::from_secs(3);
 const OBSERVATIONS: u32 = 30;
 
-/// Observes a lock until it is free, until another process holds it, or until [`OBSERVATION_TIME`] is over.
+/// Observes a lock for at most [`OBSERVATION_TIME`].
 async fn observe_lock(name: &'static str, path: &Path) -> Lock {
     let holder = wait(path).await.map_err(Unobserved::new);
     Lock { name, path: path.to_owned(), holder }
 }
 
-/// Returns the process that held the lock in all observations, or `None` as soon as the lock is free or another process
-/// holds it.
+/// Returns the process that held the lock in all observations.
 async fn wait(path: &Path) -> io::Result<Option<LockHolder>> {
     let mut holder = observe_once(path)?;
     let first = holder.clone();
@@ -157,8 +147,7 @@ async fn wait(path: &Path) -> io::Result<Option<LockHolder>> {
     Ok(holder)
 }
 
-/// Takes the lock and releases it again. Returns the holder if the lock is held. A missing file is not created and
-/// counts as free.
+/// Returns the holder of the lock, or `None` if the lock is free or its file is missing.
 fn observe_once(path: &Path) -> io::Result<Option<LockHolder>> {
     let file = match File::options().read(true).open(path) {
         Ok(file) => file,
@@ -177,8 +166,7 @@ fn observe_once(path: &Path) -> io::Result<Option<LockHolder>> {
 }
 
 /// Returns the ID of the process that holds a lock, from lines such as `1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0
-/// EOF`. A line of a waiting process has an arrow after the first number. Processes of other PID namespaces are not
-/// listed.
+/// EOF`. A line of a waiting process has an arrow after the first number.
 fn find_process(locks: &str, major: u64, minor: u64, inode: u64) -> Option<u32> {
     let of = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -191,7 +179,7 @@ fn find_process(locks: &str, major: u64, minor: u64, inode: u64) -> Option<u32> 
     locks.lines().find_map(of)
 }
 
-/// Returns the command line of a process, or its name if the command line is empty.
+/// Returns the command line of a process, or else its name.
 fn command(process: u32) -> String {
     let read = |name: &str| fs::read(format!("/proc/{process}/{name}")).unwrap_or_default();
     let line = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");

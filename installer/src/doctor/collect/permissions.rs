@@ -3,23 +3,17 @@
 use std::time::Duration;
 
 use datastore::{Datastore, KubernetesConfig, kubernetes};
-use hyper::Request;
-use hyper::header::CONTENT_TYPE;
 use libcalico::api::{ClusterInformation, IpPool, Node, ObjectKey, WorkloadEndpoint};
 use libcalico::ipam::{AffinityKey, AffinityOwner, Block, BlockAffinity, Handle, HandleId};
 use libcalico::net::Cidr;
 use libcalico::store::{Kind, Revision, Store, StoreError, Write, WriteOp};
-use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::doctor::role::{self, Permission, Scope};
 use crate::doctor::snapshot::{ApiServer, Observed, PermissionCheck, Unobserved};
 
-const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-
-/// Asks the API server whether the account has each permission that the plugins need in `scope`, with one request per
-/// permission and the time limit `deadline` for each request. After a request without a response no further one is
-/// sent.
+/// Asks the API server whether the account has each permission that the plugins need in `scope`. `deadline` limits each
+/// request. Stops after a request without a response.
 pub(super) async fn test_api_server(config: &KubernetesConfig, scope: Scope<'_>, deadline: Duration) -> ApiServer {
     let address = format!("the API server of {config}");
     let mut api = ApiServer { address, reached: Ok(()), rejection: None, permissions: Vec::new() };
@@ -51,18 +45,11 @@ pub(super) async fn test_api_server(config: &KubernetesConfig, scope: Scope<'_>,
 /// Returns true if the account of `client` has a permission in all namespaces.
 async fn has_permission(client: &kube::Client, permission: &Permission, limit: Duration) -> Result<bool, kube::Error> {
     let (resource, subresource) = permission.resource.split_once('/').unwrap_or((&permission.resource, ""));
-    let review = json!({
-        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-        "spec": { "resourceAttributes": {
-            "verb": permission.verb, "group": permission.group, "resource": resource, "subresource": subresource,
-        }},
-    });
-    let post = Request::post(REVIEWS).header(CONTENT_TYPE, "application/json");
-    let request = post.body(review.to_string().into_bytes()).map_err(kube::Error::HttpError)?;
-    let answer = timeout(limit, client.request::<Value>(request))
+    let right = [permission.group.as_str(), resource, subresource, permission.verb.as_str()];
+    let is_allowed = timeout(limit, kubernetes::is_allowed(client, right))
         .await
         .unwrap_or_else(|_| Err(kube::Error::Service(format!("no answer within {limit:?}").into())))?;
-    Ok(answer["status"]["allowed"] == true)
+    Ok(is_allowed == Some(true))
 }
 
 /// A revision that no object ever has.
@@ -71,8 +58,8 @@ const IMPOSSIBLE_REVISION: &str = "9223372036854775807";
 /// A block in no pool. The range is reserved for documentation (RFC 5737).
 const DOCUMENTATION_BLOCK: &str = "192.0.2.0/26";
 
-/// Tests the permissions that the plugins need in etcd. etcd checks the permission of each write in a transaction
-/// before it evaluates the condition. The conditions used here never hold, so nothing is written.
+/// Tests the permissions that the plugins need in etcd. etcd checks the permission of each write before it evaluates
+/// the condition of the transaction. The conditions used here never hold, so nothing is written.
 pub(super) async fn test_etcd(store: &Datastore, node: &str) -> Vec<PermissionCheck> {
     let mut checks = vec![
         check_read::<ClusterInformation>(store, &ObjectKey::global("default")).await,
@@ -106,7 +93,6 @@ async fn check_read<K: Kind>(store: &Datastore, key: &K::Key) -> PermissionCheck
 }
 
 /// Returns true if the outcome of a request shows that it was permitted, as a missing object or a conflict does.
-/// Returns false if it was unauthorized, and any other error as the reason for a missing answer.
 fn is_permitted(outcome: Result<(), StoreError>) -> Observed<bool> {
     match outcome {
         Ok(()) => Ok(true),

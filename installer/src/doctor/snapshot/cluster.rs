@@ -8,18 +8,18 @@ use netconf::conf::DatastoreType;
 use super::{BusyAddresses, Observed, PodInterface};
 use crate::doctor::role::Permission;
 
-/// The state of the datastore and the API server. An `Err` in a field is the reason for a missing observation.
+/// The state of the datastore and the API server.
 #[derive(Debug, Clone)]
 pub struct Cluster {
-    /// The kind of datastore, on which the remedies depend.
+    /// The kind of datastore.
     pub kind: DatastoreType,
     /// The address of the datastore.
     pub address: String,
     /// The TLS files for etcd.
     pub tls: Vec<TlsFile>,
-    /// The API server, as the datastore or beside another one; `None` if none is used.
+    /// The API server, as the datastore or beside it; `None` if none is used.
     pub api: Option<ApiServer>,
-    /// The answers of the datastore, or the reason if it did not respond or could not be opened.
+    /// The answers of the datastore, or the reason if there are none.
     pub reached: Observed<DatastoreAnswers>,
 }
 
@@ -53,7 +53,7 @@ pub struct ApiServer {
 pub struct DatastoreAnswers {
     /// The duration of the first request.
     pub latency: Duration,
-    /// The members of etcd that do not respond, with the reason. Empty if only one is configured.
+    /// The members of etcd that do not respond, with the reason.
     pub silent_members: Vec<(String, String)>,
     /// The required permissions in etcd, and whether the user has them.
     pub etcd_permissions: Vec<PermissionCheck>,
@@ -67,8 +67,8 @@ pub struct DatastoreAnswers {
     pub node_exists: Option<Observed<bool>>,
     /// The kernel's interfaces of pods.
     pub interfaces: Observed<Vec<PodInterface>>,
-    /// Addresses of existing blocks that are free in IPAM although the kernel has a host route to them, other than
-    /// through an interface of a pod.
+    /// Addresses that are free in IPAM although the kernel has a host route to them, other than through an interface of
+    /// a pod.
     pub busy: Observed<BusyAddresses>,
 }
 

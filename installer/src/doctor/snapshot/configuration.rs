@@ -29,8 +29,7 @@ pub struct Content {
     pub problems: Vec<ConfigProblem>,
     /// Files whose plugins libcni would append to the list (INST-164).
     pub appended: Vec<String>,
-    /// The error with which Calico's plugin rejects the configuration; `None` if the plugin accepts the configuration
-    /// or is not in it.
+    /// The error with which Calico's plugin rejects the configuration.
     pub rejection: Option<String>,
     /// The names of the networks or files that a delegating plugin calls.
     pub delegate_names: Vec<String>,
@@ -42,8 +41,7 @@ impl Content {
         self.plugins.iter().any(|plugin| plugin == "calico")
     }
 
-    /// Returns true if this configuration is a copy of Calico's, to which the program that made the copy added its
-    /// plugin.
+    /// Returns true if another program copied Calico's configuration and added its plugin.
     pub fn is_copy_of_calicos(&self) -> bool {
         self.is_calicos() && self.plugins.iter().any(|plugin| COPYING.contains(&plugin.as_str()))
     }
@@ -65,7 +63,7 @@ pub struct RequiredProgram {
     pub state: ProgramState,
     /// The origin of the file.
     pub origin: ProgramOrigin,
-    /// The output of `-v`; `None` for programs other than Calico's, and without usable output.
+    /// The output of `-v`, of Calico's programs only.
     pub version: Option<String>,
 }
 
@@ -76,7 +74,7 @@ pub enum ProgramOrigin {
     Unknown,
     /// The file is the recorded one.
     Installed,
-    /// The file is the installer's earlier one, which an unfinished installation was to replace.
+    /// The file is the installer's earlier one: the last installation did not finish.
     Former,
     /// The file differs from the recorded ones.
     Other,
@@ -91,7 +89,7 @@ pub enum ProgramState {
     NotExecutable(PathBuf),
     /// The program answers VERSION with these versions.
     Supports(PathBuf, Vec<String>),
-    /// Only the node can run the program: this container lacks its interpreter, such as the dynamic linker.
+    /// Only the node can run the program: this container lacks its interpreter.
     OnlyOnNode(PathBuf),
     /// The program's answer to VERSION is missing or invalid, for this reason.
     Broken(PathBuf, String),

@@ -1,5 +1,4 @@
-//! [`NodeSnapshot`]: the observations on the node and in the cluster, without any judgment. An observation that may be
-//! missing is an [`Observed`], which contains the value or the reason why it is missing.
+//! [`NodeSnapshot`]: the observations on the node and in the cluster, without any judgment.
 
 mod cluster;
 mod configuration;
@@ -31,8 +30,7 @@ pub struct NodeSnapshot {
     pub candidates: Observed<Vec<String>>,
     /// The first of `candidates`; `None` if there is none.
     pub selected: Option<SelectedConfig>,
-    /// Calico's file among the other candidates, if `selected` delegates to other networks; `None` otherwise, or if
-    /// there is no such file.
+    /// Calico's file among the other candidates, if `selected` delegates to other networks.
     pub delegate: Option<SelectedConfig>,
     /// The programs that `selected` and `delegate` name, and `loopback`.
     pub programs: Vec<RequiredProgram>,
@@ -42,7 +40,7 @@ pub struct NodeSnapshot {
     pub records: Observed<()>,
     /// The files that remain in directories of earlier installations, as paths on the node.
     pub former: Vec<PathBuf>,
-    /// The kubeconfig of Calico's configuration; `None` if the configuration names none or is not readable.
+    /// The kubeconfig of Calico's configuration.
     pub token: Option<TokenFile>,
     /// The name of this node; `None` without a readable configuration.
     pub node: Option<NodeName>,
@@ -64,7 +62,7 @@ pub struct NodeSnapshot {
     pub locks: Vec<Lock>,
     /// libcni's cached results; `None` if the cache is missing.
     pub cache: Observed<Option<Cache>>,
-    /// Addresses that ADDs could not use within the last minute, with a description of the route.
+    /// Addresses that ADDs could not use in the last minute, with a description of the route.
     pub recent_busy: BusyAddresses,
 }
 
@@ -82,7 +80,6 @@ pub(super) const FORWARD: &str = "net.ipv4.ip_forward";
 pub(super) const FORWARD_IPV6: &str = "net.ipv6.conf.all.forwarding";
 /// Setting for dropping packets whose source address is not routed to the interface on which they arrived.
 pub(super) const REVERSE_PATH: &str = "net.ipv4.conf.all.rp_filter";
-/// The relevant kernel settings.
 pub(super) const SETTINGS: [&str; 3] = [FORWARD, FORWARD_IPV6, REVERSE_PATH];
 
 /// The name of this node.
@@ -119,8 +116,7 @@ impl PodInterface {
     }
 }
 
-/// Addresses that IPAM may assign to a pod although the kernel has a host route to them, with a description of the
-/// route.
+/// Addresses that are free in IPAM although the kernel has a host route to them, with a description of the route.
 pub(super) type BusyAddresses = BTreeMap<IpAddr, String>;
 
 /// A lock of this node.
@@ -130,8 +126,7 @@ pub struct Lock {
     pub name: &'static str,
     /// The lock file.
     pub path: PathBuf,
-    /// The process that held the lock in all observations; `None` if the lock was free in one, or another process held
-    /// it.
+    /// The process that held the lock in all observations.
     pub holder: Observed<Option<LockHolder>>,
 }
 

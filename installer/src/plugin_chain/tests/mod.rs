@@ -41,7 +41,7 @@ fn istio() -> Value {
     json!({ "type": "istio-cni", "name": "istio-cni", "ipam": {}, "dns": {} })
 }
 
-/// Merges today's rendering with the present configuration. `recorded` is the previous rendering.
+/// Merges `today` over `present`. `recorded` is the previous rendering.
 #[track_caller]
 fn merged_over(today: Value, present: Value, recorded: Option<Value>) -> Value {
     let recorded: Vec<Rendering> = recorded.map(|recorded| Rendering::new(&list(recorded))).into_iter().collect();
@@ -98,7 +98,7 @@ fn second_entry_of_an_own_type_is_foreign() {
     let ours = json!([calico(1), tuning("1")]);
     let present = json!([calico(1), tuning("1"), tuning("2"), bandwidth()]);
     assert_eq!(merged_over(ours.clone(), present.clone(), Some(ours)), present);
-    // A second merge reads the configuration just written, while the record is still of the rendering before.
+    // The record is still of the rendering before.
     let present = json!([calico(2), portmap(), tuning("2")]);
     let merged = merged_over(json!([calico(2), portmap()]), present.clone(), Some(json!([calico(1), tuning("1")])));
     assert_eq!(merged, present);
@@ -118,7 +118,7 @@ fn without_a_record_own_entries_are_calicos_and_template_entries() {
     let present = json!([calico(7), portmap(), bandwidth(), istio(), custom, tuning("3"), tuning("4")]);
     let merged = merged_over(json!([calico(1), portmap(), tuning("3")]), present.clone(), None);
     assert_eq!(merged, json!([calico(1), portmap(), tuning("3"), istio(), custom, tuning("4")]));
-    // With a record that lacks the bandwidth entry, this entry belongs to the operator.
+    // Without a record of the bandwidth entry, this entry belongs to the operator.
     let merged = merged_over(
         json!([calico(1), portmap()]),
         json!([calico(1), portmap(), bandwidth()]),
@@ -212,7 +212,7 @@ fn adopted_entries_with_other_parameters_are_added_once() {
     assert_eq!(chain.entries.len(), 7);
 }
 
-/// A plugin with one of few types and few parameters, so that equal entries occur.
+/// Generates plugins with few types and parameters, so that equal entries occur.
 fn an_entry() -> impl Strategy<Value = Value> {
     let kind = prop_oneof![Just("calico"), Just("portmap"), Just("bandwidth"), Just("tuning"), Just("istio-cni")];
     prop_oneof![
@@ -233,7 +233,6 @@ fn a_rendering() -> impl Strategy<Value = Vec<Value>> {
     (0..3u32, others).prop_map(|(mtu, others)| std::iter::once(calico(mtu)).chain(others).collect())
 }
 
-/// Inserts the neighbors into `entries` at any places.
 fn with_neighbours(entries: Vec<Value>, neighbours: Vec<(prop::sample::Index, Value)>) -> Vec<Value> {
     neighbours.into_iter().fold(entries, |mut entries, (at, neighbour)| {
         entries.insert(at.index(entries.len() + 1), neighbour);
@@ -259,18 +258,16 @@ proptest! {
         let (today, present) = (list(json!(today)), list(json!(present)));
         let recorded: Vec<Rendering> = before.map(|before| Rendering::new(&list(json!(before)))).into_iter().collect();
         let merged = rendered(&today).merge_over(&present, &recorded);
-        // Calico's plugin occurs once.
         prop_assert_eq!(merged.chain.calico_count(), 1);
-        // All our entries are present, in order unless an equal foreign entry exists. All other entries are foreign.
+        // An equal foreign entry may change the order.
         let foreign: Vec<&Entry> = merged.chain.entries.iter().filter(|entry| !today.entries.contains(entry)).collect();
         prop_assert!(today.entries.iter().all(|entry| merged.chain.entries.contains(entry)));
         let mut ours = merged.chain.entries.iter().filter(|entry| merged.rendering.contains_entry(entry));
         let is_ours = |entry: &&Entry| merged.rendering.contains_entry(entry);
         prop_assert!(today.entries.iter().filter(is_ours).all(|entry| ours.any(|found| found == entry)));
-        // The foreign entries are those of the present configuration, in the same order.
         let mut found = present.entries.iter();
         prop_assert!(foreign.iter().all(|entry| found.any(|found| found == *entry)));
-        // A second merge changes nothing, neither with the record before the write nor with the record after it.
+        // With the record before the write, and with the record after it.
         for recorded in [[recorded, vec![merged.rendering.clone()]].concat(), vec![merged.rendering.clone()]] {
             prop_assert_eq!(&rendered(&today).merge_over(&merged.chain, &recorded).chain, &merged.chain);
         }
@@ -292,7 +289,6 @@ proptest! {
             let kept: Vec<Entry> = present.entries.iter().filter(is_neighbours).cloned().collect();
             prop_assert_eq!(&kept, &expected);
             if is_recorded {
-                // No entry of an earlier rendering remains.
                 let rest = present.entries.iter().filter(|entry| !is_neighbours(entry));
                 prop_assert_eq!(count(rest), count(&today.entries));
             }

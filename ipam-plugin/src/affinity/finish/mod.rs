@@ -1,5 +1,4 @@
-//! [`finish_affinity`]: completes or deletes an affinity whose claim or release was interrupted, or that has no block
-//! (IPAM-121).
+//! [`finish_affinity`]: completes or deletes an unfinished affinity (IPAM-121).
 
 use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity};
 use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError};
@@ -19,18 +18,16 @@ pub enum FinishedAffinity {
     Released,
     /// The owner had no such block, and the affinity is deleted.
     Deleted,
-    /// No change was necessary, the block is inconsistent, or another process changed affinity or block meanwhile.
+    /// No change was necessary or possible.
     Unchanged,
 }
 
-/// Completes or deletes an affinity that is still at `revision`, in upstream's order. If the affinity is missing and
-/// the block is the owner's, restores the affinity. To claim: affinity pending, block, affinity confirmed. To release:
-/// affinity pendingDeletion, block deleted, affinity deleted. Each write is a compare-and-swap. If `gate` closes in
-/// between, the result is [`IpamError::Stopped`], and any process may continue from that state.
+/// Completes or deletes an affinity that is still at `revision`, in upstream's order. To claim: affinity pending,
+/// block, affinity confirmed. To release: affinity pendingDeletion, block deleted, affinity deleted. If `gate` closes
+/// in between, the result is [`IpamError::Stopped`], and any process may continue from that state.
 ///
-/// A process that claims the block may be between its writes of the affinity and of the block, however long ago it
-/// began. After the affinity is deleted, the block is therefore read again. If it is the owner's, its affinity is
-/// restored.
+/// A process that claims the block may be between its writes of the affinity and of the block. After the affinity is
+/// deleted, the block is therefore read again. If it is the owner's, its affinity is restored.
 pub async fn finish_affinity<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,
@@ -82,8 +79,7 @@ async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> 
     Ok(if restored == FinishedAffinity::Unchanged { finished } else { restored })
 }
 
-/// Creates the missing affinity of `block`, which is the owner's, and confirms it. Changes nothing if `block` is
-/// `None`. Fails if another process creates the affinity meanwhile.
+/// Creates the missing affinity of `block`, which is the owner's. Changes nothing if `block` is `None`.
 async fn restore_affinity<S: Store>(
     store: &S,
     key: &AffinityKey,

@@ -11,7 +11,6 @@ use crate::write_gate::OpenGate;
 const BLOCK: &str = "10.0.0.0/29";
 const STORES: [fn() -> MemoryStore; 2] = [MemoryStore::transactional, MemoryStore::sequential];
 
-/// The block that is stored at the claimed range, and its owner.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum There {
     Nothing,
@@ -112,8 +111,7 @@ async fn affinity_changed_since_the_read_is_left_unchanged() {
     }
 }
 
-/// Another process creates its block directly before or after the affinity is deleted; upstream's process then finds no
-/// affinity to confirm.
+/// Another process creates its block directly before or after the affinity is deleted.
 #[tokio::test]
 async fn block_created_after_the_deletion_gets_its_affinity_back() {
     for store in STORES {
@@ -139,7 +137,6 @@ async fn block_created_after_the_deletion_gets_its_affinity_back() {
     }
 }
 
-/// The node completes an ADD between any two requests of the call.
 #[tokio::test]
 async fn add_between_any_two_requests_gets_an_address_and_an_affinity() {
     use AffinityState::{Confirmed, Pending, PendingDeletion};
@@ -157,7 +154,6 @@ async fn add_between_any_two_requests_gets_an_address_and_an_affinity() {
                 let cluster = Arc::new(cluster(store(), state, there));
                 let revision = seen(&cluster).await;
                 let (count, rival) = (AtomicUsize::new(0), Arc::new(Mutex::new(None)));
-                // The result of an ADD of the node in this state, written at once.
                 let (added, result) = (add_of_node(store, state, there).await, rival.clone());
                 cluster.store.before_each(move |_, _, pairs| {
                     if count.fetch_add(1, Ordering::Relaxed) == at {
@@ -184,12 +180,11 @@ async fn add_between_any_two_requests_gets_an_address_and_an_affinity() {
     assert!(rivals > 20, "{rivals} were in time");
 }
 
-/// The pairs that an ADD wrote, and the block as that ADD had read it; `None` if the block was missing.
+/// The pairs that an ADD wrote, and the block as that ADD had read it.
 struct Added(Vec<(String, Vec<u8>)>, Option<Vec<u8>>);
 
 impl Added {
-    /// Writes the pairs if the block is still as that ADD read it, as its compare-and-swap would. Returns false if the
-    /// block differs.
+    /// Writes the pairs, unless the ADD's compare-and-swap of the block would fail. Returns false then.
     fn write(&self, pairs: &mut crate::testing::Pairs) -> bool {
         let block = pairs.get::<Block>(&cidr(BLOCK)).map(|block| block.encode().unwrap());
         if block != self.1 {
@@ -217,7 +212,6 @@ async fn add_of_node(store: fn() -> MemoryStore, state: AffinityState, there: Th
     )
 }
 
-/// The next call completes a call that was interrupted anywhere.
 #[tokio::test]
 async fn interrupted_finish_is_completed_by_the_next_call() {
     use AffinityState::{Pending, PendingDeletion};

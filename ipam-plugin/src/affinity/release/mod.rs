@@ -1,5 +1,4 @@
-//! Releases all blocks of a host or of a pool. An empty block is deleted; a block with addresses stays, without an
-//! owner. Releases a block that became empty if its pool no longer selects the owning node (IPAM-149).
+//! Releases all blocks of a host or of a pool, and empty blocks whose pool no longer selects the node (IPAM-149).
 
 use libcalico::api::{IpPool, Node, ObjectKey, ObjectSelect};
 use libcalico::ipam::{AffinityKey, AffinityOwner, AffinitySelect, Block, BlockAffinity, enabled_pool};
@@ -23,9 +22,8 @@ pub struct ReleasedAffinities {
 }
 
 /// Releases every block of `owner`, or with `only_empty` those without addresses. An error for one block does not stop
-/// the others, except that an unreachable datastore ends the release. If `gate` closes in between, the result is
-/// [`IpamError::Stopped`]. Blocks released until then stay released, and any process may complete an affinity that is
-/// between two writes.
+/// the others, unless the datastore is unreachable. If `gate` closes in between, the result is [`IpamError::Stopped`],
+/// and any process may complete an affinity that is between two writes.
 pub async fn release_host_affinities<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
@@ -46,7 +44,7 @@ async fn host_affinities<S: Store, C: Clock>(
 ) -> Result<ReleasedAffinities> {
     let mut batch = ReadBatch::new();
     let labeled = batch.list::<BlockAffinity>(&AffinitySelect::of(owner.clone()));
-    // Affinities that versions before the labels wrote. A list by owner does not contain them.
+    // Versions before the labels wrote affinities that a list by owner does not contain.
     let unlabeled = (store.write_model() == WriteModel::PerObject)
         .then(|| batch.list::<BlockAffinity>(&AffinitySelect::without_labels()));
     let answers = store.read(&batch).await?;
@@ -56,9 +54,8 @@ async fn host_affinities<S: Store, C: Clock>(
     release_blocks(store, clock, affinities, only_empty).await
 }
 
-/// Releases a block of `owner` if it has no addresses. If the block is missing or another owner's, only the affinity is
-/// deleted, which is success. A missing affinity is success too. A block with addresses is
-/// [`IpamError::BlockNotEmpty`]. If `gate` closes in between, the result is [`IpamError::Stopped`].
+/// Releases a block of `owner` if it has no addresses, or else returns [`IpamError::BlockNotEmpty`]. A block that is
+/// missing or another owner's counts as released. If `gate` closes in between, the result is [`IpamError::Stopped`].
 pub async fn release_empty_block<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
@@ -71,8 +68,8 @@ pub async fn release_empty_block<S: Store, C: Clock, G: WriteGate>(
     if gated.has_refused() { Err(IpamError::Stopped) } else { outcome }
 }
 
-/// Releases every block in `range`, whoever the owner is, as a pool's deletion requires (IPAM-100). On etcd and in the
-/// embedded datastore, affinities of virtual owners are not listed, as in upstream, so their blocks stay.
+/// Releases every block in `range`, whoever the owner is, as a pool's deletion requires (IPAM-100). As in upstream,
+/// blocks of virtual owners stay on etcd and in the embedded datastore.
 pub async fn release_pool_affinities<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -95,7 +92,7 @@ pub async fn release_empty_affinities<S: Store, C: Clock>(
     release_blocks(store, clock, affinities, true).await
 }
 
-/// Releases all blocks of a host. The addresses of its pods stay allocated. A host without blocks is success.
+/// Releases all blocks of a host. The addresses of its pods stay allocated.
 pub async fn remove_host<S: Store, C: Clock>(store: &S, clock: &C, node: &str) -> Result<ReleasedAffinities> {
     host_affinities(store, clock, &AffinityOwner::Host(node.into()), false).await
 }
@@ -118,7 +115,6 @@ async fn release_blocks<S: Store, C: Clock>(
     Ok(outcome)
 }
 
-/// Releases one block, and tries again after a lost race.
 async fn release_block<S: Store, C: Clock>(store: &S, clock: &C, key: AffinityKey, only_empty: bool) -> Result<()> {
     let mut retry = Retry::new(clock, OPERATION_TIME);
     loop {
@@ -128,7 +124,7 @@ async fn release_block<S: Store, C: Clock>(store: &S, clock: &C, key: AffinityKe
         let Some(affinity) = answers.get(&affinity)? else { return Ok(()) };
         let block = answers.get(&block)?.filter(|block| block.value.owner().is_none_or(|owner| owner == key.owner));
         let outcome = match block {
-            // An affinity without a block is useless, and a block of another owner must not be released here.
+            // A block of another owner must not be released here.
             None => store.delete::<BlockAffinity>(&key, Some(&affinity.revision)).await,
             Some(block) if only_empty && !block.value.is_empty() => return Err(IpamError::BlockNotEmpty(key.cidr)),
             Some(block) => release_affinity(store, &affinity, &block).await,
@@ -141,8 +137,7 @@ async fn release_block<S: Store, C: Clock>(store: &S, clock: &C, key: AffinityKe
     }
 }
 
-/// Releases those of the emptied blocks whose pools no longer select their nodes. The addresses are released already,
-/// so failure is only logged.
+/// Releases those of the emptied blocks whose pools no longer select their nodes. Failure is only logged.
 pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr, AffinityOwner)]) {
     if emptied.is_empty() {
         return;
@@ -167,8 +162,7 @@ pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr,
     }
 }
 
-/// Returns those of the blocks `emptied` whose pools do not select the nodes that own them. A block whose node is
-/// missing is not among them.
+/// Returns those of `emptied` whose pools do not select their nodes. A missing node counts as selected.
 async fn find_deselected<'a, S: Store>(
     store: &S,
     emptied: &'a [(Cidr, AffinityOwner)],
@@ -188,7 +182,6 @@ async fn find_deselected<'a, S: Store>(
     Ok(deselected)
 }
 
-/// Returns true if the pool of `cidr` is enabled and does not select this node.
 fn deselects(pools: &[IpPool], cidr: &Cidr, node: &Node) -> bool {
     let mut enabled = pools.iter().filter_map(|object| enabled_pool(object, cidr.version()).ok());
     let pool = enabled.find(|pool| pool.cidr.contains(cidr.network()));

@@ -5,7 +5,6 @@ use crate::testing::{Cluster, MemoryStore, affinity_key, cidr};
 use libcalico::ipam::AffinityState;
 use libcalico::store::{Answers, Revision, StoreError, Write, WriteError, WriteModel};
 
-/// A gate that admits a number of writes.
 struct Counting(AtomicUsize);
 
 impl WriteGate for Counting {
@@ -14,7 +13,6 @@ impl WriteGate for Counting {
     }
 }
 
-/// Creates a node with two empty blocks.
 fn cluster(store: MemoryStore) -> Cluster {
     let cluster = Cluster::on(store);
     cluster.pool("pool4", "10.0.0.0/16", 29);
@@ -27,7 +25,6 @@ fn cluster(store: MemoryStore) -> Cluster {
     cluster
 }
 
-/// Each block takes three writes: marking the affinity, the block, and the affinity's deletion.
 #[tokio::test]
 async fn affinity_release_sends_no_write_after_the_gate_closes() {
     let owner = AffinityOwner::Host("node1".into());
@@ -49,7 +46,6 @@ async fn affinity_release_sends_no_write_after_the_gate_closes() {
                 allowed
             };
             assert_eq!(used, unsplit);
-            // The next leader completes the release.
             let outcome =
                 release_host_affinities(&cluster.store, &cluster.clock, &crate::write_gate::OpenGate, &owner, true);
             outcome.await.unwrap();
@@ -72,7 +68,6 @@ async fn single_block_is_not_released_behind_a_closed_gate() {
     assert!(cluster.block("10.0.0.0/29").is_some());
 }
 
-/// An API server on which no affinity has labels.
 struct Unlabelled(MemoryStore);
 
 impl Store for Unlabelled {
@@ -102,7 +97,6 @@ impl Store for Unlabelled {
     }
 }
 
-/// Versions before the labels wrote such affinities.
 #[tokio::test]
 async fn unlabeled_affinities_of_a_host_are_released_and_other_hosts_unaffected() {
     let cluster = cluster(MemoryStore::sequential());

@@ -24,10 +24,9 @@ use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
 
 /// Assigns `ip` to the request's handle. Pool selectors, reservations, manual assignment and block limits do not apply
-/// (IPAM-134, IPAM-137). A restricted request is an exception: the namespace selector and reservations apply to it. The
-/// block may be another node's, except with `strictAffinity`. A missing block is claimed. If the request's predecessor
-/// has the address, one write of the block takes the address from it and assigns it, so no other process can get the
-/// address in between.
+/// (IPAM-134, IPAM-137), except the namespace selector and reservations to a restricted request. If the request's
+/// predecessor has the address, one write of the block takes the address from it and assigns it, so no other process
+/// can get it.
 pub async fn assign_address<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -169,7 +168,6 @@ impl<'a> RequestedAddress<'a> {
     }
 }
 
-/// Returns a description of the owner of an address, for messages.
 pub(crate) fn describe_owner(held: &libcalico::ipam::Allocation<'_>) -> String {
     if held.is_cooling() {
         return "no owner: the address was released a moment ago and is cooling down".into();

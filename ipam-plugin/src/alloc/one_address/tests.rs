@@ -184,7 +184,6 @@ async fn restricted_request_respects_namespace_selectors_and_reservations() {
     let labels = [("team".to_owned(), "red".to_owned())].into();
     request.namespace = Some(crate::alloc::request::Namespace { name: "web".into(), labels });
     for address in ["10.71.0.9", "10.65.1.1"] {
-        // Upstream assigns these addresses too.
         assign_as(&cluster, &request, address).await.unwrap();
         cluster.release("net.a").await.unwrap();
     }

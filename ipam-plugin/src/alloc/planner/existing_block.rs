@@ -1,5 +1,5 @@
-//! Plans addresses from existing blocks: those that the node owns, in upstream's order (IPAM-112), whose unfinished
-//! affinities are repaired on the way (IPAM-123), and those that other nodes own, or that have no owner.
+//! Plans addresses from existing blocks: the node's own, in upstream's order (IPAM-112), whose unfinished affinities
+//! are repaired on the way (IPAM-123), and others, to borrow from.
 
 use libcalico::ipam::{AffinityState, BlockAffinity, borrow_order};
 use libcalico::net::Cidr;
@@ -23,9 +23,8 @@ impl FamilyPlanner<'_> {
         Ok(None)
     }
 
-    /// Returns the step for one block of the node: an assignment, or the read or repair that the block first needs. An
-    /// assignment also creates a missing block and confirms an unfinished affinity. Returns `None` if the block gives
-    /// no address.
+    /// Returns the step for one block of the node, which may be a read or repair first. Returns `None` if the block
+    /// gives no address.
     pub(super) fn assign_from_own_block(
         &self,
         snapshot: &Snapshot,
@@ -67,10 +66,8 @@ impl FamilyPlanner<'_> {
         }
     }
 
-    /// Returns a step for the first block with room, in the order of the pools and, within a pool, in the order in
-    /// which the node tries blocks. Returns a read of all blocks if they have not been read, and
-    /// [`PlannerStep::Exhausted`] if no block has room. The block's affinity stays unchanged; only the attribute `node`
-    /// of the allocation names the borrowing node (IPAM-120).
+    /// Returns a step for the first block with room, in the order of the pools. The block's affinity stays unchanged;
+    /// only the attribute `node` of the allocation names the borrowing node (IPAM-120).
     pub(super) fn borrow(&self, snapshot: &Snapshot, remaining: usize) -> Result<PlannerStep> {
         if !snapshot.has_all_blocks(self.version) {
             return Ok(PlannerStep::Read(MissingReads::list(self.version)));

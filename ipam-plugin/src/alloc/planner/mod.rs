@@ -1,10 +1,9 @@
 //! [`FamilyPlanner`]: plans the next step for one family of a request, as a function of the snapshot and without I/O.
 //!
 //! The order is upstream's (IPAM-110): first the node's own blocks in the textual order of the paths of their
-//! affinities (IPAM-112, [`existing_block`]), then another block of the chosen pools ([`new_block`]), then other nodes'
-//! blocks ([`existing_block`]). Another block is a free range, which the node claims, or an empty block of another
-//! node, which the node reclaims: a repair first takes the affinity from that node. [`search`] uses the entries of
-//! earlier searches in `no_free_address`, and says why pools gave no more addresses.
+//! affinities (IPAM-112), then another block of the chosen pools ([`new_block`]), then other nodes' blocks, to borrow
+//! from. Another block is a free range, which the node claims, or an empty block of another node, which the node
+//! reclaims.
 
 mod existing_block;
 mod new_block;
@@ -36,22 +35,16 @@ use crate::exhausted::Search;
 /// Maximum number of blocks of a node, if neither the request nor the cluster sets a limit (IPAM-103).
 const DEFAULT_BLOCK_LIMIT: usize = 20;
 
-/// The next step of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum PlannerStep {
-    /// Read these objects.
     Read(MissingReads),
-    /// Repair an affinity first.
     Repair(AffinityRepair),
-    /// Assign these addresses.
     Assign(BlockAssignment),
     /// Return these addresses: the handle has reached its limit (IPAM-115).
     AlreadyHeld(Vec<IpAddr>),
-    /// No further address is available.
     Exhausted(Exhaustion),
 }
 
-/// The plan of one family of a request.
 #[derive(Debug)]
 pub(crate) struct FamilyPlanner<'a> {
     pub(crate) request: &'a AssignRequest,
@@ -60,15 +53,13 @@ pub(crate) struct FamilyPlanner<'a> {
     choice: PoolChoice,
     node_labels: Labels,
     search: Search,
-    /// Blocks whose affinity could not be repaired.
     pub(crate) excluded: BTreeSet<Cidr>,
-    /// True until the datastore forbids this node to take over another node's block. It is false from then on, because
-    /// a policy that forbids one takeover would refuse each further candidate as well.
+    /// False once the datastore has forbidden this request to reclaim a block. The planner then reclaims no other
+    /// block, because the datastore would refuse that too.
     pub(crate) may_reclaim: bool,
 }
 
 impl<'a> FamilyPlanner<'a> {
-    /// Creates the plan and chooses the pools.
     pub(crate) fn new(request: &'a AssignRequest, inputs: &AllocationInputs, version: IpVersion) -> Result<Self> {
         let owner = request.owner();
         let node_labels = match (&owner, &inputs.node) {
@@ -117,14 +108,12 @@ impl<'a> FamilyPlanner<'a> {
         self.own_blocks(snapshot).map(|entry| entry.key.cidr).chain(self.stale_own_blocks(snapshot))
     }
 
-    /// Returns the affinities to the node's blocks that the request may use. The blocks are read before the node claims
-    /// another block.
+    /// Returns the affinities to the node's blocks that the request may use.
     pub(crate) fn own_blocks<'k>(&'k self, snapshot: &'k Snapshot) -> impl Iterator<Item = &'k Entry<BlockAffinity>> {
         let affinities = snapshot.own_affinities(self.version);
         affinities.filter(|entry| self.exclusion_reason(snapshot, &entry.key.cidr).is_none())
     }
 
-    /// Returns the reason for which the request may not use a block of the node, if there is one.
     pub(super) fn exclusion_reason(&self, snapshot: &Snapshot, cidr: &Cidr) -> Option<&'static str> {
         if !self.is_allowed(cidr) {
             Some("its pool is not chosen for this request")
@@ -137,15 +126,13 @@ impl<'a> FamilyPlanner<'a> {
         }
     }
 
-    /// Returns the node's first unread block that probably has a free address.
     pub(crate) fn likely_block(&self, snapshot: &Snapshot) -> Option<Cidr> {
         let may_have_room = |cidr: &Cidr| snapshot.block(cidr).is_none() && self.full_by_note(snapshot, cidr).is_none();
         let mut blocks = self.own_blocks(snapshot).map(|entry| entry.key.cidr);
         blocks.find(|cidr| may_have_room(cidr) && self.is_confirmed(snapshot, cidr))
     }
 
-    /// Returns the node's blocks that the node should release if they are empty, because their pools no longer select
-    /// the node (IPAM-99).
+    /// Returns the node's blocks to release if they are empty, because their pools no longer select the node (IPAM-99).
     fn stale_own_blocks(&self, snapshot: &Snapshot) -> Vec<Cidr> {
         let owned: Vec<Cidr> = snapshot.own_affinities(self.version).map(|entry| entry.key.cidr).collect();
         let mut stale = stale_blocks(&owned, &self.choice, &self.node_labels);
@@ -187,7 +174,6 @@ impl<'a> FamilyPlanner<'a> {
 }
 
 impl FamilyPlanner<'_> {
-    /// Returns the next step towards `remaining` more addresses.
     pub(crate) fn next(&self, snapshot: &Snapshot, remaining: usize) -> Result<PlannerStep> {
         if let Some(step) = self.already_held(snapshot, remaining)? {
             return Ok(step);
@@ -205,7 +191,7 @@ impl FamilyPlanner<'_> {
         }
         let lagging_blocks: Vec<Cidr> = snapshot.lagging_blocks(self.version).collect();
         if !lagging_blocks.is_empty() {
-            // An address may have been released in the meantime, which avoids taking one elsewhere.
+            // An address may have been released in the meantime.
             return Ok(PlannerStep::Read(MissingReads::blocks(lagging_blocks)));
         }
         match self.claim_and_assign(snapshot, remaining)? {
@@ -215,8 +201,7 @@ impl FamilyPlanner<'_> {
         }
     }
 
-    /// Returns a step that releases the first stale block that is empty, or that first reads the block again if a cache
-    /// answered. Returns `None` if no stale block is empty.
+    /// Returns a step towards the release of the first empty stale block, or `None` if none is empty.
     fn release_stale(&self, snapshot: &Snapshot) -> Option<PlannerStep> {
         let stale = self.stale_own_blocks(snapshot);
         let affinities = snapshot.own_affinities(self.version).filter(|entry| stale.contains(&entry.key.cidr));
@@ -234,9 +219,8 @@ impl FamilyPlanner<'_> {
         })
     }
 
-    /// Returns a step with the addresses of a handle that has reached its limit (IPAM-115), or the reads that this
-    /// decision needs. Returns `None` if the handle may get `remaining` more addresses. Fails if the handle is at its
-    /// limit and has fewer addresses than requested.
+    /// Returns the step for a handle at its limit of addresses (IPAM-115), or `None` if the handle may get `remaining`
+    /// more. Fails if the handle is at its limit and has fewer addresses than requested.
     fn already_held(&self, snapshot: &Snapshot, remaining: usize) -> Result<Option<PlannerStep>> {
         let (limit, id) = (self.request.max_per_handle, &self.request.handle);
         if limit > 0 && snapshot.is_handle_unread() {
@@ -258,18 +242,17 @@ impl FamilyPlanner<'_> {
             return Ok(Some(PlannerStep::AlreadyHeld(held)));
         }
         let is_readable = blocks.iter().all(|cidr| snapshot.block(cidr) != Some(&BlockRead::Corrupt));
-        // A killed allocation may have counted addresses that it never took. Without this, a VMI with that handle would
-        // wait forever.
+        // A killed allocation may have counted addresses that it never took, and a VMI with that handle would wait
+        // forever.
         if is_readable && held.len() + remaining <= limit { Ok(None) } else { Err(full.into()) }
     }
 }
 
-/// Returns the step that reads these objects.
 fn read_step(missing: MissingReads) -> Result<Option<PlannerStep>> {
     Ok(Some(PlannerStep::Read(missing)))
 }
 
-/// Returns the ranges of the pools that a request names. An entry is a CIDR, or the name of a pool (IPAM-34).
+/// An entry is a CIDR, or the name of a pool (IPAM-34).
 fn requested_pools(texts: &[String], version: IpVersion, pools: &[IpPool]) -> Result<Vec<Cidr>> {
     let by_name: BTreeMap<&str, &IpPool> = pools.iter().map(|pool| (pool.metadata.name.as_str(), pool)).collect();
     let resolve = |text: &String| {
@@ -284,12 +267,10 @@ fn requested_pools(texts: &[String], version: IpVersion, pools: &[IpPool]) -> Re
     texts.iter().map(resolve).collect()
 }
 
-/// Returns the search of `owner` in the chosen pools.
 fn search_of(owner: &AffinityOwner, version: IpVersion, choice: &PoolChoice, inputs: &AllocationInputs) -> Search {
     let strict = inputs.config.strict_affinity;
     let mut key = format!("IPv{version} of {owner}{}", if strict { ", strict" } else { "" });
     for pool in &choice.chosen {
-        // Writing to a String cannot fail.
         _ = write!(key, ", {} in /{}", pool.cidr, pool.block_prefix);
     }
     let mut state = DefaultHasher::new();

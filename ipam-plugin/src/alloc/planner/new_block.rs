@@ -11,8 +11,7 @@ use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
 use crate::error::{Exhaustion, Result};
 
-/// Number of blocks that are read, in the order in which the node tries new blocks, before all blocks of the cluster
-/// are read.
+/// Number of blocks that are read, in the order in which the node tries new blocks, before all blocks are read.
 const PROBED_BLOCKS: usize = 8;
 
 /// Number of the node's affinities that may be too new for a cache.
@@ -21,8 +20,8 @@ const AFFINITIES_BEYOND_CACHE: usize = 4;
 impl FamilyPlanner<'_> {
     /// Returns the next step towards addresses from another block, or `None` if every block is taken.
     ///
-    /// Close to the limit, the affinities are read again without a cache, together with any other reads. A cache may
-    /// lack some of them, and no write would detect that the node exceeds its limit.
+    /// Close to the limit, the affinities are read again without a cache. A cache may lack some of them, and no write
+    /// would detect that the node exceeds its limit.
     pub(super) fn claim_and_assign(&self, snapshot: &Snapshot, remaining: usize) -> Result<Option<PlannerStep>> {
         let step = self.claim(snapshot, remaining)?;
         if !snapshot.inputs.affinities_may_lag
@@ -40,7 +39,6 @@ impl FamilyPlanner<'_> {
         }))
     }
 
-    /// Returns the number of the owner's blocks that count towards the limit.
     fn count_owned(&self, snapshot: &Snapshot) -> usize {
         snapshot.own_affinities(self.version).filter(|entry| self.is_allowed(&entry.key.cidr)).count()
     }
@@ -72,8 +70,7 @@ impl FamilyPlanner<'_> {
         }
     }
 
-    /// Returns the step for `cidr`, the first usable block in the order in which the node tries new blocks. The block
-    /// is unclaimed, or the node's own without an affinity in the snapshot.
+    /// Returns the step for `cidr`, the first usable block in the order in which the node tries new blocks.
     fn assign_from_new_block(&self, snapshot: &Snapshot, cidr: Cidr, remaining: usize) -> Result<Option<PlannerStep>> {
         let has_ranges = snapshot.ranges(self.version).is_some();
         match snapshot.block(&cidr) {
@@ -93,9 +90,8 @@ impl FamilyPlanner<'_> {
         }
     }
 
-    /// Returns the reads of the first blocks that the node tries, of which usually at least one is usable. The reads
-    /// include the ranges of all blocks, because a block of another size may overlap. If `cidr` is not among the first
-    /// blocks, returns the read of all blocks of the family.
+    /// Returns the reads of the first blocks that the node tries, and of the ranges of all blocks, because a block of
+    /// another size may overlap. If `cidr` is not among the first blocks, returns the read of all blocks of the family.
     fn reads_of_first_blocks(&self, snapshot: &Snapshot, cidr: Cidr) -> MissingReads {
         let walk = self.pools().iter().flat_map(|pool| {
             BlockWalk::new(pool.cidr, pool.block_prefix, self.owner.name(), snapshot.now).take(PROBED_BLOCKS)
@@ -111,8 +107,7 @@ impl FamilyPlanner<'_> {
         missing
     }
 
-    /// Returns a step that releases the affinity of the first reclaimable empty block of another owner, or that first
-    /// reads the block or the affinity. Returns `None` if there is no such block.
+    /// Returns a step towards the release of the first reclaimable block of another owner, or `None` if there is none.
     fn reclaim(&self, snapshot: &Snapshot, candidates: &[Cidr]) -> Option<PlannerStep> {
         for cidr in candidates {
             if let Some(BlockRead::Surveyed(_)) = snapshot.block(cidr) {

@@ -1,5 +1,4 @@
-//! Determines the reads that a note of an earlier search saves, the outcome of a search for the next note, and the
-//! reason why each pool gave no more addresses, for the error message.
+//! Determines the reads that a note of an earlier search saves, and the outcome of a search for the next note.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +16,7 @@ impl FamilyPlanner<'_> {
         self.request.notes.note_of(&self.search).filter(|_| !snapshot.has_all_blocks(self.version))
     }
 
-    /// Returns the reads of own blocks that were not read yet. For blocks that are full by the note, only their
-    /// revisions are read.
+    /// For blocks that are full by the note, only their revisions are read.
     pub(super) fn reads_of_own_blocks(&self, snapshot: &Snapshot, unread: Vec<Cidr>) -> MissingReads {
         let mut missing = MissingReads::default();
         for cidr in unread {
@@ -36,13 +34,11 @@ impl FamilyPlanner<'_> {
         (!snapshot.changed.contains(cidr) && self.is_confirmed(snapshot, cidr)).then_some(full)
     }
 
-    /// Returns true if the owner has an affinity to the block that is confirmed, or that has no state.
     pub(super) fn is_confirmed(&self, snapshot: &Snapshot, cidr: &Cidr) -> bool {
         let mut affinities = snapshot.own_affinities(self.version).filter(|entry| entry.key.cidr == *cidr);
         affinities.any(|entry| matches!(entry.value.state, AffinityState::Confirmed | AffinityState::Unset))
     }
 
-    /// Returns the node's blocks of the family, each with the reason for which it gives no address, for the log.
     pub(crate) fn unused_own_blocks<'k>(
         &'k self,
         snapshot: &'k Snapshot,
@@ -59,7 +55,6 @@ impl FamilyPlanner<'_> {
         })
     }
 
-    /// Returns the reason for a search without a free address.
     pub(super) fn exhaustion(&self, snapshot: &Snapshot) -> Exhaustion {
         if snapshot.inputs.config.strict_affinity {
             return Exhaustion::StrictAffinity;
@@ -67,10 +62,8 @@ impl FamilyPlanner<'_> {
         Exhaustion::PoolsFull { pools: self.pools().iter().map(|pool| pool.cidr).collect() }
     }
 
-    /// Returns the outcome of a search of all blocks, for the node's notes. Returns `None` if the request neither
-    /// searched all blocks nor used a note, if a limit or setting other than `strictAffinity` ended the search, or if a
-    /// block that was skipped may give an address soon. `release` is the number of this node's last release when the
-    /// search began.
+    /// Returns the outcome of a search of all blocks for the node's notes, or `None` if later searches cannot rely on
+    /// it. `release` is the number of this node's last release when the search began.
     pub(crate) fn outcome(
         &self,
         snapshot: &Snapshot,
@@ -96,8 +89,8 @@ impl FamilyPlanner<'_> {
         Some(SearchOutcome::Exhausted { search, release, pools, own: self.full_blocks(snapshot) })
     }
 
-    /// Returns the own blocks that stay full until they are written. A block with a cooling-down address does not,
-    /// because the address becomes free without a write.
+    /// Returns the own blocks that stay full until they are written. A cooling-down address becomes free without a
+    /// write.
     fn full_blocks(&self, snapshot: &Snapshot) -> BTreeMap<Cidr, FullBlock> {
         let note = self.valid_note(snapshot);
         let full = |cidr: Cidr| match snapshot.readable_block(&cidr) {
@@ -116,7 +109,6 @@ impl FamilyPlanner<'_> {
 }
 
 impl FamilyPlanner<'_> {
-    /// Returns the shortfall for a request that got only `assigned` addresses.
     pub(crate) fn shortfall(&self, snapshot: &Snapshot, assigned: usize, cause: Exhaustion) -> Shortfall {
         let note = self.valid_note(snapshot);
         let chosen = self.pools().iter().map(|pool| {
@@ -124,7 +116,6 @@ impl FamilyPlanner<'_> {
             let refusal = refusal_of(snapshot, &noted.unwrap_or_else(|| snapshot.pool_use(&pool.cidr)), &cause);
             RejectedPool { pool: pool.name.clone(), cidr: Some(pool.cidr), refusal }
         });
-        // The pools that were not chosen have their own reasons.
         let same_family = |refused: &&RejectedPool| !matches!(refused.refusal, PoolRejection::OtherFamily { .. });
         let refused = chosen.chain(self.choice.refused.iter().filter(same_family).cloned()).collect();
         Shortfall { version: self.version, wanted: self.request.wanted(self.version), assigned, cause, refused }

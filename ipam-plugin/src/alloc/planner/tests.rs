@@ -39,7 +39,7 @@ async fn used_block_of_a_deselected_pool_is_retained() {
     assert_eq!(cluster.affinity("node1", "10.1.0.0/26"), Some(AffinityState::Confirmed));
 }
 
-// Only a node selector that no longer matches releases the empty blocks of a pool, no other reason not to use the pool.
+// Only a node selector that no longer matches releases empty blocks.
 #[tokio::test]
 async fn empty_blocks_of_unused_pools_that_select_the_node_are_retained() {
     for reason in ["use", "requested", "manual", "namespace", "disabled"] {
@@ -92,7 +92,7 @@ async fn pools_are_selected_by_namespace_labels() {
     }
 }
 
-// The textual order of the list decides between own blocks, not the order of the pools (IPAM-112).
+// The order of the pools does not decide between own blocks (IPAM-112).
 #[tokio::test]
 async fn own_blocks_are_tried_in_textual_order() {
     let cluster = Cluster::new();
@@ -121,7 +121,6 @@ async fn reserved_immense_pool_is_skipped_at_once() {
     assert_eq!(assigned.shortfalls[0].refused[0].refusal, libcalico::ipam::PoolRejection::Reserved);
 }
 
-/// Each block takes one write and one confirmation, and at most one read to find it.
 #[tokio::test]
 async fn twenty_blocks_are_claimed_with_three_requests_each() {
     let cluster = Cluster::new();
@@ -168,8 +167,7 @@ async fn own_affinity_is_not_dropped_because_of_an_older_block_read() {
     let mut reads = 0;
     cluster.store.before_each(move |_, writes, pairs| {
         reads += usize::from(writes.is_none());
-        // The reads are: the inputs; the node's own block; the first blocks of the walk, with the affinities; the
-        // rest.
+        // The reads are: the inputs; the node's own block; the first blocks, with the affinities; the rest.
         if writes.is_none() && reads == 3 {
             pairs.remove(&BlockAffinity::path(&affinity_key("node2", &wanted.to_string())));
             let confirmed = claim(AffinityState::Confirmed).encode().unwrap();

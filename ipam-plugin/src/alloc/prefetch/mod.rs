@@ -1,14 +1,9 @@
-//! Prefetch for an ADD on an API server, where each request is a separate round trip. The block from which a pod's
-//! address will probably come and the node's other blocks are read together with the inputs, and the handle is created
-//! at the same time.
+//! Prefetch for an ADD on an API server, where each request is a separate round trip. The node's blocks are read
+//! together with the inputs, and the handle is created at the same time.
 //!
-//! Earlier ADDs on this node stored the names of these blocks in a file (`block_hints.rs`). The file is only a hint:
-//! the reads show if it is wrong, and the allocation then takes its usual course. The process takes the node's lock
-//! before it reads the block and keeps it until the block is written. If another process on the node has the lock,
-//! nothing is prefetched, because the block is about to change.
-//!
-//! The API server's cache may answer for the blocks, at a third of the cost, if it contains the last write of this
-//! node.
+//! Earlier ADDs on this node stored the names of these blocks in a file (`block_hints.rs`), which is only a hint. The
+//! process takes the node's lock before it reads the block and keeps it until the block is written. If another process
+//! on the node has the lock, nothing is prefetched, because the block is about to change.
 
 use std::fs;
 use std::path::Path;
@@ -25,16 +20,13 @@ use crate::alloc::reserved_handle;
 use crate::lock::HostLock;
 use os::clock::Clock;
 
-/// Kubernetes name prefix of the pods in which VMIs run. The handle of their addresses is known only after the pod was
-/// read.
+/// Name prefix of the pods in which VMIs run. The handle of their addresses is not known before the pod was read.
 const VIRT_LAUNCHER: &str = "virt-launcher-";
 
-/// Longest read after which the pools are still current, although a cache may have delayed other answers. A pool is
-/// disabled 500 ms before it is deleted (IPAM-100).
+/// Longest read after which the pools are still current. A pool is disabled 500 ms before it is deleted (IPAM-100).
 const LONGEST_READ: Duration = Duration::from_millis(400);
 
-/// Longest time for which a call that finds the datastore not ready waits for the lock of an ADD that may be
-/// prefetching.
+/// Longest time for which a call waits for the lock of an ADD that may be prefetching.
 const LONGEST_LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// The prefetch of one ADD: the blocks that it expects to use, before any read.
@@ -48,8 +40,8 @@ pub struct Prefetch {
 
 impl Prefetch {
     /// Returns the prefetch for a request that wants one address each of `families` for the pod `pod` of `namespace`;
-    /// both are empty outside Kubernetes. Returns `None` if there is no hint, if another process has the lock, or if a
-    /// prefetch saves nothing. `files` are the node's lock file and the file with the blocks of recent addresses.
+    /// both are empty outside Kubernetes. Returns `None` if a prefetch is impossible or saves nothing. `files` are the
+    /// node's lock file and the file with the block hints.
     pub(crate) fn new<S: Store>(
         store: &S,
         files: (&Path, &Path),
@@ -89,15 +81,14 @@ impl Prefetch {
         batch: &ReadBatch,
     ) -> (Result<Answers, StoreError>, ReservedHandle) {
         let started = clock.elapsed();
-        // The write comes first: the server answers the reads while the write waits for its disk.
+        // The server answers the reads while the write waits for its disk.
         let creation = reserved_handle::create_reserved(store, handle, self.reserved.clone());
         let (created, answers) = join(creation, store.read(batch)).await;
         let is_slow = clock.elapsed().saturating_sub(started) > LONGEST_READ;
         let unknown = ReservedHandle { stored: StoredHandle::Unread, reserved: BlockCounts::new(), is_slow };
         match created {
             Ok((stored, reserved)) => (answers, ReservedHandle { stored, reserved, is_slow }),
-            // The handle may exist without counting for this operation, so continuing could count twice. The DEL that
-            // follows finds it.
+            // The handle may exist without counting for this operation, so continuing could count twice.
             Err(error @ StoreError::Unavailable { outcome_unknown: true, .. }) => (answers.and(Err(error)), unknown),
             // Any permanent error occurs again when the allocation creates the handle.
             Err(error) => {
@@ -139,9 +130,8 @@ impl ReservedHandle {
     }
 }
 
-/// Deletes the file with the blocks, so that no ADD on this node prefetches until another ADD has succeeded. The
-/// datastore is not ready, so every prefetched write would have to be undone. `own_prefetch` is the call's own
-/// prefetch, which has the node's lock.
+/// Deletes the file with the blocks, so that no ADD on this node prefetches until another ADD has succeeded. Call this
+/// if the datastore is not ready. `own_prefetch` is the call's own prefetch, which has the node's lock.
 pub fn stop(lock_file: Option<&Path>, recent_file: Option<&Path>, own_prefetch: Option<&Prefetch>) {
     let Some(file) = recent_file.filter(|file| file.exists()) else { return };
     // The process that has the lock may be about to write the file.
@@ -156,7 +146,7 @@ pub fn stop(lock_file: Option<&Path>, recent_file: Option<&Path>, own_prefetch: 
     }
 }
 
-/// Undoes the prefetch in `inputs`, because the addresses come from elsewhere or are not assigned at all.
+/// Undoes the prefetch in `inputs`.
 pub async fn discard<S: Store, C: Clock>(store: &S, clock: &C, handle: &HandleId, inputs: &mut AllocationInputs) {
     let reserved = std::mem::take(&mut inputs.reserved);
     inputs.blocks.clear();
@@ -166,8 +156,7 @@ pub async fn discard<S: Store, C: Clock>(store: &S, clock: &C, handle: &HandleId
     }
 }
 
-/// Reads the inputs by `query` again and keeps `handle`, which the prefetch created. If the read fails, undoes the
-/// prefetch.
+/// Reads the inputs by `query` again and keeps the prefetched `handle`. If the read fails, undoes the prefetch.
 pub async fn read_again<S: Store, C: Clock>(
     store: &S,
     clock: &C,

@@ -1,10 +1,8 @@
 //! Creates the handle concurrently with the read of the blocks that the handle will count.
 //!
-//! If each request is a round trip of its own, reading the block and creating the handle need not wait for each
-//! other, because the addresses nearly always come from the first block. The order that matters stays: the handle
-//! counts an address before the block assigns it (IPAM-128). This gives up one guarantee. A concurrent DEL of the same
-//! container, which no runtime sends, may read the handle before this operation reads the block. Only the node's lock
-//! then prevents the DEL from deleting the handle of an address that is about to be assigned.
+//! The handle counts an address before the block assigns it (IPAM-128), and the address nearly always comes from the
+//! first block. This gives up one guarantee: during a concurrent DEL of the same container, which no runtime sends,
+//! only the node's lock prevents the DEL from deleting the handle of an address that is about to be assigned.
 
 use futures::future::join;
 use libcalico::ipam::{Block, Handle, HandleId};
@@ -16,13 +14,12 @@ use crate::alloc::snapshot::{MissingReads, Snapshot};
 use crate::handle_refs::decrement;
 use os::clock::Clock;
 
-/// Creates the handle with the counts in `reserved`, without reading it first, since it rarely exists. Reads it if it
-/// exists already. Returns the handle, and its counts that belong to this operation: all of `reserved` if this
-/// operation created the handle, otherwise none.
+/// Creates the handle with the counts in `reserved`, without reading it first, since it rarely exists. Returns the
+/// handle, and its counts that belong to this operation: all of `reserved` if this operation created the handle,
+/// otherwise none.
 ///
-/// If the response was lost, an existing handle with exactly these counts is treated as created by this operation,
-/// provided that the blocks contain no address of it. It was then created just now, or by an operation that got no
-/// further.
+/// If the response was lost, an existing handle with exactly these counts and without addresses in the blocks is
+/// treated as created by this operation.
 pub(crate) async fn create_reserved<S: Store>(
     store: &S,
     id: &HandleId,
@@ -42,14 +39,12 @@ pub(crate) async fn create_reserved<S: Store>(
     match find_with_addresses(store, id, blocks).await {
         Ok((Some(found), false)) if is_unknown_outcome && found.value == value => Ok((Some(found).into(), reserved)),
         Ok((found, _)) => Ok((found.into(), BlockCounts::new())),
-        // The caller needs to know that the creation has an unknown outcome.
         Err(_) if is_unknown_outcome => Err(error),
         Err(error) => Err(error),
     }
 }
 
-/// Returns the handle, and true if one of the blocks contains an address of it. Reads the blocks again, without a
-/// cache.
+/// Returns the handle, and true if one of the blocks contains an address of it.
 async fn find_with_addresses<S: Store>(
     store: &S,
     id: &HandleId,
@@ -66,8 +61,7 @@ async fn find_with_addresses<S: Store>(
 }
 
 impl Snapshot {
-    /// Reads `missing` and concurrently creates the unread handle with `reserved`. The counts of a handle that exists
-    /// already do not count for this operation.
+    /// Reads `missing` and concurrently creates the unread handle with `reserved`.
     pub(crate) async fn read_beside_handle<S: Store>(
         &mut self,
         store: &S,

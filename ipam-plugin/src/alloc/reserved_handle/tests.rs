@@ -4,7 +4,7 @@ use crate::alloc::one_address::assign_address;
 use crate::error::IpamError;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, cidr, held};
 
-/// Creates a cluster whose store has no transactions. An allocation there creates its handle without reading it first.
+/// An allocation in this store creates its handle without reading it first.
 fn cluster(block_size: u8) -> Cluster {
     let cluster = Cluster::on(MemoryStore::sequential());
     cluster.pool("pool4", "10.65.0.0/24", block_size);
@@ -17,7 +17,6 @@ async fn warm_node_creates_the_handle_during_the_block_read() {
     cluster.one("node1", "net.first").await.unwrap();
     cluster.store.take_counts();
     cluster.one("node1", "net.a").await.unwrap();
-    // Reads: inputs and block. Writes: handle and block.
     assert_eq!(cluster.store.take_counts(), (2, 2));
     assert_consistent(&cluster.store.pairs(), true);
 }
@@ -80,8 +79,7 @@ async fn handle_is_deleted_when_no_address_is_assigned() {
     assert_consistent(&cluster.store.pairs(), true);
 }
 
-/// Another process changes the block's revision before each of the first two attempts. The handle is created once, not
-/// again for each attempt.
+/// Another process changes the block's revision before each of the first two attempts.
 #[tokio::test]
 async fn lost_race_does_not_create_the_handle_again() {
     let cluster = cluster(26);
@@ -98,14 +96,12 @@ async fn lost_race_does_not_create_the_handle_again() {
         Fault::None
     });
     cluster.one("node1", "net.a").await.unwrap();
-    // A single write of the handle, three of the block.
     assert_eq!(cluster.store.take_counts().1, 4);
     cluster.store.end_faults();
     assert_consistent(&cluster.store.pairs(), true);
 }
 
-/// The block is written, but the response is lost, and the datastore then refuses a number of requests, in the last
-/// case for longer than the operation waits.
+/// The block is written, but the response is lost, and the datastore then refuses a number of requests.
 #[tokio::test]
 async fn write_of_unknown_outcome_stays_counted_for_the_del() {
     for silent in [1, 10, 100, 1000] {

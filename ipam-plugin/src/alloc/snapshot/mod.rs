@@ -1,7 +1,4 @@
-//! [`Snapshot`]: the objects that an operation has read so far, and its own writes. [`MissingReads`]: the objects that
-//! its plan needs next.
-//!
-//! [`read`] and [`survey`] fill the snapshot from the datastore.
+//! [`Snapshot`]: the objects that an operation has read so far, and its own writes.
 
 mod read;
 mod survey;
@@ -20,18 +17,15 @@ use crate::reads::FoundEntry;
 
 pub(crate) use self::read::MissingReads;
 
-/// The state of one block in the snapshot.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum BlockRead {
-    /// The block is missing.
     Absent,
-    /// The block gives no address and is not written: the block is invalid or being deleted, or its affinity is
-    /// unreadable.
+    /// The block gives no address and is not written, because it or its affinity is unusable.
     Corrupt,
-    /// The block exists, and a survey of all blocks, or a note of an earlier one, found this room in it. The block has
-    /// to be read before it gives an address.
+    /// A survey of all blocks, or a note of an earlier one, found this room in the block. The block has to be read
+    /// before it gives an address.
     Surveyed(Room),
-    /// The block exists and was read. Addresses whose cooldown has ended are in its free list again (IPAM-162).
+    /// The block was read. Addresses whose cooldown has ended are in its free list again (IPAM-162).
     Present(Box<Entry<Block>>),
 }
 
@@ -39,11 +33,10 @@ pub(crate) enum BlockRead {
 static UNUSABLE_BLOCK: BlockRead =
     BlockRead::Surveyed(Room { in_use: 0, has_free: false, is_own: false, may_be_reclaimed: false });
 
-/// A snapshot of the objects read so far.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
     pub(crate) inputs: AllocationInputs,
-    /// Addresses that automatic assignment skips: reserved ranges, and addresses that the request passes over.
+    /// Addresses that automatic assignment skips: reserved ones, and those that the request passes over.
     pub(crate) reservations: Reservations,
     /// Time of the read, which searches and claims use as the current time.
     pub(crate) now: OffsetDateTime,
@@ -57,16 +50,14 @@ pub(crate) struct Snapshot {
     read_with_affinities: BTreeSet<Cidr>,
     /// Blocks that were read before, or concurrently with, a later read of the affinities.
     read_before_affinities: BTreeSet<Cidr>,
-    /// The counts in [`Snapshot::handle`] that belong to this operation, for addresses that it has not assigned yet.
+    /// The counts of the handle that belong to this operation, for addresses that it has not assigned yet.
     pub(crate) reserved: BlockCounts,
-    /// Blocks that differ from the note about them.
     pub(crate) changed: BTreeSet<Cidr>,
     /// The use of each pool of the families whose blocks were all surveyed.
     pool_uses: BTreeMap<Cidr, SearchedPool>,
 }
 
 impl Snapshot {
-    /// Creates the snapshot from `inputs`, the result of `query`.
     pub(crate) fn new(
         mut inputs: AllocationInputs,
         query: InputsQuery,
@@ -93,7 +84,6 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Treats these addresses as reserved.
     pub(crate) fn with_skipped(mut self, addresses: BTreeSet<IpAddr>) -> Self {
         if !addresses.is_empty() {
             let busy = addresses.iter().map(|ip| Cidr::host(*ip));
@@ -113,7 +103,6 @@ impl Snapshot {
         true
     }
 
-    /// Returns the handle, if it was read and exists.
     pub(crate) fn handle(&self) -> Option<&Entry<Handle>> {
         let StoredHandle::Existing(entry) = &self.inputs.handle else { return None };
         Some(entry)
@@ -123,7 +112,7 @@ impl Snapshot {
         self.inputs.handle == StoredHandle::Unread
     }
 
-    /// Returns the state of a block, or `None` if the block was not read yet.
+    /// Returns the state of a block, or `None` if it was not read yet.
     pub(crate) fn block(&self, cidr: &Cidr) -> Option<&BlockRead> {
         match self.blocks.get(cidr) {
             None if self.surveyed_families.contains(&cidr.version()) => {
@@ -134,7 +123,6 @@ impl Snapshot {
         }
     }
 
-    /// Returns the block if it was read and is valid.
     pub(crate) fn readable_block(&self, cidr: &Cidr) -> Option<&Entry<Block>> {
         let Some(BlockRead::Present(entry)) = self.blocks.get(cidr) else { return None };
         Some(entry)
@@ -145,7 +133,7 @@ impl Snapshot {
         self.blocks.get(cidr).and_then(|block| self.room(block)).map_or(0, |room| room.in_use)
     }
 
-    /// Returns the room in a block, as far as it was read; `None` for a missing or unusable block.
+    /// Returns the room in a block; `None` for a missing or unusable block.
     pub(crate) fn room(&self, block: &BlockRead) -> Option<Room> {
         match block {
             BlockRead::Present(entry) => Some(Room::of(&entry.value, &self.reservations, &self.query.owner, self.now)),
@@ -154,13 +142,11 @@ impl Snapshot {
         }
     }
 
-    /// Returns true if a block may be older than the affinities read. A contradiction between both may then be
-    /// outdated.
+    /// Returns true if a block may be older than the affinities read, so that a contradiction may be outdated.
     pub(crate) fn may_predate_affinities(&self, cidr: &Cidr) -> bool {
         self.read_with_affinities.contains(cidr) || self.read_before_affinities.contains(cidr)
     }
 
-    /// Returns the blocks of a family that may have more room than the snapshot shows.
     pub(crate) fn lagging_blocks(&self, version: IpVersion) -> impl Iterator<Item = Cidr> {
         self.read_with_affinities.iter().filter(move |cidr| self.may_lag(cidr) && cidr.version() == version).copied()
     }
@@ -170,18 +156,15 @@ impl Snapshot {
         self.inputs.blocks_may_lag && self.read_with_affinities.contains(cidr)
     }
 
-    /// Returns true if all blocks of the family were surveyed: their ranges, and the room in each.
     pub(crate) fn has_all_blocks(&self, version: IpVersion) -> bool {
         self.surveyed_families.contains(&version)
     }
 
-    /// Returns the ranges of all blocks of the family, or `None` if they were not read yet.
     pub(crate) fn ranges(&self, version: IpVersion) -> Option<&BTreeSet<Cidr>> {
         self.ranges.get(&version)
     }
 
-    /// Returns a block of another size that shares addresses with `cidr`; `None` if there is no such block or the
-    /// ranges were not read.
+    /// Returns a block of another size that shares addresses with `cidr`, as far as the ranges were read.
     pub(crate) fn overlapping(&self, cidr: &Cidr) -> Option<Cidr> {
         self.ranges(cidr.version())?.iter().find(|range| range.conflicts_with(cidr)).copied()
     }
@@ -193,8 +176,7 @@ impl Snapshot {
         })
     }
 
-    /// Returns one affinity: `Some(None)` if it is missing, `None` if it was not read yet. An affinity of this owner
-    /// that the inputs lack may exist nevertheless, because another process may be claiming the block at the same time.
+    /// Returns one affinity: `Some(None)` if it is missing, `None` if it was not read yet.
     pub(crate) fn affinity(&self, key: &AffinityKey) -> Option<Option<&Entry<BlockAffinity>>> {
         match self.inputs.affinities.iter().find(|entry| entry.key == *key) {
             Some(entry) => Some(Some(entry)),
@@ -202,7 +184,6 @@ impl Snapshot {
         }
     }
 
-    /// Records that a block was just read or written.
     fn mark_fresh(&mut self, block: &Cidr) {
         self.read_with_affinities.remove(block);
         self.read_before_affinities.remove(block);
@@ -212,7 +193,7 @@ impl Snapshot {
         let cooldown = self.inputs.config.ip_cooldown_seconds;
         let block = match answer {
             Ok(None) => BlockRead::Absent,
-            // A tombstone is an object that a deletion in progress has marked; the block is unusable.
+            // A tombstone is an object that a deletion in progress has marked.
             Ok(Some(entry)) if entry.value.deleted => BlockRead::Corrupt,
             Ok(Some(mut entry)) => match entry.value.collect_garbage(cooldown, self.now) {
                 Ok(_) => BlockRead::Present(Box::new(entry)),
@@ -257,8 +238,7 @@ fn reservations(inputs: &AllocationInputs) -> Reservations {
 }
 
 impl Snapshot {
-    /// Records the handle that this operation wrote. No count is reserved any more: the assigned addresses use all
-    /// counts of this operation.
+    /// The assigned addresses use all reserved counts.
     pub(crate) fn record_handle(&mut self, value: Handle, revision: Revision) {
         self.inputs.handle = StoredHandle::Existing(Entry { key: self.query.handle.clone(), value, revision });
         self.reserved.clear();
@@ -272,7 +252,6 @@ impl Snapshot {
         self.reserved.retain(|_, count| *count > 0);
     }
 
-    /// Removes and returns the counts that the operation did not use.
     pub(crate) fn take_reserved(&mut self) -> BlockCounts {
         std::mem::take(&mut self.reserved)
     }

@@ -14,7 +14,6 @@ use crate::alloc::inputs::AllocationInputs;
 use crate::exhausted::FullBlock;
 
 impl Snapshot {
-    /// Reads the wanted objects in one batch, concurrently with a survey of all blocks where one is wanted.
     pub(crate) async fn read<S: Store>(&mut self, store: &S, missing: &MissingReads) -> Result<(), StoreError> {
         let mut batch = ReadBatch::new();
         let blocks: Vec<_> = missing.blocks.iter().map(|cidr| (*cidr, batch.get::<Block>(cidr))).collect();
@@ -63,9 +62,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Reads again after a lost race or an unknown outcome. This includes the inputs, since a pool may be disabled by
-    /// now (IPAM-100), the blocks `touched`, affinities to these that the inputs lacked, and the ranges that were read.
-    /// All other blocks and affinities are removed from the snapshot.
+    /// Reads again after a lost race or an unknown outcome, also the inputs, since a pool may be disabled by now
+    /// (IPAM-100). Blocks other than `touched` are removed from the snapshot.
     pub(crate) async fn refresh<S: Store>(
         &mut self,
         store: &S,
@@ -106,7 +104,6 @@ async fn read_unless_empty<S: Store>(store: &S, batch: &ReadBatch) -> Result<Ans
     if batch.ranges().is_empty() { Ok(Answers::new(Vec::new())) } else { store.read(batch).await }
 }
 
-/// The reads that a plan needs before it can continue.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct MissingReads {
     pub(crate) blocks: BTreeSet<Cidr>,
@@ -114,13 +111,11 @@ pub(crate) struct MissingReads {
     pub(crate) lists: BTreeSet<IpVersion>,
     /// Families of which only the range of every block is wanted.
     pub(crate) ranges: BTreeSet<IpVersion>,
-    /// Single affinities: those of other owners, and those newer than the inputs.
     pub(crate) affinities: Vec<AffinityKey>,
     /// Whether to read all of the owner's affinities again, without a cache.
     pub(crate) own_affinities: bool,
-    /// Whether to read the handle, where the inputs did not.
     pub(crate) handle: bool,
-    /// Blocks that a note lists as full, with the revisions noted. The read verifies that the revisions are unchanged.
+    /// Blocks that a note lists as full, to verify that their revisions are unchanged.
     pub(crate) full: BTreeMap<Cidr, FullBlock>,
 }
 
@@ -145,7 +140,6 @@ impl MissingReads {
         MissingReads { affinities: vec![key], ..MissingReads::default() }
     }
 
-    /// Adds a read of all of the owner's affinities, without a cache.
     pub(crate) fn and_own_affinities(self) -> Self {
         MissingReads { own_affinities: true, ..self }
     }

@@ -9,21 +9,17 @@ use libcalico::store::{Entry, KeysTicket, ReadBatch, Store, StoreError, Survey, 
 use super::{BlockRead, Snapshot, reservations};
 use crate::exhausted::SearchedPool;
 
-/// The result of a survey. It keeps only the range of a block that can give no address, as most blocks of a large
-/// cluster cannot.
+/// The result of a survey. Most blocks of a large cluster give no address, so only their range is kept.
 #[derive(Debug, Default)]
 pub(super) struct Surveyed {
-    /// Ranges that the snapshot lacks.
     ranges: Vec<Cidr>,
     /// Blocks that may give an address, and blocks in the snapshot. `None` marks a block that is unusable.
     rooms: Vec<(Cidr, Option<Room>)>,
-    /// The use of each pool of the families.
     pools: BTreeMap<Cidr, SearchedPool>,
 }
 
 impl Snapshot {
-    /// Surveys the room in all blocks of `families`. Passed-over addresses count as free, because they may be assigned
-    /// when there is no other.
+    /// Surveys the room in all blocks of `families`. Passed-over addresses count as free.
     pub(super) async fn survey_rooms<S: Store>(
         &self,
         store: &S,
@@ -59,7 +55,6 @@ impl Snapshot {
         Ok(surveyed)
     }
 
-    /// Records the result of a survey of all blocks of `families`.
     pub(super) fn insert_survey(&mut self, families: &BTreeSet<IpVersion>, surveyed: Surveyed) {
         for family in families {
             self.ranges.entry(*family).or_default();
@@ -72,8 +67,7 @@ impl Snapshot {
         self.pool_uses.extend(surveyed.pools);
     }
 
-    /// Records the room in a block. A block that was read completely, and is full in that read and in the survey,
-    /// stays, since it has more detail.
+    /// A completely read block that is full in both reads stays, since it has more detail.
     fn insert_room(&mut self, cidr: Cidr, room: Option<Room>) {
         let is_full = room.is_some_and(|room| !room.has_free);
         let is_full_as_read = |block: &Entry<Block>| block.value.free(&self.reservations) == 0;
@@ -95,8 +89,7 @@ impl Snapshot {
     }
 }
 
-/// Adds the ranges of all blocks of `families` to a batch, where that takes no request of its own. Returns the
-/// families that have to be surveyed instead.
+/// Adds the ranges of all blocks of `families` to a batch. Returns the families that have to be surveyed instead.
 pub(super) fn add_range_reads<S: Store>(
     batch: &mut ReadBatch,
     store: &S,
@@ -108,7 +101,6 @@ pub(super) fn add_range_reads<S: Store>(
     (families.iter().map(|version| (*version, batch.list_keys::<Block>(&Some(*version)))).collect(), BTreeSet::new())
 }
 
-/// Reads the ranges of all blocks of `families` in a survey.
 pub(super) async fn survey_ranges<S: Store>(
     store: &S,
     families: BTreeSet<IpVersion>,

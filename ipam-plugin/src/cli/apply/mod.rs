@@ -36,7 +36,6 @@ pub(super) struct ApplyArgs {
     filename: Vec<PathBuf>,
 }
 
-/// The effect on one object.
 #[derive(Serialize)]
 pub(super) struct Row {
     pub(super) kind: &'static str,
@@ -44,7 +43,7 @@ pub(super) struct Row {
     pub(super) action: Applied,
 }
 
-/// Applies the manifests of all files. All files are read and parsed before the first write.
+/// All files are read and parsed before the first write.
 pub(super) async fn run(args: &ApplyArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     let mut manifests = Vec::new();
     for file in &args.filename {

@@ -54,23 +54,19 @@ async fn read_report(app: &App<'_>, settle: Duration) -> Result<Report, CliError
     Ok(Report::new(&cluster).retain_common(&first))
 }
 
-/// The numbers of objects read, and the findings. `release --from-report` reads a report as JSON.
+/// The findings of `check`. `release --from-report` reads a report as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
-    /// Numbers of the objects read.
     pub(super) looked_at: ReadCounts,
-    /// Inconsistencies.
     pub(super) findings: Vec<Finding>,
-    /// Findings worth a note that are not inconsistencies.
+    /// Findings that are not inconsistencies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) notes: Vec<Finding>,
-    /// Values that cannot be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) unreadable: Vec<UnreadableObject>,
 }
 
-/// Number of objects of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ReadCounts {
@@ -82,7 +78,6 @@ pub(super) struct ReadCounts {
 }
 
 impl Report {
-    /// Creates the report of a comparison of the objects read.
     pub(super) fn new(cluster: &ClusterRead) -> Self {
         let looked_at = ReadCounts {
             pools: cluster.pools.len(),
@@ -96,8 +91,7 @@ impl Report {
         Report { looked_at, findings, notes, unreadable: cluster.unreadable.clone() }
     }
 
-    /// Removes the findings that `earlier` does not contain with the same revisions, because an operation in progress
-    /// may have caused them.
+    /// Removes the findings that `earlier` does not contain, because an operation in progress may have caused them.
     pub(super) fn retain_common(mut self, earlier: &Report) -> Self {
         self.findings.retain(|finding| earlier.findings.contains(finding));
         self.notes.retain(|note| earlier.notes.contains(note));
@@ -105,7 +99,6 @@ impl Report {
         self
     }
 
-    /// Returns true if there are no findings, no unreadable values and no notes.
     pub(super) fn is_empty(&self) -> bool {
         self.is_clean() && self.notes.is_empty()
     }
@@ -115,7 +108,6 @@ impl Report {
         self.findings.is_empty() && self.unreadable.is_empty()
     }
 
-    /// Prints the report as text.
     pub(super) fn print(&self, app: &mut App<'_>) -> Result<(), CliError> {
         let ReadCounts { pools, blocks, addresses, handles, endpoints } = self.looked_at;
         app.print_line(format_args!(
@@ -137,13 +129,11 @@ impl Report {
         }
     }
 
-    /// Writes the report to a file.
     pub(super) fn write(&self, path: &Path) -> Result<(), CliError> {
         let text = serde_json::to_string_pretty(self).map_err(CliError::encode)?;
         std::fs::write(path, text + "\n").map_err(CliError::file("write", path))
     }
 
-    /// Reads a report that [`Report::write`] wrote.
     pub(super) fn read(path: &Path) -> Result<Self, CliError> {
         let text = std::fs::read(path).map_err(CliError::file("read", path))?;
         let unreadable =
@@ -248,7 +238,6 @@ mod tests {
                     while shell.store.requests() < before + once {
                         tokio::task::yield_now().await;
                     }
-                    // Enough time for the requests of a second read that does not wait.
                     tokio::time::sleep(Duration::from_millis(200)).await;
                 };
                 tokio::select! {

@@ -1,5 +1,4 @@
-//! `journal`: lists the deferred DELs of this node. `journal adopt` assigns deferred DELs to the datastore of the
-//! command.
+//! `journal`: lists the deferred DELs of this node, or assigns them to the datastore of the command.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -59,7 +58,7 @@ struct AdoptArgs {
     all: bool,
 }
 
-/// Returns the ID. An empty ID is refused, because every ID begins with it.
+/// An empty ID is refused, because every ID begins with it.
 fn container_id(text: &str) -> Result<String, &'static str> {
     if text.is_empty() {
         return Err("an empty ID matches every container; name containers that `calico-ipam journal` lists, or write \
@@ -68,7 +67,7 @@ fn container_id(text: &str) -> Result<String, &'static str> {
     Ok(text.to_owned())
 }
 
-/// An entry of the journal as it is listed: a deferred DEL, or the problem of an entry that cannot be read.
+/// A deferred DEL, or the problem of an entry that cannot be read.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
@@ -95,13 +94,11 @@ struct Listed {
 }
 
 impl JournalArgs {
-    /// Returns true if the command only reads files of this node.
     pub(super) fn is_list(&self) -> bool {
         self.command.is_none()
     }
 }
 
-/// Prints the list.
 pub(super) fn list(args: &JournalArgs, format: Format, out: &mut dyn Write) -> Result<CommandOutcome, CliError> {
     let rows: Vec<Row> = entries(args)?.into_iter().map(Row::from_entry).collect();
     if documents::print_document(format, out, &rows)? {
@@ -175,9 +172,8 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
         }
         app.notice(format_args!("note: entry unchanged: {error}"));
     }
-    // The stored identities are removed before the first entry is assigned, so that no entry is missed if this command
-    // ends early. Calls of the plugin then read the identities of their datastores again and find the entries that
-    // belong to these now.
+    // The stored identities are removed first, so that no entry is missed if this command ends early. Calls of the
+    // plugin then read the identities of their datastores again.
     journal.remove_identities().map_err(CliError::file("write", &args.directory))?;
     for (entry, pending_del) in chosen {
         locked.adopt(entry, &target)?;
@@ -194,8 +190,7 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
     Ok(CommandOutcome::Success)
 }
 
-/// Returns the interface of the container, if an ADD has created one since the DEL was deferred. Returns `None` as well
-/// if the interfaces cannot be read.
+/// Returns the interface of the container, if an ADD has created one since the DEL was deferred.
 fn recreated_interface(app: &mut App<'_>, pending_del: &PendingDel) -> Option<String> {
     let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
     let name = match pending_del.pod() {

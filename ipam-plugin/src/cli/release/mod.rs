@@ -45,7 +45,6 @@ pub(super) struct ReleaseArgs {
     dry_run: bool,
 }
 
-/// The outcome for one address, handle or block.
 #[derive(Serialize)]
 struct Row {
     target: String,

@@ -15,7 +15,6 @@ use crate::cli::cluster_read::ClusterRead;
 /// Age below which an address without endpoint is treated as part of an ADD in progress.
 const IN_FLIGHT: Duration = Duration::seconds(10);
 
-/// Returns the steps to release requested addresses.
 pub(super) fn steps_for_addresses(addresses: &[IpAddr], cluster: &ClusterRead, force: bool) -> Vec<ReleaseStep> {
     let leaks = Leaks::find(cluster);
     let addresses: BTreeSet<IpAddr> = addresses.iter().copied().collect();
@@ -23,9 +22,8 @@ pub(super) fn steps_for_addresses(addresses: &[IpAddr], cluster: &ClusterRead, f
     addresses.into_iter().map(step).collect()
 }
 
-/// Returns the steps to repair the findings of a report that are still present. A finding that is no longer present
-/// gets a step without a change. Blocks come first: if an inconsistent block is not repaired, its handles stay
-/// unchanged, too. Handles come next, because releasing an address changes its handle.
+/// Returns the steps to repair the findings of a report that are still present. Blocks come first, because the handles
+/// of an unrepaired block stay unchanged, and then handles, because releasing an address changes its handle.
 pub(super) fn steps_for_report(report: &Report, cluster: &ClusterRead, force: bool) -> Vec<ReleaseStep> {
     let leaks = Leaks::find(cluster);
     let current = cluster.audit(Duration::ZERO);
@@ -78,8 +76,7 @@ fn as_leak(finding: &Finding) -> Option<&AllocatedAddress> {
     Some(held)
 }
 
-/// Addresses without endpoint. `old_enough` contains those whose allocation is too old to be part of an ADD in
-/// progress.
+/// Addresses without endpoint. Those in `old_enough` cannot be part of an ADD in progress.
 struct Leaks {
     all: BTreeMap<IpAddr, AllocatedAddress>,
     old_enough: BTreeSet<IpAddr>,
@@ -117,7 +114,6 @@ impl Leaks {
         })
     }
 
-    /// Returns a reason not to release `ip`; `None` if there is none.
     fn objection(&self, ip: IpAddr, held: &AllocatedAddress, cluster: &ClusterRead) -> Option<String> {
         if let Some(endpoint) = cluster.endpoints_of(ip).next() {
             return Some(format!("endpoint {} on node {} has it", endpoint.name, endpoint.node));

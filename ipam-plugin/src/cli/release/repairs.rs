@@ -1,4 +1,4 @@
-//! Plans the repairs of inconsistent blocks, and the corrections of handles, whose counts have to match the blocks.
+//! Plans the repairs of inconsistent blocks, and the corrections of handles.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,17 +12,14 @@ use crate::cli::cluster_read::ClusterRead;
 
 /// The other steps of the same `release`, by which a handle's step is decided.
 pub(super) struct OtherWork<'a> {
-    /// The repairs of blocks, which come first.
     pub(super) repairs: &'a [&'a BlockRepair],
-    /// The inconsistent blocks that stay unchanged.
     pub(super) unrepaired: BTreeSet<Cidr>,
     /// Addresses that are released afterwards.
     pub(super) to_release: &'a BTreeSet<IpAddr>,
 }
 
-/// Returns the steps for the handles in the findings and of addresses that the repairs keep, each handle once. A
-/// missing handle is not created for addresses that are to be released. A handle that counts correctly after the
-/// repairs needs no step.
+/// Returns the steps for the handles in the findings and of addresses that the repairs keep. A missing handle is not
+/// created for addresses that are to be released.
 pub(super) fn fix_steps(findings: &[&Finding], cluster: &ClusterRead, other: &OtherWork<'_>) -> Vec<ReleaseStep> {
     let OtherWork { repairs, unrepaired, to_release } = other;
     let mut ids: BTreeSet<String> =
@@ -61,8 +58,7 @@ fn handle_fix(id: &str, cluster: &ClusterRead, repairs: &[&BlockRepair]) -> Opti
     Some(HandleFix { suspect, held })
 }
 
-/// Returns the number of the handle's addresses in each block, after the repairs. Addresses that are cooling down do
-/// not count.
+/// Returns the number of the handle's addresses in each block, after the repairs.
 fn addresses_per_block(id: &HandleId, cluster: &ClusterRead, repairs: &[&BlockRepair]) -> BTreeMap<Cidr, i64> {
     let id = HandleId::new(id.as_str());
     let counts = cluster.blocks.iter().map(|entry| {
@@ -72,7 +68,6 @@ fn addresses_per_block(id: &HandleId, cluster: &ClusterRead, repairs: &[&BlockRe
     counts.filter(|(_, count)| *count > 0).collect()
 }
 
-/// Decides on the repair of an inconsistent block.
 pub(super) fn repair_step(block: Cidr, cluster: &ClusterRead, force: bool) -> ReleaseStep {
     ReleaseStep { target: format!("block {block}"), verdict: verdict(block, cluster, force) }
 }

@@ -1,5 +1,5 @@
-//! [`ReleaseStep`]: the step for one address, handle or block, with the change that it makes. Each change is a
-//! compare-and-swap against the objects read.
+//! [`ReleaseStep`]: the step for one address, handle or block. Each change is a compare-and-swap against the objects
+//! read.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,35 +17,27 @@ use crate::release::release_addresses;
 use crate::write_gate::OpenGate;
 use os::clock::SystemClock;
 
-/// The step for one address, handle or block.
 #[derive(Debug, PartialEq)]
 pub(super) struct ReleaseStep {
-    /// The description of the object.
     pub(super) target: String,
-    /// The decision.
     pub(super) verdict: StepVerdict,
 }
 
-/// The decision on a step.
 #[derive(Debug, PartialEq)]
 pub(super) enum StepVerdict {
-    /// The change is made.
     Do(ReleaseChange),
     /// No change is necessary, or none that this command makes. The text is the reason.
     Leave(String),
-    /// The step is refused. The text is the reason.
     Refuse(String),
 }
 
 impl StepVerdict {
-    /// Returns the repair of a block; `None` for any other decision.
     pub(super) fn repair(&self) -> Option<&BlockRepair> {
         let StepVerdict::Do(ReleaseChange::Block(repair)) = self else { return None };
         Some(repair)
     }
 }
 
-/// A change that corrects one object.
 #[derive(Debug, PartialEq)]
 pub(super) enum ReleaseChange {
     /// Releases the address, if its allocation is unchanged since it was read.
@@ -57,7 +49,6 @@ pub(super) enum ReleaseChange {
 }
 
 impl ReleaseChange {
-    /// Returns the change in one word.
     pub(super) fn name(&self) -> &'static str {
         match self {
             ReleaseChange::Release(_) => "released",
@@ -70,8 +61,6 @@ impl ReleaseChange {
         }
     }
 
-    /// Returns the detail that the output shows with the change: the owner of a released address, the right counts of a
-    /// handle, or the addresses that the repair of a block frees and keeps.
     pub(super) fn reason(&self) -> String {
         match self {
             ReleaseChange::Release(held) => owner_of(held),
@@ -85,7 +74,6 @@ impl ReleaseChange {
     }
 }
 
-/// The planned correction of a handle's counts.
 #[derive(Debug, PartialEq)]
 pub(super) struct HandleFix {
     pub(super) suspect: SuspectHandle,
@@ -93,7 +81,6 @@ pub(super) struct HandleFix {
     pub(super) held: BTreeMap<Cidr, i64>,
 }
 
-/// The planned repair of a block.
 #[derive(Debug, PartialEq)]
 pub(super) struct BlockRepair {
     pub(super) read: Entry<Block>,
@@ -101,18 +88,15 @@ pub(super) struct BlockRepair {
 }
 
 impl BlockRepair {
-    /// Returns the addresses that the repair frees or keeps.
     pub(super) fn resolved_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let Repaired { freed, kept, .. } = &self.repaired;
         freed.iter().chain(kept).copied()
     }
 
-    /// Returns the repaired block.
     pub(super) fn repaired(&self) -> &Block {
         &self.repaired.block
     }
 
-    /// Returns the handles of the addresses that the repair keeps.
     pub(super) fn handles(&self) -> impl Iterator<Item = HandleId> {
         let Repaired { block, kept, .. } = &self.repaired;
         kept.iter().filter_map(|ip| block.allocation(*ip)?.handle())
@@ -135,22 +119,17 @@ pub(super) fn owner_of(held: &AllocatedAddress) -> String {
     owner.unwrap_or(&text).to_owned()
 }
 
-/// The outcome of a change.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ChangeOutcome {
-    /// The change was made.
     Applied,
-    /// The change was not made, because the objects have changed since they were read or are corrupt. The text is the
-    /// reason.
+    /// The change was not made, for this reason.
     Refused(String),
 }
 
-/// Returns the outcome of a refused change.
 fn refused(reason: impl Into<String>) -> ChangeOutcome {
     ChangeOutcome::Refused(reason.into())
 }
 
-/// Makes the change.
 pub(super) async fn execute(store: &Datastore, change: ReleaseChange) -> Result<ChangeOutcome, CliError> {
     let _releasing = ReleaseGuard::here();
     match change {
@@ -183,7 +162,6 @@ async fn fix_handle(store: &Datastore, fix: HandleFix) -> Result<ChangeOutcome, 
     }
 }
 
-/// Stores a repaired block, unless the block has changed.
 async fn store_block(store: &Datastore, repair: BlockRepair) -> Result<ChangeOutcome, CliError> {
     let BlockRepair { read, repaired: Repaired { mut block, .. } } = repair;
     block.count_write();

@@ -57,8 +57,7 @@ fn release_of_an_address_in_use_requires_force() {
     }
 }
 
-/// On Kubernetes, endpoints depend on annotations. Annotations do not free an address that the pod still reports, or
-/// has yet to report.
+/// On Kubernetes, annotations do not free an address that the pod still reports, or has yet to report.
 #[test]
 fn release_of_an_address_that_its_pod_may_have_is_rejected() {
     let shell = Shell::with_pool();
@@ -119,7 +118,6 @@ fn release_from_a_report_repairs_its_findings() {
     shell.endpoint("alive", &alive);
     let homeless = shell.allocate("homeless");
     shell.endpoint("homeless", &homeless);
-    // A handle counts too much, a handle is missing, and a handle has no owner.
     let block = shell.json(&["show", "--ip", &alive])["block"].as_str().unwrap().to_owned();
     let path = |id: &str| format!("/calico/ipam/v2/handle/{id}");
     shell.remove(&path("alive"));
@@ -218,7 +216,6 @@ fn release_from_an_invalid_report_is_an_error() {
     assert!(error.contains("check --json-report"), "{error}");
 }
 
-/// Changes the only block directly.
 fn damage(shell: &Shell, change: impl FnOnce(&mut Block)) -> Block {
     let [entry] = &mut block_on(shell.store.list::<Block>(&None)).unwrap()[..] else { panic!("one block") };
     change(&mut entry.value);
@@ -289,7 +286,7 @@ fn repair_retains_an_address_reported_by_a_running_pod() {
     }
 }
 
-/// A tunnel has neither endpoint nor pod. A container's handle identifies the owner of its address.
+/// A tunnel has neither endpoint nor pod.
 #[test]
 fn repair_retains_tunnel_addresses_and_needs_force_for_services() {
     let shell = Shell::with_pool();
@@ -347,7 +344,6 @@ fn repair_retains_tunnel_addresses_and_needs_force_for_services() {
         ..cluster.endpoints[0].clone()
     });
     assert_eq!(shown(&cluster), None);
-    // A stopped VM: only its handle records the address.
     assert!(
         refused(&cluster, false).is_some_and(|reason| reason.starts_with("handle net.vmi.ns.c1 of a virtual machine"))
     );

@@ -15,7 +15,6 @@ use crate::cli::error::CliError;
 use crate::cli::{cluster_read, documents, endpoints};
 use crate::reads::blocks_of;
 
-/// The state of an address.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Address {
@@ -39,7 +38,6 @@ struct Address {
     since: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sequence_number: Option<u64>,
-    /// Endpoints that have the address.
     endpoints: Vec<String>,
     /// Cooldown of released addresses, in seconds.
     #[serde(skip)]
@@ -50,12 +48,11 @@ struct Address {
 #[serde(rename_all = "camelCase")]
 enum State {
     InUse,
-    /// Released, and not assigned again until its cooldown ends.
+    /// Cooling down.
     Resting,
     /// An IPReservation excludes the address from automatic assignment.
     Reserved,
     Free,
-    /// No pool contains the address.
     NotInPool,
 }
 
@@ -129,7 +126,7 @@ impl Address {
         self.alternate_attributes = attribute.alternate_owner.clone();
     }
 
-    /// Prints the address. The text begins like that of `calicoctl ipam show --ip` (INST-123).
+    /// The text begins like that of `calicoctl ipam show --ip` (INST-123).
     fn print(&self, app: &mut App<'_>) -> Result<(), CliError> {
         let ip = self.address;
         match self.state {

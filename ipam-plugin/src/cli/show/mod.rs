@@ -44,14 +44,13 @@ pub(super) async fn run(args: &ShowArgs, app: &mut App<'_>) -> Result<CommandOut
     Ok(CommandOutcome::Success)
 }
 
-/// Width of a bar in characters.
 const BAR: usize = 10;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ShownPools {
     pools: Vec<ShownPool>,
-    /// Blocks outside all pools; `None` unless the blocks of all pools are shown.
+    /// `None` unless the blocks of all pools are shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks_outside_pools: Option<Vec<ShownBlock>>,
 }
@@ -136,8 +135,7 @@ async fn read_pools(wanted: &[String], with_blocks: bool, app: &mut App<'_>) -> 
     })
 }
 
-/// Returns the pools that `wanted` selects by name or CIDR; all pools if `wanted` is empty. Fails if a text selects no
-/// pool.
+/// Returns the pools that `wanted` selects by name or CIDR; all pools if `wanted` is empty.
 fn select(pools: Vec<Entry<IpPool>>, wanted: &[String]) -> Result<Vec<Entry<IpPool>>, CliError> {
     if wanted.is_empty() {
         return Ok(pools);

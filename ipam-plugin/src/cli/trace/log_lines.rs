@@ -10,12 +10,10 @@ use node_process::logging::rotated_path;
 /// Maximum number of rotated files that a configuration can set.
 const MAX_ROTATED_FILES: usize = 999;
 
-/// The search for the lines of a pod, with the lines found so far.
 #[derive(Debug)]
 pub(super) struct PodLogLines<'a> {
     namespace: &'a str,
     pod: &'a str,
-    /// The containers of the pod that the lines name.
     pub(super) containers: BTreeSet<String>,
     limit: usize,
     lines: VecDeque<String>,
@@ -23,13 +21,11 @@ pub(super) struct PodLogLines<'a> {
 }
 
 impl<'a> PodLogLines<'a> {
-    /// Creates the search for the `limit` latest lines of a pod.
     pub(super) fn new(namespace: &'a str, pod: &'a str, limit: usize) -> Self {
         PodLogLines { namespace, pod, containers: BTreeSet::new(), limit, lines: VecDeque::new(), omitted: 0 }
     }
 
-    /// Reads the rotated files and then the log file. Returns the files that cannot be read. These include the log file
-    /// if there is no file at all.
+    /// Reads the rotated files and then the log file. Returns the files that cannot be read.
     pub(super) fn read(&mut self, path: &Path) -> Vec<(PathBuf, io::Error)> {
         let rotated = (1..=MAX_ROTATED_FILES).map(|number| rotated_path(path, number));
         let rotated: Vec<PathBuf> = rotated.take_while(|rotated| rotated.exists()).collect();
@@ -59,8 +55,8 @@ impl<'a> PodLogLines<'a> {
         Ok(())
     }
 
-    /// Returns true if the line is about the pod, or about a container that an earlier line names together with the
-    /// pod. Upstream's log lines of a DEL name only the container.
+    /// Returns true if the line is about the pod, or about one of its containers. Upstream's log lines of a DEL name
+    /// only the container.
     fn is_about_pod(&mut self, line: &str) -> bool {
         let fields = fields_of(line);
         let of_pod = fields.get("Pod") == Some(&self.pod) && fields.get("Namespace") == Some(&self.namespace);
@@ -85,8 +81,7 @@ impl<'a> PodLogLines<'a> {
     }
 }
 
-/// Returns the quoted fields at the end of a line, which identify the attachment. The text before them may contain
-/// another pod's name.
+/// Returns the quoted fields at the end of a line. The text before them may contain another pod's name.
 fn fields_of(line: &str) -> BTreeMap<&str, &str> {
     let mut rest = line;
     let mut fields = BTreeMap::new();
@@ -97,7 +92,6 @@ fn fields_of(line: &str) -> BTreeMap<&str, &str> {
     fields
 }
 
-/// Splits ` key="value"` off the end of a line, if the line ends with a value without quotes in it.
 fn last_field(line: &str) -> Option<(&str, &str, &str)> {
     let (before, value) = line.strip_suffix('"')?.rsplit_once("=\"")?;
     let (before, key) = before.rsplit_once(' ')?;
@@ -131,7 +125,6 @@ mod tests {
         let (found, omitted) = lines(&files, 9);
         assert_eq!(found, ["first", "second", "third"].map(|word| format!("{word}{OF_WEB}")));
         assert_eq!(omitted, 0);
-        // The file was just rotated.
         assert_eq!(lines(&files[1..], 1), (vec![format!("second{OF_WEB}")], 1));
     }
 

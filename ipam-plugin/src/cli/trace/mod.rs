@@ -20,10 +20,9 @@ use super::error::CliError;
 use crate::host_link::{HostLinks, NoHostLinks};
 use node_process::{node_name, process};
 
-/// Path at which the installer writes the configuration, which names datastore, node and log file.
+/// The configuration that the installer writes.
 const CONFIGURATION: &str = "/etc/cni/net.d/10-calico.conflist";
 
-/// The log file in configurations that the installer writes.
 const LOG_FILE: &str = "/var/log/calico/cni/cni.log";
 
 /// Show log lines, endpoint, addresses, interface and routes of one pod on this node
@@ -57,14 +56,12 @@ pub(super) struct TraceArgs {
     lines: usize,
 }
 
-/// The places to read from.
 struct Places<'a> {
     node: String,
     log_file: PathBuf,
     links: &'a dyn HostLinks,
 }
 
-/// The reason why the datastore is not read.
 #[derive(Debug, Clone)]
 struct DatastoreUnusable(String);
 
@@ -74,12 +71,11 @@ impl DatastoreUnusable {
     }
 }
 
-/// Refuses an empty name of a pod or a namespace, which would match all of them.
+/// Refuses an empty name, which would match all pods or namespaces.
 fn pod_name(text: &str) -> Result<String, &'static str> {
     if text.split('/').any(str::is_empty) { Err("write POD or NAMESPACE/POD") } else { Ok(text.to_owned()) }
 }
 
-/// Reads all parts and prints them.
 pub(super) fn run(
     args: &TraceArgs,
     connection: &ConnectionArgs,
@@ -92,7 +88,6 @@ pub(super) fn run(
     let places = Places::new(args, conf.as_ref().ok().and_then(Option::as_ref), links);
     let store = conf.and_then(|_| {
         let config = connection.resolve(|name| std::env::var(name).ok()).map_err(DatastoreUnusable::new)?;
-        // `trace` only reads, so it must not create the file.
         if is_new_file(&config) {
             return Err(DatastoreUnusable(format!("{} does not exist", describe(&config))));
         }

@@ -1,5 +1,4 @@
-//! [`Trace`]: the data found about a pod, and its text. [`StoredObjects`]: the datastore's objects for the pod: its
-//! endpoint on this node, and the addresses whose allocations name the pod or one of its containers.
+//! [`Trace`]: the data found about a pod. [`StoredObjects`]: the datastore's objects for the pod.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -19,7 +18,6 @@ use serde::Serialize;
 use crate::cli::error::CliError;
 use crate::host_link::HostLink;
 
-/// The data found about a pod.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Trace {
@@ -35,11 +33,9 @@ pub(super) struct Trace {
     pub(super) log: Vec<String>,
     /// Number of earlier lines that are not shown.
     pub(super) log_left_out: usize,
-    /// Parts that could not be read.
     pub(super) missing: Vec<UnreadPart>,
 }
 
-/// A part that could not be read.
 #[derive(Debug, Serialize)]
 pub(super) struct UnreadPart {
     pub(super) part: &'static str,
@@ -100,14 +96,12 @@ fn print_link(link: &HostLink, print_line: &mut impl FnMut(String) -> Result<(),
     link.routes.iter().try_for_each(|route| print_line(format!("  {route}")))
 }
 
-/// The objects of the datastore that were found for a pod.
 #[derive(Debug, Default)]
 pub(super) struct StoredObjects {
     pub(super) endpoint: Option<Endpoint>,
     pub(super) addresses: Vec<Address>,
 }
 
-/// The pod's endpoint.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Endpoint {
@@ -117,7 +111,6 @@ pub(super) struct Endpoint {
     pub(super) interface: String,
 }
 
-/// An address that is allocated to the pod.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Address {
@@ -130,8 +123,7 @@ pub(super) struct Address {
 }
 
 impl StoredObjects {
-    /// Reads the endpoint of a pod on `node`, and the addresses of the pod and of its containers. `containers` are
-    /// those that the log names.
+    /// Reads the endpoint of a pod on `node`, and the addresses of the pod and of `containers`, which the log names.
     pub(super) async fn read(
         store: &Datastore,
         node: &str,
@@ -185,7 +177,7 @@ impl Address {
     }
 }
 
-/// Returns true if the pod is an owner. A VMI's address may have two owners.
+/// A VMI's address may have two owners.
 fn is_of(held: &Allocation<'_>, namespace: &str, pod: &str) -> bool {
     let Some(attribute) = held.attribute else { return false };
     [&attribute.active_owner, &attribute.alternate_owner].into_iter().any(|owner| {

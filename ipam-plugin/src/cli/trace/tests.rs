@@ -10,7 +10,6 @@ use crate::cli::{Arguments, Command};
 use crate::host_link::{HostLink, HostLinkError};
 use node_process::process::block_on;
 
-/// A kernel with one interface, or an error.
 #[derive(Debug)]
 struct Kernel(Result<&'static str, &'static str>);
 
@@ -49,8 +48,7 @@ fn trace(
     (trace, outcome, String::from_utf8(out).unwrap())
 }
 
-/// Creates a pod with an endpoint and an address, and a log with a line about the pod. Returns the datastore, the log
-/// file and the address.
+/// Creates a pod with an endpoint, an address and a log line. Returns the datastore, the log file and the address.
 fn world() -> (Shell, PathBuf, String) {
     let shell = Shell::with_pool();
     let address = shell.allocate("web");

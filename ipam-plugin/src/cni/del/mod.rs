@@ -15,8 +15,8 @@ use crate::release::{
 use crate::vmi;
 use os::clock::Clock;
 
-/// Releases the handles in `inputs`: those handles of [`IpamRequest::handles_to_read`] that exist. A DEL without any
-/// address succeeds. Addresses that a VMI keeps are not released; only the pod is removed as their owner.
+/// Releases the handles in `inputs`, those of [`IpamRequest::handles_to_read`]. A DEL without any address succeeds.
+/// Addresses that a VMI keeps are not released; only the pod is removed as their owner.
 pub async fn del<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -26,8 +26,7 @@ pub async fn del<S: Store, C: Clock>(
     release_call(store, clock, call, inputs, &NoListings).await.map_err(|error| cni_error(&error))
 }
 
-/// Does the same as [`del`] for a caller that also deletes endpoints. The error distinguishes an unreachable datastore
-/// from one that refuses the request.
+/// Does the same as [`del`] for a caller that also deletes endpoints.
 pub async fn release_call<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,
@@ -65,9 +64,8 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
     Ok(())
 }
 
-/// Releases the handles of a container that ran on `node`: of the handle from before v3 only the container's own
-/// addresses, of any other handle all. Each handle is released once `listings` no longer list its addresses. A block
-/// that cannot be read keeps its addresses, so it causes an error.
+/// Releases the handles of a container that ran on `node`, each once `listings` no longer list its addresses. Under the
+/// handle from before v3, only the container's own addresses are released. A block that cannot be read causes an error.
 pub async fn release_handles<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,

@@ -1,4 +1,4 @@
-//! DEL under the handle of releases before v3: the addresses that it releases and those that it leaves.
+//! DEL under the handle of Calico before v3.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,6 @@ use crate::release::{NoListings, ReleaseInputs};
 use crate::testing::{Cluster, Fault, MemoryStore, RefusingListings, assert_consistent, call, held};
 use crate::write_gate::OpenGate;
 
-/// Attributes of an allocation: names and values.
 type Attributes<'a> = &'a [(&'a str, &'a str)];
 
 fn clusters() -> [Cluster; 2] {
@@ -30,7 +29,6 @@ fn of_pod(namespace: &str, name: &str) -> IpamRequest {
     IpamRequest { pod: Some(Pod { namespace, name: name.into() }), ..call("c1") }
 }
 
-/// Allocates one more address under the handle, with these attributes.
 async fn hold(cluster: &Cluster, handle: &str, attributes: Attributes<'_>) {
     let mut request = cluster.request("node1", handle);
     request.attributes = attributes.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
@@ -42,7 +40,6 @@ async fn delete(cluster: &Cluster, call: &IpamRequest) {
     del(&cluster.store, &cluster.clock, call, inputs).await.unwrap();
 }
 
-/// Returns all blocks and handles.
 fn stored(cluster: &Cluster) -> (Vec<Block>, BTreeMap<HandleId, Handle>) {
     let pairs = cluster.store.pairs();
     (
@@ -142,7 +139,6 @@ async fn outage_during_the_old_handle_release_is_returned_as_unavailable() {
     }
 }
 
-/// All addresses under the runtime's own container ID belong to the container.
 #[tokio::test]
 async fn del_releases_all_addresses_of_the_container_handle() {
     for cluster in clusters() {
@@ -170,8 +166,7 @@ async fn failed_endpoint_update_retains_addresses_of_the_old_handle() {
     }
 }
 
-/// A later DEL leaves the handle, because an ADD may be about to allocate an address under it. kube-controllers deletes
-/// it after the grace period.
+/// An ADD may be about to allocate an address under the handle. kube-controllers deletes it after the grace period.
 #[tokio::test]
 async fn old_handle_of_a_killed_del_is_left_to_the_controllers() {
     for cluster in clusters() {

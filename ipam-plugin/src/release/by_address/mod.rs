@@ -26,8 +26,7 @@ pub struct ReleasedAddresses {
 }
 
 /// Releases the addresses. A request whose handle or sequence number does not match rejects all requests for the same
-/// block (IPAM-144). After an error for one block, the addresses of other blocks are released nevertheless, and the
-/// first error is returned.
+/// block (IPAM-144). After an error for one block, the addresses of other blocks are released nevertheless.
 pub async fn release_addresses<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -79,7 +78,6 @@ pub async fn release_addresses<S: Store, C: Clock>(
 
 type StoredHandles = BTreeMap<HandleId, Entry<Handle>>;
 
-/// A release of single addresses.
 struct AddressRelease<'a, S, C> {
     store: &'a S,
     clock: &'a C,
@@ -87,7 +85,7 @@ struct AddressRelease<'a, S, C> {
 }
 
 impl<S: Store, C: Clock> AddressRelease<'_, S, C> {
-    /// Releases addresses of one block. Returns `None` if the block is missing.
+    /// Returns `None` if the block is missing.
     async fn release_from_block(&self, cidr: Cidr, requests: &[ReleaseRequest]) -> Result<Option<Released>> {
         let mut retry = Retry::new(self.clock, OPERATION_TIME);
         loop {
@@ -106,8 +104,7 @@ impl<S: Store, C: Clock> AddressRelease<'_, S, C> {
                     }
                     return Ok(Some(released));
                 }
-                // The block's write comes first and succeeded, so the addresses are free. Only the handles' counts are
-                // still wrong.
+                // The block's write comes first and succeeded, so only the handles' counts are still wrong.
                 Err(error) if error.applied > 0 => {
                     let is_unknown = error.cause.has_unknown_outcome();
                     for (index, handle) in (1..).zip(&decremented).filter(|(index, _)| *index >= error.applied) {

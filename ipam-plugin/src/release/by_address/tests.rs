@@ -55,7 +55,6 @@ async fn ten_addresses_of_a_block_and_handle_are_released_with_a_single_write() 
         let requests: Vec<_> = assigned.addresses.iter().map(|assignment| named(assignment.ip)).collect();
         cluster.store.take_counts();
         assert_eq!(free(&cluster, &requests).await.unwrap().released.len(), 10);
-        // The reads: pools and settings, the block and the handle, and the pool of the emptied block.
         assert_eq!(cluster.store.take_counts(), (3, 1));
     }
 }
@@ -80,7 +79,7 @@ async fn addresses_without_a_pool_are_found_in_all_blocks() {
     request.num6 = 1;
     let held_now: Vec<_> = cluster.assign(&request).await.unwrap().addresses.iter().map(|a| a.ip).collect();
     delete_pools(&cluster);
-    // Addresses of both families are looked up in all blocks. Upstream looks only in the blocks of the first family.
+    // Upstream looks only in the blocks of the first family.
     let requests = [plain(held_now[0]), plain(held_now[1]), plain(ip("192.0.2.1")), plain(ip("2001:db8::1"))];
     let outcome = free(&cluster, &requests).await.unwrap();
     assert_eq!(outcome.released, held_now);
@@ -120,7 +119,7 @@ async fn mismatched_handle_rejects_only_the_requests_of_its_block() {
     assert_consistent(&cluster.store.pairs(), true);
 }
 
-// A sequence number from before the address was reallocated does not release it. From upstream's tests.
+// From upstream's tests.
 #[tokio::test]
 async fn stale_sequence_number_releases_no_reallocated_address() {
     let cluster = Cluster::new();

@@ -36,7 +36,7 @@ pub struct PendingRelease {
 }
 
 impl ReleaseInputs {
-    /// Adds the reads to a batch, which may contain others.
+    /// Adds the reads to a batch.
     pub fn add_to(batch: &mut ReadBatch, handles: &[HandleId]) -> PendingRelease {
         let distinct: BTreeSet<&HandleId> = handles.iter().collect();
         let config = batch.get(&IpamConfigKey);
@@ -68,8 +68,7 @@ impl ReleaseInputs {
         Ok(ReleaseInputs { handles: found?.into_iter().flatten().collect(), ..self })
     }
 
-    /// Sets the node on which the containers ran. If an ADD of one of them was killed while it created a block, the
-    /// release ensures that this creation can assign no address any more.
+    /// Sets the node on which the containers ran. The release then ensures that no killed ADD creates a block any more.
     #[must_use]
     pub fn on_node(mut self, node: &str) -> Self {
         self.owner = Some(AffinityOwner::Host(node.to_owned()));
@@ -100,19 +99,18 @@ impl ReleaseInputs {
 pub struct ReleasedHandles {
     /// Number of released addresses.
     pub addresses: usize,
-    /// The released addresses that blocks list under the handles, for the log.
+    /// The released addresses, for the log.
     pub ips: Vec<IpAddr>,
-    /// Unreadable blocks, which were skipped. Their addresses stay allocated and counted.
+    /// Unreadable blocks, whose addresses stay allocated and counted.
     pub unreadable: Vec<Cidr>,
-    /// True if an address has a pod as its owner, and the release was conditional on having none. No further address is
-    /// released.
+    /// True if an address has a pod as its owner, and the release was conditional on having none.
     pub is_owned: bool,
     /// The revision of the last block that was updated; `None` if no block was updated.
     pub last_write: Option<Revision>,
 }
 
-/// Releases all addresses of the handles and deletes the handles. A handle without addresses is success. Addresses in
-/// unreadable blocks stay allocated and counted.
+/// Releases all addresses of the handles and deletes the handles. Addresses in unreadable blocks stay allocated and
+/// counted.
 ///
 /// Blocks are written first, handles second (IPAM-128). This also deletes a handle whose addresses are released
 /// already, which upstream leaves forever (IPAM-230).
@@ -121,8 +119,7 @@ pub async fn release<S: Store, C: Clock>(store: &S, clock: &C, inputs: ReleaseIn
 }
 
 /// Does the same as [`release`], but first waits until `listings` no longer list the addresses, and then takes the
-/// node's lock `lock`. The listings are called after the blocks were read, so endpoints can be written during that
-/// read.
+/// node's lock `lock`.
 pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,
@@ -171,10 +168,9 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
     Ok(released)
 }
 
-/// Handles, and the blocks that they count in.
 struct ReleaseState {
     inputs: ReleaseInputs,
-    /// The blocks; `None` for an unreadable block.
+    /// `None` for an unreadable block.
     blocks: BTreeMap<Cidr, Option<Entry<Block>>>,
     /// The affinities to missing blocks whose creation may still be in progress.
     missing: Vec<Entry<BlockAffinity>>,
@@ -184,7 +180,6 @@ struct ReleasePlan {
     writes: Vec<Write>,
     addresses: usize,
     unreadable: Vec<Cidr>,
-    /// Blocks that have no address after the release, with their owners.
     emptied: Vec<(Cidr, AffinityOwner)>,
 }
 
@@ -206,14 +201,12 @@ impl ReleaseState {
         Ok(ReleaseState { inputs, blocks, missing })
     }
 
-    /// Returns true if the release is conditional and an address has an owner.
     fn is_owned(&self) -> bool {
         let mut blocks = self.blocks.values().flatten();
         self.inputs.unless_owned
             && blocks.any(|block| self.inputs.handles.iter().any(|handle| block.value.has_owner(&handle.key)))
     }
 
-    /// Returns the addresses of the handles in readable blocks.
     fn leaving(&self) -> Vec<AddressToRelease> {
         let is_listed = |id: &HandleId| self.inputs.handles.iter().any(|entry| entry.key == *id);
         let blocks = self.blocks.values().flatten();
@@ -228,9 +221,9 @@ impl ReleaseState {
             plan.writes.extend(missing_blocks::writes(affinity, now)?);
         }
         for (cidr, block) in &self.blocks {
-            // A block without addresses of the handle is written too. An upstream ADD may have incremented the handle
-            // and be about to assign an address there. That ADD must lose the race for the block, or its handle would
-            // be deleted here (IPAM-128).
+            // A block without addresses of the handle is written too. An upstream ADD that has incremented the handle
+            // and is about to assign an address there must lose the race, or its handle would be deleted here
+            // (IPAM-128).
             match block.as_ref().map(|entry| self.release_from(entry, now)) {
                 None => plan.unreadable.push(*cidr),
                 Some((block, n)) => {

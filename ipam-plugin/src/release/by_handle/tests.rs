@@ -17,14 +17,11 @@ async fn two_handles_of_a_container_are_released_with_a_single_write() {
     let both = [HandleId::new("net1.cid"), HandleId::new("cid"), HandleId::new("cid")];
     let inputs = ReleaseInputs::read(&cluster.store, &both).await.unwrap();
     assert_eq!(release(&cluster.store, &cluster.clock, inputs).await.unwrap().addresses, 2);
-    // The third read is of the pool, to see if it still selects the node.
     assert_eq!(cluster.store.take_counts(), (3, 1));
     assert_eq!((cluster.handle("net1.cid"), cluster.handle("cid")), (None, None));
     assert_consistent(&cluster.store.pairs(), true);
 }
 
-/// A lost handle does not free its addresses, and an address that passed to another handle is no longer the first
-/// handle's.
 #[tokio::test]
 async fn owner_of_an_address_is_the_handle_named_in_its_block() {
     for read in [true, false] {
@@ -41,7 +38,7 @@ async fn owner_of_an_address_is_the_handle_named_in_its_block() {
     }
 }
 
-// Two interfaces of a container share a handle (IPAM-22); one write frees both, in ascending order.
+// Two interfaces of a container share a handle (IPAM-22).
 #[tokio::test]
 async fn all_addresses_of_a_handle_are_released_with_a_single_block_write() {
     let cluster = Cluster::new();
@@ -142,7 +139,7 @@ async fn inconsistent_block_allows_releases_and_no_assignments() {
             cluster.one("node1", handle).await.unwrap();
         }
         let mut damaged = cluster.block(BLOCK).unwrap();
-        // These ordinals are both allocated and free: the container's own, and another container's.
+        // These ordinals are both allocated and free.
         damaged.unallocated.splice(0..0, [0, 1]);
         cluster.store.put(&cidr(BLOCK), &damaged);
         let elsewhere = cluster.one("node1", "net.d").await.unwrap();

@@ -1,5 +1,4 @@
-//! [`repair_handles`]: repairs handles that count addresses which no block contains, or that do not count addresses of
-//! a block (IPAM-75, IPAM-230).
+//! [`repair_handles`]: repairs handles that count too many or too few addresses (IPAM-75, IPAM-230).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,19 +16,17 @@ pub struct RepairedHandles {
     pub deleted: Vec<HandleId>,
     /// Handles whose counts were corrected.
     pub corrected: Vec<HandleId>,
-    /// Handles that were not repaired. They count correctly, another process changed them or their blocks meanwhile, an
-    /// object is unreadable, or the gate refused a write. [`repair_unwatched_handles`] also lists handles here whose
-    /// counts it lowered and restored.
+    /// Handles that were not repaired, or whose counts [`repair_unwatched_handles`] lowered and restored.
     pub unchanged: Vec<HandleId>,
-    /// Handles that could not be written, or whose blocks could not be rewritten afterwards, with the errors.
+    /// Handles that could not be repaired, with the errors.
     pub failed: Vec<(HandleId, StoreError)>,
 }
 
 /// Reads each suspect again, together with its blocks, and corrects its counts.
 ///
-/// An allocation increments its handle first and writes the block second (IPAM-128). An old allocation may still be
-/// between the two. Where a handle is to count less, each of the blocks concerned is therefore rewritten unchanged
-/// first. Such an allocation then loses the race for its block, reads again, and finds the corrected handle.
+/// An old allocation may still be between its writes of the handle and of the block (IPAM-128). Where a handle is to
+/// count less, the blocks concerned are therefore rewritten unchanged first. Such an allocation then loses the race for
+/// its block, reads again, and finds the corrected handle.
 pub async fn repair_handles<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,
@@ -39,9 +36,8 @@ pub async fn repair_handles<S: Store, G: WriteGate>(
 }
 
 /// Does the same as [`repair_handles`] for suspects that were not watched for the maximum duration of an allocation. An
-/// allocation that keeps losing races does not increment its handle again. It may read handle and block between the two
-/// writes of a repair, of the block and then of the handle, and assign its address after both. The blocks are therefore
-/// rewritten once more after the handles, and their addresses are counted then.
+/// allocation may read handle and block between the two writes of a repair, and assign its address after both. The
+/// blocks are therefore rewritten once more after the handles, and their addresses are counted then.
 pub async fn repair_unwatched_handles<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,
@@ -51,7 +47,7 @@ pub async fn repair_unwatched_handles<S: Store, G: WriteGate>(
     for part in lowered.chunks(READ_TOGETHER) {
         let objects = ReadHandles::read(store, part).await?;
         for (cidr, error) in objects.rewrite(store, gate, objects.blocks.keys().copied().collect()).await {
-            // Another write of the block has the same effect on allocations that had read it before.
+            // Another write of the block has the same effect.
             let Some(error) = error.filter(|error| !error.is_race()) else { continue };
             let of_block = part.iter().filter(|handle| handle.blocks.contains(&cidr));
             repaired.failed.extend(of_block.map(|handle| (handle.id.clone(), error.clone())));
@@ -67,7 +63,7 @@ pub async fn repair_unwatched_handles<S: Store, G: WriteGate>(
     Ok(repaired)
 }
 
-/// Repairs the handles. Returns the outcome, and the handles whose counts were lowered, as written.
+/// Returns the outcome, and the handles whose counts were lowered, as written.
 async fn repair_and_list_lowered<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,
@@ -114,13 +110,11 @@ async fn repair_and_list_lowered<S: Store, G: WriteGate>(
 /// Number of suspects that are read together: with a block or two each, they fit into a transaction of etcd.
 const READ_TOGETHER: usize = 32;
 
-/// Handles and their blocks as just read, or the errors of unreadable ones.
 struct ReadHandles {
     handles: BTreeMap<HandleId, Result<Option<Entry<Handle>>, StoreError>>,
     blocks: BTreeMap<Cidr, Result<Option<Entry<Block>>, StoreError>>,
 }
 
-/// The planned write of a handle.
 struct HandleWrite {
     suspect: SuspectHandle,
     write: Write,
@@ -143,8 +137,7 @@ impl ReadHandles {
         })
     }
 
-    /// Returns the write that corrects a suspect. Returns `None` if its handle counts correctly, has changed since the
-    /// suspicion, or cannot be compared with all its blocks.
+    /// Returns the write that corrects a suspect, or `None` if none is necessary or possible.
     fn correction(&self, suspect: &SuspectHandle) -> Option<HandleWrite> {
         let found = self.handles.get(&suspect.id)?.as_ref().ok()?.as_ref();
         let block = |cidr: &Cidr| self.blocks.get(cidr)?.as_ref().ok().map(|found| Some(&found.as_ref()?.value));
@@ -164,8 +157,8 @@ impl ReadHandles {
         Some(HandleWrite { suspect: suspect.clone(), write: write.ok()?, lowered })
     }
 
-    /// Rewrites blocks unchanged, each once. Returns the blocks that were not written. They have an error if another
-    /// process changed them or the store refused the write, and none if the gate refused it.
+    /// Rewrites blocks unchanged. Returns the blocks that were not written, with the error, or `None` if the gate
+    /// refused the write.
     async fn rewrite<S: Store, G: WriteGate>(
         &self,
         store: &S,

@@ -6,7 +6,6 @@ use crate::write_gate::OpenGate;
 
 const BLOCK: &str = "10.0.0.0/29";
 
-/// Creates a cluster in which `net.a` has an address of [`BLOCK`].
 async fn cluster(store: MemoryStore) -> Cluster {
     let cluster = Cluster::on(store);
     cluster.pool("pool4", BLOCK, 29);
@@ -18,7 +17,6 @@ fn counting(counts: &[(&str, i64)]) -> Handle {
     Handle { block: counts.iter().map(|(block, n)| (cidr(block), *n)).collect(), ..Handle::default() }
 }
 
-/// Returns the suspect as it is now.
 async fn suspect(cluster: &Cluster, id: &str, blocks: &[&str]) -> SuspectHandle {
     let id = HandleId::new(id);
     let revision = cluster.store.get::<Handle>(&id).await.ok().map(|entry| entry.revision);
@@ -78,7 +76,6 @@ async fn handle_written_since_the_audit_is_not_repaired() {
     cluster.store.put(&id, &counting(&[(BLOCK, 1)]));
     cluster.store.take_counts();
     assert_eq!(repair_suspects(&cluster, &[old]).await.unchanged, std::slice::from_ref(&id));
-    // A handle that counts in a block which was not read is left alone, too.
     cluster.store.put(&id, &counting(&[("10.0.0.8/29", 1)]));
     let partly = suspect(&cluster, "net.new", &[BLOCK]).await;
     assert_eq!(repair_suspects(&cluster, &[partly]).await.unchanged, [id]);
@@ -96,7 +93,7 @@ async fn repair_makes_a_concurrent_allocation_lose_its_block_write_only() {
     repair_suspects(&cluster, std::slice::from_ref(&slow)).await;
     let late = cluster.store.update::<Block>(&read.key, &read.value, &read.revision).await;
     assert!(matches!(late, Err(StoreError::Conflict { .. })));
-    // The allocation assigns its address just before the block is rewritten: the handle stays.
+    // The allocation assigns its address just before the block is rewritten.
     cluster.store.put(&id, &counting(&[(BLOCK, 1)]));
     let slow = suspect(&cluster, "net.slow", &[BLOCK]).await;
     cluster.store.before_each(|_, writes, pairs| {
@@ -108,7 +105,7 @@ async fn repair_makes_a_concurrent_allocation_lose_its_block_write_only() {
     assert!(cluster.handle("net.slow").is_some());
 }
 
-/// Assigns an address of the block as it is, for an allocation whose handle counts the address already.
+/// Assigns an address of the block, for an allocation whose handle counts the address already.
 fn take(pairs: &mut Pairs, id: &HandleId) {
     let mut block = pairs.get::<Block>(&cidr(BLOCK)).unwrap();
     assert!(take_one(&mut block, "node1", id));

@@ -15,17 +15,14 @@ use crate::retry::{OPERATION_TIME, Retry};
 use crate::write_gate::{WriteGate, write_admitted};
 use os::clock::Clock;
 
-/// The planned write of a block.
 struct BlockUpdate {
     block: Entry<Block>,
     updated: Block,
     released: Released,
     refused: Vec<ReleaseError>,
-    /// True if the block needs a write.
     is_needed: bool,
 }
 
-/// Releases addresses from the blocks of `chunk`, until each block is written, needs no write, or cannot be written.
 pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
@@ -60,8 +57,7 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
                         Err(error) => outcome.failed.push((cidr, error)),
                     },
                 },
-                // A missing block has no addresses. If this batch's write deleted it, the handles still have to be
-                // decremented.
+                // If this batch's write deleted the block, the handles still have to be decremented.
                 Ok(None) => match sent.filter(|sent| is_deleted_by_release(&sent.updated)) {
                     Some(sent) => record(sent, outcome),
                     None => outcome.missing.push(cidr),
@@ -74,7 +70,6 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
             match sent {
                 None => outcome.stopped = true,
                 Some(Ok(_)) => record(update, outcome),
-                // The block is read again.
                 Some(Err(error)) if error.is_race() || error.has_unknown_outcome() => {
                     remaining.push(cidr);
                     unconfirmed.insert(cidr, update);
@@ -97,7 +92,7 @@ fn plan<C: Clock>(block: Entry<Block>, requests: &impl Requests, cooldown: i64, 
     Ok(BlockUpdate { block, updated, released, refused, is_needed })
 }
 
-/// Writes the block. Returns `None` in place of the answer if the gate refuses the write.
+/// Returns `None` in place of the answer if the gate refuses the write.
 async fn write<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,
@@ -113,7 +108,6 @@ async fn write<S: Store, G: WriteGate>(
     (update, sent)
 }
 
-/// Records an update that was written.
 fn record(update: BlockUpdate, outcome: &mut ReleasedBatch) {
     let cidr = update.block.key;
     outcome.blocks_written += 1;

@@ -27,7 +27,6 @@ pub(super) async fn decrement_handles<S: Store, C: Clock, G: WriteGate>(
 ) {
     let counts = std::mem::take(&mut outcome.counts);
     let ids: Vec<&HandleId> = counts.keys().collect();
-    // Without transactions, each handle is a separate request, and no request waits for others.
     let (part, at_once) = match store.write_model() {
         WriteModel::Transactional => (MAX_IN_TRANSACTION, TRANSACTIONS),
         WriteModel::PerObject => (1, parallel),
@@ -45,7 +44,6 @@ pub(super) async fn decrement_handles<S: Store, C: Clock, G: WriteGate>(
     }
 }
 
-/// The updates of some handles, and their outcome.
 struct HandleUpdates<'a, S, G> {
     store: &'a S,
     gate: &'a G,
@@ -85,9 +83,7 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
         self
     }
 
-    /// Returns the writes that correct the handles' counts. A missing handle needs no write. A handle that counts fewer
-    /// addresses than were released gets none, and neither does a handle that cannot be read, which is added to
-    /// `remaining`. `calico-ipam check` reports both.
+    /// Returns the writes that correct the handles' counts. A handle that cannot be read is added to `remaining`.
     async fn plan(&mut self, ids: &[HandleId]) -> Result<Vec<(HandleId, Write)>, StoreError> {
         let mut writes = Vec::new();
         for (id, handle) in ids.iter().zip(find_each::<Handle>(self.store, ids).await?) {
@@ -111,8 +107,7 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
         has_changed.then(|| handle_refs::write(&entry)).transpose()
     }
 
-    /// Writes the handles in one transaction. If any of them changed meanwhile, none is written, and all are returned
-    /// to be read again.
+    /// Writes the handles in one transaction. If any of them changed meanwhile, returns all to be read again.
     async fn send_together(&mut self, writes: Vec<(HandleId, Write)>) -> Vec<HandleId> {
         if writes.is_empty() {
             return Vec::new();

@@ -18,13 +18,11 @@ use crate::reads::find;
 use crate::write_gate::{GatedStore, OpenGate, WriteGate};
 use os::clock::Clock;
 
-/// Releases addresses of `blocks`, `parallel` blocks or handles at a time. Each address is compared with its request
-/// when its block is read, and again by the revision when the block is written. A mismatch rejects only its own
-/// request.
+/// Releases addresses of `blocks`, `parallel` blocks or handles at a time. A mismatch between an address and its
+/// request rejects only this request.
 ///
 /// All blocks are written before any handle (IPAM-128). Until then a handle counts too many addresses, which is legal,
-/// and which is the state that an interrupted process leaves. Only the handles of released addresses are read, not all
-/// handles.
+/// and which is the state that an interrupted process leaves.
 ///
 /// # Errors
 /// Returns an error if the allocator's settings cannot be read. Later errors concern single blocks and handles.
@@ -48,8 +46,7 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
             break;
         }
     }
-    // Handles of released addresses are decremented even if no further block may be written. The gate is asked here
-    // again.
+    // Handles of released addresses are decremented even if no further block may be written.
     decrement_handles(store, clock, gate, parallel, &mut outcome).await;
     let emptied = std::mem::take(&mut outcome.emptied);
     let gated = GatedStore::new(store, gate);
@@ -62,10 +59,7 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
     Ok(outcome)
 }
 
-/// Releases the addresses that `requests` selects from `blocks`, up to 128 blocks at a time and without a gate.
-///
-/// # Errors
-/// Returns an error if the allocator's settings cannot be read.
+/// Releases the addresses that `requests` selects from `blocks`, without a gate.
 pub(crate) async fn release_from_blocks<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -77,8 +71,7 @@ pub(crate) async fn release_from_blocks<S: Store, C: Clock>(
 }
 
 impl ReleasedBatch {
-    /// Returns the released addresses. If the addresses of a block could not be released, returns the first such error;
-    /// the addresses of other blocks are released nevertheless.
+    /// Returns the released addresses, or the first error for a block.
     pub(crate) fn into_addresses(self) -> Result<Vec<IpAddr>> {
         match self.failed.into_iter().next() {
             Some((_, error)) => Err(error),
@@ -90,9 +83,7 @@ impl ReleasedBatch {
 /// Maximum number of blocks that are read together: as many reads as fit into a transaction of etcd.
 const MAX_PARALLEL: usize = 128;
 
-/// Selects the addresses to release from a block that was just read. Called again whenever the block was read again. A
-/// block for which this returns no request is only searched for addresses whose cooldown has ended, and written if
-/// there are any.
+/// Selects the addresses to release from a block that was just read, again whenever the block was read again.
 pub trait Requests: Fn(&Block) -> Vec<ReleaseRequest> + Sync {}
 
 impl<F: Fn(&Block) -> Vec<ReleaseRequest> + Sync> Requests for F {}
@@ -106,7 +97,7 @@ pub struct ReleasedBatch {
     pub unallocated: Vec<(Cidr, IpAddr)>,
     /// Missing blocks.
     pub missing: Vec<Cidr>,
-    /// Allocations that do not match the request, for example because the address was reallocated after the request.
+    /// Allocations that do not match the request.
     pub refused: Vec<(Cidr, ReleaseError)>,
     /// Blocks whose addresses could not be released, with the errors.
     pub failed: Vec<(Cidr, IpamError)>,
@@ -118,13 +109,10 @@ pub struct ReleasedBatch {
     pub handles_not_written: Vec<HandleId>,
     /// True if the gate closed. The remaining blocks and handles were not written.
     pub stopped: bool,
-    /// Blocks that have no address now, with their owners.
     pub(super) emptied: Vec<(Cidr, AffinityOwner)>,
-    /// The counts to subtract from handles.
     pub(super) counts: HandleCounts,
 }
 
-/// The number of released addresses, per handle and block.
 pub(super) type HandleCounts = BTreeMap<HandleId, BTreeMap<Cidr, usize>>;
 
 #[cfg(test)]

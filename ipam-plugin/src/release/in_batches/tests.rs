@@ -9,10 +9,8 @@ use libcalico::store::Kind;
 use super::*;
 use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held};
 
-/// Stores that apply lists of writes as a whole, and one by one.
 const STORES: [fn() -> MemoryStore; 2] = [MemoryStore::transactional, MemoryStore::sequential];
 
-/// A gate that admits a number of writes.
 struct Counting(AtomicUsize);
 
 impl WriteGate for Counting {
@@ -49,7 +47,6 @@ fn filled(store: MemoryStore, blocks: usize, each: usize) -> Cluster {
 
 type ByBlock = BTreeMap<Cidr, Vec<ReleaseRequest>>;
 
-/// Returns requests for all allocated addresses, with handles and sequence numbers.
 fn all(cluster: &Cluster) -> ByBlock {
     let mut requests = ByBlock::new();
     for (cidr, block) in cluster.store.pairs().list::<Block>(&None) {
@@ -86,7 +83,6 @@ async fn batch_release_writes_each_block_and_handle_once() {
         let (reads, writes) = cluster.store.take_counts();
         assert_eq!((outcome.released.len(), outcome.blocks_written, outcome.handles_written), (240, 40, 240));
         assert_eq!(writes, 40 + handles);
-        // The reads are: the settings, three waves of 16 blocks, the handles, and the pools of the emptied blocks.
         assert_eq!(reads, 1 + 3 + handles + 1);
         assert_eq!(held(&cluster.store.pairs()).len(), 0);
         assert_consistent(&cluster.store.pairs(), true);
@@ -184,8 +180,7 @@ async fn batch_release_stops_before_the_next_write_when_the_gate_closes() {
     }
 }
 
-/// Each request in turn fails in each way or loses a race. All addresses reported as released are released, every state
-/// is legal, and a second batch with fresh reads completes the work.
+/// Each request in turn fails in each way or loses a race.
 #[tokio::test]
 async fn interrupted_batch_release_is_completed_by_the_next_batch() {
     let faults = [Fault::None, Fault::Refused, Fault::LostRequest, Fault::LostAnswer, Fault::Cut(1)];

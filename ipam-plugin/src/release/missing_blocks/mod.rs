@@ -1,8 +1,8 @@
 //! Missing blocks that a handle counts in.
 //!
-//! A killed ADD writes the handle and the pending affinity before its block. The creation of the block may still be in
-//! progress at the server. If the creation takes effect after the handle is deleted, no DEL finds the address again.
-//! The block is therefore created empty first, and the killed ADD's creation then fails.
+//! A killed ADD writes the handle and the pending affinity before its block, whose creation may still be in progress at
+//! the server. If it took effect after the handle is deleted, no DEL would find the address again. The block is
+//! therefore created empty first, and the killed ADD's creation then fails.
 
 use libcalico::api::{IpPool, ObjectSelect};
 use libcalico::ipam::{AffinityKey, AffinityOwner, AffinityState, Block, BlockAffinity, any_pool_of};
@@ -12,9 +12,8 @@ use time::OffsetDateTime;
 
 use crate::block_writes::{PriorAffinity, empty_block_writes};
 
-/// Returns the owner's pending affinities to those of the missing blocks that may still be created. Without an
-/// affinity, or with one in another state, no creation can be in progress, and creating the block would only leave an
-/// unused object.
+/// Returns the owner's pending affinities to those of the missing blocks that may still be created. Without a pending
+/// affinity, no creation can be in progress.
 ///
 /// A block outside every pool is not created either, because no allocation would ever read and release it. Nor is a
 /// block that overlaps with another one, because both would assign the same addresses.
@@ -52,10 +51,9 @@ pub(super) async fn read_affinities<S: Store>(
 }
 
 /// Returns the writes that create the block without addresses. The affinity is rewritten, so that a concurrent release
-/// of it fails. It stays pending until the owner's next allocation confirms it (IPAM-123).
+/// of it fails (IPAM-123).
 ///
-/// The block must not be deleted at once, even if its pool deselects the node: the creation in progress would then
-/// succeed.
+/// The block must not be deleted at once, because the creation in progress would then succeed.
 pub(super) fn writes(affinity: &Entry<BlockAffinity>, now: OffsetDateTime) -> Result<Vec<Write>, StoreError> {
     let AffinityKey { owner, cidr } = &affinity.key;
     match Block::new(*cidr, owner, now) {

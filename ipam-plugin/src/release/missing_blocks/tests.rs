@@ -10,8 +10,7 @@ use os::clock::Clock;
 const BLOCK: &str = "10.65.0.0/26";
 const HANDLE: &str = "net.a";
 
-/// The state that a killed ADD on `node1` left: the handle is written, the affinity is in `state`, the block's creation
-/// is in progress.
+/// The state that a killed ADD on `node1` left: the block's creation is in progress.
 struct Killed {
     cluster: Cluster,
     creation: Write,
@@ -31,7 +30,6 @@ fn killed(store: MemoryStore, state: Option<AffinityState>) -> Killed {
     Killed { cluster, creation }
 }
 
-/// Returns the block with an address of the handle.
 fn taken(cluster: &Cluster) -> Block {
     let mut block = Block::new(cidr(BLOCK), &affinity_key("node1", BLOCK).owner, cluster.clock.now()).unwrap();
     assert!(take_one(&mut block, "node1", &HandleId::new(HANDLE)));
@@ -60,7 +58,7 @@ async fn block_created_after_the_del_of_a_killed_add_allocates_no_address() {
         assert!(held(&cluster.store.pairs()).is_empty());
         assert_consistent(&cluster.store.pairs(), false);
         assert_eq!(cluster.affinity("node1", BLOCK), Some(AffinityState::Pending));
-        // The affinity counted towards the block limit already, and the next address confirms it.
+        // The affinity counted towards the block limit already.
         cluster.configure(|config| (config.strict_affinity, config.max_blocks_per_host) = (true, 1));
         let ip = cluster.one("node1", "net.b").await.unwrap();
         assert!(cidr(BLOCK).contains(ip), "{ip}");
@@ -88,7 +86,7 @@ async fn block_created_during_the_del_is_released() {
     }
 }
 
-/// Releasing the block at once would let the late creation succeed; the node's next allocation releases it.
+/// Releasing the block at once would let the late creation succeed.
 #[tokio::test]
 async fn placeholder_block_is_retained_until_the_nodes_next_allocation() {
     let Killed { cluster, creation } = killed(MemoryStore::sequential(), Some(AffinityState::Pending));
@@ -130,7 +128,6 @@ async fn no_placeholder_block_is_created_outside_pools_or_over_another_block() {
     assert_eq!((cluster.handle(HANDLE), cluster.block(BLOCK)), (None, None));
 }
 
-/// The reads are: the handle and its block. The pools are not read, because another address remains in the block.
 #[tokio::test]
 async fn release_with_all_blocks_present_reads_no_affinities() {
     let cluster = Cluster::on(MemoryStore::sequential());

@@ -1,4 +1,4 @@
-//! The owners of a VMI's addresses. The addresses pass from pod to pod, and are released when the VMI is deleted.
+//! The owners of a VMI's addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -52,8 +52,7 @@ pub async fn adopt_addresses<S: Store, C: Clock>(
     Ok(AdoptedAddresses { addresses, handle: handle_read, replaced })
 }
 
-/// Restores the owner that [`adopt_addresses`] replaced, after the ADD of a pod failed. The VMI keeps its addresses,
-/// because the previous pod may still run.
+/// Restores the owner that [`adopt_addresses`] replaced, after the ADD of a pod failed.
 pub async fn restore_owner<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -71,7 +70,7 @@ fn slot_of(vmi: &VmiPod) -> OwnerSlot {
 }
 
 /// Removes a pod from the owners of its VMI's addresses. If the VMI is being deleted and no address has an owner then,
-/// the addresses are released (IPAM-55). A VMI without addresses is success. `node` is the node on which the pod ran.
+/// the addresses are released (IPAM-55). `node` is the node on which the pod ran.
 pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,
@@ -121,7 +120,7 @@ async fn update_blocks<S: Store, C: Clock>(
         let outcome = if writes.is_empty() { Ok(Vec::new()) } else { store.write(&writes).await };
         match outcome {
             Ok(_) => return Ok((blocks.into_iter().map(|block| block.value).collect(), read)),
-            // Repeating the change has no further effect, so a partly applied write does not matter.
+            // Repeating the change has no further effect.
             Err(error) if error.cause.is_race() => retry.pause_after_race().await?,
             Err(error) => return Err(error.cause.into()),
         }

@@ -23,7 +23,7 @@ async fn cluster(store: MemoryStore) -> (Cluster, Cidr) {
     (cluster, block)
 }
 
-/// Another pod becomes the owner before each request of the DEL in turn; the request before that may get lost.
+/// Another pod becomes the owner before each request of the DEL in turn.
 #[tokio::test]
 async fn address_taken_over_by_another_pod_is_not_released() {
     let handle = HandleId::new(HANDLE);
@@ -46,7 +46,6 @@ async fn address_taken_over_by_another_pod_is_not_released() {
             let (id, told) = (handle.clone(), taken.clone());
             cluster.store.before_each(move |nth, writes, pairs| {
                 if nth == at {
-                    // This is the write of `adopt_addresses`.
                     let mut block = pairs.get::<Block>(&cidr).unwrap();
                     let addresses = block.set_owner(&id, OwnerSlot::Active, &noted("b"));
                     block.count_write();

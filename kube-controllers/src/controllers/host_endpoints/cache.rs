@@ -1,5 +1,3 @@
-//! [`HostEndpointCache`]: the nodes, and the automatic endpoints of each node.
-
 use std::collections::BTreeSet;
 
 use libcalico::api::{HostEndpoint, Node as CalicoNode, ObjectKey};
@@ -14,7 +12,6 @@ use crate::watches::{Cache, Event};
 pub struct HostEndpointCache {
     nodes: Cache<ObjectKey, HostNode>,
     endpoints: Cache<ObjectKey, Entry<HostEndpoint>>,
-    /// The node of each endpoint.
     node_of: Grouping<ObjectKey, String>,
 }
 
@@ -26,7 +23,6 @@ impl HostEndpointCache {
         if first { self.all_if_synced() } else { changed.into_iter().map(|key| key.name).collect() }
     }
 
-    /// Applies an event. Returns the nodes to reconcile.
     pub(super) fn apply_endpoint(&mut self, event: &Event<'_, Entry<HostEndpoint>>) -> Vec<String> {
         let first = matches!(event, Event::ListEnd) && !self.endpoints.is_synced();
         let changed = self.endpoints.apply(event, |entry| is_ours(&entry.value).then(|| entry.clone()));
@@ -39,8 +35,7 @@ impl HostEndpointCache {
         if first { self.all_if_synced() } else { touched }
     }
 
-    /// Returns all nodes if both kinds have been listed, and no node before. Called at the end of the first list of
-    /// each kind.
+    /// Returns all nodes if both kinds have been listed, and no node before.
     fn all_if_synced(&self) -> Vec<String> {
         if self.is_synced() { self.names() } else { Vec::new() }
     }
@@ -56,8 +51,8 @@ impl HostEndpointCache {
         nodes.into_iter().chain(named).collect::<BTreeSet<_>>().into_iter().map(str::to_owned).collect()
     }
 
-    /// Returns the node, if it exists, and the automatic endpoints that name it. Returns `None` before both kinds have
-    /// been listed.
+    /// Returns the node (`None` if it does not exist) and the automatic endpoints that name it. The outer `None` means
+    /// that nodes and host endpoints have not both been listed.
     pub(super) fn state_of(&self, node: &str) -> Option<(Option<HostNode>, Vec<Entry<HostEndpoint>>)> {
         let endpoints = self.node_of.members(node).filter_map(|key| self.endpoints.get(key).cloned());
         self.is_synced().then(|| (self.nodes.get(&ObjectKey::global(node)).cloned(), endpoints.collect()))

@@ -1,6 +1,5 @@
 //! Automatic HostEndpoints of nodes, on etcd and on an API server.
 //!
-//! [`libcalico::host_endpoints`] computes the desired endpoints; this controller compares them with the stored ones.
 //! Only endpoints with Calico's own label are changed or deleted. The endpoints of a missing node are deleted only
 //! after the datastore has confirmed that the node is missing.
 
@@ -43,7 +42,6 @@ pub struct HostEndpointReconciler {
     patterns: PatternCache,
 }
 
-/// A write that is due.
 enum DueWrite {
     Create(HostEndpoint),
     Update(Box<Entry<HostEndpoint>>, HostEndpoint),
@@ -76,7 +74,7 @@ impl Reconcile for HostEndpointReconciler {
 
     async fn reconcile(&self, node: &String) -> Result<NextReconcile, ReconcileError> {
         let state = self.cache.lock().state_of(node);
-        // The caches are incomplete. When the last list is complete, all nodes are queued.
+        // The caches are incomplete.
         let Some((host_node, endpoints)) = state else { return Ok(NextReconcile::AwaitChange) };
         if host_node.is_none() && !endpoints.is_empty() && !self.is_missing(node).await? {
             return Ok(NextReconcile::After(CACHE_LAG));
@@ -88,7 +86,6 @@ impl Reconcile for HostEndpointReconciler {
             match self.write(write).await {
                 Ok(()) => {}
                 Err(ReconcileError::Permanent(problem)) => problems.push(problem),
-                // The loop continues with the other endpoints of the node.
                 Err(failure) => retry = Some(failure),
             }
         }
@@ -159,7 +156,7 @@ impl HostEndpointReconciler {
         }
     }
 
-    /// Updates the fields that this controller manages. All other fields stay as they are.
+    /// Updates the fields that this controller manages.
     async fn update(&self, stored: Entry<HostEndpoint>, wanted: &HostEndpoint) -> Result<(), ReconcileError> {
         let mut endpoint = stored.value;
         endpoint.metadata.labels = wanted.metadata.labels.clone();
@@ -195,7 +192,6 @@ fn due_writes(wanted: Vec<HostEndpoint>, mut stored: Vec<Entry<HostEndpoint>>, k
     due
 }
 
-/// Maximum number of cached patterns. When it is reached, all are dropped, including those of old settings.
 const MAX_PATTERNS: usize = 64;
 
 /// The regular expressions of templates, compiled at their first use.
@@ -205,8 +201,7 @@ struct PatternCache {
 }
 
 impl PatternCache {
-    /// Returns true if `pattern` matches any part of `interface`. Returns an error for an invalid pattern. Classes such
-    /// as `\d` are ASCII only, as in Go.
+    /// Returns true if `pattern` matches any part of `interface`. Classes such as `\d` are ASCII only, as in Go.
     fn is_match(&self, pattern: &str, interface: &str) -> Result<bool, regex::Error> {
         let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         if !compiled.contains_key(pattern) && compiled.len() >= MAX_PATTERNS {

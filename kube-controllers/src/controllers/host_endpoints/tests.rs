@@ -1,5 +1,3 @@
-//! Tests on the embedded datastore, which call the event handlers themselves.
-
 use libcalico::api::HostEndpointTemplate;
 use libcalico::api::{HostEndpointSpec, NodeBgp, NodeSpec};
 use libcalico::host_endpoints::{AutoHostEndpoints, CREATED_BY};
@@ -40,7 +38,7 @@ impl Fixture {
         self.store.create(&node.key(), &node).await.unwrap();
     }
 
-    /// Delivers all objects as a restarted watch does. Returns the nodes to reconcile.
+    /// Delivers all objects as a restarted watch does.
     async fn on_event(&self) -> Vec<String> {
         let (nodes, endpoints) = (self.all::<CalicoNode>().await, self.all::<HostEndpoint>().await);
         let mut cache = self.reconciler.cache.lock();
@@ -212,7 +210,6 @@ async fn invalid_settings_delete_no_host_endpoints_and_disabling_deletes_all() {
         fixture.set(wrong);
         fixture.settle().await;
         assert_eq!(fixture.names().await, ["node-1-auto-hep", "node-1-t-auto-hep"]);
-        // The endpoints of a deleted node are deleted.
         fixture.store.delete::<CalicoNode>(&ObjectKey::global("node-1"), None).await.unwrap();
         fixture.settle().await;
         assert!(fixture.names().await.is_empty());

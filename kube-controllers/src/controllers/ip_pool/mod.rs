@@ -88,12 +88,9 @@ fn may_be_empty(pools: &PoolCache, event: &Event<'_, Entry<Block>>) -> bool {
     }
 }
 
-/// The required change of a pool's finalizers.
 #[derive(Debug, PartialEq, Eq)]
 enum FinalizerChange {
-    /// No change.
     Keep,
-    /// Write these finalizers.
     Write(Vec<String>),
     /// Release the pool's blocks, and remove the finalizer when none is left.
     ReleaseBlocks,
@@ -103,7 +100,7 @@ impl Reconcile for IpPoolReconciler {
     const NAME: &'static str = "ip-pool";
     type Key = &'static str;
 
-    /// Reconciles all pools. A pool that cannot be written does not stop the others.
+    /// A pool that cannot be written does not stop the others.
     async fn reconcile(&self, _: &&'static str) -> Result<NextReconcile, ReconcileError> {
         let Some(pools) = self.snapshot() else { return Ok(NextReconcile::AwaitChange) };
         let (mut failures, mut next) = (Vec::new(), NextReconcile::AwaitChange);
@@ -182,14 +179,10 @@ fn finalizer_change(pool: &IpPool, verdict: Verdict) -> FinalizerChange {
 /// Type of the condition that publishes the decision.
 const ALLOCATABLE: &str = "Allocatable";
 
-/// The decision about a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// Addresses may be assigned from the pool.
     Ok,
-    /// `spec.disabled` is set.
     Disabled,
-    /// The pool is being deleted.
     Terminating,
     /// Another pool, which comes first in the order of [`allocatable`], contains addresses of this pool.
     Overlap,
@@ -237,7 +230,6 @@ fn allocatable<'p>(pools: impl IntoIterator<Item = &'p IpPool>) -> Vec<(ObjectKe
     verdicts
 }
 
-/// Returns true if the pool is being deleted.
 fn is_deleting(pool: &IpPool) -> bool {
     pool.metadata.deletion_timestamp.is_some()
 }

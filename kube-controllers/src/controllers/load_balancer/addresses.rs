@@ -1,5 +1,3 @@
-//! [`ServiceAddresses`]: reads, assigns and releases the stored addresses of Services.
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,13 +19,11 @@ use time::OffsetDateTime;
 use super::decision::{HeldAddress, MissingAddress};
 use crate::runtime::ReconcileError;
 
-/// Access to the addresses of all Services in the datastore.
 pub(super) struct ServiceAddresses {
     pub(super) store: Arc<Datastore>,
 }
 
 impl ServiceAddresses {
-    /// Returns the addresses that `handle` holds now.
     pub(super) async fn held(&self, handle: &HandleId) -> Result<Vec<HeldAddress>, StoreError> {
         let blocks = match self.store.get::<Handle>(handle).await {
             Ok(entry) => entry.value.block,
@@ -71,8 +67,7 @@ impl ServiceAddresses {
         released.map(drop).map_err(ipam_failure)
     }
 
-    /// Assigns the missing addresses as far as possible. If several cannot be assigned, the error describes only one of
-    /// them.
+    /// Assigns the missing addresses as far as possible.
     pub(super) async fn assign(
         &self,
         service: &ObjectKey,
@@ -142,9 +137,8 @@ fn attributes(service: &ObjectKey) -> BTreeMap<String, String> {
     texts.map(|(key, text)| (key.to_owned(), text)).into()
 }
 
-/// Converts an error. An error of the datastore or a contention is retried, because it may go away by itself. Any other
-/// error, such as a pool without a free address, usually lasts until a pool or a block changes. The event of that
-/// change, or the next full pass, causes the next attempt.
+/// Converts an error of the datastore or a contention to a failure that is retried, and any other error to a permanent
+/// one.
 fn ipam_failure(error: IpamError) -> ReconcileError {
     match error {
         IpamError::Store(_) | IpamError::Contention => ReconcileError::Retry(error.to_string()),

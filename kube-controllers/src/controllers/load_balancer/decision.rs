@@ -10,17 +10,13 @@ use super::request::{AddressRequest, RequestError};
 use super::service::LoadBalancerService;
 use crate::settings::AssignIps;
 
-/// An address that a Service holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HeldAddress {
-    /// The address.
     pub(super) ip: IpAddr,
-    /// The handle of the allocation.
     pub(super) handle: HandleId,
     /// The block's sequence number at the time of the assignment, if the block records it.
     pub(super) sequence: Option<u64>,
     /// Time of the assignment, as stored in the block: Go's text of a UTC time, which sorts in the order of time.
-    /// `None` if the block does not contain it.
     pub(super) since: Option<String>,
 }
 
@@ -38,7 +34,6 @@ impl HeldAddress {
     }
 }
 
-/// The decision about the addresses of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Decision {
     /// The Service is not managed and has no address.
@@ -47,7 +42,6 @@ pub(super) enum Decision {
     NoPool,
     /// Remove the Service's addresses from the status, and release them.
     Withdraw,
-    /// Change the addresses by the plan.
     Serve(Plan),
 }
 
@@ -55,15 +49,12 @@ pub(super) enum Decision {
 /// After an assignment, the plan is made again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Missing addresses.
     pub(super) assign: Vec<MissingAddress>,
     /// Addresses that stay, at most one of each family.
     pub(super) keep: Vec<HeldAddress>,
-    /// Addresses to release.
     pub(super) release: Vec<HeldAddress>,
 }
 
-/// An address that a Service lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum MissingAddress {
     /// This address.
@@ -98,7 +89,6 @@ pub(super) fn decide(
     Ok(Decision::Serve(plan))
 }
 
-/// The addresses of a Service in one family.
 struct Family<'a> {
     version: IpVersion,
     service: &'a LoadBalancerService,
@@ -107,7 +97,6 @@ struct Family<'a> {
 }
 
 impl Family<'_> {
-    /// Adds the changes for `held`, the addresses of this family, to the plan.
     fn plan<'h>(&self, held: impl Iterator<Item = &'h HeldAddress>, plan: &mut Plan) {
         let (mut fitting, mut others): (Vec<_>, Vec<_>) = held.cloned().partition(|held| self.may_stay(held.ip));
         let requested = self.request.address(self.version);
@@ -120,7 +109,7 @@ impl Family<'_> {
         }
         let is_published = |held: &HeldAddress| self.service.published.contains(&held.ip);
         // A fixed order, so that two replicas with the same addresses keep the same one. After the requested address
-        // come the published addresses, because they are in use: such an address stays until another is published.
+        // come the published addresses, because they are in use.
         let rank = |held: &HeldAddress| {
             (Some(held.ip) != requested, !is_published(held), held.since.clone(), held.sequence, held.ip)
         };
@@ -133,11 +122,9 @@ impl Family<'_> {
         plan.release.extend(fitting.into_iter().chain(others));
     }
 
-    /// Returns true if the address may stay. A requested address may stay. If the annotation requests addresses, no
-    /// other address may stay. Otherwise the address has to be in a requested pool or, if the Service requests no pool,
-    /// in an automatic pool or in no pool. An address is in no pool for example while its pool is being deleted, and a
-    /// Service in use keeps such an address. An address of a family that the Service no longer names does not stay,
-    /// because nothing else would ever release it.
+    /// Returns true if the address may stay. An address in no pool, for example while its pool is being deleted, may
+    /// stay if the Service requests neither a pool nor, by its annotation, an address. An address of a family that the
+    /// Service no longer names does not stay, because nothing else would ever release it.
     fn may_stay(&self, ip: IpAddr) -> bool {
         if self.request.address(self.version) == Some(ip) {
             return true;
@@ -151,7 +138,6 @@ impl Family<'_> {
         }
     }
 
-    /// Returns true if the Service names the family.
     fn names_family(&self) -> bool {
         match self.version {
             IpVersion::V4 => self.service.wants_ipv4,
@@ -159,9 +145,8 @@ impl Family<'_> {
         }
     }
 
-    /// Returns true if the Service can use an address of the family: it requests one of this family, or it names the
-    /// family and its annotation requests no address at all. A Service that names no family counts as naming both, so
-    /// that it keeps its addresses.
+    /// Returns true if the Service can use an address of the family. A Service that names no family counts as naming
+    /// both, so that it keeps its addresses.
     fn can_use_family(&self) -> bool {
         let requested = self.request.address(self.version).is_some();
         let named = self.names_family() || !(self.service.wants_ipv4 || self.service.wants_ipv6);

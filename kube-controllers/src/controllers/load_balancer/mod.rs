@@ -1,10 +1,9 @@
 //! Assigns addresses from Calico's pools to Services of type LoadBalancer, on etcd and on an API server.
 //!
-//! The caches show if a Service needs work. The work itself is decided again from the live Service and the addresses
-//! that are stored now. While a Service has this type, an address is released only after the Service's status no longer
-//! shows it. Before addresses are released because there is no pool, the pools are listed from the datastore, and the
-//! list must contain no pool for Services. A published address is replaced only after another address has been
-//! assigned. The blocks of these addresses belong to the virtual host `virtual:load-balancer`.
+//! The work is decided from the live Service and the addresses that are stored now. While a Service has this type, an
+//! address is released only after the Service's status no longer shows it. Before addresses are released because there
+//! is no pool, the pools are listed from the datastore. A published address is replaced only after another address has
+//! been assigned.
 
 mod addresses;
 mod decision;
@@ -50,15 +49,13 @@ impl Controller for LoadBalancer {
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// Adds labels to block affinities of Services that older versions wrote without labels (KC-503). Without labels, the
-/// blocks are not found.
+/// Adds labels to block affinities of Services that older versions wrote without labels (KC-503).
 async fn label_affinities(context: &Context) {
     let owner = AffinityOwner::Virtual(LOAD_BALANCER_HOST.into());
     retry_until_done(context.leadership.clone(), || add_labels(&*context.calico, &owner, &context.leadership)).await;
 }
 
-/// Repeats `work` until it returns true. Runs `work` only while this process holds `right`, and starts `work` again
-/// after a loss of `right`, after false and, with a delay, after an error.
+/// Repeats `work` until it returns true, and runs it only while this process holds `right`. Waits after an error.
 async fn retry_until_done<F: Future<Output = Result<bool, StoreError>>>(mut right: Leadership, work: impl Fn() -> F) {
     let mut pause = FIRST_PAUSE;
     loop {

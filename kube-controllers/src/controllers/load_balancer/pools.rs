@@ -1,5 +1,3 @@
-//! [`LoadBalancerPool`]: a pool for Services.
-
 use std::net::IpAddr;
 
 use datastore::Datastore;
@@ -9,12 +7,9 @@ use libcalico::store::{ReadBatch, Store};
 
 use crate::runtime::ReconcileError;
 
-/// A pool for Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LoadBalancerPool {
-    /// Name of the pool.
     pub(super) name: String,
-    /// Range of the pool.
     pub(super) cidr: Cidr,
     /// Whether to assign addresses of the pool to Services that do not name it.
     pub(super) automatic: bool,

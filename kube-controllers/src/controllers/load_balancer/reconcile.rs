@@ -1,5 +1,3 @@
-//! [`ServiceReconciler`]: assigns, publishes and releases the addresses of a Service.
-
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,7 +28,6 @@ use crate::watches::Watches;
 /// Delay before the next look when the cache lags behind the API server or the datastore.
 pub(super) const CACHE_LAG: Duration = Duration::from_secs(1);
 
-/// The outcome of writing a Service's status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StatusWrite {
     /// The status was written, based on the version that was read.
@@ -44,7 +41,6 @@ enum StatusWrite {
 /// A Service in the API server, and its parts on which its addresses depend.
 type LiveService = (K8sService, LoadBalancerService);
 
-/// The reconciler of one Service.
 pub(super) struct ServiceReconciler {
     pub(super) calico: Arc<Datastore>,
     pub(super) addresses: ServiceAddresses,
@@ -130,8 +126,7 @@ impl ServiceReconciler {
     }
 
     /// Removes the Service's addresses from the status, then releases them. In this order the status never shows an
-    /// address of another Service, and a crash in between leaves addresses that the next run releases. Releases no
-    /// address if the live Service and the stored pools no longer require that.
+    /// address of another Service, and a crash in between leaves addresses that the next run releases.
     async fn withdraw(
         &self,
         key: &ObjectKey,
@@ -156,8 +151,7 @@ impl ServiceReconciler {
         Ok(NextReconcile::AwaitChange)
     }
 
-    /// Assigns the missing addresses, publishes those that stay, and then releases the others. Each step uses the
-    /// stored state.
+    /// Assigns the missing addresses, publishes those that stay, and then releases the others.
     async fn serve(
         &self,
         key: &ObjectKey,
@@ -223,8 +217,7 @@ impl ServiceReconciler {
         Ok(service.map(|service| (live, service)))
     }
 
-    /// Writes the status if `change` changes it, based on the version that was read. After a successful write, `live`
-    /// is the Service as the API server returned it.
+    /// Writes the status if `change` changes it, based on the version that was read.
     async fn write_status(
         &self,
         key: &ObjectKey,

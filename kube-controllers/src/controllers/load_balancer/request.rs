@@ -7,13 +7,11 @@ use libcalico::net::{Cidr, IpVersion};
 use super::pools::LoadBalancerPool;
 use super::service::{ADDRESSES, IPV4_POOLS, IPV6_POOLS, LoadBalancerService};
 
-/// The request of a Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct AddressRequest {
     /// The requested addresses; empty for any address.
     pub(super) addresses: Vec<IpAddr>,
-    /// True if the addresses are from the annotation [`ADDRESSES`]. No other address suits the Service then. False if
-    /// the address is from `spec.loadBalancerIP`, which is only preferred, and if no address is requested.
+    /// True if the addresses are from the annotation [`ADDRESSES`]: no other address suits the Service then.
     pub(super) is_mandatory: bool,
     /// Ranges of the requested IPv4 pools; empty if the Service requests none.
     pub(super) pools4: Vec<Cidr>,
@@ -21,7 +19,6 @@ pub(super) struct AddressRequest {
     pub(super) pools6: Vec<Cidr>,
 }
 
-/// An invalid request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RequestError {
     #[error("{field}: {text:?} is not a JSON list of strings: {reason}")]
@@ -37,12 +34,10 @@ pub(super) enum RequestError {
 }
 
 impl AddressRequest {
-    /// Returns the requested address of a family, or `None` if the Service requests none.
     pub(super) fn address(&self, version: IpVersion) -> Option<IpAddr> {
         self.addresses.iter().copied().find(|ip| IpVersion::of(*ip) == version)
     }
 
-    /// Returns the ranges of the requested pools of a family; empty if the Service requests none.
     pub(super) fn pools(&self, version: IpVersion) -> &[Cidr] {
         match version {
             IpVersion::V4 => &self.pools4,

@@ -1,5 +1,4 @@
-//! [`LoadBalancerService`]: the parts of a Service of type LoadBalancer on which its addresses depend, and the
-//! addresses in its status.
+//! [`LoadBalancerService`]: the parts of a Service of type LoadBalancer on which its addresses depend.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,30 +10,23 @@ use libcalico::ipam::{HandleId, load_balancer_handle};
 use crate::settings::AssignIps;
 use crate::watched::Service;
 
-/// Annotation with the pools for IPv4 addresses.
 pub(super) const IPV4_POOLS: &str = "projectcalico.org/ipv4pools";
-/// Annotation with the pools for IPv6 addresses.
 pub(super) const IPV6_POOLS: &str = "projectcalico.org/ipv6pools";
-/// Annotation with the requested addresses.
 pub(super) const ADDRESSES: &str = "projectcalico.org/loadBalancerIPs";
 
 /// Load balancer class of Services that are always managed.
 const CLASS: &str = "calico";
 
-/// A Service of type LoadBalancer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LoadBalancerService {
     /// The handle of its addresses. It depends on the uid, so a later Service with the same name has another handle.
     pub(super) handle: HandleId,
-    /// `spec.loadBalancerClass`.
     class: Option<String>,
     /// True if `spec.ipFamilies` contains IPv4.
     pub(super) wants_ipv4: bool,
     /// True if `spec.ipFamilies` contains IPv6.
     pub(super) wants_ipv6: bool,
-    /// Annotation [`IPV4_POOLS`].
     pub(super) pools4: Option<String>,
-    /// Annotation [`IPV6_POOLS`].
     pub(super) pools6: Option<String>,
     /// Annotation [`ADDRESSES`].
     pub(super) addresses: Option<String>,
@@ -120,7 +112,7 @@ pub(super) fn publish_addresses(service: &mut K8sService, addresses: &[IpAddr]) 
     put_entries(service, shown);
 }
 
-/// Removes these addresses from the status of `service`, which the caller writes. All other entries stay as they are.
+/// Removes these addresses from the status of `service`, which the caller writes.
 pub(super) fn withdraw_addresses(service: &mut K8sService, addresses: &[IpAddr]) {
     let mut entries = take_entries(service);
     entries.retain(|entry| address(entry).is_none_or(|ip| !addresses.contains(&ip)));

@@ -1,5 +1,3 @@
-//! [`ServiceCache`]: the Services, the pools for Services, and the addresses of each Service.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -14,7 +12,6 @@ use super::service::LoadBalancerService;
 use crate::watched::Service;
 use crate::watches::{Cache, Event};
 
-/// The cached Services, pools and blocks.
 #[derive(Debug, Default)]
 pub(super) struct ServiceCache {
     services: Cache<ObjectKey, LoadBalancerService>,
@@ -22,7 +19,6 @@ pub(super) struct ServiceCache {
     blocks: Cache<Cidr, Vec<(ObjectKey, HeldAddress)>>,
     /// The addresses of each Service, by block. Contains only Services that hold an address.
     held: BTreeMap<ObjectKey, BTreeMap<Cidr, Vec<HeldAddress>>>,
-    /// The Services that hold addresses of each block.
     in_block: BTreeMap<Cidr, BTreeSet<ObjectKey>>,
     /// Services that lack an address, reconciled again when an address becomes free.
     unserved: BTreeSet<ObjectKey>,
@@ -30,19 +26,16 @@ pub(super) struct ServiceCache {
     is_ready: bool,
 }
 
-/// The state of one Service.
 #[derive(Debug)]
 pub(super) struct ServiceState {
     /// The Service, if it exists and has the type LoadBalancer.
     pub(super) service: Option<LoadBalancerService>,
     /// The addresses of the Service, or of an earlier Service with the same name.
     pub(super) held: Vec<HeldAddress>,
-    /// The pools for Services.
     pub(super) pools: Vec<LoadBalancerPool>,
 }
 
 impl ServiceCache {
-    /// Applies an event. Returns the Services to reconcile.
     pub(super) fn apply_service(&mut self, event: &Event<'_, Service>) -> Vec<ObjectKey> {
         let changed = self.services.apply(event, LoadBalancerService::watched);
         for key in changed.iter().filter(|key| self.services.get(key).is_none()) {
@@ -51,8 +44,7 @@ impl ServiceCache {
         self.keys_if_ready(changed)
     }
 
-    /// Applies an event. Returns the Services to reconcile: all if a pool for Services changed, because any may need or
-    /// have an address of the pool, and otherwise none.
+    /// Applies an event. Returns the Services to reconcile: all if a pool for Services changed and otherwise none.
     pub(super) fn apply_pool(&mut self, event: &Event<'_, Entry<IpPool>>) -> Vec<ObjectKey> {
         let changed = self.pools.apply(event, |entry| LoadBalancerPool::from_pool(&entry.value));
         let touched = if changed.is_empty() { Vec::new() } else { self.services() };
@@ -121,7 +113,6 @@ impl ServiceCache {
         })
     }
 
-    /// Records whether the Service lacks an address.
     pub(super) fn set_unserved(&mut self, key: &ObjectKey, unserved: bool) {
         if unserved {
             self.unserved.insert(key.clone());
@@ -132,7 +123,7 @@ impl ServiceCache {
 }
 
 /// Returns the addresses of a block that Services hold, each with the key of its Service. Returns `None` for a deleted
-/// block and for a block that is not for Services. Addresses in cooldown belong to no Service.
+/// block and for a block that is not for Services.
 fn addresses_of_services(block: &Block) -> Option<Vec<(ObjectKey, HeldAddress)>> {
     if block.deleted || block.owner() != Some(AffinityOwner::Virtual(LOAD_BALANCER_HOST.into())) {
         return None;

@@ -1,8 +1,7 @@
 //! Deletes Calico nodes whose Kubernetes nodes are gone, with all their data (etcd only).
 //!
 //! Each node is a key of its own, and is retried until it is deleted. Upstream runs a full pass for every deletion
-//! (KC-470). The nodes that are waiting share one list of all endpoint keys. Calico nodes that name no Kubernetes node
-//! are left alone. With `GC_MODE=report` no node is deleted, because the deletion releases addresses.
+//! (KC-470). With `GC_MODE=report` no node is deleted, because the deletion releases addresses.
 
 #[cfg(test)]
 mod tests;
@@ -29,9 +28,8 @@ use crate::settings::{ControllerName, GcMode, Settings};
 use crate::watched::Node;
 use crate::watches::{Cache, Event, Watches};
 
-/// Delay before the pods of a missing node are checked again. A kubelet that registers again keeps its pods, and
-/// Kubernetes deletes the pods of a missing node after a minute. Upstream releases their addresses at once, although
-/// the pods may still run (KC-472).
+/// Delay before the pods of a missing node are checked again. Upstream releases their addresses at once, although the
+/// pods may still run (KC-472).
 const POD_CHECK_INTERVAL: Duration = Duration::from_secs(20);
 
 /// The controller. Its keys are names of Calico nodes.

@@ -1,4 +1,4 @@
-//! Copies labels of Kubernetes nodes to Calico nodes (etcd only). On a Kubernetes datastore both are the same object.
+//! Copies labels of Kubernetes nodes to Calico nodes (etcd only).
 
 #[cfg(test)]
 mod tests;
@@ -84,17 +84,13 @@ const RECORD: &str = "projectcalico.org/kube-labels";
 
 type Labels = BTreeMap<String, String>;
 
-/// The labels of a Calico node, and their record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct RecordedLabels {
-    /// The labels.
     labels: Labels,
-    /// The annotation [`RECORD`], if there is one.
     record: Option<String>,
 }
 
 impl RecordedLabels {
-    /// Returns the labels and the record of a node.
     fn new(node: &CalicoNode) -> Self {
         let metadata = &node.metadata;
         RecordedLabels { labels: metadata.labels.clone(), record: metadata.annotations.get(RECORD).cloned() }
@@ -140,7 +136,6 @@ impl NodeLabelCache {
         changed.iter().flat_map(|key| self.names.members(key)).cloned().collect()
     }
 
-    /// Applies an event. Returns the nodes to reconcile.
     fn apply_calico_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ObjectKey> {
         let changed = self.calico.apply(event, |entry| {
             Some((ObjectKey::global(entry.value.spec.kubernetes_name()?), RecordedLabels::new(&entry.value)))

@@ -1,5 +1,3 @@
-//! Tests on the embedded datastore, which call the event handlers themselves.
-
 use libcalico::api::{NodeSpec, OrchRef};
 
 use super::*;

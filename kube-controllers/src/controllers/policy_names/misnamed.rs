@@ -1,9 +1,8 @@
 //! [`MisnamedPolicies`]: lists the policies to rename. [`DuplicatePolicy`]: a policy that exists twice, under its old
 //! name and its own (`metadata.name` of the policy).
 //!
-//! An interrupted rename leaves both policies, and until the rename is completed users may change either policy.
-//! Upstream keeps the new policy whatever its content, and a change of the old policy is lost (KC-282). Here the policy
-//! that was written last is kept. Revisions show the order: for one kind they increase, in etcd and in an API server.
+//! An interrupted rename leaves both policies, and users may change either. Upstream keeps the new policy whatever its
+//! content (KC-282). Here the policy that was written last, by the order of the revisions, is kept.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +14,6 @@ use libcalico::api::{
 };
 use libcalico::store::{Entry, Revision};
 
-/// The controller's name in logs and metrics.
 pub(super) const NAME: &str = "policy-names";
 
 /// Policies of the default tier whose stored names differ from their own names (KC-281), except those that are being
@@ -44,8 +42,8 @@ impl MisnamedPolicies {
     }
 }
 
-/// Lists the misnamed policies of one kind, page by page. A kind that the API server does not serve has none.
-/// Unreadable policies are skipped.
+/// Lists the misnamed policies of one kind. A kind that the API server does not serve has none. Unreadable policies are
+/// skipped.
 async fn list_misnamed<K: PolicyKind>(calico: &Datastore) -> Result<Vec<StoredPolicy<K>>, WatchFailure> {
     let mut pages = calico.pages::<Object<PolicySpec<K>>>(ObjectSelect::default());
     let mut misnamed = Vec::new();
@@ -89,14 +87,12 @@ pub(super) enum DuplicatePolicy<V> {
     Current,
     /// The old policy was written later. This value has to replace the new policy.
     Outdated(Box<V>),
-    /// The new policy is being deleted.
     Terminating,
     /// The policies differ, and their revisions cannot be compared.
     Undecidable,
 }
 
 impl<K: PolicyKind> DuplicatePolicy<Object<PolicySpec<K>>> {
-    /// Compares `old` with `new`, the policy under its own name.
     pub(super) fn compare(old: &StoredPolicy<K>, new: &StoredPolicy<K>) -> Self {
         if new.value.metadata.deletion_timestamp.is_some() {
             return DuplicatePolicy::Terminating;
@@ -116,7 +112,6 @@ impl<K: PolicyKind> DuplicatePolicy<Object<PolicySpec<K>>> {
     }
 }
 
-/// Returns the parts of a policy that users write.
 fn user_fields<K: PolicyKind>(policy: &Object<PolicySpec<K>>) -> (&PolicySpec<K>, [&BTreeMap<String, String>; 2]) {
     let ObjectMeta { labels, annotations, .. } = &policy.metadata;
     (&policy.spec, [labels, annotations])

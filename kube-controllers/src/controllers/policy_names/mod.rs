@@ -1,9 +1,8 @@
 //! Stores policies with names of older releases under their own names.
 //!
 //! Calico before 3.32 stored policies of the default tier with the prefix `default.`. Old nodes look up these names, so
-//! policies are renamed only when the new `calico-node` runs on all nodes. Only this controller waits for that, and
-//! only while there are policies to rename; in upstream, several controllers wait (KC-287). The old names keep working
-//! until the rename.
+//! policies are renamed only when the new `calico-node` runs on all nodes. In upstream, several controllers wait for
+//! that (KC-287).
 
 mod misnamed;
 mod rollout;
@@ -27,8 +26,7 @@ use crate::watches::Watches;
 
 /// Interval at which all policies are listed, unless policies wait for the roll-out.
 const PERIOD: Duration = Duration::from_secs(300);
-/// First delay between two checks of the roll-out while policies wait for it. The delay doubles each time, up to
-/// [`LONGEST_PAUSE`].
+/// First delay between two checks of the roll-out while policies wait for it.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(80);
 const PAUSES: Backoff = Backoff { first: FIRST_PAUSE, longest: LONGEST_PAUSE, jitter: Jitter::None };
@@ -58,9 +56,8 @@ impl Controller for PolicyNames {
 struct PolicyNameReconciler {
     context: Context,
     rollout: Rollout,
-    /// True if there are policies that wait for the roll-out. While this is true, policies are not listed again.
+    /// True if there are policies that wait for the roll-out.
     has_misnamed: AtomicBool,
-    /// Number of checks in a row that found the roll-out incomplete.
     incomplete_checks: AtomicU32,
 }
 
@@ -94,8 +91,7 @@ impl Reconcile for PolicyNameReconciler {
 }
 
 impl PolicyNameReconciler {
-    /// Returns the time of the next check if the roll-out is not complete, and `None` if it is. Only the first of
-    /// several incomplete checks in a row is logged.
+    /// Returns the time of the next check if the roll-out is not complete, and `None` if it is.
     async fn check_rollout(&self) -> Result<Option<NextReconcile>, ReconcileError> {
         let complete = self.rollout.check_complete().await;
         self.has_misnamed.store(complete.is_err(), Ordering::Relaxed);
@@ -128,8 +124,7 @@ impl PolicyNameReconciler {
         failure
     }
 
-    /// Renames a policy: creates the new object, then deletes the old object, so that the policy always exists. A
-    /// concurrent change of the old or the new object is not lost; see [`DuplicatePolicy`].
+    /// Renames a policy: creates the new object, then deletes the old object, so that the policy always exists.
     async fn rename<K: PolicyKind>(&self, listed: &StoredPolicy<K>) -> Result<(), ReconcileError> {
         // Read again, because the list may be old. A policy that was deleted after the list must not be created again.
         let old = match self.context.calico.get::<Object<PolicySpec<K>>>(&listed.key).await {
@@ -159,7 +154,7 @@ impl PolicyNameReconciler {
     }
 
     /// Handles a policy that already exists under its own name. Replaces the new policy if the old one was written
-    /// later. Fails if the new policy is being deleted, or if the order of the two writes is unknown.
+    /// later.
     async fn resolve_duplicate<K: PolicyKind>(&self, old: &StoredPolicy<K>) -> Result<(), ReconcileError> {
         let key = &old.value.key();
         let new = self.context.calico.get::<Object<PolicySpec<K>>>(key).await?;

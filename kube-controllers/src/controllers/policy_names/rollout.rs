@@ -14,23 +14,19 @@ const NAMESPACE: &str = "calico-system";
 /// Variable that skips the check if its value is `true`. Upstream's tests set it, because they have no DaemonSet.
 const SKIP: &str = "FV_TEST";
 
-/// The DaemonSet to check.
 pub(super) struct Rollout {
     kubernetes: kube::Client,
     namespace: String,
     skip: bool,
 }
 
-/// A reason why the roll-out is not complete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RolloutBlocker {
     /// The DaemonSet is missing: Canal uses another name, or the DaemonSet is yet to be installed.
     #[error("the DaemonSet {namespace}/{NAME} is missing")]
     Missing { namespace: String },
-    /// The DaemonSet cannot be read.
     #[error("cannot read the DaemonSet {namespace}/{NAME}; no policy is renamed: {cause}")]
     Unreadable { namespace: String, cause: kube::Error },
-    /// The roll-out is in progress.
     #[error("the roll-out of the DaemonSet {namespace}/{NAME} is not complete")]
     InProgress { namespace: String },
 }
@@ -88,8 +84,7 @@ impl Rollout {
 }
 
 impl DaemonSet {
-    /// Returns true if every required pod runs, all pods are up to date and available, and none is on a wrong node. A
-    /// DaemonSet that needs no pods is complete.
+    /// Returns true if every required pod runs, all pods are up to date and available, and none is on a wrong node.
     fn is_rolled_out(&self) -> bool {
         let status = &self.status;
         status.observed_generation == self.metadata.generation

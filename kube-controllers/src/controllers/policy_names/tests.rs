@@ -1,5 +1,3 @@
-//! Tests on the embedded datastore, with an API server that has one DaemonSet.
-
 use std::sync::Mutex;
 
 use libcalico::api::{GlobalNetworkPolicy, NetworkPolicy, ObjectKey, StagedNetworkPolicy};
@@ -21,9 +19,7 @@ use libcalico::api::StagedInNamespace;
 
 struct Host {
     reconciler: PolicyNameReconciler,
-    /// Number of unavailable pods of the DaemonSet.
     unavailable: Arc<Mutex<u32>>,
-    /// Status code with which reads of the DaemonSet are refused.
     refusal: Arc<Mutex<Option<u16>>>,
     _dir: tempfile::TempDir,
 }
@@ -74,7 +70,6 @@ impl Host {
         all.into_iter().map(|policy| policy.key.to_string()).collect()
     }
 
-    /// Changes the order of the policy with this key.
     async fn change<K: PolicyKind>(&self, name: &str, order: u32) {
         let calico = &self.reconciler.context.calico;
         let mut entry = calico.get::<Object<PolicySpec<K>>>(&ObjectKey::global(name)).await.unwrap();
@@ -82,7 +77,6 @@ impl Host {
         calico.update(&entry.key, &entry.value, &entry.revision).await.unwrap();
     }
 
-    /// Returns the names and orders of all global policies.
     async fn orders(&self) -> Vec<(String, u64)> {
         let calico = &self.reconciler.context.calico;
         let all = calico.list::<GlobalNetworkPolicy>(&ObjectSelect::default()).await.unwrap();

@@ -1,10 +1,9 @@
 //! Synchronization of Kubernetes objects to Calico objects in etcd. Each Calico object, the target, is made from one
-//! Kubernetes object, the source. Three controllers work this way; [`SyncedKind`] describes their differences.
+//! Kubernetes object, the source.
 //!
 //! A target is recognized by its name alone: every object whose name has the controller's prefix belongs to the
-//! controller, regardless of its writer (KC-222). Only targets that differ from their source are written. An update
-//! replaces `spec` and keeps other writers' metadata (KC-224). Before a deletion the source is looked up in Kubernetes,
-//! because a watch may lag behind the writes of another replica.
+//! controller (KC-222). An update replaces `spec` and keeps other writers' metadata (KC-224). Before a deletion the
+//! source is looked up in Kubernetes, because a watch may lag behind the writes of another replica.
 
 mod reconcile;
 #[cfg(test)]
@@ -72,8 +71,7 @@ impl<K: SyncedKind> Default for SourceCache<K> {
 
 impl<K: SyncedKind> SourceCache<K> {
     /// Applies an event. Returns the targets of the changed sources. At the end of the first complete list returns
-    /// [`ResyncKey::All`], even if the reconcile period is zero. Before that, the cache is incomplete, and the result
-    /// is empty.
+    /// [`ResyncKey::All`]. Before that, the cache is incomplete, and the result is empty.
     fn apply(&mut self, event: &Event<'_, K::Source>) -> Vec<ResyncKey> {
         let was_synced = self.sources.is_synced();
         let before = if let Event::Upsert(source) = event { self.sources.get(&source.key()).cloned() } else { None };

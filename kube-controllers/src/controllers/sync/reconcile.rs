@@ -85,7 +85,7 @@ impl<K: SyncedKind> SyncReconciler<K> {
         Ok(self.next_comparison())
     }
 
-    /// Returns the time of the next comparison. A period of zero means that only the first comparison happens.
+    /// A period of zero means that only the first comparison happens.
     fn next_comparison(&self) -> NextReconcile {
         let period = self.context.settings.borrow().reconcile_period.get(&K::CONTROLLER).copied();
         period.filter(|period| !period.is_zero()).map_or(NextReconcile::AwaitChange, NextReconcile::After)

@@ -1,5 +1,3 @@
-//! Tests on the embedded datastore, with an API server that reports for every object if it exists.
-
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 

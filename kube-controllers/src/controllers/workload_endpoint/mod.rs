@@ -1,9 +1,7 @@
 //! Maintains workload endpoints in etcd: copies labels and service accounts from pods, and deletes endpoints whose pod
 //! or node is gone.
 //!
-//! On a Kubernetes datastore, an endpoint is its pod, and there is nothing to do. Watches deliver pods and endpoints;
-//! the cache contains little more than a fingerprint of the labels. Every object is read again before it is written or
-//! deleted.
+//! Every object is read again before it is written or deleted.
 
 mod orphans;
 mod projections;
@@ -41,13 +39,9 @@ pub struct PodEndpointReconciler {
     candidates: Mutex<DeletionCandidates>,
 }
 
-/// The work that an endpoint needs.
 enum EndpointNeed {
-    /// The fields copied from the pod are out of date.
     CopyLabels,
-    /// The endpoint may be orphaned.
     CheckOrphan,
-    /// The endpoint needs no work at present.
     UpToDate,
 }
 
@@ -99,7 +93,7 @@ impl PodEndpointReconciler {
         period.filter(|period| !period.is_zero()).map_or(NextReconcile::AwaitChange, NextReconcile::After)
     }
 
-    /// Reconciles the endpoints of a pod. An endpoint that fails does not stop the others.
+    /// An endpoint that fails does not stop the others.
     async fn reconcile_pod(&self, pod: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         let (mut next, mut failure) = (None::<Duration>, None);
         for (endpoint, need) in self.endpoint_needs(pod) {
@@ -133,8 +127,7 @@ impl PodEndpointReconciler {
     }
 
     /// Copies the pod's present labels and service account to an endpoint. Both objects are read again, so earlier
-    /// changes by the CNI plugin stay. A concurrent change makes the compare-and-swap fail. Does nothing if the pod or
-    /// the endpoint is missing.
+    /// changes by the CNI plugin stay.
     async fn copy_labels(&self, pod: &ObjectKey, endpoint: &ObjectKey) -> Result<(), ReconcileError> {
         let live = api_reads::read_object::<Pod>(&self.context.kubernetes, PODS, pod).await?;
         let Some(live) = live else { return Ok(()) };
@@ -160,7 +153,6 @@ impl PodEndpointReconciler {
     }
 }
 
-/// Creates the counter of deleted or reported orphaned endpoints.
 fn orphan_counter() -> Option<IntCounterVec> {
     let help = "Endpoints whose pod or node no longer exists, deleted or only reported.";
     IntCounterVec::new(Opts::new("kube_controllers_orphaned_endpoints_total", help), &["action"]).ok()

@@ -1,5 +1,4 @@
-//! Deletes orphaned endpoints, whose pod or node is gone ([`OrphanReason`] has all cases). [`DeletionCandidates`]:
-//! endpoints that look orphaned, with the time since when they look so.
+//! Deletes orphaned endpoints, whose pod or node is gone ([`OrphanReason`] has all cases).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,17 +18,15 @@ use crate::api_reads;
 use crate::runtime::{Reconcile, ReconcileError};
 use crate::settings::GcMode;
 
-/// The stored endpoint and its node.
 struct StoredEndpoint {
     endpoint: Entry<WorkloadEndpoint>,
-    /// The node's name in Kubernetes.
     node: ObjectKey,
 }
 
 impl PodEndpointReconciler {
     /// Deletes an endpoint that has looked orphaned for the grace period, and is orphaned by the live state. In the
-    /// mode `report`, only reports the endpoint. With a grace period of zero, does nothing. Returns the time until the
-    /// next check if the grace period has not passed, and otherwise `None`.
+    /// mode `report`, only reports the endpoint. Returns the time until the next check if the grace period has not
+    /// passed.
     pub(super) async fn check_orphan(
         &self,
         pod: &ObjectKey,
@@ -172,12 +169,10 @@ impl DeletionCandidates {
         self.by_endpoint.get_mut(endpoint).is_some_and(|candidate| !std::mem::replace(&mut candidate.reported, true))
     }
 
-    /// Removes the endpoints that no longer exist, for which `exists` returns false.
     pub(super) fn retain(&mut self, exists: impl Fn(&ObjectKey) -> bool) {
         self.by_endpoint.retain(|endpoint, _| exists(endpoint));
     }
 
-    /// Removes an endpoint that is deleted or no longer looks orphaned.
     pub(super) fn clear(&mut self, endpoint: &ObjectKey) {
         self.by_endpoint.remove(endpoint);
     }

@@ -1,6 +1,4 @@
-//! The parts of pods and endpoints that are compared. [`EndpointLabels`]: the fields of an endpoint that are copied
-//! from its pod, and their fingerprint. [`Sandbox`]: the pod for which an endpoint was created, as far as the watches
-//! show it.
+//! The parts of pods and endpoints that are compared.
 //!
 //! An endpoint contains the name of its pod but not the uid, and a later pod may have the same name. It also contains
 //! the container ID, and a container never changes its pod. So a pod that was once seen with the endpoint's address is
@@ -24,19 +22,17 @@ pub(super) struct EndpointLabels {
 }
 
 impl EndpointLabels {
-    /// Returns the desired fields of a pod's endpoint.
     pub(super) fn for_pod(namespace: &str, labels: &BTreeMap<String, String>, service_account: &str) -> Self {
         let labels = pod_labels(namespace, labels, service_account);
         EndpointLabels { labels, service_account: service_account.into() }
     }
 
-    /// Returns the fields of an endpoint.
     pub(super) fn from_endpoint(endpoint: &WorkloadEndpoint) -> Self {
         let labels = endpoint.metadata.labels.clone();
         EndpointLabels { labels, service_account: endpoint.spec.service_account_name.clone() }
     }
 
-    /// Sets the fields in the endpoint. Labels are replaced, not merged (KC-265). All other fields stay as they are.
+    /// Sets the fields in the endpoint. Labels are replaced, not merged (KC-265).
     pub(super) fn apply_to(self, endpoint: &mut WorkloadEndpoint) {
         endpoint.metadata.labels = self.labels;
         endpoint.spec.service_account_name = self.service_account;
@@ -57,7 +53,6 @@ pub(super) struct PodUidAndAddress {
 pub(super) struct Sandbox {
     /// Hash of `spec.containerID`, which is comparable only within this process.
     container: u64,
-    /// The first of the endpoint's addresses.
     address: Option<IpAddr>,
     pod_uid: Option<Uuid>,
 }

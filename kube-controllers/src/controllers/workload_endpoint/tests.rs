@@ -1,5 +1,3 @@
-//! Tests on the embedded datastore, with an API server that has the pods and nodes of the test.
-
 use std::time::Duration;
 
 use libcalico::api::{NodeSpec, ObjectKey, OrchRef};
@@ -40,7 +38,6 @@ struct Host {
     _dir: tempfile::TempDir,
 }
 
-/// Returns a pod on n1 with the address 10.0.0.1.
 fn pod(label: &str) -> Pod {
     Pod {
         name: ObjectKey::namespaced("ns", "web-0"),
@@ -69,7 +66,6 @@ fn live(pod: &Pod) -> Value {
     })
 }
 
-/// Returns an endpoint as the CNI plugin on that node writes it.
 fn endpoint(node: &str, label: &str) -> WorkloadEndpoint {
     let facts = WorkloadIdentity {
         node: node.into(),
@@ -154,7 +150,6 @@ impl Host {
         }
     }
 
-    /// Processes the queue until it is empty.
     async fn work(&self) {
         while !self.queue.is_empty() {
             let work = self.queue.next().await;

@@ -1,5 +1,3 @@
-//! [`Workloads`]: the cached pods with their endpoints.
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -15,7 +13,7 @@ use crate::controllers::node_names::NodeNames;
 use crate::watched::{Node, Pod, StringInterner};
 use crate::watches::{Cache, Event};
 
-/// All pods and their endpoints. In a cluster with 150,000 pods, each takes a few hundred bytes.
+/// All pods and their endpoints.
 #[derive(Default)]
 pub struct Workloads {
     workloads: HashMap<ObjectKey, Workload>,
@@ -35,7 +33,6 @@ pub(super) struct Workload {
     pub(super) endpoints: Vec<CachedEndpoint>,
 }
 
-/// A cached pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct CachedPod {
     /// Node of the pod by its name in Kubernetes; empty before scheduling.
@@ -46,11 +43,9 @@ pub(super) struct CachedPod {
     /// Fingerprint of the desired fields of the pod's endpoints.
     pub(super) labels_hash: u64,
     identity: PodUidAndAddress,
-    /// True if the pod uses the host network.
     host_network: bool,
 }
 
-/// A cached endpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct CachedEndpoint {
     pub(super) name: Box<str>,
@@ -70,7 +65,6 @@ struct ListProgress {
 }
 
 impl Workloads {
-    /// Applies an event about a pod. Returns the resulting work.
     pub(super) fn apply_pod(&mut self, event: &Event<'_, Pod>) -> Vec<ResyncKey> {
         match event {
             Event::ListStart => self.pods.number += 1,
@@ -107,7 +101,6 @@ impl Workloads {
         Vec::new()
     }
 
-    /// Applies an event about an endpoint. Returns the resulting work.
     pub(super) fn apply_endpoint(&mut self, event: &Event<'_, Entry<WorkloadEndpoint>>) -> Vec<ResyncKey> {
         match event {
             Event::ListStart => self.endpoints.number += 1,
@@ -152,7 +145,7 @@ impl Workloads {
     }
 
     /// Applies an event about a Kubernetes node. A new or deleted node may affect every endpoint on the node, so all
-    /// endpoints are compared, as they are at the end of a list.
+    /// endpoints are compared.
     pub(super) fn apply_node(&mut self, event: &Event<'_, Node>) -> Vec<ResyncKey> {
         let changed = self.nodes.apply(event, |_| Some(()));
         if changed.is_empty() && !matches!(event, Event::ListEnd) { Vec::new() } else { vec![ResyncKey::All] }
@@ -165,8 +158,7 @@ impl Workloads {
         if changed.is_empty() && !matches!(event, Event::ListEnd) { Vec::new() } else { vec![ResyncKey::All] }
     }
 
-    /// Returns true if all kinds have been listed, so that an object that is not cached is known not to exist or to be
-    /// unreadable.
+    /// Returns true if all kinds have been listed.
     pub(super) fn is_complete(&self) -> bool {
         self.pods.is_complete && self.endpoints.is_complete && self.nodes.is_synced() && self.calico_nodes.is_synced()
     }
@@ -176,7 +168,6 @@ impl Workloads {
         self.workloads.get(pod)
     }
 
-    /// Returns true if the endpoint is cached.
     pub(super) fn has_endpoint(&self, endpoint: &ObjectKey) -> bool {
         let workload = pod_and_node(endpoint).and_then(|(pod, _)| self.workloads.get(&pod));
         workload.is_some_and(|workload| workload.endpoints.iter().any(|cached| *cached.name == *endpoint.name))
@@ -188,7 +179,6 @@ impl Workloads {
         workload.endpoints.iter().find(|cached| *cached.name == *endpoint.name)?.sandbox.pod_uid(container_id)
     }
 
-    /// Returns the pods with an endpoint that is out of date or may be orphaned.
     pub(super) fn pods_to_check(&self) -> Vec<ObjectKey> {
         let pods_to_check = self.workloads.iter().filter(|(_, workload)| {
             let mut endpoints = workload.endpoints.iter();
@@ -197,7 +187,6 @@ impl Workloads {
         pods_to_check.map(|(pod, _)| pod.clone()).collect()
     }
 
-    /// Returns true if an endpoint looks orphaned by the cached state.
     pub(super) fn may_be_orphaned(&self, workload: &Workload, endpoint: &CachedEndpoint) -> bool {
         let Some(pod) = &workload.pod else { return true };
         let node = self.kubernetes_node(&endpoint.node);
@@ -228,8 +217,7 @@ impl Workloads {
 }
 
 impl Workload {
-    /// Returns true if the pod's fields have to be copied to the endpoint, because they differ there. Returns false if
-    /// the pod is missing or is not networked.
+    /// Returns true if the pod's fields have to be copied to the endpoint, because they differ there.
     pub(super) fn has_outdated_labels(&self, endpoint: &CachedEndpoint) -> bool {
         self.pod.as_ref().is_some_and(|pod| pod.is_networked && pod.labels_hash != endpoint.labels_hash)
     }

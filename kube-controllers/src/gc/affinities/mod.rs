@@ -1,6 +1,5 @@
 //! Unfinished affinities of existing nodes: affinities that stayed pending or pending deletion (IPAM-121), or that name
-//! no block of the node. They are confirmed, released or deleted here. The node's next ADD would also do so, but a node
-//! with enough blocks does not claim another block.
+//! no block of the node. They are confirmed, released or deleted here.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,9 +57,8 @@ impl AffinityAudit {
         self.get().next_deadline(now, grace)
     }
 
-    /// Finishes or deletes the affinities that have been unfinished for `grace`, and for at least five minutes. Returns
-    /// the number of failures. In the mode `report`, only logs each affinity once; `reported` contains those that were
-    /// logged.
+    /// Finishes or deletes the affinities that have been unfinished for `grace`, and for at least five minutes. In the
+    /// mode `report`, only logs each affinity once; `reported` contains those that were logged.
     pub(super) async fn finish(
         &self,
         calico: &Datastore,

@@ -19,7 +19,6 @@ const MAX_NAMED_ADDRESSES: usize = 10;
 /// Length of a message in bytes above which no further address is added. Readers of Events may accept only 1 KiB.
 const MAX_MESSAGE_LENGTH: usize = 550;
 
-/// Number of Events that are posted at the same time.
 const MAX_CONCURRENT: usize = 8;
 
 /// A publisher of Events. Once the role has refused an Event in the namespace `default`, no more Events are posted
@@ -30,8 +29,7 @@ pub(super) struct EventPublisher {
 }
 
 impl EventPublisher {
-    /// Posts an Event per node about `suspects`, which were released, or would be in the mode `report`. Failures are
-    /// only logged, because nothing depends on Events.
+    /// Posts an Event per node about `suspects`, which were released, or would be in the mode `report`.
     pub(super) async fn publish(&self, client: &kube::Client, gate: &LeaderGate, mode: GcMode, suspects: &[&Suspect]) {
         let by_node = group_by_node(suspects).into_iter();
         let events = by_node.map(|(node, suspects)| build_event(node, mode, &suspects, SystemTime::now()));
@@ -40,8 +38,7 @@ impl EventPublisher {
     }
 
     /// Posts an Event. Returns true if another attempt would change nothing: the Event exists, or the API server
-    /// refused this Event or an earlier one in the namespace `default` (403). Returns false if this replica may not
-    /// write, or after another error.
+    /// refuses Events there (403).
     pub(super) async fn write(&self, client: &kube::Client, gate: &LeaderGate, event: Value) -> bool {
         // A 403 in a namespace other than `default` may come from a quota or from the namespace's deletion, and does
         // not apply to other namespaces.

@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-/// Returns a leaked address of a pod on `node`.
 pub(in crate::gc) fn suspect(number: u8, node: Option<&str>) -> Suspect {
     let address = std::net::Ipv4Addr::new(10, 0, 0, number).into();
     Suspect {

@@ -1,7 +1,7 @@
 //! Metrics of addresses and blocks, with upstream's names and labels (KC-153).
 //!
 //! A scrape reads the counters that the index maintains, and counts nothing itself. A family without a sample is left
-//! out, as in upstream's output (KC-155). The metrics of a deleted pool disappear with it.
+//! out, as in upstream's output (KC-155).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,7 +20,6 @@ const POOL: [&str; 1] = ["ippool"];
 const NODE: [&str; 1] = ["node"];
 const POOL_NODE: [&str; 2] = ["ippool", "node"];
 
-/// The collector that reads the index at each scrape.
 pub(super) struct IpamMetrics {
     cache: ClusterCache,
     descriptions: Vec<Desc>,
@@ -60,7 +59,6 @@ struct CounterSnapshot {
     pools: Vec<PoolCounters>,
     nodes: Vec<Arc<str>>,
     samples: Vec<OwnedSample>,
-    /// Released addresses by pool and node.
     reclaimed: Vec<(Name, Name, u64)>,
 }
 
@@ -70,7 +68,6 @@ struct PoolCounters {
     reserved: u128,
 }
 
-/// A copy of a [`Sample`] that owns its names.
 struct OwnedSample {
     pool: Name,
     node: Name,
@@ -103,7 +100,6 @@ impl CounterSnapshot {
 
 type Values<K> = BTreeMap<K, f64>;
 
-/// Builds the metric families from the snapshot.
 fn families(snapshot: &CounterSnapshot) -> Vec<MetricFamily> {
     let pools = &snapshot.pools;
     // For an existing pool, each existing node has an explicit value, even zero (KC-155).

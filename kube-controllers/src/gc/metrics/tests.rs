@@ -8,7 +8,6 @@ use time::macros::datetime;
 
 use super::*;
 
-/// A collector of fixed families.
 struct Made(Vec<MetricFamily>, Vec<Desc>);
 
 impl Collector for Made {
@@ -32,7 +31,6 @@ fn rendered(snapshot: &CounterSnapshot) -> String {
     TextEncoder::new().encode_to_string(&registry.gather()).unwrap()
 }
 
-/// Returns the samples of a family, without its name.
 fn samples(text: &str, name: &str) -> Vec<String> {
     let of = |line: &str| line.strip_prefix(name).filter(|rest| rest.starts_with('{')).map(str::to_owned);
     text.lines().filter_map(of).collect()
@@ -117,7 +115,6 @@ fn gauges_count_used_borrowed_and_leaked_addresses() {
     assert!(!after.contains("borrowed_per_node"), "{after}");
 }
 
-/// The scrape renders a copy, so later changes of the index do not show.
 #[test]
 fn scrape_renders_a_consistent_copy_of_the_index() {
     let mut index = cluster();

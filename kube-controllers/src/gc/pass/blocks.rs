@@ -14,13 +14,11 @@ use time::OffsetDateTime;
 
 use super::GcPass;
 
-/// Time for which the allocator's settings are cached while addresses are in cooldown. Upstream reads them at each pass
-/// (KC-450).
+/// Time for which the allocator's settings are cached while addresses are in cooldown.
 const CONFIG_IS_FRESH: Duration = Duration::from_secs(30);
 
 impl GcPass {
-    /// Puts addresses whose cooldown has ended back into the free lists of their blocks (KC-450). An allocation in such
-    /// a block would do so too, but may not come.
+    /// Puts addresses whose cooldown has ended back into the free lists of their blocks (KC-450).
     pub(super) async fn release_cooled_addresses(&mut self) {
         if self.cache.index().next_cooldown_end(OffsetDateTime::now_utc()).is_none() {
             return;
@@ -95,8 +93,7 @@ impl GcPass {
         }
     }
 
-    /// Releases the blocks of each deleted node once no allocation names the node. A block with an address of another
-    /// node stays.
+    /// Releases the blocks of each deleted node once no allocation names the node.
     pub(super) async fn release_deleted_nodes(&self) {
         let gone = self.cache.index().nodes_to_release(self.now());
         let released = gone.into_iter().map(|node| self.release_deleted_node(node));
@@ -162,8 +159,7 @@ impl GcPass {
         }
     }
 
-    /// Logs the blocks that would be released. The log names an empty block again after another grace period, and a
-    /// deleted node after pauses that grow up to five minutes.
+    /// Logs the blocks that would be released.
     pub(super) fn report_blocks(&self) {
         let now = self.now();
         let mut index = self.cache.index();

@@ -20,8 +20,7 @@ impl GcPass {
         self.metrics.set_conflicts(free, another);
     }
 
-    /// Reports the conflicts that have lasted two minutes and have not been reported: by a log line and an Event for
-    /// each pod and address.
+    /// Reports the conflicts that have lasted two minutes and have not been reported.
     pub(super) async fn report_conflicts(&self) {
         let conflicts = self.cache.index().conflicts(self.now());
         let reports = conflicts.into_iter().map(|conflict| self.report_conflict(conflict));
@@ -52,8 +51,7 @@ impl GcPass {
     }
 
     /// Reads the pod and the block again, because a watch may lag behind. If the conflict still exists, returns the
-    /// pod's uid and the state of the address in its block. The result is unknown if the pod or the block cannot be
-    /// read.
+    /// pod's uid and the state of the address in its block.
     async fn recheck_conflict(&self, conflict: &Conflict) -> Lookup<(String, ConflictKind)> {
         let Conflict { namespace, name, address, block } = conflict;
         let pod = match self.reader().pod(&ObjectKey::namespaced(namespace, name)).await {

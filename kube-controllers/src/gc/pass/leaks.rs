@@ -39,8 +39,7 @@ impl GcPass {
         }
     }
 
-    /// Decides about suspects by the current state in the API. Returns the plan and that state. Records the kept
-    /// suspects in the index.
+    /// Decides about suspects by the current state in the API. Records the kept suspects in the index.
     async fn recheck(&self, suspects: Vec<Suspect>) -> (Plan, CurrentState) {
         let pods = self.cache.index().owners();
         let state = self.reader().read(&suspects, pods).await;

@@ -1,6 +1,5 @@
 //! Workload endpoints that still list a leaked address, if endpoints are objects in etcd. An address is released only
-//! when no endpoint of the pods that its allocation names lists it. On a Kubernetes datastore the endpoint is the pod,
-//! which has been looked up already.
+//! when no endpoint of the pods that its allocation names lists it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,7 +25,6 @@ type EndpointGroup = (String, Option<String>);
 struct NamedPod<'s> {
     namespace: &'s str,
     name: &'s str,
-    /// The pod's node, if the allocation names it.
     node: Option<&'s str>,
     /// True if the pod is running, or cannot be looked up. The endpoint of a running pod stays, because it may be newer
     /// than the addresses that kubelet reports.
@@ -167,7 +165,8 @@ fn endpoint_group(pod: &NamedPod<'_>) -> EndpointGroup {
     (pod.namespace.to_owned(), pod.node.map(str::to_owned))
 }
 
-/// Returns true if the endpoint lists the address, or an unreadable text that may stand for the address.
+/// Returns true if the endpoint lists the address or a network that contains it. A text that cannot be parsed counts as
+/// any address.
 fn lists_address(endpoint: &WorkloadEndpoint, address: IpAddr) -> bool {
     let mut listed = endpoint.spec.ip_networks.iter().map(|text| Cidr::parse_or_host(text));
     listed.any(|network| network.is_none_or(|network| network.contains(address)))

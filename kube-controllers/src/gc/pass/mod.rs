@@ -31,7 +31,6 @@ const MIN_COOLDOWN_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of passes over due entries on a replica that may not write.
 const STANDBY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The state that passes share.
 pub(super) struct GcPass {
     pub(super) context: Context,
     pub(super) cache: ClusterCache,
@@ -45,7 +44,6 @@ pub(super) struct GcPass {
     config_read_at: Option<Duration>,
     /// Leaks that the mode `report` has already logged.
     reported: HashSet<(HandleId, IpAddr, Option<u64>)>,
-    /// Affinities that the mode `report` has already logged.
     reported_affinities: HashSet<AffinityKey>,
 }
 
@@ -69,7 +67,6 @@ impl GcPass {
         }
     }
 
-    /// Returns the time by the clock of grace periods.
     pub(super) fn now(&self) -> Duration {
         self.clock.now()
     }
@@ -105,8 +102,8 @@ impl GcPass {
         _ = leadership.while_held(phases).await;
     }
 
-    /// Looks up KubeVirt at an interval, while this replica may write and an address belongs to a virtual machine. If
-    /// this replica may not write, or no address belongs to a virtual machine, resets the result of the last lookup.
+    /// Looks up KubeVirt at an interval, while this replica may write and an address belongs to a virtual machine.
+    /// Otherwise resets the result of the last lookup.
     async fn discover_kubevirt(&mut self) {
         let now = self.now();
         if !self.kubevirt.is_due(now) && self.gate.is_open() {

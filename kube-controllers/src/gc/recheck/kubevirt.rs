@@ -24,9 +24,8 @@ impl ApiReader<'_> {
         VmiLookup::Absent
     }
 
-    /// Checks if the API server serves neither VirtualMachines nor VirtualMachineInstances. Returns
-    /// [`VmiLookup::Undefined`] if so. Otherwise, and after a failed request, returns [`VmiLookup::Unknown`], because
-    /// no particular machine was looked up.
+    /// Returns [`VmiLookup::Undefined`] if the API server serves neither VirtualMachines nor VirtualMachineInstances,
+    /// and otherwise [`VmiLookup::Unknown`].
     pub(in crate::gc) async fn look_up_kubevirt(&self) -> VmiLookup {
         match self.serves(GROUP, &[VIRTUAL_MACHINES.plural, VIRTUAL_MACHINE_INSTANCES.plural]).await {
             Lookup::Absent => VmiLookup::Undefined,
@@ -38,7 +37,6 @@ impl ApiReader<'_> {
 /// Interval of discovery requests while an address belongs to a virtual machine.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The result of the last discovery.
 #[derive(Debug, Default)]
 pub(in crate::gc) struct KubeVirtDiscovery {
     /// Time of the last discovery, by the clock of grace periods. `None` while no address belongs to a virtual machine,
@@ -50,7 +48,6 @@ pub(in crate::gc) struct KubeVirtDiscovery {
 }
 
 impl KubeVirtDiscovery {
-    /// Returns true if discovery is due.
     pub(in crate::gc) fn is_due(&self, now: Duration) -> bool {
         self.discovered_at.is_none_or(|discovered_at| now >= discovered_at + DISCOVERY_INTERVAL)
     }
@@ -61,7 +58,6 @@ impl KubeVirtDiscovery {
         self.discovered_at.map(|discovered_at| discovered_at + DISCOVERY_INTERVAL)
     }
 
-    /// Records the result of a discovery.
     pub(in crate::gc) fn record(&mut self, lookup: VmiLookup, now: Duration) {
         *self = KubeVirtDiscovery { discovered_at: Some(now), is_missing: lookup == VmiLookup::Undefined };
     }

@@ -1,7 +1,4 @@
 //! The last check before a release: reads the owners of leaked addresses from the API, never from the cache of a watch.
-//!
-//! If many pods of a node are in question, they are read with one list of the node's pods. Everything else is read with
-//! a request each, concurrently over one connection, at the request rate of garbage collection.
 
 mod kubevirt;
 mod pods;
@@ -27,7 +24,6 @@ use crate::api_reads;
 use crate::runtime::ReconcileError;
 use crate::watched::Pod;
 
-/// The objects that were read for one batch of suspects.
 #[derive(Debug, Default)]
 pub(super) struct CurrentState {
     pods: BTreeMap<ObjectKey, Lookup<Pod>>,
@@ -102,20 +98,17 @@ impl ApiReader<'_> {
         to_lookup(api_reads::read_object(self.kubernetes, resource, key).await)
     }
 
-    /// Looks up if the object exists in the API server. The result of a failed read is unknown.
     async fn exists(&self, resource: Resource, key: &ObjectKey) -> Lookup<()> {
         self.gate.pace(1).await;
         to_lookup(api_reads::exists(self.kubernetes, resource, key).await.map(|there| there.then_some(())))
     }
 
-    /// Looks up if the API server serves at least one of these kinds, given by their plurals, in any version of a
-    /// group.
+    /// Looks up if the API server serves at least one of these kinds.
     async fn serves(&self, group: &str, plurals: &[&str]) -> Lookup<()> {
         self.gate.pace(1).await;
         to_lookup(api_reads::serves(self.kubernetes, group, plurals).await.map(|serves| serves.then_some(())))
     }
 
-    /// Returns the JSON of the list at the URL path `target`.
     async fn list(&self, target: &str) -> Result<String, kube::Error> {
         self.gate.pace(1).await;
         let request = Request::get(target).header(ACCEPT, "application/json").body(Vec::new());
@@ -180,7 +173,6 @@ fn key((namespace, name): (&str, &str)) -> ObjectKey {
     ObjectKey::namespaced(namespace, name)
 }
 
-/// Returns the Service, the Kubernetes node and the Calico node on which a suspect depends.
 fn other_objects(suspect: &Suspect) -> [Option<OtherObject>; 3] {
     let queries = suspect.required_lookups();
     [

@@ -1,5 +1,3 @@
-//! Lookup of pods.
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::{StreamExt, stream};
@@ -48,7 +46,6 @@ impl ApiReader<'_> {
         lookups
     }
 
-    /// Reads the present state of a pod.
     pub(in crate::gc) async fn pod(&self, key: &ObjectKey) -> Lookup<Pod> {
         match self.read_object::<Box<RawValue>>(PODS, key).await {
             Lookup::Absent => Lookup::Absent,
@@ -65,11 +62,10 @@ impl ApiReader<'_> {
         }
     }
 
-    /// Lists all pods of a node. An unreadable pod is an error, because the result would count it as missing. A
-    /// response that is not a list of pods is an error too.
+    /// Lists all pods of a node. An unreadable pod is an error, because the result would count it as missing.
     ///
     /// The request has no `limit`: with a limit, API servers before 1.34 do not use their index of pods by node, and
-    /// read all pods of the cluster from etcd. Pages are followed if the server still sends them.
+    /// read all pods of the cluster from etcd.
     async fn pods_of_node(&self, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, ListError> {
         let mut strings = StringInterner::default();
         let mut pods = BTreeMap::new();
@@ -94,8 +90,7 @@ impl ApiReader<'_> {
 type PodsByNode = BTreeMap<String, BTreeSet<ObjectKey>>;
 
 /// Decides which pods are read by a list of their node, and which by single requests. A list proves that a pod is gone
-/// only if the cache does not know the pod either: a known pod may be on another node. A list needs at least `many`
-/// pods on the node.
+/// only if the cache does not know the pod either: a known pod may be on another node.
 fn split_reads(suspects: &[Suspect], many: usize) -> (PodsByNode, BTreeSet<ObjectKey>) {
     let (mut lists, mut gets) = (PodsByNode::new(), BTreeSet::new());
     for suspect in suspects {
@@ -114,7 +109,6 @@ fn split_reads(suspects: &[Suspect], many: usize) -> (PodsByNode, BTreeSet<Objec
     (lists, gets)
 }
 
-/// A list of a node's pods that cannot be read.
 #[derive(Debug, thiserror::Error)]
 enum ListError {
     #[error(transparent)]

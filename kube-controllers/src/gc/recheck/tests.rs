@@ -14,10 +14,8 @@ use super::*;
 use crate::gc::events::tests::suspect;
 use crate::leader::Leadership;
 
-/// Least number of pods on a node that are read with one list.
 const MIN_LISTED_PODS: u8 = pods::MIN_LISTED_PODS as u8;
 
-/// The responses of an API server, by path and query.
 #[derive(Clone, Default)]
 struct Server {
     answers: Arc<Mutex<BTreeMap<String, (u16, Value)>>>,
@@ -29,12 +27,10 @@ impl Server {
         self.fails(target, 200, answer)
     }
 
-    /// Adds an object, or another value in its place.
     fn has(&self, path: &str, object: Value) -> &Self {
         self.says(&by_name(path), json!({"kind": "PartialObjectMetadataList", "metadata": {}, "items": [object]}))
     }
 
-    /// Adds a failure for an object.
     fn refuses(&self, path: &str, code: u16, answer: Value) -> &Self {
         self.fails(&by_name(path), code, answer)
     }
@@ -63,7 +59,6 @@ impl Server {
     }
 }
 
-/// Returns the request for the object at a path.
 fn by_name(path: &str) -> String {
     let (collection, name) = path.rsplit_once('/').unwrap();
     format!("{collection}?fieldSelector=metadata.name%3D{name}&limit=1")
@@ -74,7 +69,6 @@ async fn decide(server: &Server, suspects: &[Suspect]) -> Vec<Decision> {
     decide_among(server, suspects, 100).await
 }
 
-/// Returns the decisions about suspects after the lookup, in a cluster with this number of pods.
 async fn decide_among(server: &Server, suspects: &[Suspect], pods: usize) -> Vec<Decision> {
     let dir = tempfile::tempdir().unwrap();
     let local = LocalConfig { path: dir.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
@@ -202,7 +196,6 @@ async fn pod_list_with_an_unreadable_item_is_ignored() {
     assert_eq!(server.asked().len(), usize::from(MIN_LISTED_PODS) + 1);
 }
 
-/// A proxy may answer with something other than a list of pods.
 #[tokio::test]
 async fn response_other_than_a_pod_list_is_ignored() {
     let list = "/api/v1/pods?fieldSelector=spec.nodeName%3Da";

@@ -1,9 +1,7 @@
 //! Profiles in the format of pprof, at the paths of Go programs.
 //!
 //! `profile` samples processor time for some seconds. It contains addresses; the function names are in the release's
-//! `kube-controllers.debug`, which the reader of a profile passes to `pprof`. Go's own `go tool pprof` resolves only
-//! functions of Go. `heap` shows memory by mapping. Rust keeps no record of the code that allocated memory, and an
-//! allocator with such a record uses more memory all the time.
+//! `kube-controllers.debug`, which the reader of a profile passes to `pprof`. `heap` shows memory by mapping.
 
 mod cpu;
 mod format;
@@ -21,7 +19,6 @@ use procfs::process::{MMapPath, Process};
 
 use format::{Builder, Frame};
 
-/// The index page.
 pub(super) const INDEX: &str = "/debug/pprof/profile?seconds=30  processor time, for pprof kube-controllers.debug URL\n\
                                 /debug/pprof/heap                memory by mapping, for pprof; ?debug=1 as text\n";
 
@@ -41,7 +38,6 @@ struct MappedBytes {
     size: u64,
 }
 
-/// Reads the mappings of this process.
 pub(super) fn heap() -> Result<HeapProfile, ProfileError> {
     let mut mappings = BTreeMap::<String, MappedBytes>::new();
     for map in Process::myself()?.smaps()? {
@@ -68,7 +64,6 @@ impl HeapProfile {
         builder.encode()
     }
 
-    /// Formats the mappings as a table.
     pub(super) fn text(&self) -> String {
         let mut text = format!("{:>12} {:>12} {:>16}  (KiB)\n", "resident", "private", "mapped");
         for (name, MappedBytes { resident, private, size }) in &self.0 {

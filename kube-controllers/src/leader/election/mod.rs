@@ -8,7 +8,6 @@ use tokio::time::Instant;
 
 use super::config::Timing;
 
-/// The state of one candidate.
 #[derive(Debug)]
 pub(super) struct Election {
     identity: String,
@@ -21,12 +20,9 @@ pub(super) struct Election {
     first_write_at: Option<Instant>,
 }
 
-/// The permission to use the Lease, according to the responses to this process.
 #[derive(Debug, Clone, Copy)]
 enum LeaseAccess {
-    /// The role has never refused the Lease.
     NeverRefused,
-    /// The role refused the Lease at the last attempt.
     Refused,
     /// The role refused the Lease before, and has allowed it since this time.
     AllowedSince(Instant),
@@ -40,10 +36,8 @@ struct ObservedLease {
     since: Instant,
 }
 
-/// The next step of a candidate.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ElectionStep {
-    /// Create this Lease.
     Create(Box<Lease>),
     /// Replace the version that this Lease names.
     Replace(Box<Lease>),
@@ -63,7 +57,6 @@ impl Election {
         (self.access, self.first_write_at) = (LeaseAccess::Refused, None);
     }
 
-    /// Records the Lease as read or written, or that there is none.
     pub(super) fn observe(&mut self, lease: Option<Lease>, now: Instant) {
         if matches!(self.access, LeaseAccess::Refused) {
             self.access = LeaseAccess::AllowedSince(now);
@@ -73,7 +66,8 @@ impl Election {
             ObservedLease { since: same.map_or(now, |observed| observed.since), lease }
         });
         self.was_held |= !self.holder().is_empty();
-        // The wait begins when the Lease is seen, because the response to the write may have been lost.
+        // The wait begins when this process first sees itself as the holder: in the response to its write of the Lease
+        // or, if that was lost, in a later read.
         let first_write_at = self.first_write_at.unwrap_or(now + self.timing.first_write_delay());
         self.first_write_at = (self.is_held_by_self() && self.shows_waiting_holder()).then_some(first_write_at);
     }
@@ -88,7 +82,6 @@ impl Election {
         self.observed.as_ref().is_some_and(|observed| self.duration_of(&observed.lease) > self.timing.lease)
     }
 
-    /// Returns true if this process holds the Lease, as last observed.
     pub(super) fn is_held_by_self(&self) -> bool {
         self.observed.as_ref().is_some_and(|observed| holder(&observed.lease) == self.identity)
     }
@@ -153,7 +146,7 @@ impl Election {
         Some(lease)
     }
 
-    /// Returns the Lease with this process as the holder for `duration`. Other fields stay as they are.
+    /// Returns the Lease with this process as the holder for `duration`.
     fn held_by_self(&self, mut lease: Lease, wall: MicroTime, duration: Duration) -> Lease {
         let renewed = holder(&lease) == self.identity;
         let spec = lease.spec.get_or_insert_default();

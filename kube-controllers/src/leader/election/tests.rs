@@ -72,10 +72,8 @@ fn foreign_lease_is_left_alone_until_unchanged_for_its_duration() {
     let begin = Instant::now();
     let mut election = election(Some(lease(3, "other")), begin);
     assert_eq!(election.step(begin + 14 * SECOND, wall(9), false), ElectionStep::Wait(begin + 15 * SECOND));
-    // The same version is seen again.
     election.observe(Some(lease(3, "other")), begin + 14 * SECOND);
     assert_eq!(election.step(begin + 14 * SECOND, wall(9), false), ElectionStep::Wait(begin + 15 * SECOND));
-    // The Lease has changed.
     election.observe(Some(lease(4, "other")), begin + 14 * SECOND);
     assert_eq!(election.step(begin + 28 * SECOND, wall(9), false), ElectionStep::Wait(begin + 29 * SECOND));
     let taken = replaced(election.step(begin + 29 * SECOND, wall(9), false));

@@ -1,5 +1,3 @@
-//! [`Elector`]: takes the Lease, renews it, and releases it.
-
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -13,7 +11,6 @@ use super::election::{Election, ElectionStep};
 use super::leadership::{Deadline, LeadershipTerm};
 use super::leases::{LeaseError, Leases};
 
-/// A candidate of the election.
 pub(super) struct Elector<L> {
     leases: L,
     config: LeaderElectionConfig,
@@ -26,7 +23,6 @@ pub(super) struct Elector<L> {
     last_warning: Option<String>,
 }
 
-/// The outcome of an attempt.
 #[derive(Debug)]
 enum Outcome {
     /// This process holds the Lease and may write until the deadline.
@@ -164,19 +160,17 @@ impl<L: Leases> Elector<L> {
         } else if first {
             tracing::info!(
                 lease = self.config.name,
-                "the role refuses the Lease ({reason}); a replica that is refused for {:?} writes without the Lease",
+                "the role does not allow the Lease ({reason}); if this lasts for {:?}, this replica writes without it",
                 timing.first_write_delay()
             );
         }
     }
 
-    /// Sets the right to write that results from the election.
     fn set_term(&mut self, term: LeadershipTerm) {
         self.without_lease = false;
         self.term.send_replace(term);
     }
 
-    /// Returns true if this process writes without a Lease.
     fn writes_without_lease(&self) -> bool {
         self.without_lease && self.term.borrow().holds()
     }
@@ -228,7 +222,6 @@ impl<L: Leases> Elector<L> {
         self.leases.replace(lease).await.map(|_| true)
     }
 
-    /// Logs a warning, unless it repeats the last one.
     fn warn_once(&mut self, warning: String) {
         if self.last_warning.as_ref() != Some(&warning) {
             tracing::warn!("{warning}");
@@ -242,7 +235,7 @@ impl<L: Leases> Elector<L> {
 /// before the role lost the permission also still writes. So only refusals that last longer than a Lease count.
 #[derive(Debug, Default)]
 struct RefusalLog {
-    /// `None` if no refusal is recorded. Any other response ends the series.
+    /// `None` if no refusal is recorded.
     series: Option<RefusalSeries>,
 }
 
@@ -270,7 +263,6 @@ impl RefusalLog {
     }
 }
 
-/// Returns the wall-clock time for the Lease.
 fn wall_clock() -> MicroTime {
     MicroTime(Timestamp::now())
 }

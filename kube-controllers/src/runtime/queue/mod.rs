@@ -38,10 +38,8 @@ struct Timers<K> {
     next_number: u64,
 }
 
-/// A key that a worker has taken.
 pub(super) struct TakenKey<K> {
     pub(super) key: K,
-    /// The time that the key waited in the queue.
     pub(super) waited: Duration,
 }
 
@@ -173,7 +171,6 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    /// Adds the keys whose delay has ended.
     fn add_due(&mut self, now: Instant) {
         while let Some(key) = self.timers.due(now) {
             self.add(key);

@@ -1,5 +1,3 @@
-//! Guarantees of the queue, in virtual time.
-
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

@@ -43,7 +43,6 @@ pub async fn run<R: Reconcile>(reconciler: Arc<R>, queue: Queue<R::Key>, workers
     pool.run(workers, context.leadership, context.stop).await;
 }
 
-/// The state that the workers of one controller share.
 struct WorkerPool<R: Reconcile> {
     reconciler: Arc<R>,
     queue: Queue<R::Key>,
@@ -94,7 +93,7 @@ impl<R: Reconcile> WorkerPool<R> {
         };
         let Some(outcome) = outcome else {
             tracing::info!(controller = R::NAME, key = %in_progress.key,
-                "canceled the work on a key, which returns to the queue: this replica may no longer write, or stops");
+                "canceled the work on a key, which returns to the queue: this replica may not write, or is stopping");
             return;
         };
         self.metrics.duration.observe(begin.elapsed().as_secs_f64());
@@ -163,18 +162,15 @@ impl<K: Clone + Eq + Hash + Send + 'static> Drop for KeyInProgress<'_, K> {
     }
 }
 
-/// Number of failures in a row of each key.
 #[derive(Debug)]
 struct KeyBackoff<K> {
     failures: HashMap<K, u32>,
 }
 
-/// A failure of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct KeyFailure {
     /// Number of failures in a row, including this failure.
     times: u32,
-    /// Time until the next attempt.
     delay: Duration,
 }
 

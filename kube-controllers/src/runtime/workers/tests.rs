@@ -1,5 +1,3 @@
-//! Guarantees of the workers, in virtual time.
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{Semaphore, watch};
@@ -279,7 +277,6 @@ async fn endless_reconcile_is_reported_as_stuck_and_periodic_work_is_not() {
 mod backoff {
     use super::super::*;
 
-    /// Returns the delays of the first failures, without jitter.
     fn delays(count: usize) -> Vec<u128> {
         let mut backoff = KeyBackoff::default();
         (0..count).map(|_| backoff.failed(&"a", 1.0).delay.as_millis()).collect()

@@ -28,16 +28,15 @@ struct Arguments {
     live: bool,
 }
 
-/// The output of the probe, and its result.
 #[derive(Debug, PartialEq, Eq)]
 struct ProbeResult {
     text: String,
     passes: bool,
 }
 
-/// Returns the arguments of `check-status` if the process was called as such, and otherwise `None`. The call has the
-/// program name `check-status`, or the first word `check-status` or `kube-controllers-health`, as in `kube-controllers
-/// kube-controllers-health -l`. Upstream's charts use the last form, with further words before it (KC-146).
+/// Returns the arguments of `check-status` if the process was called as such, by its program name or its first word,
+/// and otherwise `None`. Upstream's charts use the word `kube-controllers-health`, with further words before it
+/// (KC-146).
 pub fn probe_arguments(command_line: impl IntoIterator<Item = OsString>) -> Option<Vec<OsString>> {
     let mut words = command_line.into_iter();
     let program = words.next()?;

@@ -1,5 +1,3 @@
-//! Exit codes and texts of `check-status`.
-
 use std::fs;
 
 use super::*;

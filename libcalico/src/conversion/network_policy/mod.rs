@@ -1,11 +1,7 @@
-//! Converts a Kubernetes NetworkPolicy to Calico's, with exactly the text that upstream writes, except for a policy
-//! with an invalid CIDR or port.
+//! Converts a Kubernetes NetworkPolicy to Calico's, as upstream does, except for a policy with an invalid CIDR or port.
 //!
-//! Upstream turns a rule with an invalid CIDR into one for all addresses, and ignores an invalid exception together
-//! with all exceptions after it. This code leaves such a rule out, because a policy must not allow more than it states
-//! (KC-307). A CIDR with leading zeros in its IPv4 address, which upstream cannot parse, counts as valid, as on the API
-//! server. A rule with an invalid port is left out, while upstream's controller drops the whole policy.
-//! [`ConvertedPolicy::rejected_rules`] lists the rules left out.
+//! A policy must not allow more than it states, so a rule with an invalid CIDR is left out (KC-307). Upstream turns it
+//! into one for all addresses. A rule with an invalid port is left out, too, while upstream drops the whole policy.
 
 mod peers;
 mod ports;
@@ -34,7 +30,7 @@ pub const POLICY_PREFIX: &str = "knp.default.";
 pub struct ConvertedPolicy {
     /// The policy, with all rules that could be converted.
     pub spec: PolicySpec<InNamespace>,
-    /// The rules that could not be converted. They are not part of `spec`, and so allow no traffic.
+    /// The rules that could not be converted and therefore allow no traffic.
     pub rejected_rules: Vec<RejectedRule>,
 }
 
@@ -43,7 +39,7 @@ pub struct ConvertedPolicy {
 pub struct RejectedRule {
     /// The direction whose list contains the rule.
     pub direction: Direction,
-    /// The index of the rule in the policy's list for that direction, from 0.
+    /// The index of the rule in the policy's list for that direction.
     pub index: usize,
     /// The reason.
     pub problem: RuleProblem,
@@ -64,7 +60,7 @@ pub enum RuleProblem {
     /// An invalid port.
     #[error("failed to parse k8s port: invalid port {text}: {problem}")]
     Port {
-        /// The port as text, followed by the end of the range if the entry has one.
+        /// The entry's port as text, or its range.
         text: String,
         /// The parser's error.
         problem: PortParseError,
@@ -91,8 +87,7 @@ pub fn network_policy(policy: &NetworkPolicySpec) -> ConvertedPolicy {
     ConvertedPolicy { spec, rejected_rules }
 }
 
-/// Returns the directions of a policy, ingress before egress. A policy that lists no known direction applies to
-/// ingress, even if it has egress rules (KC-303).
+/// Returns the directions of a policy: ingress if it lists no known one, even if it has egress rules (KC-303).
 fn types(given: &[String]) -> Vec<String> {
     let named = [Direction::Ingress, Direction::Egress].map(|direction| direction.to_string());
     let listed: Vec<String> = named.into_iter().filter(|name| given.contains(name)).collect();
@@ -114,7 +109,7 @@ fn rules<'r>(
     all
 }
 
-/// Returns one Calico rule for each pair of a protocol and a peer, ordered by protocol first.
+/// Returns one Calico rule for each pair of a protocol and a peer.
 fn rule(direction: Direction, given: &[PolicyPeer], ports: &[PolicyPort]) -> Result<Vec<Rule>, RuleProblem> {
     let peers = peers(given)?;
     let mut rules = Vec::new();

@@ -7,10 +7,8 @@ use crate::kubernetes::{IpBlock, LabelExpression, LabelSelector, PolicyPeer};
 use crate::net::{Cidr, CidrParseError};
 use crate::workload::ORCHESTRATOR_LABEL;
 
-/// The prefix length of the range of IPv6 addresses that map IPv4 addresses.
 const IPV4_MAPPED_PREFIX: u8 = 96;
 
-/// Converts each peer separately. An empty list yields one peer that matches everything.
 pub(super) fn peers(given: &[PolicyPeer]) -> Result<Vec<RuleEntity>, CidrParseError> {
     if given.is_empty() { Ok(vec![RuleEntity::default()]) } else { given.iter().map(peer).collect() }
 }
@@ -28,8 +26,7 @@ fn peer(given: &PolicyPeer) -> Result<RuleEntity, CidrParseError> {
     })
 }
 
-/// Returns a network, masked and in canonical form. Leading zeros in an IPv4 network are accepted, as the API server
-/// accepts them. A network of IPv6 addresses that map IPv4 addresses becomes the IPv4 network.
+/// Returns a network in canonical form.
 fn network(text: &str) -> Result<String, CidrParseError> {
     let cidr = text.parse::<Cidr>().or_else(|error| parse_with_leading_zeros(text).ok_or(error))?;
     let address = cidr.network().to_canonical();
@@ -39,8 +36,7 @@ fn network(text: &str) -> Result<String, CidrParseError> {
     Ok(mapped.unwrap_or(cidr).to_string())
 }
 
-/// Parses an IPv4 network with leading zeros, such as `010.0.0.0/8`, which the API server reads as 10.0.0.0/8. Other
-/// programs read such a number as octal or reject it.
+/// Parses `010.0.0.0/8` as 10.0.0.0/8, like the API server; other programs read it as octal or reject it.
 fn parse_with_leading_zeros(text: &str) -> Option<Cidr> {
     let (address, prefix) = text.split_once('/')?;
     let octets = address.split('.').map(decimal).collect::<Option<Vec<u8>>>()?;
@@ -52,7 +48,6 @@ fn decimal(text: &str) -> Option<u8> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// The kind of objects that a selector selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SelectorTarget {
     /// Pods, but neither host endpoints nor endpoints of other orchestrators.
@@ -61,9 +56,8 @@ pub(super) enum SelectorTarget {
     Namespaces,
 }
 
-/// Returns the text of a selector. A missing or empty selector of pods selects all pods. A missing selector of
-/// namespaces gives an empty text, an empty selector of namespaces gives `all()` (KC-305). No value is escaped, because
-/// labels cannot contain quotes.
+/// Returns the text of a selector. A missing selector of namespaces gives an empty text, an empty one gives `all()`
+/// (KC-305). No value is escaped, because labels cannot contain quotes.
 pub(super) fn selector(given: Option<&LabelSelector>, target: SelectorTarget) -> String {
     let mut terms = Vec::new();
     if target == SelectorTarget::Pods {
@@ -76,7 +70,7 @@ pub(super) fn selector(given: Option<&LabelSelector>, target: SelectorTarget) ->
     if target == SelectorTarget::Namespaces && is_empty { "all()".into() } else { terms.join(" && ") }
 }
 
-/// Returns the term of an expression; `None` for an unknown operator, which upstream also skips.
+/// Returns the term of an expression. Upstream, too, skips an unknown operator.
 fn expression(given: &LabelExpression) -> Option<String> {
     let key = &given.key;
     let values = || given.values.join("', '");

@@ -8,15 +8,13 @@ use crate::kubernetes::{NumberOrName, PolicyPort};
 
 const DEFAULT_PROTOCOL: &str = "TCP";
 
-/// Returns the ports of each protocol, ordered by the name of the protocol; an empty list stands for all ports of the
-/// protocol. If `given` is empty, the only protocol is the empty name, which stands for any protocol.
+/// Returns the ports of each protocol. An empty list stands for all ports, an empty name for any protocol.
 pub(super) fn by_protocol(given: &[PolicyPort]) -> Result<BTreeMap<String, Vec<Port>>, RuleProblem> {
     if given.is_empty() {
         return Ok([(String::new(), Vec::new())].into());
     }
     let mut groups: BTreeMap<String, Option<Vec<Port>>> = BTreeMap::new();
     for entry in given {
-        // An empty name would mean any protocol below.
         let protocol = entry.protocol.as_deref().filter(|name| !name.is_empty()).unwrap_or(DEFAULT_PROTOCOL);
         let protocol = Protocol::parse(protocol).to_string();
         let port = port(entry)?;
@@ -24,15 +22,13 @@ pub(super) fn by_protocol(given: &[PolicyPort]) -> Result<BTreeMap<String, Vec<P
         match (port, group.as_mut()) {
             (None, _) => *group = None,
             (Some(port), Some(ports)) => ports.push(port),
-            // The group already contains all ports of the protocol.
             (Some(_), None) => {}
         }
     }
     Ok(groups.into_iter().map(|(protocol, ports)| (protocol, simplify_ports(ports.unwrap_or_default()))).collect())
 }
 
-/// Returns the port or the range of ports of an entry; `None` if the entry has no port, even if it has the end of a
-/// range (KC-308).
+/// Returns the port or range of an entry. The end of a range counts only with a port (KC-308).
 fn port(entry: &PolicyPort) -> Result<Option<Port>, RuleProblem> {
     let mut text = match &entry.port {
         None => return Ok(None),
@@ -45,8 +41,8 @@ fn port(entry: &PolicyPort) -> Result<Option<Port>, RuleProblem> {
     Port::parse(&text).map(Some).map_err(|problem| RuleProblem::Port { text, problem })
 }
 
-/// Returns the same ports: first the names, then the numbers in ascending order, with adjacent and overlapping entries
-/// merged into ranges. A list with one entry, or with at most one number, is returned unchanged (KC-311).
+/// Returns the same ports, with adjacent and overlapping numbers merged into ranges, the names first. A list with at
+/// most one number is returned unchanged (KC-311).
 pub fn simplify_ports(ports: Vec<Port>) -> Vec<Port> {
     let (mut names, mut ranges) = (Vec::new(), Vec::new());
     for port in &ports {
@@ -84,7 +80,7 @@ mod tests {
         simplify_ports(ports).iter().map(Port::to_string).collect::<Vec<_>>().join(",")
     }
 
-    /// Upstream's own test table contains the first entry.
+    /// The first entry is from upstream's test.
     #[test]
     fn simplified_ports_match_upstreams_vectors() {
         for (given, expected) in [

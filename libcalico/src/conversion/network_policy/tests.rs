@@ -1,11 +1,11 @@
-//! Compares the conversion with upstream's recorded output for 28 policies, and tests its properties.
+//! Compares the conversion with upstream's recorded output, and tests its properties.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 
-/// The names of the recorded policies that upstream converts differently, and the difference.
+/// The recorded policies that upstream converts differently, and the difference.
 const DIFFERENCES: [(&str, &str); 2] = [
     ("C19 bad-cidr", "the CIDR means what the API server takes it for; upstream allows every address"),
     ("C20 bad-except", "all exceptions are kept; upstream drops an exception that it cannot parse, and all after it"),
@@ -35,7 +35,6 @@ fn converted_policies_match_upstreams_golden_output() {
     }
 }
 
-/// An invalid network must not make a rule allow more than the rule states.
 #[test]
 fn rule_with_an_unparsable_network_is_dropped() {
     let rules = |peers: Value| {
@@ -120,8 +119,7 @@ fn any_policy() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// The converted policy can be stored and read back, and every selector parses. Only a rule that has neither ports
-    /// nor peers becomes a rule for all traffic.
+    /// Only a rule that has neither ports nor peers becomes a rule for all traffic.
     #[test]
     fn policy_conversion_is_deterministic_and_its_output_parses(policy in any_policy()) {
         let once = converted(policy.clone());

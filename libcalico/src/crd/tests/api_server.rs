@@ -20,7 +20,6 @@ pub(super) fn dropped(schema: &Value, object: &Value) -> Vec<String> {
     found
 }
 
-/// Returns the reasons why the API server rejects the object.
 pub(super) fn refusals(schema: &Value, object: &Value) -> Vec<String> {
     let mut found = Vec::new();
     walk(schema, object, String::new(), &mut |schema, value, path| {
@@ -82,7 +81,7 @@ fn keeps(schema: &Value, keyword: &str, limit: &Value, value: &Value) -> bool {
     }
 }
 
-/// Returns true if the field is present or has a default, because the API server applies defaults first.
+/// Returns true also for a default, because the API server applies defaults first.
 fn is_there(schema: &Value, fields: &Map<String, Value>, name: &str) -> bool {
     fields.get(name).is_some_and(|value| !value.is_null()) || schema["properties"][name].get("default").is_some()
 }

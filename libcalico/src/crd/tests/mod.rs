@@ -1,5 +1,4 @@
-//! Tests of the definitions: the files in `deploy/crds` are current, the schemas are structural, and they accept the
-//! objects that upstream and we write and reject invalid objects.
+//! Tests of the definitions and of the files in `deploy/crds`.
 //!
 //! CEL rules need a real API server: `tests/tests/kubernetes_crds.rs`.
 
@@ -16,7 +15,6 @@ use super::{definitions, generated_files};
 use crate::kubernetes::ApiGroup;
 use crate::kubernetes::golden::GROUPS;
 
-/// Returns the schema of the kind with this plural.
 fn schema(group: ApiGroup, plural: &str) -> Value {
     let definition = definitions(group).into_iter().find(|definition| definition["spec"]["names"]["plural"] == plural);
     definition.unwrap_or_else(|| panic!("no {plural}"))["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
@@ -40,7 +38,6 @@ fn published_crds_are_current() {
     }
 }
 
-/// Short names, columns and status of each kind, as upstream defines them.
 #[test]
 fn crd_short_names_columns_and_status_match_upstreams() {
     let shown = |group| {
@@ -98,7 +95,6 @@ fn crd_short_names_columns_and_status_match_upstreams() {
     );
 }
 
-/// The rules of structural schemas; also, each field except `metadata` must have a description.
 #[test]
 fn crd_schemas_are_structural() {
     const KEYWORDS: [&str; 20] = [

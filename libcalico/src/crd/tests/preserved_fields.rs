@@ -1,5 +1,4 @@
-//! The definitions accept the objects that upstream was recorded to write and samples of the objects that we write, and
-//! keep all their fields.
+//! The definitions accept the objects that upstream and we write, and keep all their fields.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +36,6 @@ fn every_recorded_object_is_accepted_unpruned_by_the_schema() {
     }
 }
 
-/// Checks that a value of ours, in the form that the codec gives it, is neither rejected nor pruned.
 fn is_kept<K: Kind>(path: &str, stored: Value) {
     let key = K::parse_path(path).unwrap();
     let value = K::decode(stored.to_string().as_bytes()).unwrap();
@@ -163,7 +161,6 @@ fn every_field_written_by_this_code_is_in_the_schema() {
     );
 }
 
-/// A policy with every field.
 fn policy() -> Value {
     let side = json!({
         "nets": ["10.0.0.0/8"], "selector": "a == 'b'", "namespaceSelector": "all()",

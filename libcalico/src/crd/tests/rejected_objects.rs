@@ -7,8 +7,7 @@ use super::schema;
 use crate::kubernetes::ApiGroup;
 use crate::kubernetes::golden::GROUPS;
 
-/// Returns the first reason for which the object is rejected, or else the first field that is dropped; empty if there
-/// is neither.
+/// Returns the first rejection or else the first dropped field.
 fn answer(group: ApiGroup, plural: &str, mut object: Value) -> String {
     object["metadata"] = json!({"name": "x", "unheard": "of"});
     let schema = schema(group, plural);

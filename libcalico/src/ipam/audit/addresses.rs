@@ -61,15 +61,15 @@ fn allocation_finding(
                 container_id,
             })
         }
-        // `double_allocations` reports this address once, as a double allocation.
+        // `double_allocations` reports this address.
         Some(_) => None,
     }
 }
 
-/// Handles of which an endpoint has an address: one for each container, by container ID.
+/// The handles, by container ID, of which an endpoint has an address.
 ///
-/// Kubelet reports one interface of a pod. The addresses of the other interfaces appear only in annotations, which a
-/// tenant can remove at any time. A container with one address in use therefore keeps its addresses on other networks.
+/// A container with one address in use keeps its addresses on other networks: these appear only in annotations, which a
+/// tenant can remove.
 struct Containers(HashMap<String, HandleId>);
 
 impl Containers {
@@ -87,23 +87,20 @@ impl Containers {
     }
 }
 
-/// Returns the container ID in a handle `<network>.<64 lower-case hexadecimal digits>`; `None` for other handles.
+/// Returns the container ID in a handle `<network>.<64 lower-case hexadecimal digits>`.
 fn container_of(handle: &HandleId) -> Option<&str> {
     let (_, id) = handle.as_str().rsplit_once('.')?;
     (id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))).then_some(id)
 }
 
-/// Returns true if the address counts as in use although no endpoint has it. Returns false for an address of a pod that
-/// may have it ([`InUseReason::PodWithoutAddress`]): the pod keeps the address, but its missing endpoint is to be
-/// reported.
+/// Returns true if the address is in use and needs no endpoint. A pod that may have the address should have an
+/// endpoint.
 fn needs_no_endpoint(allocation: &Allocation<'_>, pods: &Pods) -> bool {
     matches!(assess_address(allocation, pods).1, Verdict::InUse(reason) if reason != InUseReason::PodWithoutAddress)
 }
 
-/// Returns the reason why the pod that owns an allocation keeps the address although its endpoint does not have it.
-/// Returns `None` if the owner is not a pod or the pod does not keep the address. An endpoint's addresses depend on
-/// annotations, which a tenant writes. A missing endpoint address therefore does not free an address that the pod's
-/// status reports.
+/// Returns the reason why the pod that owns an allocation keeps the address without an endpoint. The addresses of an
+/// endpoint depend on annotations, which a tenant writes, so they alone do not free an address.
 pub fn pod_in_use_reason(allocation: &Allocation<'_>, pods: &Pods) -> Option<InUseReason> {
     match assess_address(allocation, pods) {
         (OwnerKind::Pod, Verdict::InUse(reason)) => Some(reason),
@@ -111,9 +108,8 @@ pub fn pod_in_use_reason(allocation: &Allocation<'_>, pods: &Pods) -> Option<InU
     }
 }
 
-/// Decides whether an address that no endpoint has is in use, and returns the kind of its owner, too. Of the owners,
-/// only pods are looked up. The addresses of virtual machines, Services and tunnels count as in use: a stopped virtual
-/// machine keeps its addresses, and the objects of the others are not read. An address without owner is a leak.
+/// Decides whether an address that no endpoint has is in use. Only pods are looked up; the addresses of virtual
+/// machines, Services and tunnels count as in use.
 fn assess_address(allocation: &Allocation<'_>, pods: &Pods) -> (OwnerKind, Verdict) {
     let (owner, node) = allocation.attribute.map_or((AllocationOwner::Unnamed, None), AllocationOwner::of);
     let lookup = match owner {
@@ -125,8 +121,7 @@ fn assess_address(allocation: &Allocation<'_>, pods: &Pods) -> (OwnerKind, Verdi
         Some(Lookup::Present(pod)) => Lookup::Present(PodState::of(pod).address_state(allocation.ip)),
         Some(_) => Lookup::Unknown,
     };
-    // Pods are looked up only where endpoints are derived from pods. There, the Calico node has the name of the
-    // Kubernetes node.
+    // The Calico node has the name of the Kubernetes node wherever pods are looked up.
     let facts = OwnerFacts { pod, node, unnamed: Lookup::Absent, ..OwnerFacts::default() };
     (owner.kind(), assess(owner.kind(), &facts))
 }
@@ -136,8 +131,8 @@ fn is_in_flight(allocation: &Allocation<'_>, inventory: &Inventory<'_>) -> bool 
     since.is_some_and(|since| inventory.now - since < inventory.in_flight)
 }
 
-/// Returns true if the handle fits the container. A container's handle ends in the container ID. The handle of a VMI
-/// outlives the containers, so any container may use it (IPAM-24).
+/// Returns true if the handle fits the container. The handle of a VMI outlives the containers, so any may use it
+/// (IPAM-24).
 fn belongs_to_container(handle: &HandleId, container_id: &str) -> bool {
     let handle = handle.as_str();
     let is_of_container = handle.strip_suffix(container_id).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
@@ -172,8 +167,7 @@ fn double_allocations(endpoints: &EndpointsByAddress<'_>, allocations: &Allocati
     all.into_iter().map(|(address, holders)| Finding::DoubleAllocation { address, holders }).collect()
 }
 
-/// Parses the `timestamp` attribute, which is a UTC time in Go's default text form (IPAM-28). Returns `None` for any
-/// other text.
+/// Parses the `timestamp` attribute, which is a UTC time in Go's default text form (IPAM-28).
 fn parse_timestamp(text: &str) -> Option<OffsetDateTime> {
     let utc = text.strip_suffix(" UTC")?;
     let format = format_description!(

@@ -1,4 +1,4 @@
-//! Checks each block by itself, then compares blocks with each other, with the pools and with the affinities.
+//! Checks each block, and compares blocks with each other, with the pools and with the affinities.
 
 use std::collections::HashMap;
 
@@ -30,8 +30,8 @@ fn single_block_findings(block: &Block, pools: &[Cidr]) -> Vec<Finding> {
     findings
 }
 
-/// Returns every pair of overlapping blocks. Two ranges are either nested or disjoint. Of the earlier blocks in the
-/// sorted list, a block therefore overlaps exactly those that contain it.
+/// Returns every pair of overlapping blocks. A block overlaps exactly those earlier blocks in the sorted list that
+/// contain it.
 fn overlaps(inventory: &Inventory<'_>) -> Vec<Finding> {
     let mut sorted: Vec<Cidr> = inventory.blocks.iter().map(|entry| entry.value.cidr).collect();
     sorted.sort();
@@ -53,9 +53,8 @@ fn affinity_findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Returns a finding for each block whose owner has no confirmed affinity for it, sorted by range. An unfinished
-/// affinity is sufficient for an empty block; [`affinity_finding`] reports that affinity. A block without owner needs
-/// no affinity.
+/// Returns a finding for each block whose owner has no confirmed affinity for it. An unfinished affinity is sufficient
+/// for an empty block.
 fn blocks_without_affinity<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<Item = &'a Block>) -> Vec<Finding> {
     let states: HashMap<(&AffinityOwner, Cidr), AffinityState> =
         inventory.affinities.iter().map(|entry| ((&entry.key.owner, entry.key.cidr), entry.value.state)).collect();
@@ -77,8 +76,6 @@ fn blocks_without_affinity<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<
     sorted.into_iter().map(finding).collect()
 }
 
-/// Returns the finding about an affinity, if there is one. `block` is the block with the affinity's range; `None` if
-/// the block is missing.
 fn affinity_finding(affinity: &Entry<BlockAffinity>, block: Option<&Block>) -> Option<Finding> {
     let AffinityKey { owner: claimant, cidr } = &affinity.key;
     let owner = block.and_then(Block::owner);
@@ -95,8 +92,7 @@ fn affinity_finding(affinity: &Entry<BlockAffinity>, block: Option<&Block>) -> O
     }
 }
 
-/// Returns the name of an unfinished state, and `None` for a finished one. An affinity in an unfinished state does not
-/// make its owner the owner of the block (IPAM-121).
+/// Returns the name of an unfinished state. An affinity in such a state gives no ownership of the block (IPAM-121).
 fn unfinished(state: AffinityState) -> Option<&'static str> {
     match state {
         AffinityState::Confirmed | AffinityState::Unset => None,

@@ -20,11 +20,10 @@ pub struct AllocatedAddress {
     /// The allocation's handle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<String>,
-    /// The allocation's sequence number; `None` if the block stores none. A release that gives this number fails if the
-    /// address was released or reallocated after the read.
+    /// The allocation's sequence number; `None` if the block stores none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_number: Option<u64>,
-    /// The attributes of the allocation's active owner, such as `node`, `pod`, `namespace` and `timestamp`.
+    /// The attributes of the allocation's active owner.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub attributes: BTreeMap<String, String>,
 }
@@ -61,12 +60,10 @@ impl fmt::Display for AllocatedAddress {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "finding", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Finding {
-    /// An allocated address that no endpoint has. There is no such finding for an address that is cooling down, that
-    /// its owner keeps without an endpoint, or that belongs to an ADD in progress. There is none either if an endpoint
-    /// has an address of the same container on another network.
+    /// An allocated address that no endpoint has, and that is not expected to be without endpoint.
     #[error("address without endpoint: {0}")]
     AddressWithoutEndpoint(AllocatedAddress),
-    /// An address that an endpoint has, and whose handle belongs to another container than the endpoint's.
+    /// An address that an endpoint has, but whose handle belongs to another container.
     #[error("address of another container: {held} is on endpoint {endpoint} of container {container_id}")]
     AddressOfAnother {
         /// The allocation.
@@ -76,7 +73,7 @@ pub enum Finding {
         /// The endpoint's container.
         container_id: String,
     },
-    /// An address that an endpoint has and a pool contains, but that is cooling down or not allocated in any block.
+    /// An address that an endpoint has and a pool contains, but that is not allocated or is cooling down.
     #[error("endpoint without address: {endpoint} on node {node} has {address}, which is not allocated")]
     EndpointWithoutAddress {
         /// The address.
@@ -104,11 +101,11 @@ pub enum Finding {
         /// The number of addresses that the handle counts per block.
         blocks: BTreeMap<Cidr, i64>,
     },
-    /// An address whose handle is missing. No DEL can find the address, because a DEL reads the handle first.
+    /// An address whose handle is missing. No DEL can find the address.
     #[error("missing handle: the handle of {0} does not exist")]
     MissingHandle(AllocatedAddress),
-    /// A handle whose count differs from the number of its allocations in the block. A count that is too high is
-    /// harmless. If the count is too low, a release deletes the handle too early and leaks addresses (IPAM-75).
+    /// A handle whose count differs from the number of its allocations in the block. If the count is too low, a release
+    /// deletes the handle too early and leaks addresses (IPAM-75).
     #[error("count mismatch: handle {handle} counts {counted} addresses in {block}, but has {held}")]
     HandleCount {
         /// The handle.
@@ -135,7 +132,7 @@ pub enum Finding {
     BlockOutsidePools {
         /// The block.
         block: Cidr,
-        /// The block's owner, `host:<node>` or `virtual:<name>`.
+        /// The block's owner.
         owner: Option<String>,
         /// The number of allocated addresses in the block.
         in_use: usize,
@@ -155,7 +152,7 @@ pub enum Finding {
         block: Cidr,
         /// The block's owner.
         owner: String,
-        /// The state of the affinity, `pending` or `pendingDeletion`; `None` if there is no affinity.
+        /// The state of the affinity; `None` if there is no affinity.
         state: Option<String>,
     },
     /// A confirmed affinity for a block that is missing, or that has another owner or none.
@@ -170,9 +167,7 @@ pub enum Finding {
         /// The block's owner; `None` if the block is missing or has no owner.
         owner: Option<String>,
     },
-    /// An affinity in an unfinished state, as a killed program leaves it, to a block that is missing, empty or not of
-    /// the affinity's owner. Such an affinity gives no ownership of the block. The next ADD on the affinity's node
-    /// completes or deletes the affinity.
+    /// An affinity in an unfinished state, as a killed program leaves it, that gives no ownership of the block.
     #[error("unfinished affinity: {claimant} to {block} is {state}; the node's next ADD completes or deletes it")]
     UnfinishedClaim {
         /// The block.
@@ -181,7 +176,7 @@ pub enum Finding {
         claimant: String,
         /// The affinity's revision at the time of the read.
         revision: String,
-        /// The state of the affinity, `pending` or `pendingDeletion`.
+        /// The state of the affinity.
         state: String,
     },
 }
@@ -193,7 +188,6 @@ impl Finding {
     }
 }
 
-/// Returns the number of addresses that a handle counts.
 fn sum(blocks: &BTreeMap<Cidr, i64>) -> i64 {
     blocks.values().fold(0, |sum, &n| sum.saturating_add(n))
 }

@@ -1,7 +1,6 @@
-//! Compares handles with the blocks that they count addresses in and the blocks that name them.
+//! Compares handles with the blocks.
 //!
-//! [`repair`] corrects a handle that disagrees with the blocks. Upstream has no such correction: its kube-controllers
-//! never lists handles, so orphaned handles accumulate (IPAM-230).
+//! Upstream's kube-controllers never lists handles, so orphaned handles accumulate there (IPAM-230).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -53,7 +52,7 @@ pub(in crate::ipam) fn miscounted<'a>(
     blocks.into_iter().map(counts).filter(|&(_, counted, held)| usize::try_from(counted) != Ok(held))
 }
 
-/// Returns the addresses whose handle is missing. Addresses that Windows reserves never have a handle object.
+/// Returns the addresses whose handle is missing. Those that Windows reserves never have a handle object.
 fn missing_handles(inventory: &Inventory<'_>) -> Vec<Finding> {
     let existing: HashSet<HandleId> = inventory.handles.iter().map(|entry| HandleId::new(entry.key.as_str())).collect();
     let mut findings = Vec::new();
@@ -73,11 +72,9 @@ fn missing_handles(inventory: &Inventory<'_>) -> Vec<Finding> {
 pub struct SuspectHandle {
     /// The handle.
     pub id: HandleId,
-    /// The handle's revision throughout the grace period; `None` if the handle was missing. If the handle has another
-    /// revision now, it was written after it became suspect.
+    /// The handle's revision throughout the grace period; `None` if the handle was missing.
     pub revision: Option<Revision>,
-    /// The blocks to read before [`repair`]: those in which the handle counted addresses at the last list of handles,
-    /// and those that named the handle then.
+    /// The blocks to read before [`repair`].
     pub blocks: BTreeSet<Cidr>,
 }
 
@@ -94,9 +91,8 @@ pub enum HandleRepair {
 
 /// Returns the correction of a handle, given the handle and its blocks as just read.
 ///
-/// `block` returns a block that the handle counts addresses in or that [`SuspectHandle::blocks`] names: `None` if the
-/// block was not read or is unreadable, `Some(None)` if it is missing. The result is [`HandleRepair::Keep`] if the
-/// counts are right, if a block was not read or is corrupt, or if the handle was written after it became suspect.
+/// `block` returns `None` for a block that was not read or is unreadable, `Some(None)` for a missing one. When in
+/// doubt, the handle is kept.
 pub fn repair<'b>(
     suspect: &SuspectHandle,
     handle: Option<&Entry<Handle>>,

@@ -1,10 +1,8 @@
-//! Contradictions between stored objects: blocks, handles, affinities, endpoints and pods. The audit is the decision
-//! behind `calico-ipam check`. Garbage collection uses its comparison of handles, too.
+//! Contradictions between stored objects: the decision behind `calico-ipam check`.
 //!
-//! A finding alone does not permit a release. For a second check before the release, a finding about an allocation has
-//! the handle and the sequence number, and a finding about a handle or an affinity has the revision.
+//! A finding alone does not permit a release: a second check must confirm it.
 //!
-//! Read `finding` first. `blocks`, `handles` and `addresses` each make one group of comparisons.
+//! Read `finding` first.
 
 mod addresses;
 mod blocks;
@@ -40,7 +38,7 @@ pub struct AuditedEndpoint {
     pub pod: Option<ObjectKey>,
     /// The endpoint's addresses.
     pub addresses: Vec<IpAddr>,
-    /// The ID of the endpoint's container; `None` if the endpoint has none.
+    /// The ID of the endpoint's container, if known.
     pub container_id: Option<String>,
 }
 

@@ -15,7 +15,7 @@ pub struct BlockRequest<'a> {
     pub attributes: &'a BTreeMap<String, String>,
     /// The owner that requests the addresses.
     pub requester: &'a AffinityOwner,
-    /// Whether to refuse a block that has another owner or none, as strict affinity demands.
+    /// Whether to refuse a block of another owner or none, as strict affinity demands.
     pub check_affinity: bool,
 }
 
@@ -50,8 +50,7 @@ pub enum AssignError {
 }
 
 impl Block {
-    /// Assigns up to `n` addresses in the order of the free list. Reserved addresses are skipped and keep their places
-    /// in the list (IPAM-101). Fewer addresses than requested, or none, is not an error.
+    /// Assigns up to `n` addresses in the order of the free list. Reserved ones are skipped (IPAM-101).
     pub fn assign(
         &mut self,
         n: usize,
@@ -90,7 +89,6 @@ impl Block {
         }
     }
 
-    /// Removes free ordinals from the free list and allocates them under one attribute.
     fn allocate(&mut self, ordinals: impl ExactSizeIterator<Item = usize>, request: &BlockRequest<'_>) {
         if ordinals.len() == 0 {
             return;
@@ -103,8 +101,7 @@ impl Block {
         self.unallocated.retain(|&ordinal| self.allocations[ordinal].is_none());
     }
 
-    /// Returns the index of the attribute for a new allocation. Reuses an identical attribute, and otherwise appends
-    /// one (IPAM-168).
+    /// Returns the index of an identical attribute, or appends one (IPAM-168).
     pub(super) fn attribute_of(&mut self, handle: Option<&HandleId>, active_owner: BTreeMap<String, String>) -> usize {
         let wanted = Attribute { handle_id: handle.map(ToString::to_string), active_owner, ..Attribute::default() };
         if let Some(index) = self.attributes.iter().position(|attribute| *attribute == wanted) {

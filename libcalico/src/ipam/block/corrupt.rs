@@ -1,5 +1,4 @@
-//! Operations on a block whose parts contradict each other (IPAM-64): a DEL releases its own container's addresses,
-//! and a repair makes the block consistent.
+//! Operations on a block whose parts contradict each other (IPAM-64).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -25,19 +24,16 @@ pub struct RecordedOwner {
 pub struct Repaired {
     /// The consistent block.
     pub block: Block,
-    /// Addresses that the repair freed. They were neither allocated nor in the free list, or their allocation referred
-    /// to a missing attribute.
+    /// Addresses that the repair freed.
     pub freed: Vec<IpAddr>,
-    /// Addresses that the repair allocated to the pod, container or tunnel that uses them.
+    /// Addresses that the repair allocated to their users.
     pub kept: Vec<IpAddr>,
 }
 
 impl Block {
-    /// Releases every address of `handle`, whatever else is wrong with the block, and removes duplicates from the free
-    /// list. Returns the number of released addresses.
+    /// Releases every address of `handle`, whatever else is wrong with the block, and returns their number.
     ///
-    /// Attributes keep their indices. Otherwise an allocation with an invalid index could point at another
-    /// allocation's attribute.
+    /// Attributes keep their indices: otherwise an allocation with an invalid index could point at another's attribute.
     pub fn release_from_corrupt(&mut self, handle: &HandleId, cooldown_seconds: i64, now: OffsetDateTime) -> usize {
         let ordinals: Vec<usize> = self.ordinals_of(handle).collect();
         self.unallocated.retain(|ordinal| !ordinals.contains(ordinal));
@@ -59,18 +55,16 @@ impl Block {
         ordinals.len()
     }
 
-    /// Returns true if [`Block::verify`] finds no contradiction and each ordinal is allocated or in the free list.
+    /// Returns true if no part contradicts another and each ordinal is allocated or in the free list.
     pub fn is_consistent(&self) -> bool {
         self.verify().is_ok() && self.lost_ordinal().is_none()
     }
 
-    /// Returns the block with every ordinal either allocated or in the free list once. Returns `None` if the block is
-    /// consistent, or larger than any valid block.
+    /// Returns the repaired block; `None` if it is consistent, or larger than any valid block.
     ///
-    /// `owner_of` returns the pod, container or tunnel that uses an address. An ordinal that is not allocated, or whose
-    /// allocation refers to a missing attribute, is allocated to that owner, or freed if there is none. An ordinal with
-    /// an unreadable release time is allocated to that owner; if there is none, its cooldown starts at `now`. Every
-    /// other allocation stays as it is.
+    /// `owner_of` returns the pod, container or tunnel that uses an address. An address without a readable allocation
+    /// is allocated to this user. Without a user, it is freed, or if only its release time is unreadable, its cooldown
+    /// starts at `now`.
     pub fn repaired(
         &self,
         now: OffsetDateTime,
@@ -104,8 +98,7 @@ impl Block {
         Some(Repaired { block, freed, kept })
     }
 
-    /// Rebuilds the free list so that it names each free ordinal once: the ordinals already listed in their order, then
-    /// the others. Removes the sequence numbers of free ordinals.
+    /// Makes the free list name each free ordinal once, and removes their sequence numbers.
     fn rebuild_free_list(&mut self) {
         let mut missing: BTreeSet<_> = (0..self.allocations.len()).filter(|&n| self.allocations[n].is_none()).collect();
         self.unallocated.retain(|ordinal| missing.remove(ordinal));
@@ -119,7 +112,6 @@ impl Block {
 }
 
 impl Attribute {
-    /// Returns true if the address was released but the time of the release is unreadable.
     fn has_invalid_release_time(&self) -> bool {
         self.released_at.as_deref().is_some_and(|text| parse_time(text).is_none())
     }

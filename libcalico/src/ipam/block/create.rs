@@ -1,4 +1,4 @@
-//! Creates blocks, removes the owner of a block, and counts the writes of a block.
+//! Creates blocks, removes their owner, and counts their writes.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub struct HostReserved {
 
 impl Block {
     /// Creates a block of `owner` in which every address is free. Its sequence number starts at the clock, so that a
-    /// block that is deleted and created again does not repeat numbers (IPAM-67).
+    /// later block of this range does not repeat numbers (IPAM-67).
     pub fn new(cidr: Cidr, owner: &AffinityOwner, now: OffsetDateTime) -> Result<Self, BlockTooLarge> {
         if cidr.size() > MAX_BLOCK_CAPACITY {
             return Err(BlockTooLarge(cidr));
@@ -52,8 +52,7 @@ impl Block {
         })
     }
 
-    /// Allocates the addresses that the host reserves in a new block. These addresses get no sequence number, as in
-    /// upstream. If the two ends meet or overlap, the whole block is allocated.
+    /// Allocates the addresses that the host reserves in a new block, as in upstream without sequence numbers.
     #[must_use]
     pub fn with_host_reserved(mut self, reserved: &HostReserved) -> Self {
         let capacity = self.allocations.len();
@@ -75,25 +74,21 @@ impl Block {
         self
     }
 
-    /// Removes the owner from the block. A block that still has addresses in use is given up this way instead of being
-    /// deleted (IPAM-126).
+    /// Removes the owner from the block, as for a block that is given up with addresses in use (IPAM-126).
     pub fn clear_affinity(&mut self) {
         self.affinity = None;
         self.affinity_claim_time = None;
     }
 
-    /// Raises the sequence number by one for a write. Call it once for every write of the block except the one that
-    /// creates it empty, after all changes of that write: a new allocation records the number before the write.
+    /// Raises the sequence number by one. Call it once for every write of the block except the creation of an empty
+    /// one. Call it after all changes of that write: a new allocation records the number before the write.
     ///
-    /// A block that is created together with its first allocation is counted, too. It then has the same numbers as a
-    /// block that was created empty and written once: the allocation has the clock, the block the clock + 1
-    /// (IPAM-212).
+    /// A block that is created together with its first allocation is counted, too (IPAM-212).
     pub fn count_write(&mut self) {
         self.sequence_number = self.sequence_number.wrapping_add(1);
     }
 }
 
-/// Returns the nanoseconds since the epoch, clamped to the range of a sequence number.
 fn clock_nanoseconds(at: OffsetDateTime) -> u64 {
     u64::try_from(at.unix_timestamp_nanos().max(0)).unwrap_or(u64::MAX)
 }

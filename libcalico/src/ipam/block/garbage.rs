@@ -9,7 +9,7 @@ impl Block {
     /// Frees addresses whose cooldown has elapsed and compacts the attributes. Returns true if the block changed.
     ///
     /// Call it on every block that is read for address management. As in upstream, this change alone is no reason to
-    /// write the block (IPAM-162), except in garbage collection.
+    /// write the block (IPAM-162).
     pub fn collect_garbage(&mut self, cooldown_seconds: i64, now: OffsetDateTime) -> Result<bool, CorruptBlock> {
         self.verify()?;
         let cooled = self.cooled_attributes(cooldown_seconds, now);
@@ -18,18 +18,18 @@ impl Block {
         Ok(freed || dropped)
     }
 
-    /// Frees the addresses named in `requests` without a cooldown (`ipCooldownSeconds`). Skips addresses that are free,
-    /// cooling down, repeated or outside the block. Returns the number of freed addresses.
+    /// Frees the addresses named in `requests` without a cooldown, and returns their number. Skips addresses that are
+    /// not allocated.
     ///
     /// # Errors
-    /// If the block is corrupt, or a request does not match its allocation, no address is freed. A request with another
-    /// sequence number than the stored one is an error even for a free address (IPAM-144).
+    /// If the block is corrupt, or a request does not match its allocation, no address is freed. As in upstream, a
+    /// wrong sequence number is an error even for a free address (IPAM-144).
     pub fn free_at_once(&mut self, requests: &[ReleaseRequest]) -> Result<usize, ReleaseError> {
         self.verify()?;
         let mut ordinals = Vec::new();
         for request in requests {
             let ordinal = self.releasable(request)?.map(|(ordinal, _)| ordinal);
-            // An ordinal that is twice in the free list makes the block corrupt.
+            // An ordinal must not be in the free list twice.
             ordinals.extend(ordinal.filter(|ordinal| !ordinals.contains(ordinal)));
         }
         for &ordinal in &ordinals {
@@ -39,13 +39,11 @@ impl Block {
         Ok(ordinals.len())
     }
 
-    /// Returns, for each attribute, true if the cooldown of its addresses has elapsed.
+    /// Returns true for each attribute whose cooldown has elapsed.
     fn cooled_attributes(&self, cooldown_seconds: i64, now: OffsetDateTime) -> Vec<bool> {
-        // If the subtraction overflows, no cooldown has elapsed.
         let threshold = now.checked_sub(Duration::seconds(cooldown_seconds.max(0)));
         let has_elapsed = |at: OffsetDateTime| match threshold {
-            // With no cooldown, the release time may be the current second, so an equal time counts as elapsed
-            // (IPAM-164).
+            // The release may be of the current second (IPAM-164).
             Some(threshold) if cooldown_seconds == 0 => at <= threshold,
             Some(threshold) => cooldown_seconds < 0 || at < threshold,
             None => false,
@@ -64,14 +62,14 @@ impl Block {
         self.unallocated.len() != before
     }
 
-    /// Frees an allocated ordinal. In a consistent block, ordinals return to the free list only here.
+    /// Frees an ordinal. In a consistent block, ordinals return to the free list only here.
     fn free_ordinal(&mut self, ordinal: usize) {
         self.allocations[ordinal] = None;
         self.unallocated.push(ordinal);
         self.sequence_number_for_allocation.remove(&ordinal.to_string());
     }
 
-    /// Drops unreferenced attributes and renumbers the others in their order. Returns true if an attribute was dropped.
+    /// Drops unreferenced attributes and renumbers the others. Returns true if an attribute was dropped.
     fn compact_attributes(&mut self) -> bool {
         let mut used = vec![false; self.attributes.len()];
         for &index in self.allocations.iter().flatten() {

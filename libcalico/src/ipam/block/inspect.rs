@@ -1,4 +1,4 @@
-//! Methods that read a block without changing it. [`CorruptBlock`]: the contradictions that [`Block::verify`] finds.
+//! Methods that read a block without changing it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,12 +7,11 @@ use super::{Attribute, Block};
 use crate::api::parse_time;
 use crate::ipam::{AffinityOwner, HandleId, Reservations};
 
-/// The handle of addresses that Windows reserves. A block in which only such addresses are allocated counts as empty.
+/// The handle of addresses that Windows reserves. A block in which only these are allocated counts as empty.
 pub const WINDOWS_RESERVED_HANDLE: &str = "windows-reserved-ipam-handle";
 
 /// A contradiction between the parts of a block. No address is assigned from such a block, because an address in its
-/// free list may be in use. [`Block::release_from_corrupt`] releases only the addresses of one handle, and
-/// [`Block::repaired`] makes the block consistent.
+/// free list may be in use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptBlock {
     /// The number of allocation slots differs from the number of addresses.
@@ -44,7 +43,7 @@ pub enum CorruptBlock {
         cidr: String,
         /// The ordinal.
         ordinal: usize,
-        /// `out of range`, `allocated` or `listed twice`.
+        /// The contradiction.
         problem: &'static str,
     },
     /// A release time is not an RFC 3339 time.
@@ -68,8 +67,7 @@ pub struct Allocation<'a> {
     pub ordinal: usize,
     /// The allocation's attribute; `None` if the block is corrupt here.
     pub attribute: Option<&'a Attribute>,
-    /// The sequence number that the block stores for the address; `None` if it stores none, as for addresses that the
-    /// host reserves.
+    /// The sequence number that the block stores for the address, if any.
     pub sequence: Option<u64>,
 }
 
@@ -79,8 +77,7 @@ impl<'a> Allocation<'a> {
         self.attribute?.handle()
     }
 
-    /// Returns the active owner's attributes: `node`, `pod`, `namespace`, `timestamp` and so on. Returns `None` if the
-    /// allocation refers to a missing attribute.
+    /// Returns the active owner's attributes.
     pub fn attributes(&self) -> Option<&'a BTreeMap<String, String>> {
         self.attribute.map(|attribute| &attribute.active_owner)
     }
@@ -118,8 +115,8 @@ impl Block {
         self.affinity.as_deref().and_then(AffinityOwner::parse)
     }
 
-    /// Returns true if no address is allocated, except those that Windows reserves. Addresses that are cooling down
-    /// count as allocated (IPAM-171). A corrupt block is never empty, because its allocations cannot be trusted.
+    /// Returns true if no address is allocated or cooling down, except those that Windows reserves (IPAM-171). A
+    /// corrupt block is never empty, because its allocations cannot be trusted.
     pub fn is_empty(&self) -> bool {
         let is_reserved = |&index: &usize| self.attributes.get(index).is_some_and(Attribute::is_windows_reserved);
         self.allocations.iter().flatten().all(is_reserved) && self.verify().is_ok()
@@ -141,8 +138,8 @@ impl Block {
         self.allocation_at(ordinal, (*self.allocations.get(ordinal)?)?)
     }
 
-    /// Returns the first ordinal that is neither allocated nor in the free list; `None` if there is none. The block
-    /// must have as many allocation slots as addresses.
+    /// Returns the first ordinal that is neither allocated nor in the free list. The block must have as many allocation
+    /// slots as addresses.
     pub fn lost_ordinal(&self) -> Option<usize> {
         let mut accounted: Vec<bool> = self.allocations.iter().map(Option::is_some).collect();
         for &ordinal in &self.unallocated {
@@ -158,8 +155,8 @@ impl Block {
         self.ordinals_of(handle).filter_map(|ordinal| self.address_at(ordinal)).collect()
     }
 
-    /// Checks that the parts of the block are consistent, so that an operation can trust them. A free ordinal that is
-    /// missing from the free list is tolerated: it is never assigned, which is harmless.
+    /// Checks that the parts of the block are consistent. A free ordinal that is missing from the free list is
+    /// tolerated.
     pub fn verify(&self) -> Result<(), CorruptBlock> {
         let cidr = || self.cidr.to_string();
         if self.allocations.len() as u128 != self.capacity() {
@@ -198,7 +195,7 @@ impl Block {
         self.allocations.iter().enumerate().filter(move |(_, slot)| has_handle(slot)).map(|(ordinal, _)| ordinal)
     }
 
-    /// Returns the ordinals in the free list and their addresses, in the order in which they will be assigned.
+    /// Returns the ordinals and addresses of the free list in its order.
     pub(super) fn free_addresses(&self) -> impl Iterator<Item = (usize, IpAddr)> {
         self.unallocated.iter().filter_map(|&ordinal| Some((ordinal, self.address_at(ordinal)?)))
     }

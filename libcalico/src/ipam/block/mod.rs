@@ -1,7 +1,6 @@
 //! [`Block`]: the stored block, which is the unit of compare-and-swap.
 //!
-//! `create`, `assign`, `release` and `garbage` follow the life of an address in a block. `inspect` only reads; `owners`
-//! changes the owners of VMIs' addresses; `corrupt` handles blocks whose parts contradict each other.
+//! `create`, `assign`, `release` and `garbage` follow the life of an address in a block.
 
 mod assign;
 mod corrupt;
@@ -28,13 +27,12 @@ use crate::api::Unknown;
 use crate::net::{Cidr, IpVersion};
 use crate::store::Kind;
 
-/// A CIDR-aligned slice of a pool: the allocated ordinals, their owners, and the order in which free ordinals are
-/// assigned.
+/// A slice of a pool: the allocated ordinals, their owners, and the free ordinals.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Block {
     /// The block's range.
     pub cidr: Cidr,
-    /// The owner, `host:<node>` or `virtual:<name>`. A block without owner has `None`, which is written as `null`.
+    /// The owner, `host:<node>` or `virtual:<name>`.
     #[serde(default)]
     pub affinity: Option<String>,
     /// The time at which the owner claimed the block: RFC 3339, UTC, whole seconds.
@@ -46,19 +44,17 @@ pub struct Block {
     /// Free ordinals, in the order in which they will be assigned.
     #[serde(default, deserialize_with = "null_as_empty")]
     pub unallocated: Vec<usize>,
-    /// The attributes of the allocations. In a new block, upstream writes `null`.
+    /// The attributes of the allocations, `null` in upstream's new blocks.
     #[serde(default, deserialize_with = "null_as_empty")]
     pub attributes: Vec<Attribute>,
-    /// A number that starts at the clock in nanoseconds when the block is created, and grows by one per write. It
-    /// exceeds 2^53.
+    /// A number that grows by one per write. It starts at the clock in nanoseconds and exceeds 2^53.
     #[serde(rename = "sequenceNumber", default)]
     pub sequence_number: u64,
-    /// For each allocated ordinal that no host reserves, in decimal: the block's sequence number before the write that
-    /// allocated the ordinal (IPAM-167). A release that begins a cooldown may replace the number (IPAM-170).
+    /// For each allocated ordinal, in decimal: the block's sequence number before the write that allocated it
+    /// (IPAM-167). A release may replace the number (IPAM-170).
     #[serde(rename = "sequenceNumberForAllocation", default, deserialize_with = "null_as_empty")]
     pub sequence_number_for_allocation: BTreeMap<String, u64>,
-    /// True if the block is marked for deletion. Upstream sets the mark in the Kubernetes datastore before it deletes
-    /// an object (DS-72).
+    /// True if the block is marked for deletion, as upstream does in Kubernetes before the deletion (DS-72).
     #[serde(default)]
     pub deleted: bool,
     /// Fields that this version does not model.
@@ -76,12 +72,11 @@ pub struct Attribute {
     #[serde(rename = "secondary", default, deserialize_with = "null_as_empty")]
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub active_owner: BTreeMap<String, String>,
-    /// The alternate owner's attributes, which are set during a live migration.
+    /// The alternate owner's attributes, set during a live migration.
     #[serde(rename = "alternateOwnerAttrs", default, deserialize_with = "null_as_empty")]
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub alternate_owner: BTreeMap<String, String>,
-    /// The time of the release, at which the cooldown began: RFC 3339, UTC, whole seconds. `None` if the address is in
-    /// use.
+    /// The time of the release, at which the cooldown began; `None` if the address is in use.
     #[serde(rename = "releasedAt", default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<String>,
     /// Fields that this version does not model.
@@ -95,13 +90,11 @@ pub(super) fn null_as_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<
 
 const ROOT: &str = "/calico/ipam/v2/assignment/";
 
-/// Returns the end of the path of a block or affinity, such as `ipv4/block/10.0.0.0-26`. Only the slash of the CIDR is
-/// replaced.
+/// Returns the end of the path of a block or affinity, such as `ipv4/block/10.0.0.0-26`.
 pub(super) fn cidr_path(cidr: &Cidr) -> String {
     format!("ipv{}/block/{}-{}", cidr.version(), cidr.network(), cidr.prefix())
 }
 
-/// Parses the result of [`cidr_path`].
 pub(super) fn parse_cidr_path(tail: &str) -> Option<Cidr> {
     let (version, rest) = tail.split_once("/block/")?;
     let (network, prefix) = rest.rsplit_once('-')?;

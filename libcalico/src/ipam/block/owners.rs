@@ -1,5 +1,4 @@
-//! The two owners of a VMI's address: the pod in which the VMI runs, and during a live migration the pod to which the
-//! VMI moves. Upstream's Felix swaps the two when the migration ends.
+//! The two owners of a VMI's address: the pod in which the VMI runs, and the pod to which it is migrated.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -31,13 +30,12 @@ impl Attribute {
         self.slot_of(namespace, pod).is_some()
     }
 
-    /// Returns true if the attribute has neither an active nor an alternate owner nor an unknown field. Calico before
-    /// v3 wrote such attributes with only a handle.
+    /// Returns true if the attribute names no owner and has no unknown field, as Calico before v3 wrote it.
     pub fn has_no_attributes(&self) -> bool {
         self.active_owner.is_empty() && self.alternate_owner.is_empty() && self.unknown.is_empty()
     }
 
-    /// Returns the slot in which a pod is the owner; `None` if the pod is in neither. The active slot has precedence.
+    /// Returns the slot of a pod, the active one first.
     fn slot_of(&self, namespace: &str, pod: &str) -> Option<OwnerSlot> {
         [OwnerSlot::Active, OwnerSlot::Alternate].into_iter().find(|&slot| names(self.owner(slot), namespace, pod))
     }
@@ -48,8 +46,7 @@ fn names(owner: &BTreeMap<String, String>, namespace: &str, pod: &str) -> bool {
 }
 
 impl Block {
-    /// Stores `owner` in `slot` for every address of `handle` in this block, whatever the slot contains. Returns these
-    /// addresses.
+    /// Stores `owner` in `slot` for every address of `handle`, and returns these addresses.
     pub fn set_owner(&mut self, handle: &HandleId, slot: OwnerSlot, owner: &BTreeMap<String, String>) -> Vec<IpAddr> {
         for index in self.attributes_of(handle) {
             self.attributes[index].owner_mut(slot).clone_from(owner);
@@ -57,15 +54,14 @@ impl Block {
         self.addresses_of(handle)
     }
 
-    /// Returns the owner in `slot` of the first attribute of `handle`, empty if the slot has no owner. Returns `None`
-    /// if the handle has no address in this block.
+    /// Returns the owner in `slot` of the first attribute of `handle`; `None` if the handle has no address here.
     pub fn owner_of(&self, handle: &HandleId, slot: OwnerSlot) -> Option<&BTreeMap<String, String>> {
         let first = *self.attributes_of(handle).first()?;
         Some(self.attributes[first].owner(slot))
     }
 
-    /// Replaces a pod by `before` wherever the pod is the owner in `slot` of an address of `handle`. Returns true if
-    /// the pod was an owner. An empty `before` removes the owner.
+    /// Replaces a pod by `before`, which may be empty, wherever the pod is the owner in `slot` of an address of
+    /// `handle`. Returns true if it was an owner.
     pub fn restore_owner(
         &mut self,
         handle: &HandleId,
@@ -84,8 +80,8 @@ impl Block {
         restored
     }
 
-    /// Clears, for each address of `handle`, the slot in which the pod is the owner; if both slots name the pod, the
-    /// active one. Returns true if a slot was cleared.
+    /// Clears, for each address of `handle`, the slot in which the pod is the owner. Returns true if a slot was
+    /// cleared.
     pub fn clear_owner(&mut self, handle: &HandleId, namespace: &str, pod: &str) -> bool {
         let mut cleared = false;
         for index in self.attributes_of(handle) {
@@ -104,7 +100,7 @@ impl Block {
         self.attributes_of(handle).into_iter().any(|index| has_owner(&self.attributes[index]))
     }
 
-    /// Returns the indices of the attributes to which the allocations of `handle` refer, each once, in ascending order.
+    /// Returns the indices of the attributes of `handle`, each once.
     pub(super) fn attributes_of(&self, handle: &HandleId) -> Vec<usize> {
         let mut indices: Vec<_> = self.ordinals_of(handle).filter_map(|ordinal| self.allocations[ordinal]).collect();
         indices.sort_unstable();
@@ -125,7 +121,6 @@ mod tests {
         [("namespace", namespace), ("pod", pod), ("node", "n1")].map(|(k, v)| (k.into(), v.into())).into()
     }
 
-    /// Returns a block with one address of each of two handles.
     fn block() -> (Block, HandleId, HandleId) {
         let (vmi, other) = (HandleId::new("net.vmi.ns.vm1"), HandleId::new("net.c1"));
         let requester = AffinityOwner::Host("n1".into());

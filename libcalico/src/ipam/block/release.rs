@@ -1,5 +1,4 @@
-//! Releases addresses. [`OldHandle`]: the handle that Calico before v3 gave a container. A DEL also releases the
-//! container's addresses under that handle (IPAM-23).
+//! Releases addresses. [`OldHandle`]: the handle that Calico before v3 gave a container (IPAM-23).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,18 +25,16 @@ pub struct ReleaseRequest {
 pub struct Released {
     /// Addresses that were released.
     pub released: Vec<IpAddr>,
-    /// Addresses that needed no release: they were already free or cooling down, or are outside the block.
+    /// Addresses that needed no release.
     pub unallocated: Vec<IpAddr>,
-    /// The number of released addresses per handle. Allocations without a handle are not counted.
+    /// The number of released addresses per handle.
     pub per_handle: BTreeMap<HandleId, usize>,
 }
 
-/// The reason why an address was not released. In [`Block::release`], a single mismatch refuses the whole list, as in
-/// upstream (IPAM-144).
+/// The reason why an address was not released.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
-    /// The given sequence number is not the stored one, for example because the address was released or reallocated
-    /// since the caller read the block.
+    /// The given sequence number is not the stored one.
     #[error("the given sequence number ({given}) does not match ({stored}) when attempting to release IP {ip}")]
     Sequence {
         /// The address.
@@ -62,13 +59,11 @@ pub enum ReleaseError {
     Corrupt(#[from] CorruptBlock),
 }
 
-/// The ordinal to release, and its handle.
 type Releasable = (usize, Option<HandleId>);
 
 impl Block {
-    /// Releases addresses: marks them as released and frees every address whose cooldown has elapsed. With a cooldown
-    /// of zero, that includes the addresses just released (IPAM-164). The block does not change if the result is an
-    /// error or names no released address.
+    /// Marks addresses as released and frees every address whose cooldown has elapsed (IPAM-164). A single mismatch
+    /// refuses the whole list, as in upstream (IPAM-144).
     pub fn release(
         &mut self,
         requests: &[ReleaseRequest],
@@ -100,9 +95,8 @@ impl Block {
         Ok(outcome)
     }
 
-    /// Releases the addresses whose allocations still match the requests. A mismatch refuses only its own request. An
-    /// address that is free or cooling down is reported as unallocated whatever its sequence number, so that a release
-    /// with an unknown outcome can be repeated. Upstream reports a conflict in that case (IPAM-144).
+    /// Releases the addresses whose allocations still match the requests. An address that is not allocated is no
+    /// mismatch, so that a release with an unknown outcome can be repeated.
     pub fn release_unchanged(
         &mut self,
         requests: &[ReleaseRequest],
@@ -127,7 +121,6 @@ impl Block {
                 Ok((released, refused))
             }
             Err(ReleaseError::Corrupt(problem)) => Err(problem),
-            // None of the `wanted` addresses was released.
             Err(refusal) => {
                 refused.push(refusal);
                 Ok((Released { unallocated, ..Released::default() }, refused))
@@ -135,9 +128,8 @@ impl Block {
         }
     }
 
-    /// Releases every address of `handle`; if `sequence` is given, only those with that number. Returns the number of
-    /// released addresses. Addresses that begin to cool down keep their sequence numbers, as in upstream;
-    /// [`Block::release`] replaces these numbers (IPAM-170).
+    /// Releases every address of `handle`, or only those with the number `sequence`, and returns their number. As in
+    /// upstream, the addresses that begin to cool down keep their sequence numbers (IPAM-170).
     pub fn release_by_handle(
         &mut self,
         handle: &HandleId,
@@ -152,16 +144,16 @@ impl Block {
         Ok(ordinals.len())
     }
 
-    /// Returns a release request for each address of `handle` whose attribute `is_wanted` accepts. The request has the
-    /// present handle and sequence number of the address.
+    /// Returns a release request, with the present handle and sequence number, for each address of `handle` whose
+    /// attribute `is_wanted` accepts.
     pub fn requests_of(&self, handle: &HandleId, is_wanted: impl Fn(&Attribute) -> bool) -> Vec<ReleaseRequest> {
         let held = self.allocated().filter(|held| held.handle().as_ref() == Some(handle));
         let wanted = held.filter(|held| held.attribute.is_some_and(&is_wanted));
         wanted.map(|held| ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence }).collect()
     }
 
-    /// Returns the ordinal to release and its handle, or `None` if there is nothing to release. Upstream checks the
-    /// sequence number first, even of a free address, and so does this function (IPAM-144).
+    /// Returns the ordinal to release and its handle. Like upstream, checks the sequence number even of a free address
+    /// (IPAM-144).
     pub(super) fn releasable(&self, request: &ReleaseRequest) -> Result<Option<Releasable>, ReleaseError> {
         let Some(ordinal) = self.ordinal_of(request.ip) else { return Ok(None) };
         let stored = self.sequence_of(ordinal).unwrap_or_default();
@@ -177,8 +169,7 @@ impl Block {
         Ok(Some((ordinal, handle)))
     }
 
-    /// Marks ordinals as released under one new attribute, then frees every ordinal of the block whose cooldown has
-    /// elapsed. Without ordinals, the block does not change.
+    /// Marks ordinals as released, then frees every ordinal of the block whose cooldown has elapsed.
     fn start_cooldown(&mut self, ordinals: &[usize], seconds: i64, now: OffsetDateTime) -> Result<(), CorruptBlock> {
         if ordinals.is_empty() {
             return Ok(());
@@ -194,19 +185,16 @@ impl Block {
 
 /// The handle that Calico before v3 gave a container: `<namespace>.<pod>`, or the ID of a container without a pod.
 ///
-/// A tenant chooses the names of a namespace and a pod, so their text can equal the handle of another container, a
-/// tunnel or a Service. An allocation with this handle therefore belongs to the container only if it has no attributes,
-/// as before v3, or names the container's pod.
+/// A tenant chooses these names, so the text can equal another handle. An allocation therefore belongs to the container
+/// only if it has no attributes, as before v3, or names the container's pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OldHandle {
     id: HandleId,
-    /// The pod's namespace and name.
     pod: Option<(String, String)>,
 }
 
 impl OldHandle {
-    /// Returns the old handle of a pod; `None` if the text can be the handle of a VMI. The address of a stopped virtual
-    /// machine may also have no attributes, and would be taken for an address of the pod.
+    /// Returns the old handle of a pod; `None` if it can be that of a VMI, whose address may also have no attributes.
     pub fn of_pod(namespace: &str, pod: &str) -> Option<Self> {
         let id = HandleId::new(format!("{namespace}.{pod}"));
         (!id.may_be_of_vmi()).then(|| OldHandle { id, pod: Some((namespace.to_owned(), pod.to_owned())) })
@@ -223,8 +211,7 @@ impl OldHandle {
         &self.id
     }
 
-    /// Returns a request for each address of `block` that the container has under this handle, with the present handle
-    /// and sequence number.
+    /// Returns a request for each address of `block` that the container has under this handle.
     pub fn requests(&self, block: &Block) -> Vec<ReleaseRequest> {
         block.requests_of(&self.id, |attribute| self.is_owner(attribute))
     }
@@ -242,7 +229,6 @@ mod tests {
     use super::*;
     use crate::ipam::{AffinityOwner, BlockRequest, Reservations};
 
-    /// Returns a block with one address for each pair of handle and attributes.
     fn block(allocations: &[(&str, &[(&str, &str)])]) -> Block {
         let owner = AffinityOwner::Host("n1".into());
         let mut block = Block::new("10.0.0.0/28".parse().unwrap(), &owner, time::OffsetDateTime::UNIX_EPOCH).unwrap();

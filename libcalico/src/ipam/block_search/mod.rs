@@ -1,10 +1,8 @@
-//! Selects the blocks to claim, use, reclaim or borrow from. The functions are pure. Their results can be outdated by a
-//! write of another node; the compare-and-swap of the following write detects that.
+//! Selects the blocks to claim, use, reclaim or borrow from. A result can be outdated by a write of another node; the
+//! compare-and-swap of the following write detects that.
 //!
-//! [`BlockWalk`] is the order in which a node considers the blocks of a pool. The walk visits every block of the pool
-//! once. It starts at an index derived from the owner's name, or from the clock if a block has a single address. A node
-//! and upstream's allocator on the same node therefore try larger blocks in the same order, and different nodes usually
-//! start at distant blocks (IPAM-119).
+//! [`BlockWalk`] is the order in which a node considers the blocks of a pool. The walk starts as upstream's, and
+//! different nodes usually start at distant blocks (IPAM-119).
 
 use std::collections::BTreeSet;
 use std::iter::FusedIterator;
@@ -23,24 +21,19 @@ use crate::net::Cidr;
 pub enum UsableBlock {
     /// No block has this range, so the range can be claimed.
     Claim(Cidr),
-    /// The block already belongs to the owner and has room. The caller has tried the blocks of the owner's affinities
-    /// before, so usually no affinity names this block.
+    /// The block already belongs to the owner and has room.
     Use(Cidr),
-    /// No range is left to claim. These empty blocks may be reclaimed from their owners, in this order. If the list is
-    /// empty, no block is available.
+    /// No range is left to claim. These empty blocks may be reclaimed, in this order.
     Reclaim(Vec<Cidr>),
 }
 
-/// A function that returns the room in the block with a range: `None` if there is no block, `Some(None)` if the block
-/// must not be used.
+/// Returns the room in the block with a range: `None` if there is no block, `Some(None)` if the block must not be used.
 pub type RoomOf<'a> = &'a dyn Fn(&Cidr) -> Option<Option<Room>>;
 
-/// Returns the first block that `owner` can claim, or that is the owner's and has room, in the order of the pools and
-/// of the walk over each pool. If there is none, returns the empty blocks of other owners that may be reclaimed. Skips
-/// blocks whose addresses are all reserved. `ranges` are the ranges of all existing blocks.
+/// Returns the first block that `owner` can claim or use, or else the empty blocks that may be reclaimed. Skips blocks
+/// whose addresses are all reserved. `ranges` are the ranges of all existing blocks.
 ///
 /// A range that overlaps a block of another size is not claimed, because both blocks could assign the same address.
-/// Such blocks remain when a pool is deleted and created again with another block size.
 pub fn usable_block(
     pools: &[Pool],
     blocks: RoomOf<'_>,
@@ -80,9 +73,8 @@ pub fn usable_block(
     UsableBlock::Reclaim(reclaimable)
 }
 
-/// Returns those of the blocks `with_room` that are in one of the pools and have its block size, in the order of the
-/// pools and of the walk of `owner` over each pool. Ranges without a block have no address to borrow, so the function
-/// does not walk the whole pool.
+/// Returns those of the blocks `with_room` that are blocks of the pools, in the order of the pools and of the walk of
+/// `owner`.
 pub fn borrow_order(pools: &[Pool], with_room: &[Cidr], owner: &AffinityOwner, now: OffsetDateTime) -> Vec<Cidr> {
     let mut order = Vec::new();
     for pool in pools {
@@ -102,20 +94,18 @@ pub struct BlockWalk {
     block_prefix: u8,
     start: u128,
     blocks: u128,
-    /// The number of steps taken so far.
     taken: u128,
 }
 
 impl BlockWalk {
-    /// Creates the walk of the owner named `owner` over `pool` in blocks with a prefix length of `block_prefix`. The
-    /// walk starts at an index derived from that name, or from the clock if blocks have a single address. The walk is
-    /// empty if a block does not fit into the pool.
+    /// Creates the walk of `owner` over `pool`. It starts at an index derived from this name, or from the clock if
+    /// blocks have a single address. The walk is empty if a block does not fit into the pool.
     pub fn new(pool: Cidr, block_prefix: u8, owner: &str, now: OffsetDateTime) -> Self {
         let bits = pool.version().bits();
         let fits = pool.prefix() <= block_prefix && block_prefix <= bits;
         let blocks = if fits { power_of_two(block_prefix - pool.prefix()) } else { 0 };
         let seed = if block_prefix == bits {
-            // The truncation keeps the low bits, which are the ones that change between two calls.
+            // The low bits, which the truncation keeps, change between two calls.
             now.unix_timestamp_nanos() as i64
         } else {
             i64::from(fnv1(owner.as_bytes()))
@@ -128,8 +118,7 @@ impl BlockWalk {
         self.blocks
     }
 
-    /// Returns the number of steps from the start of the walk to `block`; `None` if `block` is not a block of this
-    /// pool.
+    /// Returns the number of steps from the start of the walk to `block`, if it is a block of this pool.
     pub fn position(&self, block: &Cidr) -> Option<u128> {
         if block.prefix() != self.block_prefix || !self.pool.covers(block) {
             return None;
@@ -138,15 +127,15 @@ impl BlockWalk {
         Some(if index >= self.start { index - self.start } else { self.blocks - self.start + index })
     }
 
-    /// Skips the rest of `range`, which contains the block that the walk returned last. The next block is the first one
-    /// after the range. Without this, a walk over an IPv6 pool with a large reserved range would practically never end.
+    /// Skips the rest of `range`, which contains the last returned block. Without this, a walk over an IPv6 pool with a
+    /// large reserved range would practically never end.
     pub fn skip_past(&mut self, range: &Cidr) {
         let Some(current) = self.taken.checked_sub(1) else { return };
         if range.covers(&self.pool) {
             self.taken = self.blocks;
             return;
         }
-        // Ranges and pools are aligned, so a range ends at a multiple of its length.
+        // Ranges and pools are aligned.
         let per_range = power_of_two(self.block_prefix.saturating_sub(range.prefix()));
         let rest_of_range = per_range - self.index_at(current) % per_range;
         self.taken = current.saturating_add(rest_of_range).min(self.blocks);

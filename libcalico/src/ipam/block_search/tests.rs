@@ -30,7 +30,6 @@ fn host(name: &str) -> AffinityOwner {
     AffinityOwner::Host(name.into())
 }
 
-/// Returns a block of `owner`, claimed `age` seconds ago, with `used` addresses in use.
 fn block(range: &str, owner: &str, age: i64, used: usize) -> Block {
     let mut block = Block::new(cidr(range), &host(owner), NOW - Duration::seconds(age)).unwrap();
     let request = BlockRequest {
@@ -75,7 +74,6 @@ fn own_block_with_room_is_used() {
     assert_eq!(usable(&[POOL], &blocks, &[]), UsableBlock::Use(cidr("10.67.0.128/26")));
     let blocks = [block("10.67.0.128/26", "node1", 0, 64)];
     assert_eq!(usable(&[POOL], &blocks, &[]), UsableBlock::Claim(cidr("10.67.0.192/26")));
-    // The only free address of the block is reserved.
     let blocks = [block("10.67.0.128/26", "node1", 0, 63)];
     assert_eq!(usable(&[POOL], &blocks, &["10.67.0.191/32"]), UsableBlock::Claim(cidr("10.67.0.192/26")));
 }
@@ -162,7 +160,6 @@ fn reclaim_candidates_follow_the_order_of_the_walk() {
 #[test]
 fn borrowing_visits_blocks_with_room_in_walk_order() {
     let pools = [pool("10.68.0.0/24"), pool(POOL)];
-    // The last two blocks have another size or are in another pool.
     let with_room = ["10.67.0.64/26", "10.67.0.192/26", "10.68.0.0/26", "10.67.0.0/27", "10.69.0.0/26"].map(cidr);
     let order = borrow_order(&pools, &with_room, &host("node1"), NOW);
     assert_eq!(order, [cidr("10.68.0.0/26"), cidr("10.67.0.192/26"), cidr("10.67.0.64/26")]);

@@ -1,6 +1,5 @@
-//! Finds the affinities of existing nodes that are unfinished, or whose block does not belong to the node. An
-//! interrupted ADD or release leaves such affinities behind. Upstream repairs them only when the same node uses the
-//! block again (IPAM-123).
+//! Finds the affinities that an interrupted ADD or release leaves behind. Upstream repairs them only when the same node
+//! uses the block again (IPAM-123).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -15,12 +14,11 @@ use crate::store::{Entry, Revision};
 /// release.
 const MIN_GRACE: Duration = Duration::from_secs(300);
 
-/// Affinities that are unfinished, or whose block does not belong to their node. The caller passes the list of all
-/// affinities from time to time; only the suspect ones are stored.
+/// Affinities that are unfinished, or whose block does not belong to their node. Only these are stored of the list of
+/// all affinities.
 #[derive(Debug, Default)]
 pub struct UnfinishedAffinities {
     suspects: GraceTracker<AffinityKey, Revision>,
-    /// The suspect affinities of the present list.
     listed_suspects: HashSet<AffinityKey>,
 }
 
@@ -30,9 +28,8 @@ impl UnfinishedAffinities {
         self.listed_suspects.clear();
     }
 
-    /// Processes an affinity of the list, and records it if it is suspect. Ignores affinities that are marked for
-    /// deletion, and those of virtual owners and of Calico nodes that are not Kubernetes nodes. Also ignores those of a
-    /// deleted node, which are released with the node.
+    /// Processes an affinity of the list, and records it if it is suspect. Those of a deleted node are released with
+    /// the node.
     pub fn listed(&mut self, entry: &Entry<BlockAffinity>, index: &Index, now: Duration) {
         let AffinityOwner::Host(node) = &entry.key.owner else { return };
         let is_valid = match entry.value.state {
@@ -47,14 +44,14 @@ impl UnfinishedAffinities {
         self.suspects.suspect(entry.key.clone(), entry.revision.clone(), now);
     }
 
-    /// Ends the list. Suspect affinities that were not suspect in this list, or were not in it, are dropped.
+    /// Ends the list, and drops affinities that were not suspect in it.
     pub fn end_list(&mut self) {
         let listed = std::mem::take(&mut self.listed_suspects);
         self.suspects.retain(|key| listed.contains(key));
     }
 
-    /// Returns the affinities that have been suspect and unchanged for `grace`, and for at least five minutes, with
-    /// their revisions. Postponed affinities are left out.
+    /// Returns the affinities that have been suspect and unchanged for `grace`, and for at least five minutes, unless
+    /// postponed.
     pub fn due(&self, now: Duration, grace: Duration) -> Vec<(AffinityKey, Revision)> {
         let due = self.suspects.due(now, grace.max(MIN_GRACE)).into_iter();
         due.filter_map(|key| Some((key.clone(), self.suspects.state(&key)?.clone()))).collect()

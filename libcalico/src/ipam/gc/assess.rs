@@ -1,4 +1,4 @@
-//! [`Index::assess`]: decides whether an address is in use, based on the pods, VMIs, Services and nodes in the index.
+//! [`Index::assess`]: decides whether an address is in use, based on the index.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,6 @@ use super::table::RowId;
 use crate::ipam::{AddressInPod, InUseReason, Lookup, OwnerFacts, OwnerKind, OwnerPodsLookup, Verdict, VmiLookup};
 
 impl Index {
-    /// Returns the decision about the address of a row, with its reason.
     pub(super) fn assess(&self, row: RowId) -> Verdict {
         let Some(tracked) = self.addresses.get(row) else { return Verdict::InUse(InUseReason::NotLookedUp) };
         if self.nodes.get(tracked.node).is_some_and(|node| node.calico == CalicoNode::Foreign) {
@@ -20,7 +19,6 @@ impl Index {
         if may_be_second && self.is_second_interface(tracked) { Verdict::InUse(InUseReason::Pod) } else { verdict }
     }
 
-    /// Returns the facts in the index about the owner of an address.
     fn facts<'a>(&'a self, row: RowId, tracked: &'a AddressRow, address: IpAddr) -> OwnerFacts<'a> {
         let state = self.owners.get(tracked.owner).map(|owner| &owner.state);
         let look_up = |pod: &'a OwnerState| match pod {
@@ -39,7 +37,7 @@ impl Index {
         OwnerFacts {
             pod: state.map_or(Lookup::Unknown, look_up),
             vmi: match (self.settings.vmis, state) {
-                // While KubeVirt is not defined, the entries from an earlier watch are out of date.
+                // Entries from an earlier watch are out of date.
                 (VmiAvailability::Undefined, _) => VmiLookup::Undefined,
                 (_, Some(OwnerState::Vmi { .. })) => VmiLookup::Present,
                 (VmiAvailability::Watched, Some(OwnerState::Absent)) => VmiLookup::Absent,
@@ -61,9 +59,8 @@ impl Index {
         }
     }
 
-    /// Returns true if the address's container has another address, on another network, that kubelet reports. Kubelet
-    /// reports one interface of a pod. The addresses of other interfaces appear only in annotations, which a tenant
-    /// can remove at any time.
+    /// Returns true if the status of the pod has an address of the container on another network. Addresses of other
+    /// interfaces appear only in annotations, which a tenant can remove.
     fn is_second_interface(&self, tracked: &AddressRow) -> bool {
         let Some(owner) = self.owners.get(tracked.owner) else { return false };
         let OwnerState::Pod { addresses, .. } = &owner.state else { return false };

@@ -1,5 +1,4 @@
-//! [`BlockReclaim`]: the timers of excess empty blocks, the deleted nodes whose affinities are to be released, and the
-//! blocks with addresses that are cooling down. `index::reclaim` selects from them.
+//! [`BlockReclaim`]: the timers and sets from which `index::reclaim` selects blocks and deleted nodes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -10,8 +9,7 @@ use super::table::RowId;
 use crate::ipam::Lookup;
 use crate::net::Cidr;
 
-/// The time for which [`super::Index::cooled_blocks`] does not return a block again, unless its earliest release time
-/// changed.
+/// The pause after which [`super::Index::cooled_blocks`] returns an unchanged block again.
 pub(super) const PAUSE_AFTER_COOLDOWN: Duration = Duration::from_secs(30);
 
 /// An empty block that its node does not need.
@@ -33,8 +31,8 @@ pub struct DeletedNode {
 }
 
 impl DeletedNode {
-    /// Returns true if the deciding lookup found no node, and false if the node exists or could not be read. The lookup
-    /// of the Kubernetes node decides if `self.kubernetes` names it, and otherwise that of the Calico node (KC-431).
+    /// Returns true if the lookup found no node. The lookup of the Kubernetes node counts if its name is known, and
+    /// otherwise that of the Calico node (KC-431).
     pub fn is_gone(&self, calico: Lookup<()>, kubernetes: Lookup<()>) -> bool {
         Lookup::Absent == if self.kubernetes.is_some() { kubernetes } else { calico }
     }
@@ -45,10 +43,9 @@ pub(super) struct BlockReclaim {
     /// The time at which each excess empty block may be released.
     pub(super) due_times: HashMap<RowId, Duration>,
     pub(super) due: BTreeSet<(Duration, RowId)>,
-    /// Nodes whose blocks changed.
     pub(super) changed_nodes: BTreeSet<RowId>,
     pub(super) deleted_nodes: BTreeMap<RowId, Postponement>,
-    /// Blocks with addresses that are cooling down, each with its earliest release time in Unix seconds.
+    /// Blocks with addresses that are cooling down, by their earliest release time in Unix seconds.
     pub(super) cooling: BTreeSet<(i64, RowId)>,
     pub(super) returned_until: HashMap<RowId, Duration>,
 }

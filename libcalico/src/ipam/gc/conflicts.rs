@@ -1,6 +1,5 @@
 //! [`Conflict`]: an address that a running pod reports although IPAM has it free or allocated to another owner.
-//! Conflicts appear for example after a restore of the datastore: the pods kept running, and the blocks are those of
-//! the backup. Conflicts are only reported to operators, not repaired.
+//! Conflicts are only reported to operators.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,12 +10,11 @@ use super::table::RowId;
 use crate::ipam::{AllocationOwner, Block};
 use crate::net::{Cidr, IpVersion};
 
-/// The minimum duration of a conflict. ADD and DEL write the block and kubelet writes the status, one after the other,
-/// so shorter contradictions are normal.
+/// The minimum duration of a conflict. Shorter contradictions are normal, because the block and the pod's status are
+/// not written together.
 pub(super) const MIN_CONFLICT_DURATION: Duration = Duration::from_secs(120);
 
-/// An address that a running pod reports, but that its block has had free or allocated to another owner for at least
-/// two minutes.
+/// An address that a running pod reports, but that its block has had free or allocated to another owner for a while.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     /// The pod's namespace.
@@ -35,13 +33,12 @@ pub enum ConflictKind {
     /// The address is free or cooling down, so another pod may get it.
     #[error("free")]
     Free,
-    /// The address belongs to the owner described here.
+    /// The address belongs to this owner.
     #[error("allocated to {0}")]
     Another(String),
 }
 
-/// Returns the state in `block` of an `address` that a pod reports. Returns `None` if the address belongs to the pod or
-/// may belong to it, because the allocation does not identify its owner.
+/// Returns the state in `block` of an `address` that a pod reports; `None` if the address may belong to the pod.
 pub fn conflict_kind(block: &Block, address: IpAddr, namespace: &str, name: &str) -> Option<ConflictKind> {
     let Some(allocation) = block.allocation(address).filter(|allocation| !allocation.is_cooling()) else {
         return Some(ConflictKind::Free);
@@ -53,7 +50,7 @@ pub fn conflict_kind(block: &Block, address: IpAddr, namespace: &str, name: &str
         AllocationOwner::Unnamed => return None,
         AllocationOwner::Pod { namespace: of, name: pod } if (of, pod) == (namespace, name) => return None,
         AllocationOwner::Vmi { .. } if owner_pods().any(|pod| pod == (namespace, name)) => return None,
-        // The allocation names no pod of the VMI, so the pod may be the VMI's.
+        // The pod may be the VMI's.
         AllocationOwner::Vmi { namespace: of, .. } if of == namespace && owner_pods().next().is_none() => return None,
         AllocationOwner::Pod { namespace, name } => format!("pod {namespace}/{name}"),
         AllocationOwner::Vmi { namespace, name } => format!("virtual machine {namespace}/{name}"),
@@ -69,14 +66,10 @@ pub fn conflict_kind(block: &Block, address: IpAddr, namespace: &str, name: &str
 pub(super) struct Conflicts {
     /// The suspected conflicts, by the pod's row and the address.
     pub(super) suspected: GraceTracker<(RowId, IpAddr), ()>,
-    /// The conflicts that were reported to operators.
     pub(super) reported: BTreeSet<(RowId, IpAddr)>,
-    /// The pods to examine.
     pub(super) pods_to_check: BTreeSet<RowId>,
-    /// Whether the next examination looks at all pods. This is so after a block was added, because any pod may report
-    /// its addresses.
+    /// True if the next examination looks at all pods, as after a new block, whose addresses any pod may report.
     pub(super) check_all_pods: bool,
-    /// The number of blocks of each size.
     pub(super) sizes: BTreeMap<(IpVersion, u8), usize>,
 }
 

@@ -1,4 +1,4 @@
-//! [`Index::examine`]: finds the addresses without owner, and measures for how long they have had none.
+//! [`Index::examine`]: finds the addresses without owner, and measures their time.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,17 +12,15 @@ use super::table::{NONE, RowId};
 use crate::ipam::{HandleId, InUseReason, LeakReason, OwnerKind, Verdict};
 use crate::net::Cidr;
 
-/// The grace period for a VMI's address on an existing node if the settings have none or a shorter one, as in upstream
-/// (KC-433).
+/// The minimum grace period for a VMI's address on an existing node, as in upstream (KC-433).
 const VMI_GRACE: Duration = Duration::from_secs(300);
 
 /// The addresses to examine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Addresses that changed, or whose owner or node changed, since the last examination, and candidates whose grace
-    /// period has elapsed.
+    /// Addresses that may have changed since the last examination, and candidates whose grace period has elapsed.
     Changed,
-    /// Every address. The examination finds more than with `Changed` only if events were lost.
+    /// Every address, in case events were lost.
     Everything,
 }
 
@@ -48,11 +46,9 @@ pub struct Change {
 pub enum ChangeKind {
     /// The address has no owner; its grace period begins.
     Candidate(LeakReason),
-    /// The address has no owner, and its grace period has elapsed or is not needed because its node is deleted.
+    /// The address has no owner, and its grace period has elapsed or is not needed.
     Confirmed(LeakReason),
-    /// The address no longer counts as a leak. It is in use, its grace period has to start again, or the settings no
-    /// longer contain a grace period. Also: a tunnel's address on a deleted node on which another address is not
-    /// confirmed as a leak.
+    /// The address no longer counts as a leak, or its grace period has to start again.
     Cleared,
 }
 
@@ -104,7 +100,7 @@ impl Index {
         let Some(tracked) = self.addresses.get(row) else { return };
         let is_node_deleted = tracked.is(AddressRow::NAMES_NODE) && self.is_node_deleted(tracked.node);
         if tracked.kind == OwnerKind::Tunnel && is_node_deleted {
-            // `examine_node` decides about the tunnel's address, after all other addresses of the node.
+            // `examine_node` decides about the tunnel's address.
             return;
         }
         let (grace, kind) = (self.settings.leak_grace, tracked.kind);
@@ -113,7 +109,7 @@ impl Index {
             Verdict::Leaked(reason) => {
                 let is_new = |leak: &LeakTimer| reason.needs_full_grace() && leak.reason != reason;
                 if self.leaks.get(row).is_some_and(is_new) {
-                    // The grace period starts again, because KubeVirt must be missing for all of it.
+                    // KubeVirt must be missing for all of the grace period.
                     changes.extend(self.record_in_use(row));
                 }
                 let vmi_grace = GracePeriod::After(grace.unwrap_or_default().max(VMI_GRACE));
@@ -130,9 +126,8 @@ impl Index {
         }
     }
 
-    /// Queues a deleted node for the release of its affinities, and removes an existing node from this queue. The
-    /// tunnel addresses of a deleted node are confirmed as leaks once all other addresses that name the node are
-    /// confirmed (KC-439).
+    /// Queues a deleted node for the release of its affinities. Its tunnel addresses are confirmed as leaks only after
+    /// all other addresses that name the node (KC-439).
     fn examine_node(&mut self, node: RowId, now: Duration, changes: &mut Vec<Change>) {
         let Some(row) = self.nodes.get_mut(node) else { return };
         row.dirty = false;
@@ -156,8 +151,8 @@ impl Index {
         }
     }
 
-    /// Returns true if the allocation of an address names its node. An allocation that names none is in the list of the
-    /// node of its block, and does not prevent the release of that node's affinities.
+    /// Returns true if the allocation of an address names its node. One that names none does not prevent the release of
+    /// the node's affinities.
     pub(super) fn names_node(&self, row: RowId) -> bool {
         self.addresses.get(row).is_some_and(|tracked| tracked.is(AddressRow::NAMES_NODE))
     }
@@ -211,9 +206,8 @@ impl Index {
         self.blocks.get(tracked.block)?.cidr.nth(u128::from(tracked.ordinal))
     }
 
-    /// Returns addresses of confirmed leaks, handle by handle, until there are at least `limit`. A handle is returned
-    /// with all of its addresses, and only if all of them are confirmed (KC-445). Handles whose lookup or release
-    /// failed recently are left out, so that they are not read again in every pass.
+    /// Returns addresses of confirmed leaks, at least `limit` if there are as many. A handle is returned with all of
+    /// its addresses, and only if all of them are confirmed (KC-445). Postponed handles are left out.
     pub fn suspects(&self, now: Duration, limit: usize) -> Vec<Suspect> {
         let mut handles = BTreeSet::new();
         let mut suspects = Vec::new();
@@ -263,7 +257,7 @@ impl Index {
         })
     }
 
-    /// Returns the row of a suspect; `None` if the index no longer has the same allocation.
+    /// Returns the row of a suspect, if the index still has its allocation.
     fn row_of(&self, suspect: &Suspect) -> Option<RowId> {
         let ordinal = u16::try_from(suspect.block.offset_of(suspect.address)?).ok()?;
         let block = self.blocks.get(self.blocks.find(suspect.block)?)?;
@@ -277,8 +271,8 @@ impl Index {
         })
     }
 
-    /// Processes the decision to keep an address. For [`InUseReason::NotLookedUp`], the suspect's handle is postponed,
-    /// longer with each failure. For any other reason, the address is no longer a leak.
+    /// Processes the decision to keep an address. For [`InUseReason::NotLookedUp`], the suspect's handle is postponed;
+    /// otherwise the address is no longer a leak.
     pub fn kept(&mut self, suspect: &Suspect, in_use_reason: InUseReason, now: Duration) {
         let Some(row) = self.row_of(suspect) else { return };
         if in_use_reason == InUseReason::NotLookedUp {
@@ -301,8 +295,7 @@ impl Index {
         }
     }
 
-    /// Counts a released address for the metrics and removes it from the index. The watch event of the block's write
-    /// would remove the address, too, but arrives later.
+    /// Counts a released address for the metrics and removes it from the index before the watch does.
     pub fn released(&mut self, suspect: &Suspect) {
         self.gauges.reclaimed(suspect);
         let Some(row) = self.row_of(suspect) else { return };
@@ -313,9 +306,7 @@ impl Index {
         self.untrack(row);
     }
 
-    /// Returns the time of the next action that needs no event: a retry, or the end of a grace period or of a
-    /// conflict's minimum duration. Retries and conflicts that are already due do not count. The grace period of a leak
-    /// or an excess block counts even after its end, until the leak or block is examined again.
+    /// Returns the time of the next action that needs no event. It is past if an action is due.
     pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
         let next = self.leaks.next_deadline(now).into_iter().chain(self.next_reclaim(now));
         next.chain(self.next_conflict(now)).min()

@@ -1,12 +1,10 @@
-//! The values of the address metrics. They are updated with each change of the index, because counting them again for
-//! every scrape would read the whole index.
+//! The values of the address metrics, updated with each change of the index: a scrape must not read the whole index.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::suspect::Suspect;
 use super::table::RowId;
 
-/// The counts for a pool on a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct AddressCounts {
     pub(super) in_use: i64,
@@ -16,7 +14,7 @@ pub(super) struct AddressCounts {
     pub(super) blocks: i64,
 }
 
-/// The counts by pool and node, with `NONE` for no pool and for no node.
+/// The counts by pool and node, either of which may be `NONE`.
 pub(super) type CountsByPoolAndNode = HashMap<(RowId, RowId), AddressCounts>;
 
 #[derive(Debug, Default)]
@@ -25,22 +23,20 @@ pub(super) struct Gauges {
     pub(super) reclaimed: BTreeMap<(Option<String>, Option<String>), u64>,
 }
 
-/// The gauges for a pool on a node. Samples with only zeros are left out.
+/// The gauges for a pool on a node, unless all are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample<'a> {
     /// The pool; `None` for blocks in no pool, which upstream labels `no_ippool`.
     pub pool: Option<&'a str>,
-    /// The node; `None` for addresses that name no node, labeled `unknown_node`, and for blocks of no node, labeled
-    /// `no_affinity`.
+    /// The node; `None` for addresses that name no node and for blocks of no node.
     pub node: Option<&'a str>,
     /// `ipam_allocations_in_use`: addresses with a handle, without those that are cooling down.
     pub in_use: i64,
-    /// `ipam_allocations_borrowed`: addresses in use that name a node and are in a block which does not belong to that
-    /// node.
+    /// `ipam_allocations_borrowed`: addresses in use in a block that does not belong to the node that they name.
     pub borrowed: i64,
     /// `ipam_allocations_gc_candidates`: candidates and confirmed leaks.
     pub candidates: i64,
-    /// Addresses whose allocation names no owner, or an owner of an unknown type. They are never collected.
+    /// Addresses without a known type of owner, which are never collected.
     pub unknown_owner: i64,
     /// `ipam_blocks`.
     pub blocks: i64,
@@ -71,7 +67,7 @@ impl Gauges {
         self.reclaimed.retain(|(name, _), _| name.as_deref() != Some(pool));
     }
 
-    /// Removes the counts of addresses that were released on a node, once the node's affinities were released (KC-155).
+    /// Removes the counts of a node whose affinities were released (KC-155).
     pub(super) fn remove_node(&mut self, node: &str) {
         self.reclaimed.retain(|(_, name), _| name.as_deref() != Some(node));
     }

@@ -1,4 +1,4 @@
-//! [`GraceTracker`]: suspect objects, each with the time since when it has been unchanged.
+//! [`GraceTracker`]: suspect objects and the times since when they have been unchanged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::leaks::Postponement;
 
 /// Suspect keys, each with the state in which it was found, such as a revision. A change of the state restarts the
-/// time, because a changing object is in use.
+/// time.
 #[derive(Debug, Clone)]
 pub struct GraceTracker<K, S> {
     suspected: BTreeMap<K, Suspected<S>>,
@@ -46,7 +46,7 @@ impl<K: Ord + Clone, S: PartialEq> GraceTracker<K, S> {
         self.suspected.get(key).map(|entry| &entry.state)
     }
 
-    /// Removes a key that is no longer suspect, or whose object no longer exists.
+    /// Removes a key that is no longer suspect.
     pub fn clear(&mut self, key: &K) {
         self.suspected.remove(key);
     }
@@ -79,7 +79,7 @@ impl<K: Ord + Clone, S: PartialEq> GraceTracker<K, S> {
         self.suspected.keys()
     }
 
-    /// Returns the time after `now` at which the next key is due. Keys that are already due do not count.
+    /// Returns the time after `now` at which the next key is due.
     pub fn next_deadline(&self, now: Duration, grace: Duration) -> Option<Duration> {
         self.suspected.values().map(|entry| entry.due(grace)).filter(|due| *due > now).min()
     }

@@ -1,5 +1,4 @@
-//! Finds handles that no block names, that count wrongly, or that are missing. Upstream never looks for such handles
-//! (IPAM-230).
+//! Finds handles that disagree with the blocks. Upstream never looks for such handles (IPAM-230).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
@@ -12,16 +11,14 @@ use crate::ipam::{Handle, HandleId, SuspectHandle};
 use crate::net::Cidr;
 use crate::store::{Entry, Revision};
 
-/// Handles that disagree with the blocks. The caller passes the list of all handles from time to time; only the
-/// suspect ones are stored.
+/// Handles that disagree with the blocks. Only these are stored of the list of all handles.
 #[derive(Debug, Default)]
 pub struct OrphanHandles {
-    /// The suspect handles by ID, with the revision that was read; `None` for a missing handle.
+    /// The suspect handles, with the revision that was read; `None` for a missing handle.
     suspects: GraceTracker<HandleId, Option<Revision>>,
     blocks: BTreeMap<HandleId, BTreeSet<Cidr>>,
     /// The handles of the present list that blocks name.
     named_by_blocks: HashSet<RowId>,
-    /// The suspect handles of the present list.
     listed_suspects: HashSet<HandleId>,
 }
 
@@ -32,8 +29,7 @@ impl OrphanHandles {
         self.listed_suspects.clear();
     }
 
-    /// Processes a handle of the list. The handle is suspect if its counts differ from the blocks or no block names it,
-    /// unless it is marked for deletion.
+    /// Processes a handle of the list, and records it if it disagrees with the blocks.
     pub fn listed(&mut self, entry: &Entry<Handle>, index: &Index, now: Duration) {
         let id = HandleId::new(entry.key.as_str());
         if let Some(row) = index.find_handle(id.as_str()) {
@@ -50,8 +46,8 @@ impl OrphanHandles {
         self.suspects.suspect(entry.key.clone(), Some(entry.revision.clone()), now);
     }
 
-    /// Ends the list. Handles that blocks name but the list did not contain become suspect as missing. Suspect handles
-    /// that were not suspect in this list are dropped.
+    /// Ends the list. Records handles that blocks name but the list did not contain, and drops those that were not
+    /// suspect in it.
     pub fn end_list(&mut self, index: &Index, now: Duration) {
         for (row, id) in index.handle_ids() {
             if !self.named_by_blocks.contains(&row) && !self.listed_suspects.contains(&id) {
@@ -66,8 +62,8 @@ impl OrphanHandles {
         self.blocks.retain(|id, _| listed.contains(id));
     }
 
-    /// Returns the handles that have been suspect and unchanged for `grace`, except those that are postponed. `grace`
-    /// must exceed the duration of an ADD, which writes the handle before the block (IPAM-128).
+    /// Returns the handles that have been suspect and unchanged for `grace`, unless postponed. `grace` must exceed the
+    /// duration of an ADD, which writes the handle before the block (IPAM-128).
     pub fn due(&self, now: Duration, grace: Duration) -> Vec<SuspectHandle> {
         let suspect = |id: HandleId| SuspectHandle {
             revision: self.suspects.state(&id).cloned().flatten(),
@@ -122,8 +118,7 @@ impl Index {
         addresses
     }
 
-    /// Returns the row and ID of each handle that blocks name and that should exist as an object. Addresses that
-    /// Windows reserves have no handle object.
+    /// Returns the handles that blocks name, except that of Windows, which has no object.
     fn handle_ids(&self) -> impl Iterator<Item = (RowId, HandleId)> {
         use crate::ipam::OwnerKind::HostReserved;
         let has_object = |row: RowId| self.addresses.get(row).is_some_and(|tracked| tracked.kind != HostReserved);

@@ -1,4 +1,4 @@
-//! [`Leaks`]: the addresses without owner, each with the time since when it has had none.
+//! [`Leaks`]: the addresses without owner.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -14,21 +14,20 @@ pub(super) struct LeakTimer {
     pub(super) since: Duration,
     pub(super) reason: LeakReason,
     pub(super) stage: LeakStage,
-    /// True if the leak was confirmed without a grace period, because the node that the allocation names is deleted.
+    /// True if the leak was confirmed without a grace period, because its node is deleted.
     pub(super) by_node: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LeakStage {
-    /// A leak in its grace period, which is confirmed if the address still has no owner at `due`. With a grace period
-    /// of 0, `due` is `None` and the leak is only counted.
+    /// A leak in its grace period, which ends at `due`. With a grace period of 0, `due` is `None` and the leak is only
+    /// counted.
     Candidate {
         due: Option<Duration>,
     },
     Confirmed,
 }
 
-/// The effect of a decision on the state of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LeakTransition {
     Unchanged,
@@ -37,13 +36,11 @@ pub(super) enum LeakTransition {
     Cleared,
 }
 
-/// All leaks, by the row of the address.
 #[derive(Debug, Default)]
 pub(super) struct Leaks {
     by_row: HashMap<RowId, LeakTimer>,
     due: BTreeSet<(Duration, RowId)>,
     confirmed: BTreeSet<RowId>,
-    /// The handles that are postponed after failures.
     postponed: BTreeMap<RowId, Postponement>,
 }
 
@@ -75,13 +72,11 @@ impl Leaks {
         self.confirmed.contains(&row)
     }
 
-    /// Records that an address has no owner. The leak is confirmed when the address has had none for `grace`. With
-    /// [`GracePeriod::Never`], the leak is not confirmed.
+    /// Records that an address has no owner. The leak is confirmed when the address has had none for `grace`.
     pub(super) fn set(&mut self, row: RowId, now: Duration, reason: LeakReason, grace: GracePeriod) -> LeakTransition {
         let previous = self.by_row.get(&row).copied();
         let since = previous.map_or(now, |leak| leak.since);
-        // If the node of a leak exists again, a confirmation that only the deleted node justified is withdrawn, and
-        // the grace period applies.
+        // If the deleted node exists again, the grace period applies to a leak that only the deletion confirmed.
         let confirmed = previous
             .filter(|leak| leak.stage == LeakStage::Confirmed && (!leak.by_node || grace == GracePeriod::AtOnce));
         let stage = match grace {
@@ -120,7 +115,6 @@ impl Leaks {
         }
     }
 
-    /// Returns the candidates whose grace period has elapsed.
     pub(super) fn due(&self, now: Duration) -> Vec<RowId> {
         self.due.iter().take_while(|(due, _)| *due <= now).map(|(_, row)| *row).collect()
     }
@@ -133,8 +127,7 @@ impl Leaks {
         self.by_row.keys().copied().collect()
     }
 
-    /// Returns the time at which the next grace period or pause ends. A grace period that ended before `now` counts, a
-    /// pause that ended before `now` does not.
+    /// Returns the time at which the next grace period or pause ends; in the past if a grace period has elapsed.
     pub(super) fn next_deadline(&self, now: Duration) -> Option<Duration> {
         let postponed = self.postponed.values().map(|handle| handle.until).filter(|until| *until > now);
         self.due.first().map(|(due, _)| *due).into_iter().chain(postponed).min()
@@ -145,7 +138,6 @@ impl Leaks {
         self.postponed.entry(handle).or_default().fail(now);
     }
 
-    /// Ends the postponement of a handle that changed or no longer exists.
     pub(super) fn end_postponement(&mut self, handle: RowId) {
         self.postponed.remove(&handle);
     }
@@ -163,7 +155,6 @@ pub(super) enum GracePeriod {
     Never,
 }
 
-/// The memory use, which tests limit.
 #[cfg(test)]
 mod size {
     use super::*;

@@ -1,16 +1,14 @@
 //! Garbage collection: an index of a cluster in little memory, and the decisions about the addresses, blocks, handles
 //! and affinities to release.
 //!
-//! Watches keep an [`Index`] up to date. [`Index::examine`] checks the addresses that changed, and those whose grace
-//! period has elapsed. [`Index::suspects`] returns confirmed leaks. [`Suspect::recheck`] decides about each of them
-//! again, by the same rules ([`crate::ipam::assess()`]), on facts just read. [`plan`] groups the addresses to release
-//! by block, and the caller reports the outcome of each release to the index.
+//! Watches keep an [`Index`] up to date. [`Index::examine`] checks the addresses that changed, and [`Index::suspects`]
+//! returns confirmed leaks. [`Suspect::recheck`] decides about each of them again on facts just read. [`plan`] groups
+//! the addresses to release by block.
 //!
-//! Times of type [`std::time::Duration`] count from a fixed start of a monotonic clock. The index does not record which
-//! watches are complete. Do not query it before all of them are.
+//! Times of type [`std::time::Duration`] count from a fixed start of a monotonic clock. Do not query the index before
+//! all watches are complete.
 //!
-//! Read `index` first, then `examine` with `assess` and `leaks`, then `suspect`. `block_reclaim` has the timers for the
-//! release of blocks. `affinities`, `handles` and `conflicts` look for other inconsistencies.
+//! Read `index` first, then `examine` with `assess` and `leaks`, then `suspect`.
 
 mod affinities;
 mod assess;

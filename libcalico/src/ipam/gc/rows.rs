@@ -1,4 +1,4 @@
-//! The rows of the index. Their sizes determine the memory use for a large cluster; see the test of sizes.
+//! The rows of the index. Their sizes determine the memory use for a large cluster.
 
 use data_encoding::HEXLOWER;
 
@@ -14,7 +14,7 @@ pub(super) struct AddressRow {
     pub(super) handle: RowId,
     /// The next address of the same handle, or [`NONE`].
     pub(super) next_of_handle: RowId,
-    /// The owner, which is a pod, VMI or Service, or [`NONE`].
+    /// The pod, VMI or Service, or [`NONE`].
     pub(super) owner: RowId,
     /// The next address of the same owner, or [`NONE`].
     pub(super) next_of_owner: RowId,
@@ -32,8 +32,7 @@ pub(super) struct AddressRow {
 impl AddressRow {
     /// The flag for an allocation with a sequence number.
     pub(super) const NUMBERED: u8 = 1;
-    /// The flag for an allocation that names its node. Other allocations are in the list of the node of their block.
-    /// Upstream never examines an allocation that names no node (IPAM-231).
+    /// The flag for an allocation that names its node. Upstream never examines others (IPAM-231).
     pub(super) const NAMES_NODE: u8 = 2;
     /// The flag for an address to be examined.
     pub(super) const DIRTY: u8 = 4;
@@ -66,7 +65,7 @@ pub(super) struct BlockRow {
     pub(super) pool: RowId,
     /// The tracked addresses, sorted by ordinal.
     pub(super) addresses: Box<[RowId]>,
-    /// Ordinals that were allocated without a handle, which are not tracked.
+    /// Ordinals that were allocated without a handle.
     pub(super) without_handle: Box<[u16]>,
     /// The number of allocated ordinals, including those that are cooling down or reserved by a host.
     pub(super) allocated: u16,
@@ -94,7 +93,6 @@ pub(super) struct OwnerRow {
     pub(super) kind: OwnerKind,
     pub(super) namespace: RowId,
     pub(super) name: Box<str>,
-    /// The state of the object; `Absent` if it does not exist.
     pub(super) state: OwnerState,
     /// The first address of this owner, or [`NONE`].
     pub(super) first_address: RowId,
@@ -132,13 +130,10 @@ impl Keyed for OwnerRow {
 pub(super) struct NodeRow {
     pub(super) name: Box<str>,
     pub(super) calico: CalicoNode,
-    /// True if the node exists in Kubernetes.
     pub(super) kubernetes: bool,
     /// True while the node migrates from Flannel (KC-457).
     pub(super) migrating: bool,
-    /// The addresses in the list of the node.
     pub(super) addresses: Vec<RowId>,
-    /// The node's blocks.
     pub(super) blocks: Vec<RowId>,
     /// The number of pods on the node.
     pub(super) references: u32,
@@ -177,8 +172,7 @@ pub(super) struct HandleRow {
     pub(super) first_address: RowId,
 }
 
-/// A compact form of a handle's ID. For a container's handle, `<network>.<64 lower-case hexadecimal digits>`, it takes
-/// half the memory.
+/// A handle's ID. That of a container, `<network>.<64 lower-case hexadecimal digits>`, takes half the memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum CompactHandle {
     Container { network: RowId, id: [u8; 32] },
@@ -194,7 +188,7 @@ impl Keyed for HandleRow {
 }
 
 impl CompactHandle {
-    /// Converts an ID. `network` returns the row of a network's name; if it returns `None`, so does this function.
+    /// Converts an ID. Returns `None` if `network`, which returns the row of a network's name, does.
     pub(super) fn parse(handle: &str, mut network: impl FnMut(&str) -> Option<RowId>) -> Option<Self> {
         match Self::split(handle) {
             Some((name, id)) => Some(CompactHandle::Container { network: network(name)?, id }),
@@ -205,8 +199,7 @@ impl CompactHandle {
     fn split(handle: &str) -> Option<(&str, [u8; 32])> {
         let (network, text) = handle.rsplit_once('.')?;
         let mut id = [0; 32];
-        // Decoding would panic on a wrong length. Only lower-case digits are accepted, so the original text can be
-        // restored.
+        // Decoding would panic on a wrong length. It accepts only lower-case digits, so the text can be restored.
         (text.len() == 64 && HEXLOWER.decode_mut(text.as_bytes(), &mut id).is_ok()).then_some((network, id))
     }
 

@@ -1,5 +1,4 @@
-//! [`Suspect`]: an address that has no owner according to the index. It is checked again on fresh reads before its
-//! release.
+//! [`Suspect`]: a confirmed leak, which is checked again on fresh reads before its release.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,7 +9,7 @@ use crate::ipam::{
 };
 use crate::net::Cidr;
 
-/// A confirmed leak. It has the handle and the sequence number that a release must give.
+/// A confirmed leak, with the facts that a release must give.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Suspect {
     /// The block.
@@ -25,18 +24,17 @@ pub struct Suspect {
     pub fingerprint: u32,
     /// The owner for which the address was allocated.
     pub owner: SuspectOwner,
-    /// Namespaces and names of the pods that a VMI's allocation names as owners; empty for other owners.
+    /// The pods that a VMI's allocation names as owners, as namespace and name; empty for other owners.
     pub owners: Vec<(String, String)>,
     /// The Calico node that the allocation names.
     pub node: Option<String>,
     /// The name in Kubernetes of the node that the allocation names; `None` if it is not known.
     pub kubernetes_node: Option<String>,
-    /// The pool of the block, for metrics; `None` if no pool contains the block.
+    /// The pool of the block, for metrics.
     pub pool: Option<String>,
     /// The reason why the address counts as leaked.
     pub reason: LeakReason,
-    /// True if the leak was confirmed without a grace period, because the node that the allocation names is deleted
-    /// (KC-433).
+    /// True if the leak was confirmed without a grace period, because its node is deleted (KC-433).
     pub by_node: bool,
 }
 
@@ -57,7 +55,7 @@ impl SuspectOwner {
     }
 }
 
-/// The objects to read before [`Suspect::recheck`]. `None` means that no object of this kind is needed.
+/// The objects to read before [`Suspect::recheck`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequiredLookups<'a> {
     /// Namespace and name of a pod.
@@ -74,7 +72,7 @@ pub struct RequiredLookups<'a> {
     pub calico_node: Option<&'a str>,
 }
 
-/// The results of fresh reads. An object that was not requested or could not be read is [`Lookup::Unknown`].
+/// The results of fresh reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CurrentFacts<'a> {
     /// The pod.
@@ -85,7 +83,7 @@ pub struct CurrentFacts<'a> {
     pub owners: Vec<Lookup<PodState<'a>>>,
     /// The Service.
     pub service: Lookup<()>,
-    /// The Kubernetes node. A node that is not ready exists.
+    /// The Kubernetes node.
     pub kubernetes_node: Lookup<()>,
     /// The Calico node.
     pub calico_node: Lookup<()>,
@@ -96,7 +94,7 @@ pub struct CurrentFacts<'a> {
 pub enum Decision {
     /// Release the address.
     Release(LeakReason),
-    /// Keep the address, and report the decision to the index with [`super::Index::kept`].
+    /// Keep the address.
     Keep(InUseReason),
 }
 
@@ -115,19 +113,17 @@ impl Suspect {
             owners: &self.owners,
             service: names_of(OwnerKind::Service),
             kubernetes_node: kubernetes_node.filter(|_| self.by_node),
-            // A tunnel belongs to the Calico node. For other owners, the Calico node is looked up only in place of a
-            // Kubernetes node whose name is not known (KC-431).
+            // A node whose Kubernetes name is not known is looked up by its Calico name (KC-431).
             calico_node: self.node.as_deref().filter(|_| is_tunnel || (self.by_node && kubernetes_node.is_none())),
         }
     }
 
-    /// Makes the final decision. Applies the rules of [`assess()`] to the fresh facts about the owner. Also keeps the
-    /// address if a node in [`Suspect::required_lookups`] exists or could not be read.
+    /// Makes the final decision from the fresh facts.
     pub fn recheck(&self, facts: &CurrentFacts<'_>) -> Decision {
         let reason = match assess(self.owner.kind, &self.owner_facts(facts)) {
             Verdict::InUse(in_use_reason) => return Decision::Keep(in_use_reason),
-            // The index had another reason, such as a missing pod. Only the index can determine whether the address
-            // belongs to a second interface of the pod, so the address is kept.
+            // Only the index can determine whether the address belongs to a second interface of the pod, and the index
+            // had another reason.
             Verdict::Leaked(reason) if reason.may_be_second_interface() && !self.reason.may_be_second_interface() => {
                 return Decision::Keep(InUseReason::NotLookedUp);
             }
@@ -167,8 +163,8 @@ impl Suspect {
         ReleaseRequest { ip: self.address, handle: Some(self.handle.clone()), sequence: self.sequence }
     }
 
-    /// Returns true if `allocation` is still the suspect's allocation. The address of a restarted VMI gets a new owner,
-    /// but keeps its handle and sequence number. The fingerprint shows this change (KC-422).
+    /// Returns true if `allocation` is still the suspect's allocation. A restarted VMI keeps its handle and sequence
+    /// number; only the fingerprint shows the change (KC-422).
     fn is(&self, allocation: &Allocation<'_>) -> bool {
         let Some(attribute) = allocation.attribute.filter(|_| !allocation.is_cooling()) else { return false };
         allocation.handle().as_ref() == Some(&self.handle)
@@ -180,16 +176,15 @@ impl Suspect {
 /// The decisions of a garbage collection pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The addresses to release, by block. Each block is written once.
+    /// The addresses to release, by block.
     pub blocks: BTreeMap<Cidr, Vec<Suspect>>,
     /// The addresses to keep, each with the reason.
     pub kept: Vec<(Suspect, InUseReason)>,
-    /// The addresses without owner that stay because another address of the same handle stays (KC-445).
+    /// The leaked addresses that stay because another address of the same handle stays (KC-445).
     pub spared: Vec<Suspect>,
 }
 
-/// Groups the addresses to release by block. If an address of a handle is kept, no other address of the handle is
-/// released.
+/// Groups the addresses to release by block. The suspects of a handle are released all together or not at all.
 pub fn plan(decided: impl IntoIterator<Item = (Suspect, Decision)>) -> Plan {
     let mut plan = Plan::default();
     let mut by_handle: BTreeMap<HandleId, Vec<(Suspect, Decision)>> = BTreeMap::new();
@@ -211,9 +206,8 @@ pub fn plan(decided: impl IntoIterator<Item = (Suspect, Decision)>) -> Plan {
     plan
 }
 
-/// Splits the suspects in `block` into release requests for unchanged allocations and suspects that changed. Call it
-/// again after each read of the block, because a single request that does not match would refuse all others
-/// (IPAM-144).
+/// Splits the suspects in `block` into release requests for unchanged allocations and suspects that changed. A single
+/// request that does not match would refuse all others (IPAM-144).
 pub fn still_leaked<'s>(block: &Block, suspects: &'s [Suspect]) -> (Vec<ReleaseRequest>, Vec<&'s Suspect>) {
     let same = |suspect: &Suspect| block.allocation(suspect.address).is_some_and(|held| suspect.is(&held));
     let (same, changed): (Vec<_>, Vec<_>) = suspects.iter().partition(|suspect| same(suspect));

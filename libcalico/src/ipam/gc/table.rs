@@ -9,8 +9,7 @@ pub(super) type RowId = u32;
 /// The value for no row.
 pub(super) const NONE: RowId = RowId::MAX;
 
-/// Rows by index. Removed rows leave slots for new ones. The rows are stored in pieces, so that growth does not move
-/// them or double the memory.
+/// Rows by index. The rows are stored in pieces, so that growth does not move them or double the memory.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
     pieces: Vec<Vec<Option<T>>>,
@@ -35,7 +34,7 @@ impl<T> Slots<T> {
             return row;
         }
         if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
-            // The first piece grows on demand, because a small cluster does not fill it.
+            // A small cluster does not fill the first piece.
             let room = if self.pieces.is_empty() { 0 } else { PIECE };
             self.pieces.push(Vec::with_capacity(room));
         }
@@ -86,7 +85,6 @@ pub(super) trait Keyed {
     fn key(&self) -> Self::Key<'_>;
 }
 
-/// Rows by index and by key.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     slots: Slots<T>,
@@ -145,7 +143,7 @@ impl<T: Keyed> Table<T> {
     }
 }
 
-/// Strings that many rows share. A string is stored once, and removed with its last use.
+/// Strings that many rows share, each removed with its last use.
 #[derive(Debug, Default)]
 pub(super) struct NameTable(Table<Name>);
 
@@ -164,7 +162,7 @@ impl Keyed for Name {
 }
 
 impl NameTable {
-    /// Returns the row of `text`, which is added if it is missing, and increments its use count.
+    /// Returns the row of `text`, which is added if it is missing. Call `release` once for each call.
     pub(super) fn intern(&mut self, text: &str) -> RowId {
         let row = self.0.find(text).unwrap_or_else(|| self.0.insert(Name { text: text.into(), uses: 0 }));
         if let Some(name) = self.0.get_mut(row) {
@@ -173,7 +171,6 @@ impl NameTable {
         row
     }
 
-    /// Decrements the use count, and removes the text with its last use.
     pub(super) fn release(&mut self, row: RowId) {
         let Some(name) = self.0.get_mut(row) else { return };
         name.uses -= 1;
@@ -191,13 +188,11 @@ impl NameTable {
     }
 }
 
-/// The memory use, which tests limit.
 #[cfg(test)]
 mod size {
     use super::*;
 
     impl<T> Slots<T> {
-        /// Returns the size of the slots in bytes, including free ones.
         pub(in super::super) fn bytes(&self) -> usize {
             let rows: usize = self.pieces.iter().map(Vec::capacity).sum();
             rows * size_of::<Option<T>>() + self.free.capacity() * size_of::<RowId>()
@@ -205,7 +200,6 @@ mod size {
     }
 
     impl<T: Keyed> Table<T> {
-        /// Returns the size of the rows and the index in bytes.
         pub(in super::super) fn bytes(&self) -> usize {
             // A bucket has a control byte and a row index, and an eighth of the buckets stays empty.
             self.slots.bytes() + self.index.capacity() * 8 / 7 * (size_of::<RowId>() + 1)

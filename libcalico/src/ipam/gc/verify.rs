@@ -1,5 +1,4 @@
-//! Checks the invariants of the index, for tests: redundant data agrees, and no unused entry remains. Measures the size
-//! of the index.
+//! For tests: checks that the redundant data of the index agree, and measures its size.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -14,14 +13,11 @@ use super::rows::{AddressRow, BlockRow, CalicoNode, CompactHandle, NEVER, OwnerS
 use super::table::{NONE, RowId};
 use crate::ipam::{OwnerKind, ReportedAddresses};
 
-/// The size of the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Size {
-    /// The number of tracked addresses.
     pub(super) addresses: usize,
-    /// The number of blocks.
     pub(super) blocks: usize,
-    /// The number of pods, VMIs and Services, including those that are only named.
+    /// The number of owners, including those that are only named.
     pub(super) owners: usize,
     /// The number of nodes, including those that are only named.
     pub(super) nodes: usize,
@@ -30,7 +26,6 @@ pub(super) struct Size {
 }
 
 impl Index {
-    /// Returns the size of the index, computed from its parts.
     pub(super) fn size(&self) -> Size {
         let lists = |block: &BlockRow| size_of_val(&*block.addresses) + size_of_val(&*block.without_handle);
         let blocks: usize = self.blocks.iter().map(|(_, block)| lists(block)).sum();
@@ -71,7 +66,7 @@ impl Index {
         }
     }
 
-    /// Searches the whole index for contradictions and describes the first one found. The search is slow.
+    /// Searches the whole index for contradictions and describes the first one.
     pub(super) fn verify(&self) -> Result<(), String> {
         self.verify_addresses()?;
         self.verify_blocks()?;
@@ -249,7 +244,7 @@ impl BlockReclaim {
         self.cooling.contains(&(at, row))
     }
 
-    /// Checks that all entries concern existing blocks and nodes, for [`Index::verify`].
+    /// Checks that all entries concern existing blocks and nodes.
     fn verify(&self, block: impl Fn(RowId) -> bool, node: impl Fn(RowId) -> bool) -> Result<(), String> {
         let mut blocks = self.due.iter().map(|(_, row)| row).chain(self.cooling.iter().map(|(_, row)| row));
         let mut nodes = self.changed_nodes.iter().chain(self.deleted_nodes.keys());
@@ -288,7 +283,6 @@ impl Gauges {
     }
 }
 
-/// Returns the number of bytes that a state occupies on the heap.
 fn heap_of(state: &OwnerState) -> usize {
     match state {
         OwnerState::Pod { addresses: ReportedAddresses::Several { addresses, .. }, .. } => size_of_val(&**addresses),
@@ -301,23 +295,19 @@ fn ensure(condition: bool, message: impl FnOnce() -> String) -> Result<(), Strin
 }
 
 impl Index {
-    /// Returns true if a change has not been examined yet.
     pub(super) fn has_changed(&self) -> bool {
         !self.dirty.is_empty() || !self.dirty_nodes.is_empty()
     }
 
-    /// Returns the numbers of candidates and of confirmed leaks.
     pub(super) fn leaks(&self) -> (usize, usize) {
         let confirmed = self.leaks.confirmed().count();
         (self.leaks.rows().len() - confirmed, confirmed)
     }
 
-    /// Returns the number of addresses that await examination.
     pub(super) fn dirty_addresses(&self) -> usize {
         self.addresses.iter().filter(|(_, tracked)| tracked.is(AddressRow::DIRTY)).count()
     }
 
-    /// Returns a text for each tracked address, for comparison.
     pub(super) fn tracked_addresses(&self) -> BTreeSet<String> {
         let text = |tracked: &AddressRow| {
             let block = self.blocks.get(tracked.block)?;

@@ -1,5 +1,5 @@
-//! The initial values of the additive generator in Go's `math/rand`. They must equal Go's, so that the walk over
-//! candidate blocks starts at the same block as upstream's (IPAM-119).
+//! The initial values of the additive generator in Go's `math/rand`, so that the walk over candidate blocks starts as
+//! upstream's (IPAM-119).
 //!
 //! The numbers are those of `rngCooked` in Go's `src/math/rand/rng.go`:
 //!

@@ -1,4 +1,4 @@
-//! [`GoRand`]: the random numbers of the default source of Go's `math/rand`, from which upstream draws the start of a
+//! [`GoRand`]: the random numbers of Go's `math/rand`, from which upstream draws the start of a
 //! [`BlockWalk`](super::BlockWalk) (IPAM-119).
 //!
 //! The source is an additive lagged Fibonacci generator over 607 words with taps 607 and 273, seeded from a Lehmer
@@ -58,10 +58,9 @@ impl GoRand {
         (self.next_word() << 1 >> 32) as u32
     }
 
-    /// Returns a number below `limit` with uniform probability, drawn as by Go's `big.Int`; 0 for a limit of 0.
+    /// Returns a number below `limit` with uniform probability, as Go's `big.Int` draws it; 0 for a limit of 0.
     ///
-    /// Each attempt draws as many 64-bit words as the limit has, low half first, and cuts the number to the bit length
-    /// of the limit. The attempts end with the first number below the limit.
+    /// Each attempt draws the 64-bit words of a number, low half first, cut to the bit length of the limit.
     pub fn below(&mut self, limit: u128) -> u128 {
         if limit == 0 {
             return 0;
@@ -84,7 +83,7 @@ impl GoRand {
 mod tests {
     use super::*;
 
-    /// Results of Go: a seed, its first outputs, and its numbers below 2^2, 2^4, 2^8, 2^10, 2^16, 2^20, 2^58 and 2^70.
+    /// Results of Go: a seed, its first outputs, and its numbers below several limits.
     #[rustfmt::skip]
     const VECTORS: [(i64, [u32; 4], [u128; 8]); 8] = [
         (568266999, [1549122234, 1132198735, 1704301745, 1885019871],
@@ -128,7 +127,6 @@ mod tests {
             assert_eq!(GoRand::new(7).below(limit), 0);
         }
         assert!(GoRand::new(7).below(u128::MAX) < u128::MAX);
-        // Seeds that are equal modulo 2^31-1 give the same numbers, and so do 0 and its replacement.
         assert_eq!(GoRand::new(0).next_u32(), GoRand::new(SEED_FOR_ZERO).next_u32());
         assert_eq!(GoRand::new(-1).next_u32(), GoRand::new(LEHMER_MODULUS - 1).next_u32());
     }

@@ -1,8 +1,6 @@
 //! Decides whether an allocated address is in use. `calico-ipam check` and garbage collection share this decision.
 //!
-//! An allocation names its owner ([`AllocationOwner`]). [`OwnerFacts`] gives the facts about the owner, which come from
-//! a list of objects, from the index of garbage collection or from a fresh read. When in doubt, an address counts as in
-//! use.
+//! When in doubt, an address counts as in use.
 
 mod owner;
 
@@ -21,7 +19,7 @@ pub enum Lookup<T> {
 }
 
 impl<T> Lookup<T> {
-    /// Applies `view` to the object if it exists, and keeps the other results.
+    /// Applies `view` to the object if it exists.
     pub fn map<'s, U>(&'s self, view: impl FnOnce(&'s T) -> U) -> Lookup<U> {
         match self {
             Lookup::Absent => Lookup::Absent,
@@ -36,9 +34,8 @@ impl<T> Lookup<T> {
 pub struct AddressInPod<'a> {
     /// The pod's Kubernetes node; empty if it is not scheduled.
     pub node: &'a str,
-    /// True if the pod has the address, false if it has only other addresses. `None` if the pod may have the address,
-    /// because its addresses are incomplete: it has reported none yet, has no valid node, or has an unreadable address
-    /// or too many in annotations.
+    /// True if the pod has the address, false if it has only other addresses. `None` if the pod's addresses are
+    /// incomplete, so that it may have the address.
     pub has: Option<bool>,
     /// The way in which the pod's containers ended for good, if they did.
     pub ended: Option<EndedPod>,
@@ -47,8 +44,8 @@ pub struct AddressInPod<'a> {
 /// The result of looking up a VMI (a KubeVirt VirtualMachineInstance) and the VirtualMachine of the same name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum VmiLookup {
-    /// The VirtualMachine or the VMI exists. A VMI counts even after the deletion of the VirtualMachine that owns it,
-    /// because its launcher pod may run (KC-436).
+    /// The VirtualMachine or the VMI exists. A VMI counts without its VirtualMachine, because its launcher pod may run
+    /// (KC-436).
     Present,
     /// Neither object exists.
     Absent,
@@ -59,23 +56,22 @@ pub enum VmiLookup {
     Unknown,
 }
 
-/// The result of looking up the pods that an allocation names as its owners ([`AllocationOwner::owners`]). If the pods
-/// have different results, the variant that is declared last counts.
+/// The result of looking up several pods. If their results differ, the variant that is declared last counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OwnerPodsLookup {
-    /// None of the pods exists.
+    /// No pod exists.
     Absent,
     /// A pod exists, and has ended or has only other addresses.
     Present,
     /// A pod was not looked up, or could not be.
     #[default]
     Unknown,
-    /// A pod that has not ended has the address or may have it, as [`AddressInPod::has`] says.
+    /// A pod that has not ended has the address or may have it.
     HasAddress,
 }
 
 impl OwnerPodsLookup {
-    /// Returns the result for several pods: the last one in the order of the variants, or `Absent` without pods.
+    /// Returns the result for several pods.
     pub fn of<'a>(pods: impl Iterator<Item = Lookup<AddressInPod<'a>>>) -> Self {
         let results = pods.map(|pod| match pod {
             Lookup::Absent => OwnerPodsLookup::Absent,
@@ -96,12 +92,12 @@ pub enum EndedPod {
     Evicted,
 }
 
-/// Facts about the owner that an allocation names. Facts that were not looked up are unknown.
+/// Facts about the owner that an allocation names.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OwnerFacts<'a> {
     /// The pod.
     pub pod: Lookup<AddressInPod<'a>>,
-    /// The state of the VMI and its VirtualMachine.
+    /// The VMI and its VirtualMachine.
     pub vmi: VmiLookup,
     /// The pods that an allocation for a VMI names as its owners.
     pub owner: OwnerPodsLookup,
@@ -109,10 +105,10 @@ pub struct OwnerFacts<'a> {
     pub service: Lookup<()>,
     /// The Calico node of the tunnel.
     pub tunnel_node: Lookup<()>,
-    /// The endpoint that has the address, for an allocation that names no owner. `Unknown` in garbage collection, which
-    /// never releases such an address; `calico-ipam check` reads the endpoints.
+    /// The endpoint that has the address, for an allocation that names no owner. Garbage collection does not look it
+    /// up.
     pub unnamed: Lookup<()>,
-    /// The Kubernetes node that the allocation names; `None` if it is not known. The pod's node is then not compared.
+    /// The Kubernetes node that the allocation names, if known.
     pub node: Option<&'a str>,
 }
 
@@ -140,11 +136,10 @@ pub enum InUseReason {
     /// The VMI or its VirtualMachine exists.
     #[error("its virtual machine exists")]
     Vmi,
-    /// The pod has the address, or its container has the address on a second interface. Also: a pod that a VMI's
-    /// allocation names may have the address, or exists while KubeVirt is not installed.
+    /// A pod has the address, or must be assumed to have it.
     #[error("its pod has the address")]
     Pod,
-    /// The pod may have the address, as [`AddressInPod::has`] says. The text names the most frequent case.
+    /// The pod's addresses are incomplete. The text names the most frequent case.
     #[error("its pod has reported no address yet")]
     PodWithoutAddress,
     /// An endpoint has the address, although the allocation names no owner.
@@ -153,14 +148,13 @@ pub enum InUseReason {
     /// The allocation names an owner of an unknown type, or no owner.
     #[error("its owner is unknown")]
     UnknownOwner,
-    /// The node that the allocation names, or otherwise the owner of its block, is not a Kubernetes node.
+    /// The node of the allocation is not a Kubernetes node.
     #[error("its node is not a Kubernetes node")]
     NotKubernetesNode,
-    /// The node, whose deletion was the reason to release the address without a grace period, exists.
+    /// The node exists, although its deletion was the reason to confirm the leak.
     #[error("its node exists")]
     Node,
-    /// The owner or its node was not looked up, or could not be. Also: the final check finds that the pod has only
-    /// other addresses, but the index had another reason, and the address may belong to a second interface.
+    /// The known facts do not suffice for a decision.
     #[error("its owner cannot be looked up")]
     NotLookedUp,
 }
@@ -171,20 +165,19 @@ pub enum LeakReason {
     /// The pod does not exist.
     #[error("its pod is gone")]
     PodGone,
-    /// The pod is on another node than the allocation, and does not report the address or has ended.
+    /// The pod is on another node than the allocation, and is not known to use the address.
     #[error("its pod is on another node")]
     PodElsewhere,
     /// The pod has only other addresses.
     #[error("its pod has other addresses")]
     OtherAddresses,
-    /// The pod's containers ended.
+    /// The pod's containers ended for good.
     #[error("its pod has finished")]
     PodFinished,
     /// The pod was evicted.
     #[error("its pod was evicted")]
     PodEvicted,
-    /// Neither the VirtualMachine nor the VMI exists. Each pod that the allocation names is missing, has ended, or has
-    /// only other addresses.
+    /// Neither the VirtualMachine nor the VMI exists, and no pod is known to use the address.
     #[error("its virtual machine is gone")]
     VmiGone,
     /// KubeVirt is not installed, and no pod that the VMI's allocation names exists.
@@ -202,8 +195,8 @@ pub enum LeakReason {
 }
 
 impl LeakReason {
-    /// Returns true if the address may still belong to a second interface of the pod. [`OwnerFacts`] does not show
-    /// that; garbage collection determines it with the other addresses in its index.
+    /// Returns true if the address may still belong to a second interface of the pod, which [`OwnerFacts`] does not
+    /// show.
     pub fn may_be_second_interface(self) -> bool {
         match self {
             LeakReason::OtherAddresses => true,
@@ -213,8 +206,7 @@ impl LeakReason {
         }
     }
 
-    /// Returns true if the reason must hold without a break for the whole grace period. If false, a leak whose reason
-    /// changes to this one keeps its elapsed time, and is confirmed at once on a deleted node.
+    /// Returns true if the reason must hold without a break for the whole grace period.
     pub fn needs_full_grace(self) -> bool {
         match self {
             LeakReason::NoKubeVirt => true,
@@ -251,8 +243,8 @@ pub fn assess(kind: OwnerKind, facts: &OwnerFacts<'_>) -> Verdict {
     }
 }
 
-/// Decides about a VMI's address. A launcher pod that has not ended and may have the address keeps it, even if the VMI
-/// was deleted. Without KubeVirt, no controller deletes launcher pods, so any existing pod keeps the address.
+/// Decides about a VMI's address. A launcher pod that may use the address keeps it even without the VMI. Without
+/// KubeVirt, no controller deletes launcher pods, so any existing pod keeps the address.
 fn assess_vmi(vmi: VmiLookup, owner: OwnerPodsLookup) -> Verdict {
     match (vmi, owner) {
         (VmiLookup::Present, _) => Verdict::InUse(InUseReason::Vmi),
@@ -264,8 +256,8 @@ fn assess_vmi(vmi: VmiLookup, owner: OwnerPodsLookup) -> Verdict {
     }
 }
 
-/// Decides about a pod's address. A pod that has the address and has not ended keeps the address on any node, because
-/// the node in the allocation can be wrong. Upstream compares the nodes first (KC-434).
+/// Decides about a pod's address. A pod that has the address keeps it on any node, because the node in the allocation
+/// can be wrong. Upstream compares the nodes first (KC-434).
 fn assess_pod(pod: &AddressInPod<'_>, node: Option<&str>) -> Verdict {
     if pod.has == Some(true) && pod.ended.is_none() {
         return Verdict::InUse(InUseReason::Pod);

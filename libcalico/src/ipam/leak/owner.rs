@@ -19,15 +19,14 @@ pub enum AllocationOwner<'a> {
     HostReserved,
     /// A tunnel device of the node.
     Tunnel,
-    /// A Service of type LoadBalancer. The namespace and the name may be empty.
+    /// A Service of type LoadBalancer.
     Service {
         /// The Service's namespace.
         namespace: &'a str,
         /// The Service's name.
         name: &'a str,
     },
-    /// A KubeVirt VirtualMachineInstance (VMI), whose addresses outlive its pods. The namespace and the name may be
-    /// empty.
+    /// A KubeVirt VirtualMachineInstance (VMI), whose addresses outlive its pods.
     Vmi {
         /// The VMI's namespace.
         namespace: &'a str,
@@ -67,9 +66,8 @@ pub enum OwnerKind {
 }
 
 impl<'a> AllocationOwner<'a> {
-    /// Returns the owner and the Calico node that an allocation names. If the active owner is empty, the alternate
-    /// owner counts. If these attributes name no owner, the handle of a tunnel, Service or VMI counts. The handle of
-    /// addresses that Windows reserves counts before all attributes. The node is `None` if the attributes name none.
+    /// Returns the owner that an allocation names in its attributes or else by its handle, and the Calico node, if it
+    /// names one. The alternate owner counts if there is no active one.
     pub fn of(attribute: &'a Attribute) -> (Self, Option<&'a str>) {
         if attribute.is_windows_reserved() {
             return (AllocationOwner::HostReserved, non_empty(&attribute.active_owner, "node"));
@@ -81,14 +79,14 @@ impl<'a> AllocationOwner<'a> {
         (named.unwrap_or(AllocationOwner::Unnamed), non_empty(owner, "node"))
     }
 
-    /// Returns namespace and name of the pods that an allocation names as owners, the active and the alternate one.
+    /// Returns namespace and name of the pods that an allocation names as owners.
     pub fn owners(attribute: &'a Attribute) -> impl Iterator<Item = (&'a str, &'a str)> {
         let owners = [&attribute.active_owner, &attribute.alternate_owner].into_iter();
         owners.filter_map(|owner| Some((non_empty(owner, "namespace")?, non_empty(owner, "pod")?)))
     }
 
-    /// Returns a hash of both owners' attributes. An address of a virtual machine that starts again gets a new owner,
-    /// but keeps its handle and sequence number. The hash detects such a change (KC-422).
+    /// Returns a hash of both owners' attributes. It detects a new owner of a VMI's address, which keeps its handle and
+    /// sequence number (KC-422).
     pub fn fingerprint(attribute: &Attribute) -> u32 {
         let mut hasher = DefaultHasher::new();
         (&attribute.active_owner, &attribute.alternate_owner).hash(&mut hasher);
@@ -118,8 +116,8 @@ impl<'a> AllocationOwner<'a> {
         if handle.starts_with(SERVICE_HANDLE) {
             return Some(Self::service(owner));
         }
-        // A namespace contains no dots. If the handle contains a hash of names that are too long, both names are empty
-        // here: the VMI cannot be looked up and keeps the address.
+        // A namespace contains no dots. Both names are empty if the handle contains a hash of them: the VMI then keeps
+        // the address.
         let (_, names) = handle.split_once(VMI_HANDLE_SEPARATOR)?;
         let (namespace, name) = names.split_once('.').unwrap_or_default();
         Some(AllocationOwner::Vmi { namespace, name })

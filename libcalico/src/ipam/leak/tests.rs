@@ -35,7 +35,6 @@ fn allocation_owner_is_derived_from_handle_and_attributes() {
             none,
             (AllocationOwner::Service { namespace, name: "s" }, None),
         ),
-        // A network's name can begin like the handle of a Service.
         ("lb-net.c1", &pod, none, (AllocationOwner::Pod { namespace, name: "p" }, Some("n1"))),
         ("any", &[("type", "egress"), ("namespace", "ns"), ("pod", "p")], none, (AllocationOwner::Foreign, None)),
         ("Windows-Reserved-IPAM-Handle", &pod, none, (AllocationOwner::HostReserved, Some("n1"))),
@@ -45,14 +44,12 @@ fn allocation_owner_is_derived_from_handle_and_attributes() {
     }
 }
 
-/// Returns facts with this pod, this node, and this result for the Service, the tunnel's node and the endpoint. The VMI
-/// is unknown, and the pods of its allocation are absent.
 fn facts_with<'a>(pod: Lookup<AddressInPod<'a>>, other: Lookup<()>, node: Option<&'a str>) -> OwnerFacts<'a> {
     let (vmi, owner) = (VmiLookup::Unknown, OwnerPodsLookup::Absent);
     OwnerFacts { pod, vmi, owner, service: other, tunnel_node: other, unnamed: other, node }
 }
 
-/// The rows follow upstream's order of checks, except that a pod with the address keeps it on any node (KC-434).
+/// Upstream checks the node of a pod with the address first (KC-434).
 #[test]
 fn pod_retains_addresses_that_are_reported_or_not_yet_reported() {
     use Verdict::{InUse, Leaked};
@@ -94,7 +91,6 @@ fn other_owners_retain_addresses_while_present_or_unknown() {
     assert_eq!(ask(OwnerKind::Foreign, Lookup::Absent), InUse(InUseReason::UnknownOwner));
 }
 
-/// Returns facts about a VMI, and about the pods that its allocation names.
 fn vmi_facts<'a>(vmi: VmiLookup, pods: &[Lookup<AddressInPod<'a>>]) -> OwnerFacts<'a> {
     let absent = facts_with(Lookup::Absent, Lookup::Absent, None);
     OwnerFacts { vmi, owner: OwnerPodsLookup::of(pods.iter().copied()), ..absent }

@@ -18,8 +18,7 @@ pub type Labels = BTreeMap<String, String>;
 pub struct PoolRequest<'a> {
     /// The address family.
     pub version: IpVersion,
-    /// Ranges of the pools that the request names, in its order. If there are none, the selectors and assignment modes
-    /// decide.
+    /// Ranges of the pools that the request names, in its order.
     pub requested: &'a [Cidr],
     /// The purpose of the addresses.
     pub purpose: AllowedUse,
@@ -27,8 +26,7 @@ pub struct PoolRequest<'a> {
     pub node: &'a str,
     /// The node's labels.
     pub node_labels: &'a Labels,
-    /// The namespace's name and labels. Without a namespace, namespace selectors see no labels: `has(x)` rejects the
-    /// pool, `!has(x)` selects it (IPAM-96).
+    /// The namespace's name and labels. Without a namespace, namespace selectors see no labels (IPAM-96).
     pub namespace: Option<(&'a str, &'a Labels)>,
     /// Whether to require that the namespace selector of a named pool matches.
     pub restricted: bool,
@@ -37,10 +35,9 @@ pub struct PoolRequest<'a> {
 /// The result of the choice of pools.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PoolChoice {
-    /// The pools to use, in this order: the order of the request, or by name.
+    /// The pools to use, in this order.
     pub chosen: Vec<Pool>,
-    /// The chosen pools and those that only the intended use excluded. The node keeps its blocks in all of them
-    /// (IPAM-99).
+    /// The chosen pools and those that only the intended use excluded. The node keeps its blocks in them (IPAM-99).
     pub selected: Vec<Pool>,
     /// Every pool of the family that is in service.
     pub enabled: Vec<Pool>,
@@ -48,7 +45,7 @@ pub struct PoolChoice {
     pub refused: Vec<RejectedPool>,
 }
 
-/// The reason why no pool was chosen. Except for a malformed selector, the texts are upstream's.
+/// The reason why no pool was chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoPool {
     /// A requested range is not a pool in service.
@@ -83,13 +80,12 @@ pub enum NoPool {
 pub struct PoolChoiceError {
     /// The reason.
     pub cause: NoPool,
-    /// Every considered pool, with the reason why it was not used.
+    /// The pools that were not used, with the reasons.
     pub refused: Vec<RejectedPool>,
 }
 
-/// Chooses the pools of a request. Named pools are used in the order of the request. As in upstream, their node
-/// selectors and assignment modes do not count; their namespace selectors count only if the request is restricted
-/// (IPAM-95). If no pool is named, the selectors and assignment modes decide, and pools are sorted by name.
+/// Chooses the pools of a request. As in upstream, node selectors and assignment modes of named pools do not count;
+/// their namespace selectors count only if the request is restricted (IPAM-95).
 pub fn choose_pools(pools: &[IpPool], request: &PoolRequest<'_>) -> Result<PoolChoice, PoolChoiceError> {
     let mut sorted: Vec<&IpPool> = pools.iter().collect();
     sorted.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
@@ -151,8 +147,7 @@ fn refusal_by_selectors(object: &IpPool, request: &PoolRequest<'_>) -> Result<Op
     rejection_by_namespace(object, request.namespace)
 }
 
-/// Returns the rejection of a pool whose namespace selector does not match the labels of the namespace; `None` if it
-/// matches. `namespace` is a name with labels; without it, the selector sees no labels.
+/// Returns the rejection of a pool whose namespace selector does not match the labels of the namespace.
 pub fn rejection_by_namespace(
     object: &IpPool,
     namespace: Option<(&str, &Labels)>,
@@ -176,13 +171,12 @@ fn selects(object: &IpPool, field: &'static str, selector: &str, labels: &Labels
     })
 }
 
-/// Returns the blocks in `owned`, a node's blocks, that the node should give up if they are empty. Such a block is
-/// outside the pools of the request, and in a pool in service whose node selector does not match `labels` (IPAM-99).
+/// Returns the blocks in `owned` that the node should give up if they are empty. Their pools no longer select the node,
+/// and the request does not use them (IPAM-99).
 pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, labels: &Labels) -> Vec<Cidr> {
     let is_inside = |pools: &[Pool], block: &Cidr| pools.iter().any(|pool| pool.cidr.contains(block.network()));
     let is_deselected = |block: &&Cidr| {
         let pool = choice.enabled.iter().find(|pool| pool.cidr.contains(block.network()));
-        // A malformed selector does not make blocks stale.
         pool.is_some_and(|pool| Selector::parse(&pool.node_selector).is_ok_and(|parsed| !parsed.matches(labels)))
     };
     owned.iter().filter(|block| !is_inside(&choice.selected, block)).filter(is_deselected).copied().collect()

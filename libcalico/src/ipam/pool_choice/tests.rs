@@ -217,12 +217,11 @@ fn block_is_stale_only_if_its_enabled_pool_deselects_the_node() {
     let choice = choose(&pools, &Request::default()).unwrap();
     assert_eq!(stale_blocks(&owned, &choice, &Labels::new()), [cidr("10.2.0.64/26")]);
 
-    // A request that names the pool keeps the blocks in it.
     let request = Request { requested: vec![cidr("10.2.0.0/16")], ..Request::default() };
     let choice = choose(&pools, &request).unwrap();
     assert_eq!(stale_blocks(&owned, &choice, &Labels::new()), []);
 
-    // The blocks in a named pool stay even if the pool turns out to be for another use.
+    // The second pool is for another use.
     let mut pools = pools;
     pools[4].spec.node_selector = "!all()".into();
     let request = Request { requested: vec![cidr("10.1.0.0/16"), cidr("10.5.0.0/16")], ..Request::default() };
@@ -263,7 +262,6 @@ fn requested_pools_of_a_restricted_request_must_select_the_namespace() {
     assert_eq!(error.cause, NoPool::NoneSelected("node1".into()));
     let reason = "pool blue (10.2.0.0/16): its namespaceSelector `team == 'blue'` does not match namespace web";
     assert!(texts(&error.refused).contains(&reason.to_owned()), "{error:?}");
-    // Without a namespace, a namespace selector that requires a label does not match.
     let unknown = Request { namespace: None, ..request(&both, true) };
     choose(&pools, &unknown).unwrap_err();
 }

@@ -1,5 +1,4 @@
-//! [`Codec`]: translates the store's reads and writes to requests to the API server, and the API server's objects to
-//! the form that the store returns.
+//! [`Codec`]: translates the store's reads and writes to requests, and the API server's objects to stored pairs.
 
 use serde_json::Value;
 
@@ -29,15 +28,13 @@ pub struct Codec {
 /// An object of the API server, converted to the store's pair of a path and a value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecodedObject {
-    /// The pair. If the object could not be read, the value does not decode, and the decoder's error contains the
-    /// reason. The value may be empty in a read of keys only.
+    /// The pair. For an unreadable object, the value does not decode, and the decoder's error contains the reason.
     pub entry: RawEntry,
-    /// True if the object is marked as deleted but still exists. The reader must finish the deletion at the entry's
-    /// revision and treat the object as missing (DS-72, IPAM-91).
+    /// True if the object is marked as deleted. The reader must finish the deletion at the entry's revision and treat
+    /// the object as missing (DS-72, IPAM-91).
     pub is_tombstone: bool,
 }
 
-/// An object in its stored form, with its path.
 struct StoredObject {
     path: String,
     value: Fields,
@@ -50,7 +47,7 @@ impl Codec {
         Codec { group, interface_prefix: DEFAULT_INTERFACE_PREFIX.into() }
     }
 
-    /// Sets the prefix of host interfaces, which is `cali` by default (CNI-88).
+    /// Sets the prefix of host interfaces (CNI-88).
     pub fn with_interface_prefix(self, prefix: impl Into<String>) -> Self {
         Codec { interface_prefix: prefix.into(), ..self }
     }
@@ -60,16 +57,13 @@ impl Codec {
         self.group
     }
 
-    /// Returns the request that reads `range`. Equal queries may share a request, such as those of an endpoint and its
-    /// pod.
+    /// Returns the request that reads `range`. Equal queries may share a request.
     pub fn query(&self, range: &Range) -> Result<Query, CodecError> {
         query::query(self.group, self.kind("Get", range.kind)?, range)
     }
 
-    /// Returns the pair of `object` in the answer to `range`. Returns `None` for an object that is not in the range and
-    /// for a pod that has no endpoint. In a list, also returns `None` for an affinity that is marked as deleted, and
-    /// for an unreadable object whose name does not determine its path. The API server returns objects in the order of
-    /// their names, and the caller must keep that order (IPAM-94, IPAM-112).
+    /// Returns the pair of `object` in the answer to `range`, if the answer contains it. The caller must keep the API
+    /// server's order of objects (IPAM-94, IPAM-112).
     pub fn decode(&self, range: &Range, object: Value) -> Option<DecodedObject> {
         let kind = StoredKind::named(range.kind)?;
         let Value::Object(object) = object else { return None };
@@ -95,7 +89,7 @@ impl Codec {
             Err(Malformed(reason)) => (range.path.clone(), Value::String(reason)),
         };
         let is_tombstone = kind.has_tombstones() && value.get("deleted") == Some(&Value::Bool(true));
-        // Lists of affinities omit objects marked as deleted; lists of blocks and handles do not (DS-72).
+        // Lists of affinities omit objects marked as deleted (DS-72).
         let is_hidden = is_tombstone && range.is_prefix && kind == StoredKind::Affinity;
         (is_in_range(range, &path) && !is_hidden)
             .then(|| DecodedObject { entry: entry(path, json_bytes(&value), &revision), is_tombstone })
@@ -109,9 +103,8 @@ impl Codec {
     /// Returns the revision of an object of `kind` that the API server sent in reply to a write.
     pub fn revision(&self, kind: &str, reply: &Value) -> Revision {
         let metadata = reply.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
-        // The reply contains the annotation of the request, which parses. Only an admission webhook can replace it by
-        // one that does not parse. The metadata is then left out of the revision. An error would report a write that
-        // succeeded as failed. Each later read reports the annotation.
+        // An admission webhook may have made the annotation invalid. An error would report a write that succeeded as
+        // failed.
         let preserved = StoredKind::named(kind).map(|kind| self.preserved(kind, metadata.clone()));
         ObjectRevision::of(&metadata, preserved.and_then(Result::ok).unwrap_or_default()).revision()
     }
@@ -205,7 +198,6 @@ impl Codec {
     }
 }
 
-/// Returns `object` with the kind and the API version of v3 objects.
 fn with_type(mut object: Fields, kind: &str) -> Fields {
     object.insert("apiVersion".into(), API_VERSION.into());
     object.insert("kind".into(), kind.into());
@@ -217,14 +209,14 @@ fn is_in_range(range: &Range, path: &str) -> bool {
     if range.is_prefix { is_below } else { path == range.path }
 }
 
-/// Returns an error, or `None` for an endpoint, if a single object is not the requested one, because different keys may
-/// share a name. The objects of a list are not checked.
+/// Returns an error, or `None` for an endpoint, if a single object is not the requested one: different keys may share a
+/// name.
 fn at_path(kind: StoredKind, range: &Range, stored: Option<StoredObject>) -> Result<Option<StoredObject>, Malformed> {
     let Some(stored) = stored else { return Ok(None) };
     if range.is_prefix || stored.path == range.path {
         return Ok(Some(stored));
     }
-    // The pod has an endpoint of another name, for example on another node, so the requested endpoint does not exist.
+    // The pod has an endpoint of another name, for example on another node.
     if kind == StoredKind::Endpoint {
         return Ok(None);
     }

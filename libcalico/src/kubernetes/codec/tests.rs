@@ -99,7 +99,6 @@ fn endpoints_of_a_pod_are_read_with_a_single_get() {
         })
         .into();
     assert_eq!(paths, ["/api/v1/namespaces/ns/pods", "/api/v1/namespaces/ns/pods", "/api/v1/pods"]);
-    // The pod itself needs the same request.
     assert_eq!(v1().query(&one::<Pod>(&ObjectKey::namespaced("ns", "web-0"))).unwrap(), pod);
 }
 
@@ -149,8 +148,7 @@ fn block_names_suffice_to_decode_keys() {
     assert_eq!(named("what"), None);
 }
 
-/// A single object that cannot be read is an error with the reason. In a list, the same holds if the object's name
-/// determines its key; otherwise the list omits the object.
+/// A list omits an unreadable object whose name does not determine its key.
 #[test]
 fn unreadable_objects_decode_as_corrupt_with_the_reason() {
     let cidr = "10.0.0.0/30".parse().unwrap();
@@ -190,7 +188,6 @@ fn deleted_markers_decode_as_tombstones() {
         let found = codec.decode(&one::<BlockAffinity>(&key), affinity.clone()).unwrap();
         assert!(found.is_tombstone);
         assert_eq!(codec.decode(&many::<BlockAffinity>(&AffinitySelect::default()), affinity), None);
-        // Finishing the deletion deletes the object as read, and no other object.
         let request = codec.request(&Write::delete::<BlockAffinity>(&key, Some(&found.entry.revision))).unwrap();
         let Request::Delete { preconditions, .. } = request else { panic!("{request:?}") };
         assert_eq!(
@@ -209,7 +206,7 @@ fn delete_without_a_revision_has_no_body() {
     assert_eq!(location.name, "h");
 }
 
-/// The replacement of a handle contains the uid, the replacement of a block does not (DS-71).
+/// The replacement of a block does not require the uid (DS-71).
 #[test]
 fn handle_replacement_requires_the_same_uid() {
     for group in GROUPS {
@@ -231,8 +228,6 @@ fn handle_replacement_requires_the_same_uid() {
     }
 }
 
-/// The update of a block makes the API server discard its record of field managers. The creation of a block and the
-/// update of a handle leave the record as it is.
 #[test]
 fn field_managers_are_discarded_for_updated_blocks_only() {
     for group in GROUPS {
@@ -253,8 +248,7 @@ fn field_managers_are_discarded_for_updated_blocks_only() {
     }
 }
 
-/// IDs that differ only in case share a name. A read of the second ID is an error, and does not return the handle of
-/// the first.
+/// IDs that differ only in case share a name.
 #[test]
 fn handle_with_another_id_under_the_same_name_is_corrupt() {
     let stored = json!({"metadata": {"name": "net.c1"}, "spec": {"handleID": "net.c1", "block": {}}});
@@ -296,7 +290,6 @@ fn v3_kinds_encode_to_upstreams_forms_in_both_groups() {
     assert_eq!((&body["kind"], &body["spec"]["strictAffinity"]), (&json!("IPAMConfig"), &json!(false)));
 }
 
-/// A status is written by a separate request, if the kind has one.
 #[test]
 fn status_is_replaced_by_a_separate_request() {
     let mut pool = IpPool::new("p", Default::default());
@@ -368,7 +361,6 @@ fn workload_endpoints_decode_from_pods() {
     assert_eq!(path, "/api/v1/namespaces/ns/pods/web-0");
     assert_eq!(metadata["annotations"]["cni.projectcalico.org/podIPs"], "10.0.0.1/32");
     assert_eq!((&metadata["uid"], metadata.get("resourceVersion")), (&json!(UID), None));
-    // The uid of a new endpoint is not the pod's.
     let (_, metadata) = patch(Write::create(&key, &value).unwrap());
     assert_eq!(metadata.get("uid"), None);
     let (_, metadata) = patch(Write::delete::<WorkloadEndpoint>(&key, Some(&read.revision)));
@@ -376,8 +368,7 @@ fn workload_endpoints_decode_from_pods() {
     assert_eq!(codec.revision("WorkloadEndpoint", &pod("node-1")), read.revision);
 }
 
-/// The deletion of a terminated pod's endpoint sends a patch, although the endpoint has no addresses any more (DS-78).
-/// A second deletion sends no request.
+/// The endpoint of a terminated pod has no addresses before the deletion (DS-78).
 #[test]
 fn endpoint_deletion_is_sent_once() {
     let key = ObjectKey::namespaced("ns", "node--1-k8s-web--0-eth0");

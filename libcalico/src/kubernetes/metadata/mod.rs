@@ -1,8 +1,8 @@
 //! The metadata of custom resources. In `crd.projectcalico.org/v1` the annotation `projectcalico.org/metadata` contains
-//! the v3 metadata as JSON (DS-56, DS-57). In `projectcalico.org/v3` the v3 metadata is the resource's own.
+//! the v3 metadata as JSON (DS-56, DS-57).
 //!
-//! Upstream moves labels and annotations that others put on a v1 resource into the annotation, and drops those on an
-//! IPAM object (DS-59, IPAM-86). We leave both on the resource: see [`PreservedMetadata`].
+//! Upstream moves or drops labels and annotations that others put on a v1 resource (DS-59, IPAM-86). We leave them on
+//! the resource: see [`PreservedMetadata`].
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -13,14 +13,13 @@ use super::resource::{ApiGroup, Location};
 use super::revision::{ObjectRevision, PreservedMetadata, reverse_uid};
 use crate::api::{DEFAULT_TIER, NAME_ANNOTATION as ANNOTATION, without_tier};
 
-/// Parts of keys. Labels and annotations whose key contains one of them are on the v1 resource as well as in the
-/// annotation.
+/// Labels and annotations whose key contains one of these texts are on the v1 resource as well as in the annotation.
 const SHARED_KEY_PARTS: [&str; 2] = ["projectcalico.org/", "operator.tigera.io/"];
 
-/// The fields that the API server maintains, which are never copied from an object; see also [`clear_field_managers`].
+/// The fields that the API server maintains.
 const SERVER_MANAGED_FIELDS: [&str; 3] = ["generation", "managedFields", "selfLink"];
 
-/// The fields that identify an object or its state. They never count as metadata of others.
+/// The fields that identify an object or its state.
 const IDENTITY_FIELDS: [&str; 7] = [
     "name",
     "namespace",
@@ -48,8 +47,7 @@ const ORDER: [&str; 11] = [
 
 // === v3 kinds: the canonical value has metadata ===
 
-/// Returns the v3 metadata of a resource, and the metadata that other programs put on a v1 resource
-/// ([`metadata_of_others`]). For a v3 resource, the second is empty.
+/// Returns the v3 metadata of a resource, and the metadata that other programs put on a v1 resource.
 pub(super) fn read(group: ApiGroup, mut metadata: Fields) -> Result<(Fields, PreservedMetadata), Malformed> {
     remove_keys(&mut metadata, &SERVER_MANAGED_FIELDS);
     metadata.remove("resourceVersion");
@@ -64,8 +62,7 @@ fn read_v1(mut resource: Fields) -> Result<(Fields, PreservedMetadata), Malforme
         resource.insert("uid".into(), reversed_uid(&uid)?.into());
     }
     let Some(mut inner) = take_annotation(&mut resource)? else {
-        // Calico always writes the annotation, so only kubectl wrote this resource, and its own metadata is the v3
-        // metadata.
+        // Calico always writes the annotation, so only kubectl wrote this resource.
         let preserved = metadata_of_others(&resource, &Fields::new());
         return Ok((resource, preserved));
     };
@@ -89,9 +86,7 @@ fn read_v1(mut resource: Fields) -> Result<(Fields, PreservedMetadata), Malforme
     Ok((inner, preserved))
 }
 
-/// Returns the metadata that other programs put on a v1 resource: owner references, finalizers and other fields, and
-/// the labels and annotations that `inner`, the JSON of Calico's annotation, does not repeat and whose key has none of
-/// [`SHARED_KEY_PARTS`].
+/// Returns the metadata that other programs put on a v1 resource. `inner` is the JSON of Calico's annotation.
 fn metadata_of_others(resource: &Fields, inner: &Fields) -> PreservedMetadata {
     let mut others = resource.clone();
     remove_keys(&mut others, &IDENTITY_FIELDS);
@@ -104,7 +99,7 @@ fn metadata_of_others(resource: &Fields, inner: &Fields) -> PreservedMetadata {
     PreservedMetadata { metadata: others, ..PreservedMetadata::default() }
 }
 
-/// Returns the resource's metadata for v3 metadata to be written at `location`. Without a revision, the object is new.
+/// Returns the resource's metadata for v3 metadata to be written. Without a revision, the object is new.
 pub(super) fn write(
     group: ApiGroup,
     location: &Location,
@@ -153,8 +148,7 @@ fn write_v1(mut inner: Fields, preserved: Option<&PreservedMetadata>) -> Result<
 
 // === IPAM kinds: the canonical value has no metadata ===
 
-/// Returns the metadata of an IPAM object that [`write_ipam`] must write back. `keys` are the keys of the labels that
-/// [`write_ipam`] sets itself, which are left out.
+/// Returns the metadata of an IPAM object to write back, without the labels with these `keys`.
 pub(super) fn read_ipam(group: ApiGroup, mut metadata: Fields, keys: &[&str]) -> Result<PreservedMetadata, Malformed> {
     remove_keys(&mut metadata, &SERVER_MANAGED_FIELDS);
     remove_keys(&mut metadata, &IDENTITY_FIELDS);
@@ -171,7 +165,7 @@ pub(super) fn read_ipam(group: ApiGroup, mut metadata: Fields, keys: &[&str]) ->
     Ok(PreservedMetadata { metadata, annotation })
 }
 
-/// Returns the metadata of an IPAM object to be written, with `labels`. Without a revision, the object is new.
+/// Returns the metadata of an IPAM object to be written. Without a revision, the object is new.
 pub(super) fn write_ipam(
     group: ApiGroup,
     location: &Location,
@@ -191,31 +185,28 @@ pub(super) fn write_ipam(
     Ok(metadata)
 }
 
-/// Makes the API server discard the record of which client wrote which field (`managedFields`), and keep none until a
-/// client uses server-side apply.
+/// Makes the API server discard the record of which client wrote which field (`managedFields`).
 ///
-/// Used for blocks, which are written for each pod, by programs that compare the resourceVersion. The record is of no
-/// use there. It makes up a quarter of each block, which all nodes watch, and a fifth of the time of each write.
+/// Programs that write blocks compare the resourceVersion, so they do not need the record. It makes up a quarter of
+/// each block and a fifth of the time of each write.
 pub(super) fn clear_field_managers(resource: &mut Fields) {
-    // An empty entry discards the record; without entries the API server keeps it.
+    // Without entries the API server keeps the record.
     resource.insert("managedFields".into(), Value::Array(vec![Value::Object(Fields::new())]));
 }
 
 // === policies: a resource may have another name than its policy ===
 //
-// A resource may still have the name that an older Calico gave it, with the tier before the policy's name (DS-33). In
-// `crd.projectcalico.org/v1`, the annotation contains the policy's name.
+// A resource may still have the name that an older Calico gave it, with the tier before the policy's name (DS-33).
 
-/// Returns true if a v1 annotation exists without a name. The policy then has the resource's name, without the prefix
-/// `default.` if it is in the default tier (DS-57).
+/// Returns true if a v1 annotation exists without a name. The policy then has the resource's name (DS-57).
 pub(super) fn is_policy_named_by_resource(group: ApiGroup, resource: &Fields) -> bool {
     let annotation = resource.get("annotations").and_then(|annotations| annotations[ANNOTATION].as_str());
     let inner = annotation.and_then(|json| serde_json::from_str::<Value>(json).ok());
     group == ApiGroup::CrdV1 && inner.is_some_and(|inner| inner["name"].as_str().unwrap_or_default().is_empty())
 }
 
-/// Stores the policy's name in the v3 metadata, in both places of the stored form: `name` and the annotation. If
-/// `is_named_by_resource` is true, a name in the default tier loses the prefix `default.`.
+/// Stores the policy's name in the v3 metadata: in `name` and the annotation. If `is_named_by_resource` is true, a name
+/// in the default tier loses the prefix `default.`.
 pub(super) fn annotate_policy_name(metadata: &mut Fields, is_named_by_resource: bool, spec: Option<&Value>) {
     let tier = spec.and_then(|spec| spec["tier"].as_str()).unwrap_or_default();
     let is_default = tier.is_empty() || tier == DEFAULT_TIER;
@@ -247,7 +238,6 @@ fn set_identity(resource: &mut Fields, location: &Location, revision: Option<&Ob
     }
 }
 
-/// Removes the annotation and returns its JSON; `None` if there is no such annotation.
 fn take_annotation(resource: &mut Fields) -> Result<Option<Fields>, Malformed> {
     let mut annotations = take_object(resource, "annotations");
     let text = take_text(&mut annotations, ANNOTATION);
@@ -266,14 +256,14 @@ fn put_annotation(resource: &mut Fields, inner: &Fields) -> Result<(), Malformed
     Ok(())
 }
 
-/// Stores the policy's name in the annotation of a v1 resource, whose own name may differ.
+/// Stores the policy's name in the annotation of a v1 resource.
 pub(super) fn set_policy_name(resource: &mut Fields, name: String) -> Result<(), Malformed> {
     let mut inner = take_annotation(resource)?.unwrap_or_default();
     inner.insert("name".into(), name.into());
     put_annotation(resource, &inner)
 }
 
-/// Rewrites the owner references for which `rename` returns another API version, and reverses their uids.
+/// Gives owner references the API version that `rename` returns, and reverses their uids.
 fn rewrite_owners(metadata: &mut Fields, rename: impl Fn(&str) -> Option<&'static str>) -> Result<(), Malformed> {
     let owners = metadata.get_mut("ownerReferences").and_then(Value::as_array_mut);
     for owner in owners.into_iter().flatten().filter_map(Value::as_object_mut) {
@@ -286,7 +276,7 @@ fn rewrite_owners(metadata: &mut Fields, rename: impl Fn(&str) -> Option<&'stati
     Ok(())
 }
 
-/// Converts the uid of a v1 custom resource to its v3 uid, or back. Returns an error for a text that is not a UUID.
+/// Converts the uid of a v1 custom resource to its v3 uid, or back.
 pub(super) fn reversed_uid(uid: &str) -> Result<String, Malformed> {
     reverse_uid(uid).ok_or_else(|| Malformed(format!("invalid uid {uid:?}: not a UUID")))
 }

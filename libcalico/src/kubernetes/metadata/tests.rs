@@ -28,7 +28,6 @@ fn rewritten(group: ApiGroup, resource: &Value) -> Value {
     Value::Object(write(group, &pool(group), metadata, Some(&revision)).unwrap())
 }
 
-/// Without our annotation, the resource's metadata is the object's. The fields that the server maintains are left out.
 #[test]
 fn resource_without_the_annotation_has_the_objects_metadata() {
     let (metadata, _) = read(
@@ -43,7 +42,7 @@ fn resource_without_the_annotation_has_the_objects_metadata() {
     );
 }
 
-/// A resource with the annotation, as in upstream's own example.
+/// Returns the metadata of upstream's own example.
 fn annotated_resource() -> Value {
     json!({
         "name": "p", "uid": UID, "resourceVersion": "9", "generation": 3,
@@ -114,7 +113,6 @@ fn removed_labels_are_deleted_from_the_resource() {
     assert_eq!(annotated(&written), json!({}));
 }
 
-/// Upstream's order in the annotation, and upstream's body for a new object.
 #[test]
 fn created_object_has_upstreams_annotation_and_body() {
     let metadata = fields(json!({"name": "p", "uid": REVERSED, "resourceVersion": "", "labels": {"l": "1"},
@@ -160,7 +158,7 @@ fn foreign_metadata_of_ipam_objects_is_preserved() {
     assert_eq!(written, expected);
 }
 
-/// Settings written through the v3 API have a time in the annotation; those of old releases have a null (IPAM-84).
+/// Old releases wrote a null (IPAM-84).
 #[test]
 fn old_and_new_ipam_annotations_are_read() {
     for (given, written) in [
@@ -217,7 +215,6 @@ proptest! {
         }
     }
 
-    /// A rewrite changes neither the v3 view of a resource nor its finalizers, and a second rewrite changes nothing.
     #[test]
     fn metadata_rewrite_is_idempotent(mut resource in some_metadata(), inner in prop::option::of(some_metadata())) {
         resource.insert("name".into(), "p".into());
@@ -244,7 +241,6 @@ mod policy_names {
     use crate::kubernetes::{Codec, Query, Request};
     use crate::store::{Entry, Kind, ReadBatch, Write, decode_entry};
 
-    /// Returns the policy that a list in `group` yields for a resource.
     fn listed<K: Kind<Select = ObjectSelect>>(group: ApiGroup, resource: Value) -> Entry<K> {
         let mut batch = ReadBatch::new();
         batch.list::<K>(&ObjectSelect::default());
@@ -261,7 +257,6 @@ mod policy_names {
         json!({"metadata": metadata, "spec": {"tier": tier, "serviceAccountSelector": "a == 'b'"}})
     }
 
-    /// Includes upstream's example of a policy of an older Calico.
     #[test]
     fn policy_names_map_between_v1_and_v3() {
         use ApiGroup::{CrdV1, V3};

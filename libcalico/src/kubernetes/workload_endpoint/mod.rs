@@ -14,7 +14,7 @@ use crate::names::pod_interface;
 use crate::net::{Cidr, IpVersion};
 use crate::workload::{Orchestrator, WorkloadIdentity};
 
-/// The annotation with prefixes that the pod may use as source addresses in addition to its own addresses.
+/// The annotation with further prefixes that the pod may use as source addresses.
 const ALLOWED_SOURCE_PREFIXES: &str = "cni.projectcalico.org/allowedSourcePrefixes";
 /// The only annotation of a pod that its endpoint has as an annotation too.
 const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
@@ -22,10 +22,9 @@ const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 /// The interface of every pod's endpoint, independent of `CNI_IFNAME`.
 const ENDPOINT: &str = "eth0";
 
-/// An endpoint, and the values on its pod that are left out or changed because they are invalid.
+/// An endpoint, and the invalid values on its pod that are left out or changed.
 ///
-/// Upstream returns no endpoint at all for a pod whose addresses, floating addresses or source prefixes cannot be
-/// parsed. Then not even DEL succeeds, and the pod cannot be deleted (CNI-245).
+/// Upstream returns no endpoint at all for a pod with some invalid values. Then not even DEL succeeds (CNI-245).
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodEndpoint {
     /// The endpoint.
@@ -34,9 +33,7 @@ pub struct PodEndpoint {
     pub problems: Vec<PodProblem>,
 }
 
-/// Returns the endpoint of `pod`; `None` for a pod without one, because it uses the node's network, is not scheduled
-/// yet, or has a name or node that is invalid in an endpoint's name. `interface_prefix` is the prefix of host
-/// interfaces (CNI-88).
+/// Returns the endpoint of `pod`, if it has one. `interface_prefix` is the prefix of host interfaces (CNI-88).
 pub fn endpoint_of_pod(pod: &Pod, interface_prefix: &str) -> Option<PodEndpoint> {
     if pod.spec.host_network || pod.spec.node_name.is_empty() {
         return None;
@@ -77,7 +74,7 @@ fn annotation<'p>(pod: &'p Pod, key: &str) -> Option<&'p str> {
     pod.metadata.annotations.get(key).map(String::as_str)
 }
 
-/// Returns the addresses that the pod still uses; none for a pod that has ended or whose addresses were released.
+/// Returns the addresses that the pod still uses.
 fn addresses(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<Cidr> {
     let pod_ips = pod.status.listed_ips();
     let listed = PodAddresses::of(pod, &pod_ips);
@@ -87,9 +84,8 @@ fn addresses(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<Cidr> {
     valid_values(listed.parse().map(|address| address.map_err(PodProblem::from)), problems)
 }
 
-/// Pairs each floating address with the pod's own address of the same family. A floating address of a family that the
-/// pod does not have is left out. If one of the pod's own addresses is a range, all floating addresses are left out,
-/// and the range is reported.
+/// Pairs each floating address with the pod's own address of the same family, if it has one. If one of the pod's own
+/// addresses is a range, there are no pairs.
 fn floating_nats(pod: &Pod, addresses: &[Cidr], problems: &mut Vec<PodProblem>) -> Vec<IpNat> {
     let external = texts(pod, FLOATING_IPS, problems);
     if external.is_empty() {
@@ -121,7 +117,7 @@ fn texts(pod: &Pod, key: &'static str, problems: &mut Vec<PodProblem>) -> Vec<St
     })
 }
 
-/// Parses an annotation that is a JSON array of texts. A missing or empty annotation yields none.
+/// Parses an annotation that is a JSON array of texts, or missing or empty.
 pub fn parse_text_list(annotations: &BTreeMap<String, String>, key: &'static str) -> Result<Vec<String>, PodProblem> {
     let Some(value) = annotations.get(key).filter(|value| !value.is_empty()) else { return Ok(Vec::new()) };
     let parsed = serde_json::from_str::<Option<Vec<String>>>(value);
@@ -133,12 +129,10 @@ pub fn parse_text_list(annotations: &BTreeMap<String, String>, key: &'static str
     })
 }
 
-/// Returns the parsed values and adds an error for each other value to `problems`.
 fn valid_values<T>(parsed: impl Iterator<Item = Result<T, PodProblem>>, problems: &mut Vec<PodProblem>) -> Vec<T> {
     parsed.filter_map(|one| one.map_err(|problem| problems.push(problem)).ok()).collect()
 }
 
-/// Returns the parts of an endpoint that are written to the pod's annotations: container ID and addresses.
 pub(super) fn written_fields(endpoint: &Value) -> (String, Vec<String>) {
     let container = endpoint.pointer("/spec/containerID").and_then(Value::as_str).unwrap_or_default();
     let networks = endpoint.pointer("/spec/ipNetworks").and_then(Value::as_array);

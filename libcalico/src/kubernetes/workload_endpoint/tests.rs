@@ -27,7 +27,6 @@ fn endpoint(pod: &Pod) -> WorkloadEndpoint {
     found.endpoint
 }
 
-/// An endpoint as upstream derives it from a pod.
 #[test]
 fn endpoint_derivation_matches_upstreams_vector() {
     let pod: Pod = serde_json::from_value(json!({
@@ -138,7 +137,6 @@ fn floating_ips_need_a_pod_address_of_their_family() {
     assert!(endpoint(&pod).spec.ip_nats.is_empty(), "without addresses the annotation is not even looked at");
 }
 
-/// Upstream rejects the whole pod in these cases.
 #[test]
 fn invalid_pod_annotations_are_dropped_and_reported() {
     let found = endpoint_of_pod(

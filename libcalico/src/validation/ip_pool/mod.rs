@@ -13,7 +13,7 @@ use crate::validation_error::{FieldError, ValidationError};
 
 const NEVER: &str = "Never";
 const ALL: &str = "all()";
-/// The longest selector, in code points, as the API server counts the `maxLength` of a definition.
+/// The maximum length of a selector in code points, as the API server counts.
 const MAX_SELECTOR: usize = 1024;
 
 /// The stored objects that a pool is checked against.
@@ -21,9 +21,9 @@ const MAX_SELECTOR: usize = 1024;
 pub struct PoolContext<'a> {
     /// The pool as stored; `None` if the pool is new.
     pub previous: Option<&'a IpPool>,
-    /// All stored pools. The pool of the same name is skipped.
+    /// All stored pools, also the pool itself.
     pub pools: &'a [IpPool],
-    /// All existing blocks. Used for a new pool only.
+    /// All existing blocks, for a new pool.
     pub blocks: &'a [Cidr],
 }
 
@@ -42,8 +42,7 @@ pub fn admit_ip_pool(mut pool: IpPool, context: &PoolContext<'_>) -> Result<IpPo
     ValidationError::from_findings(findings).map(|()| pool)
 }
 
-/// Replaces missing values by their defaults (DS-47). Readers use the same defaults for a stored pool without these
-/// values.
+/// Replaces missing values by their defaults (DS-47), which readers use, too.
 pub fn complete_ip_pool(spec: &mut IpPoolSpec) {
     if spec.block_size.unwrap_or_default() == 0 {
         spec.block_size = spec.range().ok().map(|range| spec.block_prefix(range.version()));
@@ -68,7 +67,6 @@ fn parse_cidr(spec: &IpPoolSpec) -> Result<(Cidr, IpAddr), FieldError> {
         .map_err(|_| FieldError::new("IPPool.Spec.CIDR", &spec.cidr, "IPPool CIDR must be a valid subnet"))
 }
 
-/// Checks a new pool against the stored pools and blocks, and an existing pool for forbidden changes.
 fn check_change(pool: &IpPool, range: &Cidr, context: &PoolContext<'_>, findings: &mut Vec<FieldError>) {
     match context.previous {
         Some(previous) => check_update(pool, range, previous, findings),
@@ -100,7 +98,7 @@ fn check_update(pool: &IpPool, range: &Cidr, previous: &IpPool, findings: &mut V
 fn check_overlaps(pool: &IpPool, range: &Cidr, pools: &[IpPool], findings: &mut Vec<FieldError>) {
     let (name, cidr) = (&pool.metadata.name, &pool.spec.cidr);
     for other in pools.iter().filter(|other| other.metadata.name != *name) {
-        // A stored pool without a valid range assigns no addresses, so no pool can overlap it.
+        // A stored pool without a valid range assigns no addresses.
         if other.spec.range().is_ok_and(|r| r.overlaps(range)) {
             let reason =
                 format!("IPPool({name}) CIDR overlaps with IPPool({}) CIDR {}", other.metadata.name, other.spec.cidr);
@@ -117,7 +115,6 @@ fn check_blocks(pool: &IpPool, range: &Cidr, blocks: &[Cidr], findings: &mut Vec
     }
 }
 
-/// Checks a pool's own content.
 fn check_content(spec: &IpPoolSpec, range: &Cidr, findings: &mut Vec<FieldError>) {
     check_size(spec, range, findings);
     check_link_local(spec, range, findings);
@@ -181,8 +178,7 @@ fn check_selector(name: &str, selector: &str, findings: &mut Vec<FieldError>) {
     if selector.chars().count() > MAX_SELECTOR {
         findings.push(FieldError::new(name, selector, format!("may not be longer than {MAX_SELECTOR} characters")));
     }
-    // Upstream searches the text of the selector, and so also rejects a selector that contains `global(` only in a
-    // quoted value.
+    // Like upstream, also rejects `global(` in a quoted value.
     if selector.contains("global(") {
         findings.push(FieldError::new(name, selector, "global() cannot be used in the selector of an IPPool"));
     }

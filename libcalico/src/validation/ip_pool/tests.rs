@@ -88,7 +88,6 @@ fn pool_block_size_limits_are_enforced() {
     }
 }
 
-/// The API server counts code points too.
 #[test]
 fn selector_of_1024_characters_outside_ascii_is_admitted() {
     let selector = |count: usize| format!("a == '{}'", "\u{6771}".repeat(count - "a == ''".len()));

@@ -35,7 +35,6 @@ impl Changes {
         Changes { stop, made, threads }
     }
 
-    /// Returns the number of changes so far.
     pub(crate) fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
     }

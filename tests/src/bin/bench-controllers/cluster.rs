@@ -7,12 +7,11 @@ use std::net::Ipv4Addr;
 pub(crate) struct Size {
     pub(crate) nodes: usize,
     pub(crate) pods: usize,
-    /// Number of all blocks. `None` for the smallest number, with blocks of 64 addresses beside the blocks with leaked
-    /// addresses.
+    /// Number of all blocks. `None` for the smallest number.
     pub(crate) blocks: Option<usize>,
     /// Number of addresses whose pod no longer exists.
     pub(crate) leaked: usize,
-    /// Number of blocks with leaked addresses. The other addresses of these blocks belong to pods.
+    /// Number of blocks with leaked addresses.
     pub(crate) leaking_blocks: usize,
     /// Capacity, in addresses, of each block with leaked addresses.
     pub(crate) leaking_size: usize,
@@ -35,7 +34,6 @@ pub(crate) enum Holder {
     Leaked(usize),
 }
 
-/// The node and the address of a pod.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) node: usize,
@@ -50,7 +48,6 @@ pub(crate) struct Cluster {
     pub(crate) places: Vec<Place>,
 }
 
-/// The default block size.
 const USUAL: usize = 64;
 
 impl Cluster {
@@ -60,8 +57,7 @@ impl Cluster {
         match size.blocks.map(|blocks| blocks - size.leaking_blocks) {
             None => sizes.extend(vec![USUAL; rest.div_ceil(USUAL)]),
             Some(blocks) => {
-                // Two block sizes, so that all blocks can be full. The larger ones come first because each block begins
-                // at a multiple of its size.
+                // With two block sizes all blocks can be full. Each block begins at a multiple of its size.
                 let large = rest.div_ceil(blocks).next_power_of_two();
                 let larger = (rest - blocks * large / 2) / (large / 2);
                 sizes.extend((0..blocks).map(|n| if n < larger { large } else { large / 2 }));
@@ -96,7 +92,6 @@ impl Block {
         format!("{}/{}", Ipv4Addr::from(self.first), 32 - self.size.trailing_zeros())
     }
 
-    /// Returns the name of the IPAMBlock.
     pub(crate) fn name(&self) -> String {
         self.cidr().replace(['.', '/'], "-")
     }

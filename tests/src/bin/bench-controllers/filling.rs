@@ -30,7 +30,6 @@ fn calico_objects(cluster: &Cluster, grace: &str) -> Vec<(&'static str, Value)> 
     objects
 }
 
-/// Writes the cluster into our own server.
 pub(crate) fn fill(objects: &Objects, cluster: &Cluster, grace: &str) {
     for number in 0..texts::NAMESPACES {
         objects.put("v1", "namespaces", texts::namespace_object(number));
@@ -47,7 +46,6 @@ pub(crate) fn fill(objects: &Objects, cluster: &Cluster, grace: &str) {
     objects.begin();
 }
 
-/// Writes the cluster into a real API server.
 pub(crate) fn fill_real(api: &ApiServer, cluster: &Cluster, grace: &str) -> Result<()> {
     api.define(CALICO)?;
     for number in 0..texts::NAMESPACES {
@@ -85,7 +83,6 @@ fn pods_of(pod: usize) -> String {
     format!("/api/v1/namespaces/{}/pods", texts::namespace(pod))
 }
 
-/// Removes the metadata that the server sets itself.
 fn bare(mut object: Value) -> Value {
     if let Some(metadata) = object["metadata"].as_object_mut() {
         for name in ["uid", "creationTimestamp", "managedFields"] {
@@ -113,7 +110,6 @@ fn for_each(count: usize, act: impl Fn(usize) -> Result<()> + Sync) -> Result<()
     })
 }
 
-/// Returns the number of leaked addresses in the blocks.
 pub(crate) fn leaked(cluster: &Cluster) -> usize {
     let holders = cluster.blocks.iter().flat_map(|block| &block.holders);
     holders.filter(|holder| matches!(holder, Holder::Leaked(_))).count()

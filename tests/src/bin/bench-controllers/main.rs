@@ -8,8 +8,7 @@
 //!   accepts writes, and counts them;
 //! * `growth`: the cost of one pod change among 10,000, 50,000 and 150,000 pods, on our own server.
 //!
-//! All blocks are full, except at most the last one. Each pod is at least 4 kB of JSON, managedFields included. From
-//! the start to the end, 50 pods change each second, and 500 in `growth`.
+//! All blocks are full, except at most the last one. Each pod is at least 4 kB of JSON, managedFields included.
 
 mod changes;
 mod cluster;

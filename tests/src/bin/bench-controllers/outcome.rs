@@ -30,13 +30,12 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Returns the processor time of one pod change, in milliseconds.
     pub(crate) fn milliseconds_per_change(&self) -> f64 {
         1000.0 * self.steady_cpu / self.rate
     }
 }
 
-/// Waits for the first lists of the program, then [`CALM`], and then measures the steady state for the time `steady`.
+/// Waits for the first lists of the program, then [`CALM`], and then measures the steady state.
 pub(crate) fn run(program: &mut Program, changes: &Changes, steady: Duration) -> Result<Running> {
     let sync = program.synced(FEEDS)?;
     let sync_cpu = program.cpu()?;
@@ -60,7 +59,7 @@ pub(crate) fn run(program: &mut Program, changes: &Changes, steady: Duration) ->
 pub(crate) struct Reclaimed {
     pub(crate) blocks_written: usize,
     pub(crate) handles_deleted: usize,
-    /// Time from the start of the program to its last write of a block. Each such write frees leaked addresses.
+    /// Time from the start of the program to its last write of a block.
     pub(crate) freed: Duration,
     /// Time from the start of the program to the last write of a block or deletion of a handle.
     pub(crate) done: Duration,

@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 const METRICS: &str = "http://127.0.0.1:9094/metrics";
-/// Timeout of the first lists.
 const SYNC_WITHIN: Duration = Duration::from_secs(300);
-/// Interval between two requests for the metrics. The requests are rare because each costs the program processor time.
+/// Interval between two requests for the metrics, each of which costs the program processor time.
 const GLANCE: Duration = Duration::from_secs(1);
 /// Clock ticks per second in which the kernel reports processor time.
 const TICKS: f64 = 100.0;
@@ -23,7 +22,6 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts the program with its log in `directory`.
     pub(crate) fn start(program: &Path, kubeconfig: &Path, directory: &Path) -> Result<Program> {
         let log = File::create(directory.join("log"))?;
         // The kernel kills the program when the thread that started it ends, also if the bench is killed.
@@ -44,7 +42,7 @@ impl Program {
     }
 
     /// Waits until the metrics name at least `feeds` watches and all of them have their first lists. Returns the time
-    /// since the start of the program; an error if the program exits, or after [`SYNC_WITHIN`].
+    /// since the start of the program.
     pub(crate) fn synced(&mut self, feeds: usize) -> Result<Duration> {
         loop {
             if let Some(status) = self.child.try_wait()? {
@@ -61,7 +59,6 @@ impl Program {
         }
     }
 
-    /// Returns the processor seconds so far.
     pub(crate) fn cpu(&self) -> Result<f64> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let after_name = stat.rsplit_once(')').context("no name in stat")?.1;
@@ -70,7 +67,6 @@ impl Program {
         Ok((ticks(11).context("utime")? + ticks(12).context("stime")?) / TICKS)
     }
 
-    /// Returns the present and the peak memory in MiB.
     pub(crate) fn memory(&self) -> Result<(f64, f64)> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let of = |name: &str| {

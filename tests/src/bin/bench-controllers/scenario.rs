@@ -34,7 +34,6 @@ const STEADY: Duration = Duration::from_secs(30);
 /// Time after the grace period within which the addresses must be released; then the bench stops waiting.
 const RECLAIMED_WITHIN: Duration = Duration::from_secs(180);
 
-/// Runs a scenario and returns its part of the table.
 pub(crate) fn run(name: &str, program: &Path, work: &Path) -> Result<String> {
     let work = work.join(name);
     std::fs::create_dir_all(&work)?;
@@ -49,7 +48,6 @@ pub(crate) fn run(name: &str, program: &Path, work: &Path) -> Result<String> {
     result.into_inner().expect("one thread").context("no private host")?
 }
 
-/// Our own server with a cluster in it.
 struct Served {
     cluster: Arc<Cluster>,
     objects: Arc<Objects>,
@@ -182,8 +180,7 @@ fn real(kubernetes: &Kubernetes, program: &Path, work: &Path) -> Result<String> 
     Ok(table::medium(&cluster, &running, reclaimed.as_ref(), grace))
 }
 
-/// Waits until the leaked addresses are released, then two seconds more for superfluous writes. At the deadline it
-/// prints a message instead of returning an error.
+/// Waits until the leaked addresses are released. At the deadline it prints a message instead of returning an error.
 fn await_reclaimed(program: &Program, grace: Duration, is_done: impl Fn() -> Result<bool>) -> Result<()> {
     let deadline = program.started + grace + RECLAIMED_WITHIN;
     while !is_done()? {
@@ -198,12 +195,11 @@ fn await_reclaimed(program: &Program, grace: Duration, is_done: impl Fn() -> Res
     Ok(())
 }
 
-/// Returns a grace period that ends [`SHORTLY`] from now for addresses that were leaked when the program started.
+/// Returns a grace period that ends [`SHORTLY`] from now for addresses that were leaked at the program's start.
 fn shortly(program: &Program) -> Duration {
     Duration::from_secs((program.started.elapsed() + SHORTLY).as_secs())
 }
 
-/// Formats a duration for the configuration.
 fn go_seconds(duration: Duration) -> String {
     format!("{}s", duration.as_secs())
 }

@@ -6,7 +6,6 @@ use crate::cluster::Cluster;
 use crate::filling;
 use crate::outcome::{Reclaimed, Running};
 
-/// Returns the table of 500 nodes in a real API server.
 pub(crate) fn medium(cluster: &Cluster, running: &Running, reclaimed: Option<&Reclaimed>, grace: Duration) -> String {
     let mut rows = header(cluster, "in a real API server");
     let peak = reclaimed.map_or(running.peak, |reclaimed| reclaimed.peak);
@@ -16,7 +15,6 @@ pub(crate) fn medium(cluster: &Cluster, running: &Running, reclaimed: Option<&Re
     rows + &garbage(cluster, running, reclaimed, grace, "≤ 2 s")
 }
 
-/// Returns the table of 5,000 nodes on our own server.
 pub(crate) fn large(cluster: &Cluster, running: &Running, reclaimed: Option<&Reclaimed>, grace: Duration) -> String {
     let mut rows = header(cluster, "as lists and watches of our own server");
     let peak = reclaimed.map_or(running.peak, |reclaimed| reclaimed.peak);
@@ -26,7 +24,6 @@ pub(crate) fn large(cluster: &Cluster, running: &Running, reclaimed: Option<&Rec
     rows + &garbage(cluster, running, reclaimed, grace, "")
 }
 
-/// Returns the table of the cost of a change by number of pods.
 pub(crate) fn growth(rows: &[(usize, Running)]) -> String {
     let mut text =
         "| pods | changes per second | processor time of one change | memory, settled |\n|---:|---:|---:|---:|\n"

@@ -4,14 +4,12 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Block, Cluster, Holder};
 
-/// Number of namespaces of the pods.
 pub(crate) const NAMESPACES: usize = 200;
 
 /// managedFields of a pod with one container, as an API server and the kubelet write them.
 const MANAGED: &str = r#"{"f:metadata":{"f:annotations":{".":{},"f:cni.projectcalico.org/containerID":{},"f:cni.projectcalico.org/podIP":{},"f:cni.projectcalico.org/podIPs":{}},"f:generateName":{},"f:labels":{".":{},"f:app":{},"f:pod-template-hash":{},"f:team":{}},"f:ownerReferences":{".":{},"k:{\"uid\":\"5f3c1a52-6d0c-4d0e-9f57-5d2f7f1f9f11\"}":{}}},"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{".":{},"f:env":{".":{},"k:{\"name\":\"REGION\"}":{".":{},"f:name":{},"f:value":{}},"k:{\"name\":\"STAGE\"}":{".":{},"f:name":{},"f:value":{}}},"f:image":{},"f:imagePullPolicy":{},"f:livenessProbe":{".":{},"f:failureThreshold":{},"f:httpGet":{".":{},"f:path":{},"f:port":{},"f:scheme":{}},"f:periodSeconds":{},"f:successThreshold":{},"f:timeoutSeconds":{}},"f:name":{},"f:ports":{".":{},"k:{\"containerPort\":8080,\"protocol\":\"TCP\"}":{".":{},"f:containerPort":{},"f:name":{},"f:protocol":{}}},"f:resources":{".":{},"f:limits":{".":{},"f:cpu":{},"f:memory":{}},"f:requests":{".":{},"f:cpu":{},"f:memory":{}}},"f:terminationMessagePath":{},"f:terminationMessagePolicy":{}}},"f:dnsPolicy":{},"f:enableServiceLinks":{},"f:restartPolicy":{},"f:schedulerName":{},"f:securityContext":{},"f:terminationGracePeriodSeconds":{}}}"#;
 const MANAGED_STATUS: &str = r#"{"f:status":{"f:conditions":{"k:{\"type\":\"ContainersReady\"}":{".":{},"f:lastProbeTime":{},"f:lastTransitionTime":{},"f:status":{},"f:type":{}},"k:{\"type\":\"Initialized\"}":{".":{},"f:lastProbeTime":{},"f:lastTransitionTime":{},"f:status":{},"f:type":{}},"k:{\"type\":\"Ready\"}":{".":{},"f:lastProbeTime":{},"f:lastTransitionTime":{},"f:status":{},"f:type":{}}},"f:containerStatuses":{},"f:hostIP":{},"f:hostIPs":{},"f:phase":{},"f:podIP":{},"f:podIPs":{".":{},"k:{\"ip\":\"10.0.0.1\"}":{".":{},"f:ip":{}}},"f:startTime":{}}}"#;
 
-/// Returns the namespace of a pod.
 pub(crate) fn namespace(pod: usize) -> String {
     format!("team-{:03}", pod % NAMESPACES)
 }
@@ -105,13 +103,11 @@ pub(crate) fn node(node: usize) -> Value {
     })
 }
 
-/// Returns a Namespace object.
 pub(crate) fn namespace_object(number: usize) -> Value {
     let name = namespace(number);
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "uid": uid(3, number)}, "status": {"phase": "Active"}})
 }
 
-/// Returns the container ID of an owner.
 pub(crate) fn container(holder: Holder) -> String {
     match holder {
         Holder::Pod(pod) => format!("{:064x}", 0x00ab_cdef_0000_0000_u64 + pod as u64),
@@ -167,7 +163,7 @@ pub(crate) fn handle(number: usize, holder: Holder, block: &Block) -> Value {
     })
 }
 
-/// Returns the singletons: pool, ClusterInformation and the configuration of the controllers.
+/// Returns the singletons.
 pub(crate) fn single_objects(grace: &str) -> [(&'static str, Value); 3] {
     let object = |kind: &str, name: &str, number, spec: Value| json!({"apiVersion": "crd.projectcalico.org/v1", "kind": kind, "metadata": {"name": name, "uid": uid(7, number)}, "spec": spec});
     [

@@ -9,15 +9,11 @@ use crate::pods::{self, Crowd, Details, OneAfterAnother};
 use crate::requests::{Probe, Requests};
 use crate::{PODS, Paths, etcd_on_disk};
 
-/// The measurements on an API server.
 pub(crate) struct Measured {
     /// Requests alone, sent by the plugin's own client.
     pub(crate) requests: Requests,
-    /// The series of the floor, of the ADDs and of the DELs.
     pub(crate) series: OneAfterAnother<1>,
-    /// Details of single calls.
     pub(crate) details: Details,
-    /// Many calls in parallel.
     pub(crate) crowd: Crowd,
 }
 
@@ -26,7 +22,6 @@ pub(crate) fn missing() -> Option<String> {
     program("kube-apiserver").err().map(|error| error.to_string())
 }
 
-/// Starts the servers and measures.
 pub(crate) fn measure(host: &Host, paths: &Paths) -> Result<Measured> {
     etcd_on_disk(host, &paths.work.join("etcd-of-kubernetes"))?;
     eprintln!("kube-apiserver");

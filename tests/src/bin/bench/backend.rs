@@ -18,13 +18,11 @@ use serde_json::{Value, json};
 use crate::process::{Took, timed};
 use crate::{Paths, fresh};
 
-/// The node of all pods.
 pub(crate) const NODE: &str = "bench";
 
-/// The namespace of Kubernetes pods.
 pub(crate) const NAMESPACE: &str = "bench";
 
-/// Pools of the backends. They differ because backends share a host, on which no two pods may have the same address.
+/// Pools of the backends. They differ because the backends share a host.
 const LOCAL_POOL: &str = "10.64.0.0/16";
 const ETCD_POOL: &str = "10.65.0.0/16";
 const KUBERNETES_POOL: &str = "10.66.0.0/16";
@@ -36,9 +34,8 @@ const GROUP: ApiGroup = ApiGroup::CrdV1;
 pub(crate) struct Backend {
     /// `local`, `etcd` or `kubernetes`.
     pub(crate) name: &'static str,
-    /// The configuration with which [`crate::stores`] and [`crate::requests`] open the same datastore.
+    /// The configuration with which this benchmark opens the same datastore.
     pub(crate) datastore: DatastoreConfig,
-    /// Directory for files of the measurement.
     pub(crate) work: PathBuf,
     /// File with the plugin's stdin.
     pub(crate) conf: PathBuf,
@@ -49,15 +46,13 @@ pub(crate) struct Backend {
 
 /// A pod without a network.
 pub(crate) struct Pod {
-    /// Name of the network namespace, and container ID. For a pod without a Pod object, the name of the host interface
-    /// contains eleven characters of this ID.
+    /// Name of the network namespace, and container ID.
     pub(crate) name: String,
-    /// `CNI_ARGS`.
     args: String,
 }
 
 impl Backend {
-    /// Creates the embedded datastore in a new file on the disk of the work directory.
+    /// Creates the embedded datastore in a new file.
     pub(crate) fn local(paths: &Paths) -> Result<Self> {
         let path = fresh(&paths.work, "calico.db")?;
         let keys = json!({ "datastore_type": "local", "datastore_path": path });
@@ -66,7 +61,6 @@ impl Backend {
         backend.initialize(&keys, LOCAL_POOL)
     }
 
-    /// Returns the backend of the running etcd.
     pub(crate) fn etcd(paths: &Paths) -> Result<Self> {
         let keys = json!({ "datastore_type": "etcdv3", "etcd_endpoints": ENDPOINT });
         let endpoints = vec![ENDPOINT.to_owned()];
@@ -75,12 +69,12 @@ impl Backend {
         backend.initialize(&keys, ETCD_POOL)
     }
 
-    /// Returns the backend of the running API server, with the token of a service account that may do everything.
+    /// Returns the backend of the running API server. Its service account may do everything.
     pub(crate) fn kubernetes(paths: &Paths, api: &ApiServer) -> Result<Self> {
         let account = api.service_account("kube-system", "calico-cni-plugin")?;
         api.bind(&account, "cluster-admin")?;
         api.namespace(NAMESPACE)?;
-        api.admin().apply_object(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } }))?;
+        api.admin().node(NODE)?;
         api.define(GROUP.api_version())?;
         let content = Content::ready().pool("kubernetes", KUBERNETES_POOL, 26);
         Objects::new(api.admin(), GROUP, account.kubeconfig.clone()).load(&content.objects(GROUP))?;
@@ -134,7 +128,6 @@ impl Backend {
         Ok(self)
     }
 
-    /// Prepares a call of `calico-ipam` as a command-line tool.
     fn manage(&self, keys: &Value) -> Command {
         let mut command = Command::new(self.plugins.join("calico-ipam"));
         for (key, value) in keys.as_object().into_iter().flatten() {
@@ -169,12 +162,10 @@ impl Backend {
         command
     }
 
-    /// Opens the configuration.
     pub(crate) fn stdin(&self) -> Result<File> {
         File::open(&self.conf).context("the configuration")
     }
 
-    /// Measures one call.
     pub(crate) fn timed_call(&self, verb: &str, pod: &Pod) -> Result<Took> {
         timed(self.call(verb, pod).stdin(self.stdin()?))
     }

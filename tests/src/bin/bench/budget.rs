@@ -8,15 +8,13 @@ use crate::stores::Costs;
 /// Allowance for the other parts of an ADD: the process itself, its decisions, and the kernel settings.
 const ALLOWANCE: Duration = Duration::from_millis(2);
 
-/// Returns the budget on etcd or the embedded datastore: the floor, the reads and writes that ADD makes in sequence,
-/// and the allowance.
+/// Returns the budget on etcd or the embedded datastore.
 pub(crate) fn on_pairs(floor: Duration, costs: &Costs, reads: u64, writes: u64) -> Duration {
     floor + times(costs.read.p50(), reads) + times(costs.write.p50(), writes) + ALLOWANCE
 }
 
-/// Returns the budget on an API server: the floor, the connection and four requests in sequence, and the allowance. The
-/// connection and these requests are summed up for each turn, and the budget uses the median of the sums. It would be
-/// less with the sum of the medians: some writes wait long for the disk.
+/// Returns the budget on an API server, with the median of the sums of each turn's requests. The sum of the medians
+/// would be less: some writes wait long for the disk.
 pub(crate) fn on_api_server(floor: Duration, requests: &Requests) -> Duration {
     floor + requests.all.p50() + ALLOWANCE
 }

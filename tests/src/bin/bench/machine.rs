@@ -5,8 +5,7 @@ use std::fs;
 use anyhow::Result;
 use nix::sys::utsname::uname;
 
-/// Describes the machine in one line: processors, memory, kernel, and the load of other programs, on which all figures
-/// depend.
+/// Describes the machine in one line.
 pub(crate) fn describe() -> Result<String> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown processor");

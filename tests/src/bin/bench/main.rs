@@ -2,9 +2,8 @@
 //!
 //! `bench PLUGIN-DIR FLOOR WORK-DIR` prints the tables of docs/performance.md. There are two private hosts, one after
 //! the other: one with the embedded datastore and etcd ([`pairs`]), and one with a Kubernetes API server
-//! ([`api_server`]), whose etcd has the address of the first host's etcd. All data are on the disk of the work
-//! directory. On each host the floor and the ADDs on each datastore alternate, pod by pod, on the second host also with
-//! the requests alone, so that a machine that changes its speed affects all of them.
+//! ([`api_server`]). On each host the floor and the ADDs on each datastore alternate, pod by pod, so that a machine
+//! that changes its speed affects all of them.
 
 mod api_server;
 mod backend;
@@ -29,14 +28,10 @@ use nix::mount::{MsFlags, mount};
 use crate::sample::Sample;
 use crate::table::Table;
 
-/// Pods per measured series.
 const PODS: usize = 100;
 
-/// The programs to measure, and the directory for their data.
 pub(crate) struct Paths {
-    /// The directory of the plugins.
     pub(crate) plugins: PathBuf,
-    /// The program `floor`.
     pub(crate) floor: PathBuf,
     /// The work directory, on a disk.
     pub(crate) work: PathBuf,
@@ -76,7 +71,7 @@ fn measure(paths: &Paths) -> Result<()> {
     Ok(write!(std::io::stdout(), "{machine}\n{table}")?)
 }
 
-/// Runs `measure` on a private host with an uplink and returns its result.
+/// Runs `measure` on a private host with an uplink.
 fn on_private_host<T: Send>(measure: impl FnOnce(&Host) -> Result<T> + Send) -> Result<T> {
     let mut outcome = None;
     isolated(|host| outcome = Some(host.add_uplink().and_then(|()| measure(host))));
@@ -90,7 +85,6 @@ fn etcd_on_disk(host: &Host, data: &Path) -> Result<()> {
     Ok(mount(Some(data), &host.dir("etcd"), nothing, MsFlags::MS_BIND, nothing)?)
 }
 
-/// Measures `calico -v`, from exec to exit.
 fn start_times(plugin: &Path) -> Result<Sample> {
     (0..200).map(|_| Ok(process::timed(std::process::Command::new(plugin).arg("-v"))?.wall)).collect()
 }

@@ -15,13 +15,10 @@ pub(crate) struct Measured {
     pub(crate) costs: [Costs; 2],
     /// The series of the floor, of the ADDs and of the DELs.
     pub(crate) series: OneAfterAnother<2>,
-    /// Details of single calls.
     pub(crate) details: [Details; 2],
-    /// Many calls in parallel.
     pub(crate) crowds: [Crowd; 2],
 }
 
-/// Starts etcd and measures both datastores.
 pub(crate) fn measure(host: &Host, paths: &Paths) -> Result<Measured> {
     etcd_on_disk(host, &paths.work.join("etcd"))?;
     let _etcd = Etcd::start(host)?;

@@ -18,9 +18,7 @@ use crate::{PODS, fresh};
 
 /// Measurements of one CNI command on many pods.
 pub(crate) struct Series {
-    /// Wall-clock time.
     pub(crate) wall: Sample,
-    /// CPU time.
     pub(crate) cpu: Sample,
 }
 
@@ -30,18 +28,14 @@ pub(crate) struct OneAfterAnother<const N: usize> {
     pub(crate) floor: Series,
     /// The netlink messages and the kernel settings.
     pub(crate) floor_with_sysctls: Series,
-    /// ADD and DEL for each backend.
     pub(crate) operations: [(Series, Series); N],
 }
 
 /// Details of a single ADD and DEL.
 pub(crate) struct Details {
-    /// Name of the backend.
     pub(crate) name: &'static str,
-    /// System calls of an ADD.
     pub(crate) system_calls: u64,
-    /// Write transactions of an ADD, counted by the embedded datastore; `None` on other datastores. An ADD makes the
-    /// same number on etcd.
+    /// Write transactions of an ADD on the embedded datastore; `None` on other datastores.
     pub(crate) commits: Option<u64>,
     /// Peak resident memory in KiB of an ADD and of a DEL.
     pub(crate) peak_rss: [u64; 2],
@@ -49,9 +43,7 @@ pub(crate) struct Details {
     pub(crate) timings: Timings,
 }
 
-/// Many ADDs that start together.
 pub(crate) struct Crowd {
-    /// Name of the backend.
     pub(crate) name: &'static str,
     /// Wall-clock time of each ADD.
     pub(crate) each: Sample,
@@ -66,9 +58,9 @@ impl FromIterator<Took> for Series {
     }
 }
 
-/// Measures, for one pod after another, the floor, the floor with sysctls and an ADD on each backend, and calls
-/// `alone`; then measures all DELs. The network namespaces are created beforehand, because the kernel continues to
-/// initialize a namespace after the call that created it, and that work is not part of ADD.
+/// Measures the floor, the floor with sysctls and an ADD on each backend for one pod after another, and calls `alone`;
+/// then measures all DELs. The network namespaces are created beforehand, because the kernel continues to initialize a
+/// namespace after the call that created it.
 pub(crate) fn one_after_another<const N: usize>(
     host: &Host,
     floor: &Path,
@@ -109,8 +101,7 @@ pub(crate) fn one_after_another<const N: usize>(
     Ok(OneAfterAnother { floor, floor_with_sysctls, operations })
 }
 
-/// Measures single calls: system calls, write transactions and peak memory, and the timings that the plugin itself
-/// writes. The node has one block then, as any node has until that block is full.
+/// Measures single calls. The node has one block then, as any node has until that block is full.
 pub(crate) fn details(host: &Host, backend: &Backend) -> Result<Details> {
     let pod = backend.add_pod(host, &format!("{}seen", backend.name))?;
     // The first ADD claims the block.
@@ -139,7 +130,7 @@ pub(crate) fn details(host: &Host, backend: &Backend) -> Result<Details> {
     })
 }
 
-/// Starts the ADDs of [`PODS`] pods together, and runs the DELs after all ADDs ended.
+/// Starts the ADDs of [`PODS`] pods together.
 pub(crate) fn at_once(host: &Host, backend: &Backend) -> Result<Crowd> {
     let pods = backend.add_pods(host, &format!("{}c", backend.name), PODS)?;
     let start = Barrier::new(pods.len() + 1);

@@ -14,17 +14,15 @@ use nix::sys::time::TimeVal;
 /// Argument with which the bench program runs [`print_peak_rss`].
 pub(crate) const PEAK_RSS: &str = "--peak-rss";
 
-/// Duration of one run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Took {
-    /// Time from exec to exit.
     pub(crate) wall: Duration,
     /// User and system time.
     pub(crate) cpu: Duration,
 }
 
-/// Runs a command that must succeed. No other child of the calling process may exit during the run, because its CPU
-/// time would be counted too.
+/// Runs a command that must succeed. No other child of the calling process may exit meanwhile: its CPU time would count
+/// too.
 pub(crate) fn timed(command: &mut Command) -> Result<Took> {
     let before = cpu(&getrusage(UsageWho::RUSAGE_CHILDREN)?);
     let begin = Instant::now();
@@ -39,8 +37,8 @@ fn cpu(usage: &Usage) -> Duration {
     duration(usage.user_time()) + duration(usage.system_time())
 }
 
-/// Measures the peak resident memory of a command in KiB. A separate process measures it, because the kernel starts a
-/// child's peak at that of the process it was forked from.
+/// Measures the peak resident memory of a command in KiB, in a separate process, because the kernel starts a child's
+/// peak at that of the process it was forked from.
 pub(crate) fn peak_rss(command: &Command, stdin: &Path) -> Result<u64> {
     let output = Command::new(std::env::current_exe()?)
         .arg(PEAK_RSS)
@@ -61,7 +59,6 @@ pub(crate) fn print_peak_rss(command: &[String]) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{}", getrusage(UsageWho::RUSAGE_CHILDREN)?.max_rss())?)
 }
 
-/// Counts the system calls of a command by name, with strace.
 pub(crate) fn system_calls(command: &Command, stdin: &Path, counts: &Path) -> Result<BTreeMap<String, u64>> {
     let status = Command::new("strace")
         .args(["--follow-forks", "--summary-only", "--summary-columns=calls,name", "--output"])

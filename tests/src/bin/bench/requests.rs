@@ -17,9 +17,8 @@ use crate::sample::Sample;
 
 /// A block outside any pool, so that no ADD allocates from it.
 const BLOCK: &str = "10.99.0.0/26";
-/// Number of allocated addresses in the block: half of its addresses, the average over the ADDs that fill a block.
+/// Number of allocated addresses in the block: the average over the ADDs that fill a block.
 const TAKEN: usize = 32;
-/// The pod whose annotations are patched.
 const POD: &str = "probe";
 /// Number of first turns that are not measured: they fill the server's caches and the connection's buffers.
 const WARM_UP: usize = 5;
@@ -29,13 +28,10 @@ const WARM_UP: usize = 5;
 pub(crate) struct Requests {
     /// GET of a block by a new client: kubeconfig, connection, TLS and request.
     pub(crate) first_get: Sample,
-    /// GET of the block on the connection of `first_get`. The requests below use this connection too.
+    /// GET of the block on the connection of `first_get`.
     pub(crate) get: Sample,
-    /// Creation of a handle.
     pub(crate) post: Sample,
-    /// Replacement of a block.
     pub(crate) put: Sample,
-    /// Patch of a pod's annotations.
     pub(crate) patch: Sample,
     /// `first_get`, `post`, `put` and `patch` of one turn, in sequence.
     pub(crate) all: Sample,
@@ -66,7 +62,6 @@ impl Probe {
         Ok(probe)
     }
 
-    /// Sends one request of each kind with a new client.
     pub(crate) fn turn(&mut self) -> Result<()> {
         let number = self.turns.len();
         let turn = self.runtime.block_on(turn(&self.datastore, self.block, number))?;
@@ -74,7 +69,6 @@ impl Probe {
         Ok(())
     }
 
-    /// Returns the durations of all turns.
     pub(crate) fn requests(&self) -> Requests {
         let sample = |index: usize| self.turns.iter().map(|turn| turn[index]).collect();
         let all =
@@ -83,8 +77,7 @@ impl Probe {
     }
 }
 
-/// Sends the requests of one turn. Every update changes the object, because the server stores nothing for an update
-/// without a change.
+/// Sends the requests of one turn. Every update changes the object: the server stores no unchanged one.
 async fn turn(config: &DatastoreConfig, block: Cidr, number: usize) -> Result<Turn> {
     let (first_get, store) = clocked(async {
         let store = Datastore::open(config)?;
@@ -112,7 +105,7 @@ async fn clocked<T, E>(request: impl Future<Output = Result<T, E>>) -> Result<(D
     Ok((begin.elapsed(), answer))
 }
 
-/// Returns a block as on a node that runs [`TAKEN`] pods.
+/// Returns a block of a node that runs [`TAKEN`] pods.
 fn half_full(cidr: Cidr) -> Result<Block> {
     let node = AffinityOwner::Host(NODE.to_owned());
     let mut block = Block::new(cidr, &node, OffsetDateTime::now_utc())?;
@@ -127,7 +120,6 @@ fn half_full(cidr: Cidr) -> Result<Block> {
     Ok(block)
 }
 
-/// Returns the endpoint of the pod; the address depends on `number`.
 fn endpoint(number: usize) -> WorkloadEndpoint {
     let spec = WorkloadEndpointSpec {
         container_id: POD.to_owned(),

@@ -15,25 +15,22 @@ impl FromIterator<Duration> for Sample {
 }
 
 impl Sample {
-    /// Returns the duration at `percent` percent of the sorted durations: the shortest at 0, the median at 50, the
-    /// longest at 100. Returns zero if nothing was measured.
+    /// Returns the duration at `percent` percent of the sorted durations, or zero if nothing was measured.
     pub(crate) fn percentile(&self, percent: usize) -> Duration {
         let last = self.0.len().saturating_sub(1);
         self.0.get(last * percent / 100).copied().unwrap_or_default()
     }
 
-    /// Returns the median.
     pub(crate) fn p50(&self) -> Duration {
         self.percentile(50)
     }
 
-    /// Returns the shortest duration.
     pub(crate) fn min(&self) -> Duration {
         self.percentile(0)
     }
 }
 
-/// Formats a duration as milliseconds with two decimals.
+/// Formats a duration in milliseconds.
 pub(crate) fn ms(duration: Duration) -> String {
     format!("{:.2}", duration.as_secs_f64() * 1e3)
 }

@@ -13,7 +13,6 @@ const VALUE_LENGTH: usize = 1500;
 const REPEATS: usize = 200;
 const PATH: &str = "/calico/bench/value";
 
-/// Costs of one datastore.
 pub(crate) struct Costs {
     /// A read on an open connection.
     pub(crate) read: Sample,
@@ -23,7 +22,6 @@ pub(crate) struct Costs {
     pub(crate) first_read: Sample,
 }
 
-/// Measures a datastore of key-value pairs.
 pub(crate) fn measure(config: &DatastoreConfig) -> Result<Costs> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

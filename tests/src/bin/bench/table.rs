@@ -46,7 +46,6 @@ impl Table {
         self.row([name, &ms(sample.p50()), &ms(sample.min()), more]);
     }
 
-    /// Adds the rows of parallel calls.
     pub(crate) fn crowds<'a>(&mut self, crowds: impl Iterator<Item = &'a Crowd>) {
         self.heading(&[&format!("{} ADDs at once", crate::PODS), "per second", "p50 ms", "p99 ms"]);
         for crowd in crowds {
@@ -56,14 +55,12 @@ impl Table {
         }
     }
 
-    /// Adds the rows about the binary itself.
     pub(crate) fn program(&mut self, start: &Sample, size: u64) {
         self.heading(&["the program", ""]);
         self.row(["one binary for both names", &format!("{} MiB", mib(size / 1024))]);
         self.row(["`calico -v`, p50", &format!("{} ms", ms(start.p50()))]);
     }
 
-    /// Adds the rows about the stages of an ADD.
     pub(crate) fn stages<'a>(&mut self, details: impl Iterator<Item = &'a Details>) {
         let details: Vec<_> = details.collect();
         let mut names: Vec<&str> = Vec::new();

@@ -12,7 +12,6 @@ pub(crate) struct Timings {
 }
 
 impl Timings {
-    /// Parses the whole file.
     pub(crate) fn parse(lines: &str) -> Result<Self> {
         let mut requests = [vec![], vec![]];
         let mut stages: Vec<(String, Vec<u64>)> = Vec::new();
@@ -32,7 +31,7 @@ impl Timings {
     }
 }
 
-/// Adds the stages of one ADD: its keys that end in `_us`.
+/// Adds the stages of one ADD, whose keys end in `_us`.
 fn record(stages: &mut Vec<(String, Vec<u64>)>, line: &str, call: &Map<String, Value>) {
     let micros = |(key, value): (&String, &Value)| Some((key.strip_suffix("_us")?.to_owned(), value.as_u64()?));
     let mut found: Vec<_> = call.iter().filter_map(micros).collect();

@@ -59,7 +59,7 @@ struct Status {
     code: Option<u16>,
 }
 
-/// Parses a part of the log that ends with a complete line. Returns the requests in order of arrival.
+/// Parses a part of the log that ends with a complete line.
 pub(super) fn requests(log: &str) -> Result<Vec<Request>> {
     let mut requests: Vec<Request> = Vec::new();
     let mut places = HashMap::new();

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Advances the time by more than the interval between two checks of the files.
 async fn later() {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(51)).await;
@@ -42,8 +41,7 @@ async fn changed_client_certificate_is_used_on_a_new_connection() {
     assert_eq!(connections_after_requests().await, 4);
 }
 
-/// The kubeconfig stays the same. The file of CA certificates that it names gets a further certificate, as during a
-/// rotation of the cluster's CA.
+/// As during a rotation of the cluster's CA.
 #[tokio::test]
 async fn changed_file_of_ca_certificates_is_used_on_a_new_connection() {
     let server = Server::start(&["http/1.1"], &[]).await;

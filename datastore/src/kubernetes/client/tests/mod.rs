@@ -157,7 +157,6 @@ async fn renewed_token_is_read_after_a_401_and_a_stale_token_reported() {
     assert!(!stale.contains("second"), "{stale}");
 }
 
-/// Returns the error of a request to a server that rejects the credentials again and again.
 async fn rejected_credential_error(config: KubernetesConfig) -> String {
     let failure = ApiClient::new(&config).send(&ApiRequest::get("/a")).await.unwrap_err();
     failure.into_store_error("Pod(p)", "k", false).to_string()
@@ -211,7 +210,6 @@ async fn impersonation_from_kubeconfig_is_sent() {
     assert_eq!(server.recorded.lock().unwrap().impersonation_headers, expected);
 }
 
-/// A client with an invalid token in its kubeconfig sends nothing. A new client sends the corrected token.
 #[tokio::test]
 async fn unsendable_token_is_reported_without_a_request() {
     let server = Server::start(&["h2"], &[]).await;
@@ -231,7 +229,6 @@ async fn every_request_ends_at_its_deadline() {
     client.send(&ApiRequest::get("/a")).await.unwrap();
     let failure = client.send(&ApiRequest::get("/a")).await.unwrap_err();
     assert!(matches!(failure, RequestError::NoResponse(_)), "{failure}");
-    // No server listens on this port.
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let config = KubernetesConfig {
         deadline: Duration::from_millis(300),
@@ -242,7 +239,6 @@ async fn every_request_ends_at_its_deadline() {
     assert!(matches!(failure, RequestError::NotSent(_)), "{failure}");
 }
 
-/// Returns a read that the server's cache may serve. The cache has a time limit of `milliseconds`.
 fn cached(milliseconds: u64) -> ApiRequest {
     let time_limit = Duration::from_millis(milliseconds);
     ApiRequest::get("/a").with_cache(Some(Cache { version: 7, time_limit }))
@@ -259,8 +255,6 @@ async fn pauses_of_a_busy_server_do_not_count_toward_the_cache_timeout() {
     assert_eq!(server.requests()[1..], vec!["GET /a?resourceVersion=7 Bearer first"; 6]);
 }
 
-/// Returns the client of a CNI call that may wait for a busy server for `limit`. No other process of the node uses the
-/// server.
 fn client_of_call(server: &Server, limit: Duration) -> ApiClient {
     let (client, file) = (server.client(Duration::from_secs(1)), server.kubeconfig.path().join("turns"));
     client.turns.set_rule(BusyRule { file, until: Instant::now() + limit, before_waiting: || {} });
@@ -275,7 +269,6 @@ async fn call_waits_for_a_busy_server_beyond_the_request_deadline() {
     assert_eq!(server.requests().len(), 3);
 }
 
-/// The tests of [`Turns`] cover the exact limit and the order of several processes.
 #[tokio::test]
 async fn call_gives_up_on_a_busy_server_at_its_limit() {
     let server = Server::start(&["h2"], &[Reply::Busy(3600)]).await;
@@ -288,7 +281,6 @@ async fn call_gives_up_on_a_busy_server_at_its_limit() {
     assert_eq!((server.requests().len(), one.turns.was_busy(), other.turns.was_busy()), (1, true, true));
 }
 
-/// The cache does not have the revision, fails, breaks off or does not respond.
 #[tokio::test]
 async fn read_that_the_cache_cannot_serve_is_repeated_uncached() {
     for (reply, patience) in [400, 410, 500, 502, 503, 504]
@@ -383,7 +375,6 @@ fn jitter_shortens_a_pause_by_at_most_half_and_never_below_retry_after() {
         (2, Some(0), 100, 1, 2),
         (2, Some(4), 100, 4, 6),
         (8, Some(5), 100, 5, 9),
-        // The pause leaves time for the request itself.
         (2, Some(4), 6, 4, 5),
     ] {
         let wait = RetryPause::new(seconds(pause), advice.map(seconds));
@@ -394,8 +385,7 @@ fn jitter_shortens_a_pause_by_at_most_half_and_never_below_retry_after() {
     }
 }
 
-/// The listener accepts connections, as the kernel does for a process that is too slow, but never sends a byte. The
-/// request was not sent and had no effect.
+/// The listener accepts connections, as the kernel does for a process that is too slow, but never sends a byte.
 #[tokio::test]
 async fn request_never_sent_has_a_known_outcome() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();

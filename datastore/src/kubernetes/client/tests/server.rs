@@ -20,18 +20,15 @@ use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use super::super::*;
 
-/// The server's response to one request.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Reply {
     Ok,
-    /// A success with the metadata of an object that has this name.
     Written(&'static str),
     /// A success whose body is not an object of the API server.
     Nothing,
     Status(u16),
     /// 429, with the number of seconds in `Retry-After`.
     Busy(u32),
-    /// Closes the connection without a response.
     Cut,
     Never,
 }
@@ -41,11 +38,9 @@ pub(super) struct Recorded {
     pub(super) connections: usize,
     /// `METHOD path?query token`, in order.
     pub(super) requests: Vec<String>,
-    /// The media type that each request accepts.
     pub(super) accepted: Vec<String>,
-    /// The user agent of each request.
     pub(super) agents: Vec<String>,
-    /// The impersonation headers of the last request, `Impersonate-…: value`, sorted by name.
+    /// `Impersonate-…: value` of the last request, sorted by name.
     pub(super) impersonation_headers: Vec<String>,
     replies: VecDeque<Reply>,
 }
@@ -87,7 +82,6 @@ impl Server {
         self.set_user_and_authority(user, "certificate-authority-data", &authority);
     }
 
-    /// Writes the server's CA certificate and `more` to a file, and a kubeconfig that names this file.
     pub(super) fn set_authority_file(&self, more: &str) {
         let file = self.file().with_file_name("ca.crt");
         std::fs::write(&file, format!("{}{more}", self.authority)).unwrap();

@@ -9,8 +9,7 @@ use super::*;
 /// Environment variable of the copy of the test that runs in its own network namespace.
 const INSIDE: &str = "DATASTORE_TESTS_IN_OWN_NETWORK";
 
-/// Shell script that sets up the network, with the file `$0` as `/etc/hosts`, and then runs the program `$@`. The
-/// neighbor entry has a wrong hardware address, so that packets to `fd00:5::2` are lost.
+/// The neighbor entry has a wrong hardware address, so that packets to `fd00:5::2` are lost.
 const IN_OWN_NETWORK: &str = r#"
 set -e
 PATH=$PATH:/usr/sbin:/sbin
@@ -36,7 +35,6 @@ async fn second_address_of_a_name_is_used_when_the_first_is_silent() {
     assert_eq!(server.requests(), ["GET /a Bearer first"]);
 }
 
-/// Runs the calling test again, alone, in its own network namespace.
 fn run_in_own_network() {
     let files = tempfile::tempdir().unwrap();
     let hosts = files.path().join("hosts");

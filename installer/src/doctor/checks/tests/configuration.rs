@@ -43,7 +43,6 @@ fn configuration_rejected_by_the_plugin_is_a_failure() {
     );
 }
 
-/// Puts Calico's configuration behind that of Multus.
 fn behind_multus(snapshot: &mut NodeSnapshot, delegate_names: &str) {
     snapshot.candidates = Ok(["00-multus.conf", "10-calico.conflist", "20-bridge.conf"].map(str::to_owned).into());
     let plugins = vec!["multus-shim".into()];
@@ -84,7 +83,7 @@ fn behind_multus_no_remedy_removes_calicos_configuration() {
     });
 }
 
-/// Returns the remedies of all findings about a node that had no problem before `change`.
+/// Returns the remedies of all findings after `change` to a node without problems.
 fn ways_out(change: impl FnOnce(&mut NodeSnapshot)) -> Vec<String> {
     let mut snapshot = good();
     change(&mut snapshot);
@@ -105,8 +104,7 @@ fn inactive_configurations_are_reported_and_warned_about_only_if_calicos() {
     });
 }
 
-/// istio-cni can write a configuration of its own, and Cilium does so in its chaining modes. Both copy Calico's into
-/// it.
+/// istio-cni and Cilium can copy Calico's configuration into one of their own.
 #[test]
 fn copies_of_calicos_configuration_are_accepted() {
     for (name, plugin) in [("02-istio-cni.conflist", "istio-cni"), ("05-cilium.conflist", "cilium-cni")] {

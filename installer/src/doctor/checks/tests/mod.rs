@@ -19,7 +19,6 @@ use netconf::conf::DatastoreType;
 
 const NOW: i64 = 1_700_000_000;
 
-/// The snapshot of an empty node.
 impl Default for NodeSnapshot {
     fn default() -> Self {
         NodeSnapshot {
@@ -49,7 +48,6 @@ impl Default for NodeSnapshot {
     }
 }
 
-/// Returns the snapshot of a node without problems.
 fn good() -> NodeSnapshot {
     let speaks = |name: &str| RequiredProgram {
         name: name.into(),
@@ -131,7 +129,7 @@ fn pod_interface(name: &str, addresses: &[&str], endpoint: Option<&[&str]>) -> P
     PodInterface { name: name.into(), addresses: parsed(addresses), endpoint: endpoint.map(parsed) }
 }
 
-/// Changes the node to one with its data in etcd, beside the API server.
+/// Moves the node's data to etcd, beside the API server.
 fn on_etcd(snapshot: &mut NodeSnapshot) -> &mut Cluster {
     let file = |setting, path: &str| TlsFile { setting, path: path.into(), mode: Ok(0o600) };
     let permission_check = |resource: &str| PermissionCheck {
@@ -153,8 +151,7 @@ fn setting(name: &'static str, value: &str) -> (&'static str, Option<String>) {
     (name, Some(value.into()))
 }
 
-/// Changes the snapshot of a node without problems, and returns the findings that are not OK, as `state name:
-/// observation`.
+/// Changes a good snapshot, and returns the findings that are not OK, as `state name: observation`.
 fn wrong(change: impl FnOnce(&mut NodeSnapshot)) -> Vec<String> {
     let mut snapshot = good();
     change(&mut snapshot);
@@ -165,8 +162,7 @@ fn wrong(change: impl FnOnce(&mut NodeSnapshot)) -> Vec<String> {
     problems.map(|finding| format!("{} {}: {}", finding.state, finding.name, finding.observation)).collect()
 }
 
-/// Changes the snapshot of a node without problems, and asserts that exactly one finding is not OK and that its text
-/// begins with `begins`.
+/// Asserts that a good snapshot has exactly one finding that is not OK after `change`, which begins with `begins`.
 #[track_caller]
 fn only(begins: &str, change: impl FnOnce(&mut NodeSnapshot)) {
     let found = wrong(change);

@@ -10,7 +10,6 @@ use crate::release::ReleaseInputs;
 use crate::testing::cidr;
 use os::clock::Clock;
 
-/// Another process has allocated an address, which the cache shows as free.
 #[tokio::test]
 async fn address_free_only_in_the_cache_is_not_assigned() {
     let node = Node::new();
@@ -24,7 +23,7 @@ async fn address_free_only_in_the_cache_is_not_assigned() {
     node.assert_consistent();
 }
 
-/// An address of the node's only block was released, without an update of the hint: no other block is claimed.
+/// An address of the node's only block was released, without an update of the hint.
 #[tokio::test]
 async fn block_full_only_in_the_cache_is_read_again() {
     let node = Node::new();
@@ -40,7 +39,6 @@ async fn block_full_only_in_the_cache_is_read_again() {
     node.assert_consistent();
 }
 
-/// The last DEL's write is always visible: the first block with room gives the address, as without a cache.
 #[tokio::test]
 async fn cache_behind_the_last_write_is_bypassed() {
     let node = Node::new();
@@ -60,8 +58,7 @@ async fn cache_behind_the_last_write_is_bypassed() {
     node.assert_consistent();
 }
 
-/// The node's pool no longer selects it, and its block is empty only in the cache. The block, in which an address is
-/// allocated, keeps its confirmed affinity.
+/// The node's pool no longer selects it, and its block is empty only in the cache.
 #[tokio::test]
 async fn block_empty_only_in_the_cache_is_not_released() {
     let node = Node::new();

@@ -15,7 +15,6 @@ use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, call, cidr,
 
 mod cache;
 
-/// A node whose blocks have eight addresses, with a directory for the lock and the hint.
 struct Node {
     cluster: Cluster,
     directory: tempfile::TempDir,
@@ -37,7 +36,6 @@ impl Node {
         IpamRequest { lock_file: Some(self.lock_file()), recent_file, ..call(container) }
     }
 
-    /// Runs an ADD: prefetches if possible, reads, assigns.
     async fn add(&self, call: &IpamRequest) -> Result<CniResult, CniError> {
         let (store, clock) = (&self.cluster.store, &self.cluster.clock);
         let ahead = call.prefetch(store);
@@ -67,7 +65,6 @@ impl Node {
         Ok(cni::add(store, clock, call, inputs, ahead.map(Prefetch::into_lock)).await?.result)
     }
 
-    /// Returns the state of a prefetching ADD after all reads.
     async fn read_ahead(&self, call: &IpamRequest) -> (Prefetch, AllocationInputs, ReservedHandle) {
         let (store, clock) = (&self.cluster.store, &self.cluster.clock);
         let ahead = call.prefetch(store).unwrap();
@@ -85,7 +82,6 @@ impl Node {
         assert_consistent(&self.cluster.store.pairs(), true);
     }
 
-    /// Releases a container's address.
     async fn free(&self, container: &str) -> IpAddr {
         let ip = self.held_by(container)[0];
         let request = ReleaseRequest { ip, handle: None, sequence: None };
@@ -93,7 +89,6 @@ impl Node {
         ip
     }
 
-    /// Stores these blocks as the hint, as an ADD does.
     fn hint(&self, blocks: HintedBlocks) {
         BlockHints::read(&self.directory.path().join("recent")).store("net", "", blocks, None);
     }
@@ -109,7 +104,6 @@ async fn second_address_costs_a_single_read_and_two_writes() {
     node.address("a").await;
     node.cluster.store.take_counts();
     node.address("b").await;
-    // Reads: inputs and block together. Writes: handle, concurrently, and block.
     assert_eq!(node.cluster.store.take_counts(), (1, 2));
     node.assert_consistent();
 }
@@ -118,7 +112,6 @@ fn with_room(block: Cidr) -> HintedBlocks {
     HintedBlocks { with_room: vec![block], others: Vec::new() }
 }
 
-/// All blocks of the node are read, so that the first one with room gives the address, as in upstream.
 #[tokio::test]
 async fn full_blocks_beside_a_block_with_room_cost_no_round_trip() {
     let node = Node::new();
@@ -129,14 +122,13 @@ async fn full_blocks_beside_a_block_with_room_cost_no_round_trip() {
     let address = node.address("third block").await;
     assert_eq!(node.cluster.store.take_counts(), (1, 2));
     node.assert_consistent();
-    // An address of the first block becomes free again.
     let first = node.free("0").await;
     assert_ne!(address, first);
     assert_eq!(node.address("first block").await, first);
     node.assert_consistent();
 }
 
-/// The block of the last address is full now, and another is not.
+/// The block of the last address is full now.
 #[tokio::test]
 async fn block_hint_is_the_first_block_with_room() {
     let node = Node::new();
@@ -151,7 +143,6 @@ async fn block_hint_is_the_first_block_with_room() {
     node.assert_consistent();
 }
 
-/// The hint lists wrong blocks as the node's other blocks.
 #[tokio::test]
 async fn wrong_hints_of_other_blocks_cost_requests_only() {
     for wrong in ["10.65.0.0/29", "10.65.0.8/29", "10.99.0.0/29", "fd00::/122"] {
@@ -168,9 +159,8 @@ async fn wrong_hints_of_other_blocks_cost_requests_only() {
     }
 }
 
-/// The block was read while it was another node's. Before the affinities were read, a process of this node claimed the
-/// block, as calico-node does for a tunnel, without the node's lock. The new affinity must not be mistaken for one to a
-/// block that another node claimed first.
+/// The block was read while it was another node's. Before the affinities were read, a process of this node claimed it,
+/// as calico-node does for a tunnel, without the node's lock.
 #[tokio::test]
 async fn block_recreated_between_the_reads_is_not_mistaken_for_a_lost_claim() {
     let node = Node::new();
@@ -189,7 +179,7 @@ async fn block_recreated_between_the_reads_is_not_mistaken_for_a_lost_claim() {
     node.assert_consistent();
 }
 
-/// The reads took longer than the deletion of a pool: they are repeated, and the handle is not created twice.
+/// The reads took longer than the deletion of a pool.
 #[tokio::test]
 async fn stale_prefetch_is_repeated_and_the_handle_created_once() {
     let node = Node::new();
@@ -198,7 +188,6 @@ async fn stale_prefetch_is_repeated_and_the_handle_created_once() {
     let call = node.call("b");
     let (ahead, mut inputs, early) = node.read_ahead(&call).await;
     ReservedHandle { is_slow: true, ..early }.merge_into(&mut inputs);
-    // The pool is disabled meanwhile.
     node.cluster.pool_with("pool4", "10.65.0.0/24", 29, |spec| spec.disabled = true);
     node.cluster.pool("other", "10.66.0.0/24", 29);
     let result = cni::add(store, clock, &call, inputs, Some(ahead.into_lock())).await.unwrap().result;
@@ -228,7 +217,6 @@ async fn wrong_block_hint_costs_requests_only() {
     }
 }
 
-/// The hint's block belongs to another node by now.
 #[tokio::test]
 async fn hinted_block_of_another_node_is_not_used() {
     let node = Node::new();
@@ -272,7 +260,7 @@ async fn each_namespace_and_network_has_a_separate_hint() {
         node.add(&pod(container, namespace, pool)).await.unwrap();
         assert_eq!(node.cluster.store.take_counts(), (1, 2), "{namespace}");
     }
-    // The pod's own pools differ from its namespace's: the prefetched counts are undone.
+    // The pod's own pools differ from its namespace's.
     node.add(&pod("e", "x", "pool6")).await.unwrap();
     node.assert_consistent();
 }
@@ -325,13 +313,11 @@ async fn dual_stack_add_prefetches_both_families() {
     node.add(&both("a")).await.unwrap();
     node.cluster.store.take_counts();
     node.add(&both("b")).await.unwrap();
-    // Writes: the handle, and the two blocks.
     assert_eq!(node.cluster.store.take_counts(), (1, 2));
     assert_eq!(node.held_by("b").len(), 2);
     node.assert_consistent();
 }
 
-/// A second ADD of a container that has an address: its handle exists and counts both.
 #[tokio::test]
 async fn existing_handle_is_not_mistaken_for_the_reserved_handle() {
     let node = Node::new();
@@ -342,8 +328,7 @@ async fn existing_handle_is_not_mistaken_for_the_reserved_handle() {
     node.assert_consistent();
 }
 
-/// Each request in turn is refused, lost before the server, or its response is lost. No address is ever assigned twice,
-/// and the DEL leaves nothing.
+/// Each request in turn is refused, lost before the server, or its response is lost.
 #[tokio::test]
 async fn fault_at_any_request_assigns_no_address_twice_and_del_releases_all() {
     for (fault, is_old) in
@@ -375,7 +360,7 @@ async fn fault_at_any_request_assigns_no_address_twice_and_del_releases_all() {
     }
 }
 
-/// The read is refused while the handle is created: the handle is deleted again.
+/// The read is refused while the handle is created.
 #[tokio::test]
 async fn failed_prefetch_deletes_the_reserved_handle() {
     let node = Node::new();
@@ -394,7 +379,7 @@ async fn failed_prefetch_deletes_the_reserved_handle() {
     node.assert_consistent();
 }
 
-/// The handle is created, its response is lost, and it cannot be read: its counts may not be added again.
+/// The handle is created, its response is lost, and it cannot be read.
 #[tokio::test]
 async fn unreadable_reserved_handle_fails_the_add() {
     let node = Node::new();

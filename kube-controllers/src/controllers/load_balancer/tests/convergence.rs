@@ -52,8 +52,7 @@ fn services() -> impl Strategy<Value = LoadBalancerService> {
     })
 }
 
-/// Picks an address as the allocator does: from the named pools, or else from an automatic pool. Returns `None` if
-/// there is no address.
+/// Picks an address as the allocator does: from the named pools, or else from an automatic pool.
 fn allocated(missing: &MissingAddress, pools: &[LoadBalancerPool]) -> Option<IpAddr> {
     match missing {
         MissingAddress::Address(ip) => pools.iter().any(|pool| pool.cidr.contains(*ip)).then_some(*ip),

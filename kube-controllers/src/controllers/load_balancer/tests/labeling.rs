@@ -1,5 +1,3 @@
-//! The labels of old block affinities.
-
 use std::cell::Cell;
 
 use tokio::sync::watch;

@@ -1,5 +1,4 @@
-//! Decisions, requests, the status and the cache. The whole controller is tested with a real API server in
-//! tests/tests/controllers_nodes/services.rs.
+//! The whole controller is tested with a real API server in tests/tests/controllers_nodes/services.rs.
 
 mod convergence;
 mod labeling;
@@ -65,7 +64,6 @@ fn held(ips: &[&str]) -> Vec<HeldAddress> {
     ips.iter().map(|ip| held_address(ip.parse().unwrap())).collect()
 }
 
-/// Returns the addresses to release, and a description of those to assign.
 fn served(service: &LoadBalancerService, ips: &[&str]) -> (Vec<String>, String) {
     let decision = decide(Some(service), &held(ips), &pools(), AssignIps::AllServices).unwrap();
     let Decision::Serve(plan) = decision else { panic!("{decision:?}") };
@@ -184,8 +182,6 @@ fn foreign_ingress_entries_in_the_status_are_preserved() {
     assert!(status_differs(&ips(&["10.0.0.2"]), &held(&[])) && status_differs(&[], &held(&["10.0.0.1"])));
 }
 
-// Tests of the cache.
-
 fn watched(name: &str, uid: &str) -> Service {
     Service {
         name: ObjectKey::namespaced("n", name),
@@ -203,7 +199,6 @@ fn stored_pool() -> Entry<IpPool> {
     Entry { key: value.key(), value, revision: Revision("1".into()) }
 }
 
-/// Returns a block with an address for each of these Services, in order.
 fn block(owner: &AffinityOwner, services: &[&str]) -> Entry<Block> {
     let cidr: Cidr = "10.0.0.0/29".parse().unwrap();
     let mut value = Block::new(cidr, owner, OffsetDateTime::UNIX_EPOCH).unwrap();

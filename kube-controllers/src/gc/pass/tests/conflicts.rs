@@ -13,7 +13,6 @@ use super::*;
 
 const BLOCK: &str = "10.0.0.0/29";
 
-/// An API server with one pod, which records the Events.
 #[derive(Clone)]
 struct Server {
     pod: Arc<Mutex<Value>>,
@@ -60,7 +59,6 @@ impl Server {
     }
 }
 
-/// Returns a running pod that reports 10.0.0.5.
 fn pod() -> Value {
     json!({
         "metadata": {"name": "lost", "namespace": "ns", "uid": "u1"},
@@ -69,7 +67,6 @@ fn pod() -> Value {
     })
 }
 
-/// Returns a replica whose watches have delivered the pod, and a block in which the address is free.
 async fn replica(server: &Server, calico: &Arc<Datastore>) -> GcPass {
     let mut index = Index::new(libcalico::ipam::gc::GcSettings::default());
     let block =

@@ -1,5 +1,3 @@
-//! Leaked addresses and the endpoints that list them, in a datastore like etcd.
-
 use kube::client::Body;
 use libcalico::api::{ObjectSelect, WorkloadEndpoint, WorkloadEndpointSpec};
 use libcalico::ipam::LeakReason;
@@ -14,7 +12,6 @@ use crate::settings::LogSeverity;
 
 const ADDRESS: &str = "10.0.0.1";
 
-/// Returns the endpoint of a pod's container on a node, which lists the address.
 fn endpoint(node: &str, pod: &str, container: &str) -> WorkloadEndpoint {
     let spec = WorkloadEndpointSpec {
         orchestrator: "k8s".into(),
@@ -30,7 +27,6 @@ fn endpoint(node: &str, pod: &str, container: &str) -> WorkloadEndpoint {
     endpoint
 }
 
-/// Returns a client of an API server that has these pods in the namespace and ignores Events.
 fn answering(pods: &[Value]) -> kube::Client {
     let pods = pods.to_vec();
     let service = tower::service_fn(move |request: hyper::Request<Body>| {
@@ -47,7 +43,6 @@ fn answering(pods: &[Value]) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-/// Stores an unreadable endpoint.
 async fn store_unreadable(calico: &Datastore, endpoint: &WorkloadEndpoint) {
     let key = endpoint.key();
     let (kind, path) = (WorkloadEndpoint::KIND, WorkloadEndpoint::path(&key));
@@ -136,7 +131,6 @@ fn of_machine(owners: [Option<&str>; 2]) -> (Index, Block) {
     leaked(settings, "net.vmi.ns.vm", [&attributes[0], &attributes[1]])
 }
 
-/// Returns a pod in this phase that reports an address.
 fn launcher(name: &str, phase: &str, address: &str) -> Value {
     json!({
         "metadata": {"name": name, "namespace": "ns", "uid": "u"},

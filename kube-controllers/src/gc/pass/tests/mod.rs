@@ -30,10 +30,8 @@ use crate::status::Watchdog;
 use crate::telemetry::Metrics;
 use crate::watches::Watches;
 
-/// Time that each response of the API server takes.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Returns a client of an API server that fails each request after [`ANSWER`], and counts the requests.
 fn failing(asked: Arc<AtomicUsize>) -> kube::Client {
     let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
         asked.fetch_add(1, Ordering::Relaxed);
@@ -47,7 +45,6 @@ fn failing(asked: Arc<AtomicUsize>) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-/// Returns a client of an API server that never responds, and counts the requests.
 fn silent(asked: Arc<AtomicUsize>) -> kube::Client {
     let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
         asked.fetch_add(1, Ordering::Relaxed);
@@ -56,7 +53,6 @@ fn silent(asked: Arc<AtomicUsize>) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-/// Returns an index with a confirmed leak of a pod's address, and the block of the address.
 fn leaky() -> (Index, Block) {
     leaked(
         libcalico::ipam::gc::GcSettings::default(),
@@ -65,8 +61,7 @@ fn leaky() -> (Index, Block) {
     )
 }
 
-/// Returns an index with the confirmed leak 10.0.0.1, and its block. The allocation has this handle, and the attributes
-/// of an active and an alternate owner.
+/// Returns an index with the confirmed leak 10.0.0.1, and its block.
 fn leaked(settings: libcalico::ipam::gc::GcSettings, handle: &str, owners: [&[(&str, &str)]; 2]) -> (Index, Block) {
     let grace = Duration::from_secs(600);
     let mut index = Index::new(libcalico::ipam::gc::GcSettings { leak_grace: Some(grace), ..settings });

@@ -3,9 +3,7 @@
 use super::*;
 use crate::settings::GcLimits;
 
-/// Maximum number of pods or nodes processed at the same time.
 const AT_ONCE: usize = 3;
-/// Number of all pods or nodes.
 const ALL: u8 = 5;
 
 fn limited(gc_pass: GcPass) -> GcPass {
@@ -14,7 +12,6 @@ fn limited(gc_pass: GcPass) -> GcPass {
     GcPass { context: Context { settings, ..gc_pass.context }, ..gc_pass }
 }
 
-/// Returns an index with confirmed leaks of missing pods, in `blocks` blocks with `addresses` addresses each.
 fn leaky_blocks(blocks: u8, addresses: u8) -> Index {
     let (owner, grace) = (AffinityOwner::Host("node-a".into()), Duration::from_secs(600));
     let mut index = Index::new(libcalico::ipam::gc::GcSettings { leak_grace: Some(grace), ..Default::default() });

@@ -4,9 +4,7 @@ use super::*;
 use crate::gc::run_passes;
 use crate::status::Status;
 
-/// Duration of the right to write, without a renewal.
 const RIGHT: Duration = Duration::from_secs(30);
-/// Interval at which the right to write is renewed.
 const PROLONGED: Duration = Duration::from_secs(10);
 
 /// Returns the liveness at each 100 s of 2000 s, while garbage collection runs with an API server that never responds.

@@ -5,16 +5,12 @@ use std::collections::HashMap;
 
 use prost::Message;
 
-/// A reason why there is no profile.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::http) enum ProfileError {
-    /// Another profile is being taken, and the process has only one timer.
     #[error("another profile is being taken; ask again when it is done")]
     Busy,
-    /// An error of the sampler.
     #[error("cannot take a profile: {0}")]
     Sampler(#[from] pprof::Error),
-    /// /proc is missing or unreadable.
     #[error("cannot read the memory map: {0}")]
     Map(#[from] procfs::ProcError),
     /// The task that encodes the profile panicked or was aborted.
@@ -109,14 +105,12 @@ struct Function {
     system_name: i64,
 }
 
-/// Builder of a profile.
 pub(super) struct Builder {
     profile: Profile,
     strings: HashMap<String, i64>,
     locations: HashMap<Frame, u64>,
 }
 
-/// A frame of a sample's stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Frame {
     /// Address of an instruction, which the reader resolves with the program's file.
@@ -132,7 +126,6 @@ pub(super) struct MappedCode {
     pub(super) memory: (u64, u64),
     /// Offset of the first address in the file, in bytes.
     pub(super) offset: u64,
-    /// Path of the file.
     pub(super) file: String,
     /// Build ID in hexadecimal; empty if there is none.
     pub(super) build_id: String,

@@ -1,7 +1,6 @@
 use super::*;
 
-/// Returns each sample as `outermost;…;innermost values`, the input of flame graphs. Addresses are in hexadecimal,
-/// with the file that contains them.
+/// Returns each sample as `outermost;…;innermost values`, the input of flame graphs.
 pub(in crate::http) fn folded(encoded: &[u8]) -> Vec<String> {
     let profile = Profile::decode(encoded).expect("a profile");
     assert_eq!(profile.string_table.first().map(String::as_str), Some(""));

@@ -1,5 +1,3 @@
-//! Candidates in virtual time, at an API server with scripted failures.
-
 mod creation;
 mod refusals;
 mod regained;
@@ -60,7 +58,6 @@ enum Answer {
 }
 
 impl Connection {
-    /// Delays or fails a request or a response.
     async fn passage(&self) -> Result<(), LeaseError> {
         match &self.weather {
             Weather::Storm(end) if Instant::now() < *end => {
@@ -134,7 +131,6 @@ impl Server {
         Self::unheld(Some(wall_clock()))
     }
 
-    /// Returns a server with a Lease that has no holder.
     fn unheld(released: Option<MicroTime>) -> Self {
         let (server, mut lease) = (Server::default(), Lease::default());
         lease.metadata.resource_version = Some("0".into());

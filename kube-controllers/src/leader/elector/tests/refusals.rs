@@ -1,5 +1,3 @@
-//! The time for which the role has refused the Lease.
-
 use std::time::Duration;
 
 use tokio::time::advance;

@@ -11,7 +11,6 @@ struct Scene {
     alone: Replica,
 }
 
-/// Creates the scene, with a standby replica if `with_standby` is true.
 async fn scene(with_standby: bool) -> (Scene, Option<Replica>) {
     let server = Server::used();
     let (role, answer) = watch::channel(Answer::Allowed);

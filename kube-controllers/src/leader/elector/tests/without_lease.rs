@@ -1,5 +1,3 @@
-//! Replicas whose role does not allow Leases, or does not allow them yet.
-
 use super::*;
 
 #[tokio::test(start_paused = true)]

@@ -21,8 +21,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Stored objects for a test to damage. [`World::healthy`] has pool 10.0.0.0/24 and block 10.0.0.0/30 of node1, with
-/// addresses .0 and .1 of containers c1 and c2.
+/// Stored objects for a test to damage.
 struct World {
     pools: Vec<Cidr>,
     blocks: Vec<Block>,
@@ -207,7 +206,6 @@ fn endpoint_with_a_free_or_foreign_address_is_reported() {
     world.endpoints[1].container_id = None;
     assert_eq!(world.texts(), NOTHING);
 
-    // The end of a container ID does not match the ID.
     let mut world = World::healthy();
     world.endpoints[1].container_id = Some("2".into());
     assert_eq!(world.texts().len(), 1);

@@ -6,7 +6,6 @@ use super::*;
 use crate::ipam::InUseReason;
 use crate::kubernetes::endpoint_of_pod;
 
-/// Returns a pod on node1 whose address is 10.0.0.0.
 fn pod(change: impl FnOnce(&mut Value)) -> Pod {
     let mut pod = json!({
         "metadata": {"name": "p", "namespace": "ns", "uid": "u", "annotations": {}},
@@ -19,8 +18,7 @@ fn pod(change: impl FnOnce(&mut Value)) -> Pod {
 
 const OF_POD: [(&str, &str); 3] = [("namespace", "ns"), ("pod", "p"), ("node", "node1")];
 
-/// Returns the leaks found for an address that is allocated to the pod `ns/p`. `pod` is this pod as the API server
-/// returns it, from which its endpoint is derived; `None` if the pod is deleted.
+/// Returns the leaks found for an address that is allocated to the pod `ns/p`.
 fn leaks(pod: Option<&Pod>) -> Vec<String> {
     let mut world = World { endpoints: Vec::new(), handles: BTreeMap::new(), ..World::healthy() };
     world.blocks = vec![Block::new(cidr("10.0.0.0/30"), &AffinityOwner::Host("node1".into()), NOW).unwrap()];
@@ -96,7 +94,7 @@ fn address_of_a_stopped_vm_is_no_leak() {
     assert_eq!(world.texts(), NOTHING);
 }
 
-/// Kubelet reports one interface of a pod, so the endpoint has only that interface's address.
+/// Kubelet reports one interface of a pod.
 #[test]
 fn second_interface_of_a_running_container_is_no_leak() {
     let mut world = World { endpoints: Vec::new(), handles: BTreeMap::new(), ..World::healthy() };

@@ -33,7 +33,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(operation, 0..60)
 }
 
-/// A block and the expected state after each operation: the counts of its handles, and in `free` the free list.
+/// A block and the expected state after each operation.
 struct World {
     block: Block,
     handles: BTreeMap<HandleId, Handle>,
@@ -57,7 +57,6 @@ impl World {
     }
 
     fn apply(&mut self, operation: &Operation) {
-        // Each read of a block for address management does the same.
         self.block.collect_garbage(self.cooldown, self.now).unwrap();
         self.note_freed();
         match operation {
@@ -150,7 +149,6 @@ impl World {
         }
     }
 
-    /// Appends the ordinals freed since the last call to the expected order.
     fn note_freed(&mut self) {
         let freed = (0..CAPACITY).filter(|&o| self.block.allocations[o].is_none());
         let fresh: Vec<usize> = freed.filter(|ordinal| !self.free.contains(ordinal)).collect();

@@ -17,7 +17,6 @@ fn sequence_entry_has_the_number_before_the_write() {
     assert_eq!(block.sequence_number, clock);
     assign(&mut block, 1, "a");
     assert_eq!((block.sequence_number, block.allocation(ip("10.0.0.0")).unwrap().sequence), (clock + 1, Some(clock)));
-    // Several requests in one write record the same number.
     assign_leaving(&mut block, 1, "b", &[]);
     assign_leaving(&mut block, 1, "c", &[]);
     block.count_write();
@@ -56,7 +55,6 @@ fn equal_attributes_of_a_block_are_stored_once() {
     assign(&mut block, 1, "a");
     assign(&mut block, 1, "b");
     assert_eq!((block.allocations[..3].to_vec(), holders(&block)), (vec![Some(0), Some(0), Some(1)], vec!["a", "b"]));
-    // An attribute with more fields than the request is not reused.
     let mut block = fresh();
     assign(&mut block, 1, "a");
     block.attributes[0].alternate_owner = attributes("target");
@@ -137,7 +135,6 @@ fn host_reserved_addresses_are_allocated_at_both_ends() {
     assert_eq!(block.attributes[0].active_owner["note"], "windows host rsvd");
     assert!(block.is_empty());
     assert_eq!(block.verify(), Ok(()));
-    // The two ends meet, so the whole block is allocated.
     assert_eq!(fresh().with_host_reserved(&reserved).unallocated, [] as [usize; 0]);
     let none = HostReserved { start: 0, end: 0, ..reserved };
     assert_eq!(fresh().with_host_reserved(&none), fresh());

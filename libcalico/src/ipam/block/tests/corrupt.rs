@@ -1,4 +1,4 @@
-//! Tests of blocks whose parts contradict each other: the release by a DEL, the repair, and the refusal to assign.
+//! Tests of blocks whose parts contradict each other.
 
 use std::collections::BTreeSet;
 
@@ -41,8 +41,7 @@ fn damages() -> impl Strategy<Value = Vec<Damage>> {
     prop::collection::vec(damage, 0..5)
 }
 
-/// Returns a damaged block. `holders` has the number of the handle of each allocated address. The addresses of the
-/// handle `resting` are cooling down.
+/// `holders` has the number of the handle of each allocated address. The handle `resting` is cooling down.
 fn block(holders: &[usize], resting: Option<usize>, damages: &[Damage]) -> Block {
     let mut block = Block::new(cidr("10.0.0.0/29"), &host("node1"), NOW).unwrap();
     for holder in holders {
@@ -72,7 +71,6 @@ fn block(holders: &[usize], resting: Option<usize>, damages: &[Damage]) -> Block
     block
 }
 
-/// Returns the attribute of each ordinal's allocation.
 fn slot_attributes(block: &Block) -> Vec<Option<Option<&Attribute>>> {
     block.allocations.iter().map(|slot| slot.map(|index| block.attributes.get(index))).collect()
 }
@@ -103,7 +101,6 @@ proptest! {
                 (true, _) => prop_assert!(is.flatten().is_some_and(|attribute| attribute.released_at.is_some())),
             }
         }
-        // The other ordinals keep their order in the free list, each once, and the freed ones follow.
         let others = without(&before.unallocated, &own);
         let freed: Vec<usize> = own.iter().copied().filter(|o| cooldown == 0 && *o < CAPACITY).collect();
         prop_assert_eq!(&after.unallocated, &[others, freed].concat());
@@ -152,7 +149,6 @@ proptest! {
             }
             prop_assert!(!(freed.contains(&ip) && (reported.contains(&ordinal) || is.is_some())));
         }
-        // Free ordinals keep their order.
         let free: Vec<usize> = without(&before.unallocated, &[]);
         let remaining: Vec<usize> = free.into_iter().filter(|ordinal| after.unallocated.contains(ordinal)).collect();
         prop_assert!(after.unallocated.starts_with(&remaining));

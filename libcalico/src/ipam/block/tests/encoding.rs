@@ -21,7 +21,6 @@ fn first_allocation_encodes_to_upstreams_bytes() {
     assert_eq!(Block::decode(bytes.as_bytes()).unwrap(), block);
 }
 
-/// Upstream's allocator gives the same rows.
 #[test]
 fn block_operations_match_upstreams_transcript() {
     let mut block = fresh();

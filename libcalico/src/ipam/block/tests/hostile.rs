@@ -1,5 +1,4 @@
-//! Tests that no operation panics on a generated or damaged block, if the block decodes. `FUZZ_SECONDS` sets the
-//! duration of each test in seconds; the default is 1.
+//! Tests that no operation panics on a generated or damaged block. `FUZZ_SECONDS` sets the duration of each test.
 
 use std::time::{Duration, Instant};
 
@@ -71,7 +70,6 @@ fn stored_block() -> impl Strategy<Value = Value> {
         })
 }
 
-/// Generates a block after a few operations, with an allocation, the free list or the sequence number replaced.
 fn damaged_block() -> impl Strategy<Value = Value> {
     (0..5usize, 0..3usize, 0..9usize, index()).prop_map(|(assigned, released, place, value)| {
         let mut block = fresh();
@@ -127,7 +125,6 @@ fn operate(block: &Block) {
     survey(block);
 }
 
-/// Runs the operations that read many blocks at once.
 fn survey(block: &Block) {
     let entry = Entry { key: block.cidr, value: block.clone(), revision: Revision("1".into()) };
     let endpoints =

@@ -16,7 +16,6 @@ fn block_is_empty_without_allocations_except_windows_reserved() {
         block.attributes = vec![Attribute { handle_id: handle.map(Into::into), ..Attribute::default() }];
         assert_eq!(block.is_empty(), empty, "{handle:?}");
     }
-    // An allocation with a missing attribute counts as in use.
     block.attributes.clear();
     assert!(!block.is_empty());
 }
@@ -48,7 +47,7 @@ fn addresses_are_found_by_handle_and_owners_by_address() {
     block.attributes[0].handle_id = Some("a\r\r".into());
     assert_eq!(block.addresses_of(&HandleId::new("a")), [ip("10.0.0.0"), ip("10.0.0.1")]);
     assert_eq!(block.addresses_of(&HandleId::new("c")), [] as [IpAddr; 0]);
-    // A list of handles can contain an ID with the carriage returns that an old migration left (IPAM-58).
+    // A list of handles can contain the carriage returns of an old migration (IPAM-58).
     let listed = Handle::parse_path("/calico/ipam/v2/handle/a\r\r").unwrap();
     assert_eq!(block.addresses_of(&listed), [ip("10.0.0.0"), ip("10.0.0.1")]);
 
@@ -108,7 +107,7 @@ fn inconsistencies_are_named_and_no_operation_proceeds() {
     }
 }
 
-/// A block that counts as empty may be deleted. A new block in its range would have the addresses in use as free.
+/// A block that counts as empty may be deleted.
 #[test]
 fn inconsistent_block_is_never_empty() {
     let damages: [fn(&mut Block); 3] =

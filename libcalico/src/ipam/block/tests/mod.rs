@@ -30,7 +30,6 @@ fn host(name: &str) -> AffinityOwner {
     AffinityOwner::Host(name.into())
 }
 
-/// Returns a new /30 of node1.
 fn fresh() -> Block {
     Block::new(cidr("10.0.0.0/30"), &host("node1"), NOW).unwrap()
 }
@@ -60,7 +59,7 @@ fn release_request(address: &str) -> ReleaseRequest {
     ReleaseRequest { ip: ip(address), handle: None, sequence: None }
 }
 
-/// Returns the handle of each attribute, in the order of the attributes; `-` for an attribute without handle.
+/// Returns the handle of each attribute.
 fn holders(block: &Block) -> Vec<&str> {
     block.attributes.iter().map(|attribute| attribute.handle_id.as_deref().unwrap_or("-")).collect()
 }

@@ -151,7 +151,7 @@ fn released_address_cools_down_as_in_upstream() {
         assert_eq!((block.sequence_of(0), block.sequence_of(1)), (Some(entry), Some(clock + 1)));
         assert!(block.allocation(ip("10.0.0.0")).unwrap().is_cooling());
 
-        // At 30 s the cooldown has not elapsed: the release time has whole seconds, and the comparison is strict.
+        // The release time has whole seconds, and the comparison is strict.
         let whole_seconds = datetime!(2026-08-22 01:02:03 UTC);
         assert_eq!(block.collect_garbage(30, whole_seconds + Duration::seconds(30)), Ok(false));
         assert_eq!(block.collect_garbage(30, whole_seconds + Duration::milliseconds(30_001)), Ok(true));
@@ -172,7 +172,7 @@ fn cooled_down_addresses_are_freed_by_age() {
     assert_eq!(resting(3600, Duration::ZERO), (false, vec![3]));
     assert_eq!(resting(50, Duration::ZERO), (true, vec![3, 0]));
     assert_eq!(resting(50, Duration::seconds(60)), (true, vec![3, 0, 2]));
-    // After the clock went back, no cooldown has elapsed unless it is negative.
+    // The clock went back.
     assert_eq!(resting(0, Duration::hours(-1)), (false, vec![3]));
     assert_eq!(resting(-1, Duration::hours(-1)), (true, vec![3, 0, 2]));
     // The cooldown was disabled after the release.
@@ -206,8 +206,6 @@ fn release_unchanged_skips_only_the_mismatched_addresses() {
     assert_eq!((released.released, released.unallocated), (vec![ip("10.0.0.2")], vec![ip("10.0.0.3")]));
     assert_eq!(released.per_handle, per_handle(&[("b", 1)]));
     assert!(matches!(refused[..], [ReleaseError::Sequence { .. }, ReleaseError::Handle { .. }]), "{refused:?}");
-    // The address is cooling down with a new sequence number. A repeated request reports it as unallocated and is not
-    // refused.
     let (again, refused) = block.release_unchanged(&requests[2..], 30, NOW).unwrap();
     assert_eq!((again.released.len(), again.unallocated.len(), refused.len()), (0, 2, 0));
 }

@@ -13,12 +13,11 @@ pub enum UnreadableBlock {
     /// The block is corrupt.
     #[error("no address of the block is collected: {0}")]
     Corrupt(#[from] CorruptBlock),
-    /// The block has more than 65536 addresses, which no valid block has.
+    /// The block has more than 65536 addresses.
     #[error("no address of block {0} is collected: the block has more than 65536 addresses")]
     TooLarge(Cidr),
 }
 
-/// An allocation, as read from a block.
 struct StoredAllocation<'a> {
     ordinal: u16,
     handle: &'a str,
@@ -30,7 +29,6 @@ struct StoredAllocation<'a> {
     owner_pods: Box<[(Box<str>, Box<str>)]>,
 }
 
-/// The data that the index takes from a block.
 struct Summary<'a> {
     allocations: Vec<StoredAllocation<'a>>,
     without_handle: Vec<u16>,
@@ -104,16 +102,15 @@ impl Index {
         }
     }
 
-    /// Moves the block, and those of its addresses that name no node, to the lists of the owner. Without a node as
-    /// owner, they are in no list.
+    /// Moves the block, and those of its addresses that name no node, to the lists of the owner, if it is a node.
     fn set_owner(&mut self, row: RowId, owner: Option<AffinityOwner>) {
         let owner = match owner {
             Some(AffinityOwner::Host(name)) => self.node_row(&name),
             Some(AffinityOwner::Virtual(_)) | None => NONE,
         };
         let Some(block) = self.blocks.get(row).filter(|block| block.owner != owner) else {
-            // The block may have been released and claimed again between two lists, which do not show this. A deleted
-            // node with an unchanged block is therefore examined again, so that a new affinity is released, too.
+            // A block that was released and claimed again between two lists looks unchanged. The deleted node is
+            // therefore examined again, so that a new affinity is released, too.
             if !self.reclaim.deleted_nodes.contains_key(&owner) {
                 self.node_changed(owner);
             }
@@ -167,7 +164,7 @@ impl Index {
             match before.next_if(|&address| self.ordinal(address) == stored.ordinal) {
                 Some(same) if self.is_unchanged(row, same, stored) => tracked.push(same),
                 changed => {
-                    // The new allocation is added first, so that names used by both are not removed in between.
+                    // Added first, so that names used by both are not removed in between.
                     tracked.push(self.track_stored(row, stored));
                     changed.into_iter().for_each(|changed| self.untrack(changed));
                 }
@@ -183,8 +180,8 @@ impl Index {
         self.addresses.get(address).map_or(u16::MAX, |tracked| tracked.ordinal)
     }
 
-    /// Returns true if the allocation is unchanged. The comparison includes a hash of the attributes, because a VMI's
-    /// address changes owners without a new sequence number. Upstream misses such a change (KC-422).
+    /// Returns true if the allocation is unchanged. The fingerprint detects a new owner of a VMI's address, which
+    /// upstream misses (KC-422).
     fn is_unchanged(&self, block: RowId, address: RowId, stored: &StoredAllocation<'_>) -> bool {
         let Some(tracked) = self.addresses.get(address) else { return false };
         let block_owner = self.blocks.get(block).map_or(NONE, |block| block.owner);
@@ -250,7 +247,7 @@ fn summarize(block: &Block) -> Result<Summary<'_>, UnreadableBlock> {
         summary.allocated = summary.allocated.saturating_add(1);
         summary.used = summary.used.saturating_add(u16::from(!attribute.is_windows_reserved()));
         if let Some(released) = &attribute.released_at {
-            // `verify` rejects unreadable times, so the fallback is never used.
+            // `verify` rejects unreadable times.
             let released = parse_time(released).map_or(NEVER, |at| at.unix_timestamp());
             summary.cooling_since = summary.cooling_since.min(released);
             continue;

@@ -1,5 +1,4 @@
-//! Methods of [`Index`] for conflicts: addresses that a running pod reports, but that are free or allocated to another
-//! owner.
+//! Methods of [`Index`] for conflicts between the addresses that pods report and the blocks.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use crate::ipam::OwnerKind;
 use crate::net::{Cidr, IpVersion};
 
 impl Index {
-    /// Processes a change or deletion of a pod. Conflicts of the pod about addresses that it no longer reports end.
+    /// Processes a change or deletion of a pod.
     pub(in crate::ipam::gc) fn pod_changed(&mut self, pod: RowId) {
         let reported = self.reported_addresses(pod);
         self.conflicts.suspected.retain(|(row, address)| *row != pod || reported.contains(address));
@@ -24,8 +23,7 @@ impl Index {
         };
     }
 
-    /// Ends the conflicts about an address for the pods to which it is now allocated, even if the allocation is removed
-    /// before the next examination.
+    /// Ends the conflicts about an address for the pods to which it is now allocated.
     pub(in crate::ipam::gc) fn allocation_added(&mut self, tracked: RowId) {
         let Some(address) = self.addresses.get(tracked).and_then(|tracked| self.address_of(tracked)) else { return };
         for pod in self.pods_of(tracked) {
@@ -33,14 +31,12 @@ impl Index {
         }
     }
 
-    /// Processes the end of an allocation. Conflicts of its pods about the address end, and the next examination looks
-    /// at these pods again.
+    /// Processes the end of an allocation, whose pods are then examined again.
     pub(in crate::ipam::gc) fn allocation_removed(&mut self, tracked: RowId) {
         self.allocation_added(tracked);
         self.conflicts.pods_to_check.extend(self.pods_of(tracked));
     }
 
-    /// Returns the pods to which a block allocates the address.
     fn pods_of(&self, tracked: RowId) -> Vec<RowId> {
         let owners = self.owner_pods.get(&tracked).into_iter().flatten();
         let pods = owners.filter_map(|(namespace, name)| self.find_owner(OwnerKind::Pod, namespace, name));
@@ -48,8 +44,7 @@ impl Index {
         pods.chain(own.map(|tracked| tracked.owner)).collect()
     }
 
-    /// Returns the addresses in the status of a pod; none if the pod does not run, as [`crate::ipam::PodState::runs`]
-    /// says.
+    /// Returns the addresses in the status of a pod that runs.
     fn reported_addresses(&self, pod: RowId) -> Vec<IpAddr> {
         match self.owners.get(pod).map(|owner| &owner.state) {
             Some(OwnerState::Pod { addresses, runs: true, .. }) => addresses.in_status().collect(),
@@ -57,7 +52,6 @@ impl Index {
         }
     }
 
-    /// Compares the addresses that pods report with the blocks.
     pub(in crate::ipam::gc) fn examine_reported_addresses(&mut self, now: Duration, scope: Scope) {
         let mut pods = std::mem::take(&mut self.conflicts.pods_to_check);
         if std::mem::take(&mut self.conflicts.check_all_pods) || scope == Scope::Everything {
@@ -74,8 +68,7 @@ impl Index {
         }
     }
 
-    /// Returns the block in which `address` is free or belongs to another owner than the pod, and true if the address
-    /// is free. Returns `None` if there is no such block, or if the address may be allocated to the pod.
+    /// Returns the block in which `address` is free or belongs to another owner than the pod, and true if it is free.
     fn find_contradiction(&self, pod: RowId, address: IpAddr) -> Option<(Cidr, bool)> {
         let mut contradiction = None;
         for &(_, prefix) in self.conflicts.sizes.keys().filter(|(version, _)| *version == IpVersion::of(address)) {
@@ -103,8 +96,8 @@ impl Index {
         }
     }
 
-    /// Returns the conflicts that have lasted two minutes and were not reported yet, except those whose report failed
-    /// recently. Read the pod and the block again before reporting a conflict.
+    /// Returns the conflicts that have lasted two minutes and were not reported yet, unless postponed. Read the pod and
+    /// the block again before reporting a conflict.
     pub fn conflicts(&self, now: Duration) -> Vec<Conflict> {
         let due = self.conflicts.suspected.due(now, MIN_CONFLICT_DURATION).into_iter();
         let unreported = due.filter(|key| !self.conflicts.reported.contains(key));
@@ -117,8 +110,7 @@ impl Index {
         unreported.filter_map(conflict).collect()
     }
 
-    /// Returns the numbers of conflicts that have lasted two minutes, reported or not: about free addresses, and about
-    /// addresses of other owners.
+    /// Returns the numbers of lasting conflicts about free addresses and about addresses of other owners.
     pub fn conflicting(&self, now: Duration) -> (usize, usize) {
         let lasting = self.conflicts.suspected.unchanged_for(now, MIN_CONFLICT_DURATION);
         let contradictions = lasting.filter_map(|&(pod, address)| self.find_contradiction(pod, address));
@@ -135,15 +127,14 @@ impl Index {
         }
     }
 
-    /// Postpones a conflict that could not be reported. The pause grows with each failure.
+    /// Postpones a conflict that could not be reported.
     pub fn postpone_conflict(&mut self, conflict: &Conflict, now: Duration) {
         if let Some(key) = self.conflict_key(conflict) {
             self.conflicts.suspected.postpone(&key, now);
         }
     }
 
-    /// Ends a conflict that a fresh read did not confirm. If the next examination finds the contradiction again, the
-    /// conflict's two minutes start again.
+    /// Ends a conflict that a fresh read did not confirm.
     pub fn end_conflict(&mut self, conflict: &Conflict) {
         if let Some(key) = self.conflict_key(conflict) {
             self.conflicts.clear(&key);

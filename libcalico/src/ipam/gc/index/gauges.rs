@@ -22,8 +22,8 @@ impl Index {
         counters.map(|(pool, node, addresses)| Reclaimed { pool, node, addresses })
     }
 
-    /// Adds `by`, which is 1 or -1, to the counts of addresses for the pool and node of an address. Between adding and
-    /// subtracting an address, its node, and the pool and owner of its block, must not change.
+    /// Adds `by`, 1 or -1, to the counts for an address. Until the address is subtracted, its node, and the pool and
+    /// owner of its block, must not change.
     pub(in crate::ipam::gc) fn count(&mut self, row: RowId, by: i64) {
         let Some(tracked) = self.addresses.get(row) else { return };
         let Some(&BlockRow { pool, owner, .. }) = self.blocks.get(tracked.block) else { return };
@@ -37,7 +37,6 @@ impl Index {
         });
     }
 
-    /// Adds `by` to the count of leaks, for the pool and node of an address.
     pub(in crate::ipam::gc) fn count_candidate(&mut self, row: RowId, by: i64) {
         let Some(tracked) = self.addresses.get(row) else { return };
         let pool = self.blocks.get(tracked.block).map_or(NONE, |block| block.pool);

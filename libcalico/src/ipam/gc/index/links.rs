@@ -1,12 +1,11 @@
-//! The lists of addresses of a handle, an owner and a node, and the list of a node's blocks. Only this module changes
-//! them, so that adding and removing stay symmetric.
+//! The lists of a handle, an owner and a node. Only this module changes them, so that adding and removing stay
+//! symmetric.
 
 use super::super::rows::{AddressRow, CalicoNode, CompactHandle, NodeRow};
 use super::super::table::{NONE, RowId};
 use super::Index;
 
 impl Index {
-    /// Adds an address, and sets its links.
     pub(in super::super) fn track(&mut self, mut tracked: AddressRow) -> RowId {
         tracked.next_of_handle = self.handles.get(tracked.handle).map_or(NONE, |handle| handle.first_address);
         tracked.next_of_owner = self.owners.get(tracked.owner).map_or(NONE, |owner| owner.first_address);
@@ -21,7 +20,7 @@ impl Index {
         }
         self.add_to_node(row, node);
         self.count(row, 1);
-        // An address of a container can be the reason to keep another one.
+        // An address can be the reason to keep another one of its container.
         self.mark_owner_dirty(owner);
         self.mark_dirty(row);
         row
@@ -74,7 +73,7 @@ impl Index {
         }
     }
 
-    /// Returns the row whose `next` is `row`, in the list that begins at `head`, or [`NONE`].
+    /// Returns the row whose `next` is `row`, in the list that begins at `head`.
     fn before(&self, head: RowId, row: RowId, next: fn(&AddressRow) -> RowId) -> RowId {
         let mut at = head;
         while let Some(other) = self.addresses.get(at) {
@@ -86,7 +85,6 @@ impl Index {
         NONE
     }
 
-    /// Adds an address to the list of a node.
     pub(in super::super) fn add_to_node(&mut self, row: RowId, node: RowId) {
         let at = self.nodes.get_mut(node).map_or(0, |node| append(&mut node.addresses, row));
         if let Some(tracked) = self.addresses.get_mut(row) {
@@ -95,7 +93,6 @@ impl Index {
         self.node_changed(node);
     }
 
-    /// Removes an address from its node.
     pub(in super::super) fn remove_from_node(&mut self, row: RowId) {
         let Some((node, at)) = self.addresses.get(row).map(|tracked| (tracked.node, tracked.in_node)) else { return };
         let moved = self.nodes.get_mut(node).and_then(|node| swap_remove(&mut node.addresses, at));
@@ -109,15 +106,13 @@ impl Index {
         self.drop_unused_node(node);
     }
 
-    /// Marks a node whose addresses or blocks changed for examination, if the node is deleted. Its tunnel addresses and
-    /// affinities may now be ready for release.
+    /// Marks a deleted node for examination, because its tunnel addresses and affinities may now be ready for release.
     pub(super) fn node_changed(&mut self, node: RowId) {
         if self.is_node_deleted(node) {
             self.mark_node_dirty(node);
         }
     }
 
-    /// Adds a block to the list of its owner.
     pub(in super::super) fn add_block_to_node(&mut self, block: RowId, owner: RowId) {
         let at = self.nodes.get_mut(owner).map_or(0, |node| append(&mut node.blocks, block));
         if let Some(row) = self.blocks.get_mut(block) {
@@ -127,7 +122,6 @@ impl Index {
         self.node_changed(owner);
     }
 
-    /// Removes a block from its owner.
     pub(in super::super) fn remove_block_from_node(&mut self, block: RowId) {
         let Some((node, at)) = self.blocks.get(block).map(|row| (row.owner, row.in_node)) else { return };
         let moved = self.nodes.get_mut(node).and_then(|node| swap_remove(&mut node.blocks, at));
@@ -142,7 +136,6 @@ impl Index {
         self.drop_unused_node(node);
     }
 
-    /// Returns the row of a node, and creates it if it is missing.
     pub(in super::super) fn node_row(&mut self, name: &str) -> RowId {
         if let Some(row) = self.nodes.find(name) {
             return row;
@@ -150,8 +143,7 @@ impl Index {
         self.nodes.insert(NodeRow { name: name.into(), ..NodeRow::default() })
     }
 
-    /// Removes a node from the index, unless it exists, has affinities to release, or is named by a pod, address, block
-    /// or Calico node.
+    /// Removes a node that does not exist and to which nothing in the index refers.
     pub(in super::super) fn drop_unused_node(&mut self, node: RowId) {
         let Some(row) = self.nodes.get(node) else { return };
         let is_referenced = row.references > 0 || !row.addresses.is_empty() || !row.blocks.is_empty();
@@ -165,14 +157,12 @@ impl Index {
     }
 }
 
-/// Appends a row to a node's list, and returns its position.
 fn append(rows: &mut Vec<RowId>, row: RowId) -> u32 {
     rows.push(row);
     rows.len() as u32 - 1
 }
 
-/// Removes a row from a node's list. Returns the row that moved to its position, if there is one. After many removals,
-/// reduces the capacity of the list.
+/// Removes a row from a node's list, and returns the row that moved to its position.
 fn swap_remove(rows: &mut Vec<RowId>, at: u32) -> Option<RowId> {
     rows.swap_remove(at as usize);
     if rows.capacity() > 8 && rows.len() < rows.capacity() / 4 {

@@ -27,8 +27,8 @@ pub use self::pools::PoolSize;
 /// The settings of garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GcSettings {
-    /// The grace period, `leakGracePeriod`. Without one, only addresses of deleted nodes and of VMIs are released. With
-    /// 0, the same holds, and other leaks are counted (KC-438).
+    /// The grace period, `leakGracePeriod`. Without one, or with 0, only addresses of deleted nodes and of VMIs are
+    /// released (KC-438).
     pub leak_grace: Option<Duration>,
     /// The cooldown of a released address in seconds, `ipCooldownSeconds`.
     pub cooldown: i64,
@@ -74,9 +74,6 @@ pub enum WatchedKind {
 }
 
 /// The indexed state of a cluster.
-///
-/// After [`Index::begin_list`], put every existing object of the kind again. [`Index::end_list`] removes the objects
-/// that were not put.
 #[derive(Debug, Default)]
 pub struct Index {
     pub(super) settings: GcSettings,
@@ -90,7 +87,6 @@ pub struct Index {
     pub(super) pools: Table<pools::PoolRow>,
     pub(super) reservations: BTreeMap<String, (Vec<Cidr>, u8)>,
     pub(super) reserved: Reservations,
-    /// Addresses to examine.
     pub(super) dirty: Vec<RowId>,
     /// Nodes all of whose addresses are to be examined.
     pub(super) dirty_nodes: BTreeSet<RowId>,
@@ -101,8 +97,8 @@ pub struct Index {
     pub(super) owner_pods: HashMap<RowId, OwnerPods>,
     pub(super) gauges: Gauges,
     pub(super) lists: HashMap<WatchedKind, u8>,
-    /// The VirtualMachines and the VMIs in the present list. A VirtualMachine and its VMI share a row, so a list
-    /// number in the row cannot distinguish them.
+    /// The VirtualMachines and the VMIs in the present list. They share a row, so a list number in the row cannot
+    /// distinguish them.
     pub(super) listed_vmis: HashMap<WatchedKind, HashSet<RowId>>,
 }
 
@@ -120,7 +116,7 @@ impl Index {
         &self.settings
     }
 
-    /// Returns the number of pods, VMIs and Services: those that exist, and those that only an address names.
+    /// Returns the number of pods, VMIs and Services, including those that only an address names.
     pub fn owners(&self) -> usize {
         self.owners.len()
     }
@@ -131,8 +127,7 @@ impl Index {
         self.owners.iter().any(|(_, owner)| is_used(owner))
     }
 
-    /// Changes the settings. If they differ, the next examination applies them to the leaks and to the addresses of
-    /// VMIs and Services, and the grace periods of excess blocks start again.
+    /// Changes the settings. The next examination applies them.
     pub fn set_settings(&mut self, settings: GcSettings) {
         if settings == self.settings {
             return;
@@ -145,8 +140,7 @@ impl Index {
         self.reset_excess_timers();
     }
 
-    /// Starts a full list of a kind of object. If an earlier list of the kind was not ended, put its objects again,
-    /// too.
+    /// Starts a full list of a kind of object: put every existing object again.
     pub fn begin_list(&mut self, kind: WatchedKind) {
         let list = self.lists.entry(kind).or_default();
         *list = list.wrapping_add(1);
@@ -190,7 +184,6 @@ impl Index {
         }
     }
 
-    /// Returns the name of a node; empty for [`NONE`].
     pub(super) fn node_name(&self, node: RowId) -> &str {
         if node == NONE { "" } else { self.nodes.get(node).map_or("", |row| &row.name) }
     }

@@ -6,7 +6,7 @@ use super::{Index, WatchedKind};
 
 impl Index {
     /// Adds or updates a Calico node. `kubernetes` is the node's name in Kubernetes, if it is a Kubernetes node
-    /// (KC-402). If Calico nodes are derived from Kubernetes nodes, put the Kubernetes node under the same name, too.
+    /// (KC-402).
     pub fn put_calico_node(&mut self, name: &str, kubernetes: Option<&str>) {
         let row = self.node_row(name);
         let list = self.list(WatchedKind::CalicoNodes);
@@ -41,8 +41,8 @@ impl Index {
         }
     }
 
-    /// Processes an affinity that names a Calico node. If the node is deleted, it is queued for the release of all of
-    /// its affinities, even one without a block. Upstream cannot release an affinity without a block (IPAM-126).
+    /// Processes an affinity that names a Calico node, which is queued for the release of its affinities if it is
+    /// deleted. Upstream cannot release an affinity without a block (IPAM-126).
     pub fn add_affinity(&mut self, node: &str) {
         let row = self.node_row(node);
         if self.is_node_deleted(row) {
@@ -100,8 +100,8 @@ impl Index {
         }
     }
 
-    /// Returns true if the Kubernetes node of a Calico node exists, and false if one of the two is missing. Returns
-    /// `None` for a Calico node that is not a Kubernetes node, because its existence cannot be checked.
+    /// Returns true if the node exists in Calico and Kubernetes; `None` for a Calico node that is not a Kubernetes
+    /// node.
     fn node_existence(&self, node: RowId) -> Option<bool> {
         match self.nodes.get(node)?.calico {
             CalicoNode::Foreign => None,
@@ -118,7 +118,7 @@ impl Index {
         self.node_existence(node) == Some(false)
     }
 
-    /// Returns the name in Kubernetes of a Calico node, if it is known. On etcd the two names can differ.
+    /// Returns the name in Kubernetes of a Calico node, if it is known.
     pub(in super::super) fn kubernetes_name(&self, node: RowId) -> Option<&str> {
         match self.nodes.get(node)?.calico {
             CalicoNode::Kubernetes(name) => Some(self.node_name(name)),

@@ -30,8 +30,8 @@ impl Index {
         self.set_vmi(WatchedKind::VirtualMachines, namespace, name, false);
     }
 
-    /// Adds a VirtualMachineInstance. An instance may outlive the VirtualMachine that owns it and then keeps the
-    /// address; upstream ignores such an instance (KC-436).
+    /// Adds a VirtualMachineInstance. Unlike in upstream, an instance keeps the address without its VirtualMachine
+    /// (KC-436).
     pub fn put_vmi(&mut self, namespace: &str, name: &str) {
         self.set_vmi(WatchedKind::Vmis, namespace, name, true);
     }
@@ -81,7 +81,6 @@ impl Index {
         self.set_state(row, watched, state);
     }
 
-    /// Replaces the state of an owner. If the state is unchanged, no address is marked.
     fn set_state(&mut self, row: RowId, watched: WatchedKind, state: OwnerState) {
         let list = self.list(watched);
         let Some(owner) = self.owners.get_mut(row) else { return };
@@ -130,7 +129,6 @@ impl Index {
         self.owners.find((kind, self.namespaces.find(namespace)?, name))
     }
 
-    /// Returns the row of an owner, and creates it if it is missing.
     pub(super) fn owner_row(&mut self, kind: OwnerKind, namespace: &str, name: &str) -> RowId {
         if let Some(row) = self.find_owner(kind, namespace, name) {
             return row;
@@ -140,7 +138,6 @@ impl Index {
         self.owners.insert(OwnerRow { kind, namespace, name, state, first_address: NONE, list: 0 })
     }
 
-    /// Marks every address of an owner for examination.
     pub(super) fn mark_owner_dirty(&mut self, owner: RowId) {
         let mut at = self.owners.get(owner).map_or(NONE, |owner| owner.first_address);
         while let Some(next) = self.addresses.get(at).map(|tracked| tracked.next_of_owner) {
@@ -149,8 +146,7 @@ impl Index {
         }
     }
 
-    /// Marks the VMIs' addresses whose allocations name a pod that changed or was deleted. A new pod is not handled,
-    /// because it cannot make an address a leak.
+    /// Marks the VMIs' addresses whose allocations name this pod. A new pod cannot make an address a leak.
     fn mark_vmi_of_pod(&mut self, pod: RowId) {
         let Some(owner) = self.owners.get(pod).filter(|owner| may_be_virt_launcher(&owner.name)) else { return };
         let (namespace, name) = (self.namespaces.text(owner.namespace), &*owner.name);
@@ -159,7 +155,6 @@ impl Index {
         rows.into_iter().for_each(|row| self.mark_dirty(row));
     }
 
-    /// Removes an owner that neither exists nor has an address.
     pub(super) fn drop_unused_owner(&mut self, row: RowId) {
         let is_unused = |owner: &&OwnerRow| owner.first_address == NONE && owner.state == OwnerState::Absent;
         if self.owners.get(row).filter(is_unused).is_some()

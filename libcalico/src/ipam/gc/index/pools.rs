@@ -33,7 +33,7 @@ pub struct PoolSize<'a> {
 }
 
 impl Index {
-    /// Adds or updates a pool. For a pool that is being deleted, call [`Index::remove_pool`].
+    /// Adds or updates a pool that is not being deleted.
     pub fn put_pool(&mut self, name: &str, cidr: Cidr) {
         let list = self.list(WatchedKind::Pools);
         match self.pools.find(name) {
@@ -58,8 +58,7 @@ impl Index {
     }
 
     fn remove_pool_row(&mut self, row: RowId) {
-        // The counters of a pool are removed with the pool (KC-154). The gauges are stored by the row of the pool, so
-        // those of its blocks move to no pool before the row is removed.
+        // The gauges are stored by the row of the pool, and the counters are removed with the pool (KC-154).
         for block in self.blocks.rows() {
             if self.blocks.get(block).is_some_and(|block| block.pool == row) {
                 self.set_pool(block, NONE);
@@ -109,8 +108,8 @@ impl Index {
         pools
     }
 
-    /// Returns the pool of a block, or [`NONE`]. Of several pools that contain the block, the smallest counts, and
-    /// among equal ones the first by name. Upstream takes any of them (KC-426).
+    /// Returns the pool of a block: the smallest one that contains the block, and among equal ones the first by name.
+    /// Upstream takes any of them (KC-426).
     pub(in super::super) fn pool_of(&self, block: &Cidr) -> RowId {
         let containing = self.pools.iter().filter(|(_, pool)| pool.cidr.covers(block));
         let narrowest = containing.min_by_key(|(_, pool)| (std::cmp::Reverse(pool.cidr.prefix()), &pool.name));

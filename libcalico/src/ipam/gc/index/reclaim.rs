@@ -26,9 +26,8 @@ impl Index {
         self.nodes.rows().into_iter().for_each(|node| self.mark_blocks_changed(node));
     }
 
-    /// Returns the empty blocks that have been in excess for the grace period. Every node keeps one block of each
-    /// family. Returns none if the grace period is missing or 0. A returned block that stays in excess is returned
-    /// again after another grace period.
+    /// Returns the empty blocks that have been in excess for the grace period; none if the grace period is missing or
+    /// 0. Every node keeps one block of each family.
     pub fn excess_blocks(&mut self, now: Duration) -> Vec<ExcessBlock> {
         let grace = self.settings.leak_grace.filter(|grace| !grace.is_zero());
         for node in std::mem::take(&mut self.reclaim.changed_nodes) {
@@ -54,7 +53,7 @@ impl Index {
     }
 
     /// Starts and stops the timers of a node's empty blocks. A node that is migrating from Flannel keeps all blocks
-    /// (KC-457). The blocks of a deleted node need no timer, because they are released with the node's affinities.
+    /// (KC-457).
     fn update_excess_timers(&mut self, node: RowId, now: Duration, grace: Option<Duration>) {
         let is_migrating = self.is_migrating(node);
         let is_deleted = self.is_node_deleted(node);
@@ -85,9 +84,8 @@ impl Index {
         blocks.iter().filter(|&&row| self.blocks.get(row).is_some_and(|block| block.cidr.version() == version)).count()
     }
 
-    /// Returns the deleted nodes that no allocation names, except those that are postponed. After a failure, a node
-    /// with blocks is returned only if one of them has no address in use, because then the block's affinity can be
-    /// released. A block with other nodes' addresses stays until these are released (KC-461).
+    /// Returns the deleted nodes that no allocation names, unless postponed. A block with other nodes' addresses stays
+    /// until these are released (KC-461).
     pub fn nodes_to_release(&self, now: Duration) -> Vec<DeletedNode> {
         let is_ready = |&(&node, pause): &(&RowId, &Postponement)| {
             pause.until <= now
@@ -113,7 +111,7 @@ impl Index {
         self.drop_unused_node(row);
     }
 
-    /// Postpones a deleted node some of whose affinities could not be released. The pause grows with each failure.
+    /// Postpones a deleted node some of whose affinities could not be released.
     pub fn postpone_node(&mut self, name: &str, now: Duration) {
         if let Some(postponement) = self.nodes.find(name).and_then(|row| self.reclaim.deleted_nodes.get_mut(&row)) {
             postponement.fail(now);
@@ -121,11 +119,11 @@ impl Index {
     }
 
     /// Returns the blocks with an address whose cooldown has elapsed. `now` is the time of day at the monotonic time
-    /// `mono`. A returned block is not returned again for 30 s, unless its earliest release time changed.
+    /// `mono`. A block is not returned again for a while.
     pub fn cooled_blocks(&mut self, now: OffsetDateTime, mono: Duration) -> Vec<Cidr> {
         let cooldown = self.settings.cooldown;
         let now = now.unix_timestamp();
-        // With no cooldown, the release time may be the current second, so an equal time counts as elapsed (IPAM-164).
+        // The release may be of the current second (IPAM-164).
         let has_cooled = |released: i64| released.saturating_add(cooldown.max(0)) < now + i64::from(cooldown <= 0);
         let cooled: Vec<RowId> =
             self.reclaim.cooling.iter().take_while(|(at, _)| has_cooled(*at)).map(|(_, row)| *row).collect();
@@ -141,8 +139,7 @@ impl Index {
         blocks
     }
 
-    /// Returns the duration from `now` until the next cooldown elapses, 0 if it already has; `None` if no address is
-    /// cooling down.
+    /// Returns the duration from `now` until the next cooldown elapses, 0 if it already has.
     pub fn next_cooldown_end(&self, now: OffsetDateTime) -> Option<Duration> {
         let (released, _) = self.reclaim.cooling.first()?;
         let due = released.saturating_add(self.settings.cooldown.max(0)).saturating_add(1);

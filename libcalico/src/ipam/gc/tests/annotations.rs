@@ -1,5 +1,5 @@
-//! Tests of the annotations of a pod, which a tenant can change at any time. They free no address that the status of a
-//! running pod reports.
+//! A tenant can change the annotations of a pod at any time. They free no address that the status of a running pod
+//! reports.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ const TEXTS: [Option<&str>; 8] = [
     Some(r#"[{"ips":["10.0.0.7"]}]"#),
 ];
 
-/// A pod as the API server returns it. A tenant can write only the annotations, and delete the pod.
+/// A pod of which a tenant can write only the annotations.
 #[derive(Clone)]
 struct PodFixture<'a> {
     node: &'a str,
@@ -45,8 +45,7 @@ impl<'a> PodFixture<'a> {
     }
 }
 
-/// Calls `examine` with each combination of [`TEXTS`] for the annotations [`KEYS`], once for a pod that is being
-/// deleted and once for another pod.
+/// Calls `examine` with each combination of [`TEXTS`] for the annotations [`KEYS`].
 fn each_combination(mut examine: impl FnMut(bool, BTreeMap<String, String>)) {
     for number in 0..TEXTS.len().pow(KEYS.len() as u32) {
         let mut number = number;
@@ -63,7 +62,6 @@ fn each_combination(mut examine: impl FnMut(bool, BTreeMap<String, String>)) {
     }
 }
 
-/// Returns the address of p, which is allocated on n1.
 fn address() -> std::net::IpAddr {
     "10.0.0.0".parse().unwrap()
 }
@@ -71,7 +69,6 @@ fn address() -> std::net::IpAddr {
 #[test]
 fn annotations_release_no_address_that_the_status_reports() {
     let mut cluster = cluster();
-    // The pod may be on another node than the allocation.
     for node in ["n1", "n2"] {
         each_combination(|deleting, annotations| {
             let pod = PodFixture { node, phase: "Running", deleting, status: &["10.0.0.0"], annotations };
@@ -98,8 +95,6 @@ fn annotated_addresses_add_to_the_addresses_in_the_status() {
     assert_eq!(has, [Some(true), Some(true), Some(false)]);
 }
 
-/// An emptied annotation of a pod that is being deleted does not free an address that kubelet reports while the pod
-/// runs.
 #[test]
 fn emptied_annotation_makes_the_address_a_candidate_only_after_the_pod_ended() {
     for key in KEYS {
@@ -132,7 +127,6 @@ fn status_with_other_addresses_makes_the_address_a_candidate() {
     assert_eq!(kinds.collect::<Vec<_>>(), [ChangeKind::Candidate(LeakReason::OtherAddresses)]);
 }
 
-/// The index stores at most 256 addresses from the annotations of a pod.
 #[test]
 fn long_address_annotation_takes_little_memory_and_retains_all_addresses() {
     let list: Vec<String> = (0..20_000).map(|n: u32| std::net::Ipv4Addr::from(0x0b00_0000 + n).to_string()).collect();

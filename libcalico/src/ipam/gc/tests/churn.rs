@@ -1,5 +1,4 @@
-//! Half an hour of a busy cluster under a simulated clock. Pods are created and deleted all the time, some leave
-//! addresses behind, and garbage collection runs at the same time.
+//! Half an hour of garbage collection in a busy cluster under a simulated clock.
 
 use std::time::Duration;
 
@@ -7,7 +6,6 @@ use super::cluster::{Cluster, GRACE, QUEUES};
 
 const PODS: u32 = 40;
 
-/// A reproducible sequence of random numbers.
 struct Numbers(u64);
 
 impl Numbers {

@@ -1,4 +1,4 @@
-//! Tests of conflicts: addresses that running pods report, and that IPAM has free or allocated to another owner.
+//! Tests of conflicts.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,21 +15,18 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Sets the addresses that `ns/<name>` reports. `runs` is false for a pod on the host network, not running yet, or
-/// being deleted.
+/// Sets the addresses that `ns/<name>` reports.
 fn report(cluster: &mut Cluster, name: &str, addresses: &[&str], runs: bool) {
     let addresses = ReportedAddresses::new(addresses.iter().map(|text| ip(text)).collect());
     cluster.index.put_pod("ns", name, &PodState { node: "n1", addresses, ended: None, runs });
 }
 
-/// Returns the lasting conflicts after an examination.
 fn lasting(cluster: &mut Cluster) -> Vec<(String, IpAddr)> {
     examine(cluster);
     let conflicts = cluster.index.conflicts(cluster.now);
     conflicts.into_iter().map(|conflict| (conflict.name, conflict.address)).collect()
 }
 
-/// Returns the lasting conflicts after `time` has elapsed.
 fn after(cluster: &mut Cluster, time: Duration) -> Vec<(String, IpAddr)> {
     examine(cluster);
     cluster.now += time;
@@ -69,7 +66,7 @@ fn reported_address_allocated_to_another_pod_is_in_conflict() {
 fn host_network_terminating_and_foreign_pods_are_in_no_conflict() {
     let mut cluster = cluster();
     report(&mut cluster, "host-network-or-going", &["10.0.0.5"], false);
-    // No block contains these addresses, as with another IPAM plugin or a host's address.
+    // As with another IPAM plugin or a host's address.
     report(&mut cluster, "foreign", &["10.0.0.16", "192.168.7.7"], true);
     assert_eq!(after(&mut cluster, TWO_MINUTES), []);
     assert_eq!(cluster.index.conflicting(cluster.now), (0, 0));
@@ -81,7 +78,7 @@ fn interrupted_conflict_restarts_its_two_minutes() {
         (|c: &mut Cluster| report(c, "lost", &["10.0.0.5"], false)) as fn(&mut Cluster),
         |c| report(c, "lost", &["10.0.0.6"], true),
         |c| c.index.remove_pod("ns", "lost"),
-        // The block has the address allocated to the pod and then free again, before the next examination.
+        // Both changes come before the next examination.
         |c| {
             let free = c.blocks[&"10.0.0.0/29".parse().unwrap()].clone();
             let mut held = free.clone();

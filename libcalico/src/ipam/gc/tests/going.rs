@@ -38,7 +38,7 @@ fn block_claimed_again_by_a_deleted_node_between_lists_is_released_again() {
     cluster.deliver_all();
     cluster.pass();
     assert!(cluster.blocks.is_empty());
-    // The deletion event is lost, and the following list has the new block in place of the released one.
+    // The deletion event is lost.
     cluster.claim("10.0.0.8/29", "gone");
     cluster.relist(Queue::Blocks);
     cluster.pass();
@@ -54,7 +54,7 @@ fn deleted_node_with_existing_pods_is_not_released() {
     cluster.index.remove_calico_node("n1");
     assert_eq!(after_grace(&mut cluster), 0);
     assert_eq!(cluster.index.nodes_to_release(cluster.now), []);
-    // The index has the node and the pod as deleted, although both exist. The fresh reads keep the address.
+    // The index has the node and the pod as deleted.
     cluster.index.remove_pod("ns", "p");
     let mut gone = cluster.decide(|_| false);
     assert!(gone.blocks.is_empty() && !gone.kept.is_empty());
@@ -128,8 +128,6 @@ fn empty_blocks_are_released_except_one_per_node_and_family() {
     assert_eq!(cluster.index.excess_blocks(due + GRACE), []);
     cluster.check();
 
-    // All blocks are kept if the node is migrating from Flannel, if there is no grace period, or if the blocks are in
-    // use again.
     let mut cluster = cluster_with_spare();
     cluster.index.put_kubernetes_node("n2", true);
     assert_eq!(cluster.index.excess_blocks(cluster.now + GRACE), []);
@@ -163,7 +161,6 @@ fn block_that_changes_owner_is_no_longer_counted_for_the_old_owner() {
     let mut cluster = cluster();
     cluster.claim("10.0.1.0/30", "n1");
     cluster.deliver_all();
-    // Now n2 has two blocks and n1 has one.
     cluster.claim("10.0.1.0/30", "n2");
     cluster.deliver_all();
     cluster.check();
@@ -196,7 +193,6 @@ fn blocks_with_cooled_down_addresses_are_read_after_the_cooldown() {
     assert_eq!(cluster.index.next_cooldown_end(cluster.wall()), None);
 }
 
-/// Returns the handles that the blocks of a cluster should have.
 fn handles(cluster: &Cluster) -> BTreeMap<HandleId, Handle> {
     let mut handles = BTreeMap::<HandleId, Handle>::new();
     for block in cluster.blocks.values() {
@@ -241,7 +237,6 @@ fn handles_that_disagree_with_the_blocks_are_repaired() {
         // No block names the handle, whether it counts addresses or not.
         (with(&|all| _ = all.insert(orphan.clone(), counting(&[(block, 1)]))), Some((&orphan, HandleRepair::Delete))),
         (with(&|all| _ = all.insert(orphan.clone(), counting(&[]))), Some((&orphan, HandleRepair::Delete))),
-        // The count is too high, too low, or includes a block that does not name the handle.
         (
             with(&|all| _ = all.insert(id.clone(), counting(&[(block, 2)]))),
             Some((&id, HandleRepair::Write(truth[&id].clone()))),
@@ -254,7 +249,6 @@ fn handles_that_disagree_with_the_blocks_are_repaired() {
             with(&|all| _ = all.insert(id.clone(), counting(&[(block, 1), (elsewhere, 1)]))),
             Some((&id, HandleRepair::Write(truth[&id].clone()))),
         ),
-        // The handle is missing.
         (with(&|all| _ = all.remove(&id)), Some((&id, HandleRepair::Write(truth[&id].clone())))),
     ] {
         let mut wrong = OrphanHandles::default();
@@ -278,7 +272,6 @@ fn handles_that_disagree_with_the_blocks_are_repaired() {
             repair(&due[0], handle, |cidr| blocks.get(cidr).map(Option::as_ref))
         };
         assert_eq!(repair(stored.as_ref(), &blocks), repaired);
-        // If a block could not be read or is corrupt, the handle is kept.
         let mut unread = blocks.clone();
         if unread.pop_first().is_some() {
             assert_eq!(repair(stored.as_ref(), &unread), HandleRepair::Keep);
@@ -288,7 +281,7 @@ fn handles_that_disagree_with_the_blocks_are_repaired() {
             block.allocations.pop();
             assert_eq!(repair(stored.as_ref(), &corrupt), HandleRepair::Keep);
         }
-        // If the handle was repaired or written meanwhile, it is kept.
+        // The handle was repaired or written meanwhile.
         assert_eq!(repair(entry(truth.get(expected), "2").as_ref(), &blocks), HandleRepair::Keep);
         if let Some(stored) = stored {
             assert_eq!(repair(Some(&Entry { revision: Revision("2".into()), ..stored }), &blocks), HandleRepair::Keep);
@@ -315,7 +308,6 @@ fn rewritten_orphan_handle_restarts_its_grace_period() {
     assert_eq!(wrong.due(cluster.now, grace).len(), 1);
     wrong.failed(&orphan, cluster.now);
     assert_eq!(wrong.due(cluster.now, grace), []);
-    // The handle was deleted.
     stored.remove(&orphan);
     list(&mut wrong, &cluster, &stored, "2");
     assert!(wrong.is_empty());

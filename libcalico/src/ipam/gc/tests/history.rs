@@ -1,5 +1,4 @@
-//! After a random history of a cluster, no address in use was released, and the leaked addresses are released after
-//! their grace period. The test names the exceptions.
+//! Random histories of a cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -67,7 +66,6 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
 
 struct History {
     cluster: Cluster,
-    /// The plan that is decided and not yet applied.
     pending: Option<Plan>,
 }
 
@@ -88,8 +86,7 @@ impl History {
                 cluster.end(&pod(p), if *evicted { EndedPod::Evicted } else { EndedPod::Finished });
             }
             Action::Delete(p, del) => cluster.delete(&pod(p), *del),
-            // A tunnel device that is created again uses the old allocation, so the write of a pending plan cannot
-            // detect the device. The plan is therefore dropped.
+            // The tunnel uses the old allocation again, so the write of a pending plan would not detect it.
             Action::Tunnel(n) => {
                 cluster.tunnel(&node(n));
                 self.pending = None;
@@ -133,8 +130,7 @@ fn comparable_state(index: &Index) -> impl PartialEq + std::fmt::Debug + use<> {
 
 type Attributes = BTreeMap<String, String>;
 
-/// Returns the owners that allocations name, active and alternate. If an allocation has no active owner, its address is
-/// in the list of the alternate owner's node.
+/// Returns the active and alternate owners that allocations name.
 fn owners(cluster: &Cluster) -> impl Iterator<Item = &Attributes> {
     let held = cluster.blocks.values().flat_map(Block::allocated);
     held.filter_map(|held| held.attribute).flat_map(|attribute| [&attribute.active_owner, &attribute.alternate_owner])
@@ -155,8 +151,7 @@ proptest! {
         }
         let mut cluster = history.cluster;
 
-        // From here on, the cluster is quiet: every pod with addresses has reported them, and every event was
-        // delivered.
+        // From here on, the cluster is quiet.
         let pods: Vec<String> = cluster.pods.keys().cloned().collect();
         for pod in &pods {
             cluster.report(pod);
@@ -168,8 +163,6 @@ proptest! {
         let state = format!("{:?}", comparable_state(&cluster.index));
         prop_assert_eq!(state, format!("{:?}", comparable_state(&rebuilt_index)));
 
-        // The first pass finds the leaks. After the grace period and the longest pause after a failure, further passes
-        // release them.
         cluster.pass();
         cluster.deliver_all();
         cluster.now += GRACE + Duration::from_secs(300);
@@ -186,12 +179,11 @@ proptest! {
             let attribute = |key: &str| held.attributes().and_then(|attribute| attribute.get(key));
             let is_without_owner = attribute("pod").is_none() && attribute("type").is_none();
             let is_of_silent_pod = attribute("pod").is_some_and(|pod| silent.contains(&pod));
-            // An existing virtual machine keeps its address while it is stopped.
+            // A stopped virtual machine keeps its address.
             let is_of_existing_vmi = held.handle().is_some_and(|handle| {
                 handle.as_str().strip_prefix("net.vmi.ns.").is_some_and(|name| cluster.vmis.contains_key(name))
             });
-            // An existing node keeps its tunnel address, and so does a deleted one while another kind of address is
-            // left on it.
+            // A deleted node keeps its tunnel address while another kind of address is left on it.
             let pinned = |node: &String| {
                 let on_node = |owner: &Attributes| owner.get("node") == Some(node) && !owner.contains_key("type");
                 cluster.nodes.contains(node) || owners(&cluster).any(on_node)
@@ -201,7 +193,6 @@ proptest! {
             let is_expected = is_without_owner || is_of_silent_pod || is_of_existing_vmi || tunnel;
             prop_assert!(is_expected, "{address} is left: {held:?}");
         }
-        // No empty block of a deleted node remains, unless an allocation still names the node.
         for block in cluster.blocks.values() {
             let owner = block.owner().filter(|owner| !cluster.nodes.contains(owner.name()));
             if let Some(owner) = owner {
@@ -211,7 +202,6 @@ proptest! {
                 prop_assert!(!block.is_empty() || named, "{} is left to {owner}", block.cidr);
             }
         }
-        // A second examination of everything changes nothing.
         let now = cluster.now;
         let changes = cluster.index.examine(now, Scope::Everything);
         prop_assert!(changes.is_empty(), "{changes:?}");

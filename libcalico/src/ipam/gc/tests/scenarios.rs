@@ -30,7 +30,7 @@ pub(super) fn examine(cluster: &mut Cluster) -> Vec<ChangeKind> {
     changes.into_iter().map(|change| change.kind).collect()
 }
 
-/// Runs a pass before and after the grace period. Returns the number of released addresses.
+/// Runs a pass before and after the grace period.
 pub(super) fn after_grace(cluster: &mut Cluster) -> usize {
     cluster.deliver_all();
     let before = cluster.pass();
@@ -100,7 +100,7 @@ fn each_leak_reason_of_a_pod_is_recognized() {
 fn addresses_with_a_possible_owner_are_retained() {
     for act in [
         (|_: &mut Cluster| ()) as fn(&mut Cluster),
-        // A pod of the same name exists that has not reported an address yet.
+        // The pod has not reported an address yet.
         |c| {
             c.delete("p", false);
             c.schedule("p", "n1");
@@ -112,7 +112,6 @@ fn addresses_with_a_possible_owner_are_retained() {
             c.set_vmi("vm", true);
             c.run_vmi("vm", "n1", OwnerSlot::Active);
         },
-        // No address is allocated on the deleted node.
         |c| c.node("n2", false),
     ] {
         let mut cluster = cluster();
@@ -125,7 +124,7 @@ fn addresses_with_a_possible_owner_are_retained() {
 #[test]
 fn live_pod_overrides_the_index() {
     let mut cluster = cluster();
-    // The index lost the pod, and the API server has it.
+    // Only the index lost the pod.
     cluster.index.remove_pod("ns", "p");
     cluster.index.examine(cluster.now, Scope::Changed);
     cluster.now += GRACE;
@@ -158,7 +157,6 @@ fn addresses_of_a_handle_are_released_together() {
     cluster.claim("fd00::/126", "n1");
     cluster.schedule("q", "n1");
     assert!(cluster.add("q", true));
-    // The pod reports only the first of its two addresses.
     let pod = cluster.pods["q"].clone();
     let one = Pod { addresses: pod.addresses[..1].to_vec(), reported: true, ..pod.clone() };
     cluster.queue_event(Queue::Pods, super::cluster::Event::Pod("q".into(), one));
@@ -288,7 +286,7 @@ fn missing_kubevirt_throughout_the_grace_period_makes_vmi_addresses_leaks() {
     let watched = *cluster.index.settings();
     let undefined = GcSettings { vmis: VmiAvailability::Undefined, ..watched };
     let leaked = ChangeKind::Candidate(LeakReason::NoKubeVirt);
-    // Entries from the earlier watches remain in the index but do not count.
+    // Entries from the earlier watches remain in the index.
     cluster.index.set_settings(undefined);
     assert_eq!(examine(&mut cluster), [leaked]);
     cluster.now += GRACE - Duration::from_secs(1);
@@ -296,8 +294,6 @@ fn missing_kubevirt_throughout_the_grace_period_makes_vmi_addresses_leaks() {
     cluster.index.set_settings(watched);
     assert_eq!(examine(&mut cluster), [ChangeKind::Cleared]);
 
-    // The grace period starts again when KubeVirt is removed, even if the VMI was deleted before and is a candidate
-    // already.
     cluster.index.remove_virtual_machine("ns", "vm");
     cluster.index.remove_vmi("ns", "vm");
     assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(LeakReason::VmiGone)]);
@@ -310,8 +306,7 @@ fn missing_kubevirt_throughout_the_grace_period_makes_vmi_addresses_leaks() {
     assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(LeakReason::NoKubeVirt)]);
 }
 
-/// A VMI's address gets another owner and keeps its sequence number (KC-422). The metrics then count the address for
-/// the new owner's node, and a release that was decided before the change is not done.
+/// A VMI's address keeps its sequence number with a new owner (KC-422).
 #[test]
 fn new_owner_of_a_vmi_address_is_counted_and_prevents_a_decided_release() {
     let mut cluster = cluster();
@@ -328,7 +323,6 @@ fn new_owner_of_a_vmi_address_is_counted_and_prevents_a_decided_release() {
     cluster.now += GRACE;
     let plan = cluster.decide(|_| false);
     assert_eq!(plan.blocks.len(), 1);
-    // The virtual machine starts again between the final check and the write.
     cluster.set_vmi("vm", true);
     cluster.run_vmi("vm", "n2", OwnerSlot::Active);
     assert_eq!(cluster.apply(&plan), 0);
@@ -342,7 +336,6 @@ fn reallocated_address_restarts_its_leak_detection() {
     cluster.now += GRACE;
     let plan = cluster.decide(|_| false);
     let (cidr, suspects) = plan.blocks.iter().next().unwrap();
-    // A late DEL released the address, and another pod has it.
     let mut block = cluster.blocks[cidr].clone();
     let requests = still_leaked(&block, suspects).0;
     assert_eq!((requests.len(), requests[0].sequence, requests[0].handle.is_some()), (1, suspects[0].sequence, true));
@@ -415,7 +408,7 @@ fn unreadable_or_deleted_block_is_removed_from_the_index() {
     cluster.check();
 }
 
-/// A change of one pod marks only that pod's addresses, so a busy cluster does not need full scans.
+/// A busy cluster needs no full scans.
 #[test]
 fn pod_change_marks_only_that_pods_addresses() {
     let mut cluster = cluster();

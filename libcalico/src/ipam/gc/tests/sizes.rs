@@ -1,4 +1,4 @@
-//! The memory use of the index for a large cluster, computed from its parts.
+//! The memory use of the index for a large cluster.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,8 +12,6 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-/// Returns an index of `nodes` nodes with `blocks` blocks each, and `pods` pods in each block. Blocks have the prefix
-/// length `prefix`.
 fn large(nodes: usize, blocks: usize, pods: usize, prefix: u8) -> Index {
     let mut index = Index::new(GcSettings { leak_grace: Some(Duration::from_secs(900)), ..GcSettings::default() });
     index.put_pool("default", "10.0.0.0/8".parse().unwrap());
@@ -60,7 +58,7 @@ fn indexed_address_with_its_pod_takes_less_than_250_bytes() {
     assert!(each < 250, "{each} bytes for each address: {size:?}");
 }
 
-/// The index has a tenth of 5,000 nodes, 40,000 blocks and 160,000 pods. The memory use grows in proportion.
+/// The index has a tenth of 5,000 nodes, 40,000 blocks and 160,000 pods.
 #[test]
 fn index_of_a_tenth_of_a_large_cluster_takes_a_tenth_of_50_mib() {
     let mut index = large(500, 8, 4, 29);
@@ -71,7 +69,6 @@ fn index_of_a_tenth_of_a_large_cluster_takes_a_tenth_of_50_mib() {
     assert!(size.bytes * 10 < 50 << 20, "{size:?}");
 }
 
-/// Deleted objects leave no entries, only the capacity of the tables.
 #[test]
 fn emptied_cluster_leaves_no_index_entries() {
     let mut index = large(5, 2, 4, 29);

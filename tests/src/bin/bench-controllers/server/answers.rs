@@ -15,7 +15,6 @@ use super::objects::{Objects, Refused, Selection, collection};
 use super::path::{Target, parameter};
 use super::watching::watch;
 
-/// The body of a response.
 pub(super) enum Content {
     Whole(Option<Bytes>),
     Lines(mpsc::Receiver<Bytes>),
@@ -105,7 +104,6 @@ pub(super) async fn answer(objects: Arc<Objects>, request: Request<Incoming>) ->
     })
 }
 
-/// Responds to a path that names neither a collection nor an object.
 fn beside(path: &str) -> Response<Content> {
     match path {
         "/healthz" | "/readyz" | "/livez" => json_answer(StatusCode::OK, "ok".into()),
@@ -129,8 +127,7 @@ fn beside(path: &str) -> Response<Content> {
 
 fn listed(objects: &Objects, target: &Target<'_>, query: &str) -> Response<Content> {
     let limit = parameter(query, "limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX);
-    // The token is `revision:key`. All pages return the revision of the first page, so that a watch from there delivers
-    // the changes made between the pages.
+    // All pages return the revision of the first page, so that a watch from there delivers the changes made meanwhile.
     let token = parameter(query, "continue");
     let (revision, after) = match token.as_deref().and_then(|token| token.split_once(':')) {
         Some((revision, after)) => (revision.parse::<u64>().ok(), Some(after)),
@@ -168,7 +165,7 @@ fn watched(objects: Arc<Objects>, target: &Target<'_>, query: &str) -> Response<
     Response::new(Content::Lines(lines))
 }
 
-/// Returns the object with the namespace of its URL, and with a new UID if it lacks one.
+/// Returns the object with the namespace of its URL, and with a UID.
 fn placed(mut object: Value, target: &Target<'_>) -> Value {
     if let Some(namespace) = target.namespace {
         object["metadata"]["namespace"] = namespace.into();

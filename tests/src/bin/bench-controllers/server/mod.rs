@@ -23,7 +23,7 @@ use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 pub(crate) use objects::Objects;
 
-/// Serves `objects` until the program exits. Writes a kubeconfig for the server into `directory` and returns its path.
+/// Serves `objects` until the program exits. Writes a kubeconfig into `directory` and returns its path.
 pub(crate) fn serve(objects: Arc<Objects>, directory: &Path) -> Result<PathBuf> {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(vec!["localhost".into()])?;
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(signing_key.serialize_der()));

@@ -11,10 +11,8 @@ use tokio::sync::watch;
 
 use super::path::key;
 
-/// All objects of the server.
 pub(crate) struct Objects {
     state: Mutex<State>,
-    /// Number of changes so far.
     changed: watch::Sender<u64>,
 }
 
@@ -46,7 +44,6 @@ pub(crate) struct Written {
     pub(crate) last: Instant,
 }
 
-/// Reason for the rejection of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refused {
     NotFound,
@@ -54,7 +51,6 @@ pub(super) enum Refused {
     Conflict,
 }
 
-/// A page of a list.
 pub(super) struct Page {
     pub(super) revision: u64,
     pub(super) texts: Vec<Arc<str>>,
@@ -82,13 +78,11 @@ impl Objects {
         self.changed.send_modify(|changes| *changes += 1);
     }
 
-    /// Returns the number of the program's successful writes of this kind, such as `PUT ipamblocks`, and the time of
-    /// the last one; `None` if there were none.
+    /// Returns the program's successful writes of one kind, such as `PUT ipamblocks`.
     pub(crate) fn written(&self, what: &str) -> Option<Written> {
         self.state().written.get(what).copied()
     }
 
-    /// Returns the number of objects in a collection.
     pub(crate) fn count(&self, group: &str, plural: &str) -> usize {
         self.state().collections.get(&collection(group, plural)).map_or(0, |collection| collection.objects.len())
     }
@@ -252,14 +246,13 @@ impl State {
         text
     }
 
-    /// Empties the logs of all collections.
     fn forget(&mut self) {
         self.collections.values_mut().for_each(|collection| collection.log = Vec::new());
     }
 }
 
 impl Objects {
-    /// Ends the initial filling: empties the logs, since no watch starts at an earlier revision.
+    /// Ends the initial filling: no watch starts at an earlier revision.
     pub(crate) fn begin(&self) {
         self.state().forget();
     }
@@ -278,7 +271,6 @@ fn key_of(object: &Value) -> String {
     key(metadata["namespace"].as_str(), metadata["name"].as_str().unwrap_or_default())
 }
 
-/// Returns the watch event of a bookmark.
 pub(super) fn bookmark(revision: u64) -> Bytes {
     line("BOOKMARK", &json!({"metadata": {"resourceVersion": revision.to_string()}}).to_string())
 }

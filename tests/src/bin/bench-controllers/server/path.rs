@@ -29,13 +29,11 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Returns the key of the object within its collection.
     pub(super) fn key(&self) -> Option<String> {
         self.name.map(|name| key(self.namespace, name))
     }
 }
 
-/// Returns `namespace/name`, or the name alone.
 pub(super) fn key(namespace: Option<&str>, name: &str) -> String {
     namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}"))
 }

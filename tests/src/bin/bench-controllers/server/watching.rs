@@ -9,7 +9,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::objects::{Objects, bookmark};
 
-/// Interval between two bookmarks of a watch.
 const BOOKMARKS: Duration = Duration::from_secs(30);
 
 /// Sends the changes of a collection after `revision`, and bookmarks, for `lifetime` or until the client disconnects.

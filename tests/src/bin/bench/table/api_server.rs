@@ -6,7 +6,7 @@ use crate::budget;
 use crate::sample::ms;
 
 impl Table {
-    /// Adds the floor, the requests alone, ADD and DEL; or a line with the reason why there is no API server.
+    /// Adds the table, or the reason why there is no API server.
     pub(crate) fn api_server(&mut self, measured: &Result<Measured, String>) {
         match measured {
             Ok(measured) => {
@@ -20,7 +20,6 @@ impl Table {
         }
     }
 
-    /// Adds the rows of the floor and of the requests alone.
     fn requests(&mut self, Measured { requests, series, .. }: &Measured) {
         self.heading(&["alone, beside an API server", "p50 ms", "min ms", "CPU ms"]);
         self.floor(series);
@@ -35,7 +34,6 @@ impl Table {
         }
     }
 
-    /// Adds ADD and DEL against one GET and the budget.
     fn operations_on_kubernetes(&mut self, Measured { requests, series, details, .. }: &Measured) {
         self.heading(&[
             "one IPv4 pod on an API server",

@@ -8,7 +8,6 @@ use crate::sample::ms;
 use crate::stores::Costs;
 
 impl Table {
-    /// Adds the floor, the datastores alone, ADD and DEL.
     pub(crate) fn pairs(&mut self, measured: &Measured) {
         self.heading(&["alone", "p50 ms", "min ms", "CPU ms"]);
         self.floor(&measured.series);
@@ -16,14 +15,12 @@ impl Table {
         self.operations(measured);
     }
 
-    /// Adds the rows of the floor.
     pub(super) fn floor<const N: usize>(&mut self, series: &OneAfterAnother<N>) {
         let mut line = |name, series: &Series| self.times(name, &series.wall, &ms(series.cpu.p50()));
         line("floor: netlink messages of an IPv4 ADD", &series.floor);
         line("floor and kernel settings", &series.floor_with_sysctls);
     }
 
-    /// Adds the rows of the datastores alone.
     fn stores(&mut self, [local, etcd]: &[Costs; 2]) {
         for (name, sample) in [
             ("one SQLite read", &local.read),
@@ -37,7 +34,6 @@ impl Table {
         }
     }
 
-    /// Adds ADD and DEL against the floor and the budget.
     fn operations(&mut self, Measured { costs, series, details, .. }: &Measured) {
         let floor = series.floor.wall.p50();
         self.heading(&[

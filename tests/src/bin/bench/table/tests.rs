@@ -20,7 +20,7 @@ fn details(name: &'static str, stages: &[(&str, u64)]) -> Details {
     Details { name, system_calls: 300, commits: None, peak_rss: [6 * 1024, 5 * 1024 + 512], timings }
 }
 
-/// Returns measurements of an ADD on an API server that took `add` microseconds, with a budget of 11 ms.
+/// Returns measurements of an ADD that took `add` microseconds, with a budget of 11 ms.
 fn measured(add: u64) -> Measured {
     Measured {
         requests: Requests {

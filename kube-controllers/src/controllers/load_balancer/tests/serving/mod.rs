@@ -61,7 +61,6 @@ async fn held_by(calico: &Arc<Datastore>, service: &Value) -> Vec<String> {
     held.iter().map(|held| held.ip.to_string()).collect()
 }
 
-/// Answers requests for the Service, its status and its namespace.
 async fn answer(server: &Mutex<Server>, calico: &Arc<Datastore>, request: HttpRequest<Body>) -> Value {
     let (parts, body) = request.into_parts();
     match (parts.method, parts.uri.path()) {
@@ -100,7 +99,6 @@ async fn answer(server: &Mutex<Server>, calico: &Arc<Datastore>, request: HttpRe
     }
 }
 
-/// Returns the reconciler of a replica.
 fn reconciler(server: &Arc<Mutex<Server>>, calico: &Arc<Datastore>) -> ServiceReconciler {
     let answers = (server.clone(), calico.clone());
     let api = tower::service_fn(move |request: HttpRequest<Body>| {
@@ -123,7 +121,6 @@ fn reconciler(server: &Arc<Mutex<Server>>, calico: &Arc<Datastore>) -> ServiceRe
 }
 
 impl Scene {
-    /// Returns a scene with these pools and a Service that has not been reconciled.
     async fn new(service: Value, pools: &[IpPool]) -> Self {
         let (dir, calico) = embedded();
         let server = Arc::new(Mutex::new(Server { service, ..Server::default() }));
@@ -146,12 +143,10 @@ impl Scene {
         scene
     }
 
-    /// Delivers all objects as restarted watches do.
     async fn on_event(&self) {
         self.tell(&self.reconciler).await;
     }
 
-    /// Delivers all objects to the replica of `reconciler`.
     async fn tell(&self, reconciler: &ServiceReconciler) {
         let pools = self.calico.list::<IpPool>(&ObjectSelect::default()).await.unwrap();
         let blocks = self.calico.list::<Block>(&None).await.unwrap();
@@ -195,7 +190,6 @@ impl Scene {
         std::mem::take(&mut self.server.lock().unwrap().written)
     }
 
-    /// Replaces the stored pool with these bytes.
     async fn overwrite_pool(&self, bytes: Vec<u8>) {
         let key = ObjectKey::global("p");
         let mut batch = ReadBatch::new();

@@ -31,7 +31,6 @@ impl Scene {
         panic!("it never settles: {} writes of the status", self.written().len());
     }
 
-    /// Returns the Service, and the blocks with their revisions.
     async fn state(&self) -> (Value, Vec<Entry<Block>>) {
         let service = self.server.lock().unwrap().service.clone();
         (service, self.calico.list::<Block>(&None).await.unwrap())
@@ -42,7 +41,6 @@ impl Scene {
         server.service["spec"].as_object_mut().unwrap().insert(field.to_owned(), value);
     }
 
-    /// Assigns addresses to the Service as another writer would.
     async fn assign(&self, ips: &[&str]) {
         let service = self.server.lock().unwrap().service.clone();
         let handle = LoadBalancerService::live(&serde_json::from_value(service).unwrap()).unwrap().handle;

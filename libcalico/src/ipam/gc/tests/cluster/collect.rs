@@ -3,7 +3,7 @@
 use super::*;
 
 impl Cluster {
-    /// Examines the index and decides about every suspect by the true state. `fails` selects the lookups that fail.
+    /// Decides about every suspect by the true state. `fails` selects the lookups that fail.
     pub(in super::super) fn decide(&mut self, fails: impl Fn(usize) -> bool) -> Plan {
         self.index.examine(self.now, Scope::Changed);
         let suspects = self.index.suspects(self.now, usize::MAX);
@@ -43,8 +43,7 @@ impl Cluster {
         }
     }
 
-    /// Releases the planned addresses from the present blocks, and returns their number. Skips allocations that
-    /// changed. Panics if a released address is in use.
+    /// Releases the planned addresses, and returns their number. Panics if a released address is in use.
     pub(in super::super) fn apply(&mut self, plan: &Plan) -> usize {
         let mut released = 0;
         for (cidr, suspects) in &plan.blocks {
@@ -69,7 +68,6 @@ impl Cluster {
         released
     }
 
-    /// Runs the rest of a pass: elapsed cooldowns, excess blocks, deleted nodes.
     pub(in super::super) fn run_rest_of_pass(&mut self) {
         for cidr in self.index.cooled_blocks(self.wall(), self.now) {
             let Some(mut block) = self.blocks.get(&cidr).cloned() else { continue };
@@ -100,8 +98,7 @@ impl Cluster {
         }
     }
 
-    /// Checks that a node kept a block of the family of the deleted block `cidr`. Does not check this if further events
-    /// of blocks are pending, because the index had not received them.
+    /// Checks that a node kept a block of the family, unless the index had not received all events of blocks.
     fn check_last_block(&self, owner: &AffinityOwner, cidr: &Cidr) {
         if self.queues.get(&Queue::Blocks).is_none_or(|queue| queue.len() <= 1) {
             let mut remaining = self.blocks.values().filter(|block| block.owner().as_ref() == Some(owner));

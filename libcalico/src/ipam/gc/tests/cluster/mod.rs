@@ -1,5 +1,4 @@
-//! A simulated cluster: its true state, the pending events of its watches, and an index for garbage collection that
-//! receives only events and lists.
+//! A simulated cluster: its true state, the pending events of its watches, and an index that receives only these.
 
 mod collect;
 
@@ -20,7 +19,6 @@ use crate::net::Cidr;
 pub(super) const EPOCH: OffsetDateTime = datetime!(2026-08-22 01:02:03 UTC);
 pub(super) const GRACE: Duration = Duration::from_secs(900);
 
-/// A pod, with the addresses of its sandbox and the state of its status.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pod {
     pub(super) node: String,
@@ -45,7 +43,6 @@ pub(super) struct Vmi {
     pub(super) handle: Option<HandleId>,
 }
 
-/// An event of a watch.
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     Block(Box<Block>),
@@ -57,7 +54,6 @@ pub(super) enum Event {
     Node(String, bool),
 }
 
-/// The true state, the queued events, and the index that receives them.
 #[derive(Debug)]
 pub(super) struct Cluster {
     pub(super) now: Duration,
@@ -74,7 +70,6 @@ pub(super) struct Cluster {
     handles: usize,
 }
 
-/// A watch with its own queue of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Queue {
     Blocks,
@@ -123,8 +118,7 @@ impl Cluster {
         self.queues.entry(queue).or_default().push_back(event);
     }
 
-    /// Counts the write of a block, stores the block and queues its event. Deletes an empty block without owner
-    /// instead.
+    /// Stores the block and queues its event. Deletes an empty block without owner.
     fn write(&mut self, mut block: Block) {
         block.count_write();
         let cidr = block.cidr;
@@ -163,7 +157,7 @@ impl Cluster {
         HandleId::new(format!("k8s-pod-network.{:064x}", self.handles))
     }
 
-    /// Assigns an address of a family, preferably from the node's own blocks.
+    /// Assigns an address, preferably from the node's own blocks.
     pub(super) fn assign(
         &mut self,
         v6: bool,
@@ -188,8 +182,8 @@ impl Cluster {
         None
     }
 
-    /// Runs the ADD of a pod. The addresses of its earlier sandbox are left behind, as after a lost DEL. Returns false
-    /// if the pod is missing or ended, or no address is free.
+    /// Runs the ADD of a pod; false if it fails. The addresses of an earlier sandbox are left behind, as after a lost
+    /// DEL.
     pub(super) fn add(&mut self, name: &str, dual: bool) -> bool {
         let Some(pod) = self.pods.get(name).cloned().filter(|pod| pod.ended.is_none()) else { return false };
         let handle = self.new_handle();
@@ -268,7 +262,7 @@ impl Cluster {
         }
     }
 
-    /// Creates a VMI, or deletes the VMI and leaves its address behind.
+    /// Creates a VMI, or deletes it and leaves its address behind.
     pub(super) fn set_vmi(&mut self, name: &str, exists: bool) {
         if exists {
             self.vmis.entry(name.into()).or_default();
@@ -278,8 +272,8 @@ impl Cluster {
         self.queue_event(Queue::Vmis, Event::Vmi(name.into(), exists));
     }
 
-    /// Starts a pod of a VMI on a node, unless one of the two is missing. The pod becomes the owner of the VMI's
-    /// address in `slot`, or gets a new address.
+    /// Starts a pod of a VMI on a node. The pod becomes the owner of the VMI's address in `slot`, or gets a new
+    /// address.
     pub(super) fn run_vmi(&mut self, name: &str, node: &str, slot: OwnerSlot) {
         if !self.vmis.contains_key(name) || !self.nodes.contains(node) {
             return;
@@ -317,13 +311,11 @@ impl Cluster {
         self.queue_event(Queue::Services, Event::Service(name.into(), exists));
     }
 
-    /// Allocates an address without owner.
     pub(super) fn allocate_without_owner(&mut self, node: &str) {
         let handle = self.new_handle();
         self.assign(false, node, &handle, &map(&[("node", node)]));
     }
 
-    /// Returns true if the address is in use in the true state.
     pub(super) fn in_use(&self, address: IpAddr) -> bool {
         let Some(block) = self.blocks.values().find(|block| block.cidr.contains(address)) else { return false };
         let Some(held) = block.allocation(address).filter(|held| !held.is_cooling()) else { return false };
@@ -336,13 +328,11 @@ impl Cluster {
             || handle.as_str() == WINDOWS_RESERVED_HANDLE
     }
 
-    /// Returns the addresses that are allocated and not cooling down, but not in use.
     pub(super) fn leaked(&self) -> Vec<IpAddr> {
         let held = self.blocks.values().flat_map(Block::allocated).filter(|held| !held.is_cooling());
         held.map(|held| held.ip).filter(|address| !self.in_use(*address)).collect()
     }
 
-    /// Delivers up to `n` events of a watch.
     pub(super) fn deliver(&mut self, queue: Queue, n: usize) {
         for _ in 0..n {
             let Some(event) = self.queues.entry(queue).or_default().pop_front() else { return };

@@ -144,8 +144,8 @@ impl LeakedAddresses {
 }
 
 impl Leak {
-    /// Releases the handle, or if the handle object is lost, the addresses one by one (IPAM-184). A block that cannot be
-    /// read keeps its addresses, so it causes an error, as in DEL.
+    /// Releases the handle, or if the handle object is lost, the addresses one by one (IPAM-184). A block that cannot
+    /// be read keeps its addresses, so it causes an error, as in DEL.
     async fn release<S: Store, C: Clock, L: Listings>(
         &self,
         store: &S,

@@ -58,9 +58,9 @@ impl From<StoreError> for NodeCleanupError {
     }
 }
 
-/// Deletes `node` with its endpoints, its blocks and the objects that exist for it alone, and the Node last. Removes the
-/// addresses from the endpoints before it releases them. If another Node of that name replaced it meanwhile, that Node
-/// stays and the result is an error.
+/// Deletes `node` with its endpoints, its blocks and the objects that exist for it alone, and the Node last. Removes
+/// the addresses from the endpoints before it releases them. If another Node of that name replaced it meanwhile, that
+/// Node stays and the result is an error.
 pub async fn delete_node<S: Store, C: Clock>(
     store: &S,
     clock: &C,

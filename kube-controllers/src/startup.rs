@@ -30,12 +30,24 @@ pub(crate) enum StartError {
     Local,
     #[error("API server: {0}")]
     Access(#[from] AccessError),
-    #[error("Calico's objects are in the API group {now} and no longer in {was}; a restarted process uses {now}")]
-    Moved { was: &'static str, now: &'static str },
+    /// `configured` is the group that the environment names.
+    #[error("Calico's objects are in the API group {now} and no longer in {was}; {}", after_move(.now, .configured))]
+    Moved { was: &'static str, now: &'static str, configured: Option<&'static str> },
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error("cannot {action}: {reason}")]
     Process { action: &'static str, reason: std::io::Error },
+}
+
+/// Returns the group that a restarted process uses after Calico's objects moved to the group `now`. The environment may
+/// have changed by the restart, because a ConfigMap may set the variable.
+fn after_move(now: &str, configured: &Option<&str>) -> String {
+    match configured.filter(|configured| *configured != now) {
+        None => format!("a restarted process uses {now}"),
+        Some(configured) => {
+            format!("set CALICO_API_GROUP to {now}; with the present value a restarted process uses {configured}")
+        }
+    }
 }
 
 /// Addresses of the datastore and the API server. Both the clients and the set of controllers depend on this one
@@ -49,11 +61,11 @@ pub(crate) struct Servers {
 impl Servers {
     /// Builds the configuration from the environment. Reads no file and sends no request.
     pub(crate) fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, StartError> {
+        // An empty variable counts as unset.
+        let lookup = |name: &str| lookup(name).filter(|text| !text.is_empty());
         let is_set = |name: &str| [name.to_owned(), format!("CALICO_{name}")].iter().any(|name| lookup(name).is_some());
         let [qps, burst] = RATE.map(|(name, rate)| if is_set(name) { 0 } else { rate });
         let settings = datastore::DatastoreSettings { qps, burst, ..datastore::DatastoreSettings::default() };
-        // An empty variable counts as unset, as for all other settings.
-        let lookup = |name: &str| lookup(name).filter(|text| !text.is_empty());
         let datastore = DatastoreConfig::new(&settings, lookup).map_err(|error| match error {
             ConfigError::NotConfigured => StartError::Nothing,
             other => StartError::Datastore(other),
@@ -174,10 +186,26 @@ mod tests {
             (rate.per_second, rate.burst)
         };
         assert_eq!(rate(&[("KUBECONFIG", "/k")]), (500, 1000));
+        let empty = [("KUBECONFIG", "/k"), ("K8S_CLIENT_QPS", ""), ("CALICO_K8S_CLIENT_BURST", "")];
+        assert_eq!(rate(&empty), (500, 1000));
         assert_eq!(
             rate(&[("KUBECONFIG", "/k"), ("K8S_CLIENT_QPS", "50"), ("CALICO_K8S_CLIENT_BURST", "60")]),
             (50, 60)
         );
+    }
+
+    /// A configured group takes precedence over the group that has the objects.
+    #[test]
+    fn error_about_moved_objects_names_the_group_of_a_restarted_process() {
+        let (v1, v3) = ("crd.projectcalico.org/v1", "projectcalico.org/v3");
+        for (configured, expected) in [
+            (None, format!("; a restarted process uses {v3}")),
+            (Some(v3), format!("; a restarted process uses {v3}")),
+            (Some(v1), format!("; set CALICO_API_GROUP to {v3}; with the present value a restarted process uses {v1}")),
+        ] {
+            let error = StartError::Moved { was: v1, now: v3, configured }.to_string();
+            assert!(error.ends_with(&expected), "{error}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

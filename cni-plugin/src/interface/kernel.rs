@@ -36,7 +36,9 @@ pub(super) fn create(config: &InterfaceConfig<'_>, netns: Option<&NetnsFd>, new:
         container_mac: new.mac,
         host_routes,
         replaces_idle_routes: assigned.is_recorded,
-        refuses_addresses_of_pods: !host_routes && assigned.is_recorded && !new.has_vmi,
+        // Felix creates the host route, and would take it from the other pod. IPAM may have no record of that pod, or
+        // was not asked (`ipAddrsNoIpam`).
+        refuses_addresses_of_pods: !host_routes && !new.has_vmi,
         ..config.plan(&assigned.addresses, new.prior)?
     };
     match netns {

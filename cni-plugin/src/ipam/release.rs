@@ -139,9 +139,7 @@ pub async fn release_leaked(
     let collected = leaked.release(store, &SystemClock::start(), &excluded, endpoints_of_container).await;
     for handle in &collected.released {
         tracing::info!(
-            %handle,
-            "released the addresses, except those in unreadable blocks, of a container that cni.dev/valid-attachments \
-             does not name"
+            %handle, "released the addresses of a container that cni.dev/valid-attachments does not name"
         );
     }
     collected.failed.iter().map(|(handle, error)| format!("cannot release handle {handle}: {error}")).collect()

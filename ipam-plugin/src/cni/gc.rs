@@ -144,7 +144,8 @@ impl LeakedAddresses {
 }
 
 impl Leak {
-    /// Releases the handle, or if the handle object is lost, the addresses one by one (IPAM-184).
+    /// Releases the handle, or if the handle object is lost, the addresses one by one (IPAM-184). A block that cannot
+    /// be read keeps its addresses, so it causes an error, as in DEL.
     async fn release<S: Store, C: Clock, L: Listings>(
         &self,
         store: &S,
@@ -158,6 +159,8 @@ impl Leak {
             listings.unlist(&self.leaving).await?;
             return release_addresses(store, clock, &self.requests).await.map(|_| ());
         }
-        release_unlisted(store, clock, inputs.on_node(node), listings, &mut ReleaseLock::default()).await.map(|_| ())
+        let inputs = inputs.on_node(node);
+        let released = release_unlisted(store, clock, inputs, listings, &mut ReleaseLock::default()).await?;
+        released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)))
     }
 }

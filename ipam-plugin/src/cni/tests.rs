@@ -6,12 +6,14 @@ use datastore::Local;
 use datastore::config::LocalConfig;
 use libcalico::api::{ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, Node, NodeSpec, ObjectKey};
 use libcalico::ipam::{Block, Handle, HandleId};
+use libcalico::net::IpVersion;
 use libcalico::store::{Kind, Store};
 use netconf::{CniError, Code, Command, Version};
 
 use super::{IpamRequest, add, check, del, differences, gc, status};
 use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::request::AssignRequest;
+use crate::error::IpamError;
 use crate::release::ReleaseInputs;
 use crate::testing::{Cluster, Fault, assert_consistent, call, cidr, held};
 use os::clock::SystemClock;
@@ -313,6 +315,25 @@ async fn gc_releases_addresses_whose_handle_is_missing() {
     let collected = gc(&cluster.store, &cluster.clock, "net", "node1", &BTreeSet::new()).await.unwrap();
     assert_eq!(collected.released, [HandleId::new("net.gone")]);
     assert!(held(&cluster.store.pairs()).is_empty());
+}
+
+/// Addresses in the unreadable block stay, as after such a DEL.
+#[tokio::test]
+async fn gc_with_an_unreadable_block_fails_and_releases_the_addresses_of_other_blocks() {
+    let cluster = dual_stack();
+    let mut request = cluster.request("node1", "net.gone");
+    request.num6 = 1;
+    cluster.assign(&request).await.unwrap();
+    cluster.one("node1", "net.other").await.unwrap();
+    let blocks = cluster.handle("net.gone").unwrap().block;
+    let unreadable = blocks.into_keys().find(|block| block.version() == IpVersion::V6).unwrap();
+    cluster.store.edit(|pairs| pairs.put(Block::path(&unreadable), b"{".to_vec()));
+    let collected = gc(&cluster.store, &cluster.clock, "net", "node1", &BTreeSet::new()).await.unwrap();
+    assert_eq!(collected.released, [HandleId::new("net.other")]);
+    let [(failed, IpamError::UnreadableBlock(kept))] = &collected.failed[..] else { panic!("{collected:?}") };
+    assert_eq!((failed.as_str(), *kept), ("net.gone", unreadable));
+    let handle = cluster.handle("net.gone").unwrap();
+    assert_eq!(handle.block.into_keys().collect::<Vec<_>>(), [unreadable]);
 }
 
 // The embedded datastore.

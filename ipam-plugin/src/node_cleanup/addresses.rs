@@ -15,8 +15,46 @@ use crate::reads::blocks_by_name;
 use crate::release::{ReleaseInputs, release, release_from_blocks};
 use os::clock::Clock;
 
-/// Releases the addresses of these endpoints and of the node's tunnels, as far as they are still allocated to these
-/// pods and tunnels on this node. Returns their number.
+/// The annotation of an endpoint with the addresses that were removed from it and may not be released yet. It exists
+/// only during the deletion of a node, and after an interrupted one.
+const UNLISTED: &str = "cni.projectcalico.org/unlistedAddresses";
+
+/// Removes all addresses from these endpoints, and records them in an annotation. Otherwise another pod could get an
+/// address while Felix applies the policy of the old endpoint to it. Another attempt finds the addresses in the
+/// annotation if this one ends before it releases them. Returns the endpoints as written.
+pub(super) async fn unlist<S: Store>(
+    store: &S,
+    endpoints: &[Entry<WorkloadEndpoint>],
+) -> Result<Vec<Entry<WorkloadEndpoint>>> {
+    let mut endpoints = endpoints.to_vec();
+    for endpoint in &mut endpoints {
+        let Entry { key, value, revision } = endpoint;
+        if value.spec.ip_networks.is_empty() {
+            continue;
+        }
+        let addresses: BTreeSet<IpAddr> = addresses_of(value).collect();
+        let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+        value.metadata.annotations.insert(UNLISTED.into(), addresses.join(","));
+        value.spec.ip_networks.clear();
+        value.spec.ip_nats.clear();
+        match store.update::<WorkloadEndpoint>(key, value, revision).await {
+            Ok(written) => *revision = written,
+            // A DEL deleted the endpoint.
+            Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(endpoints)
+}
+
+/// Returns the addresses that the endpoint lists, and those that [`unlist`] removed from it.
+fn addresses_of(endpoint: &WorkloadEndpoint) -> impl Iterator<Item = IpAddr> {
+    let unlisted = endpoint.metadata.annotations.get(UNLISTED).into_iter().flat_map(|text| text.split(','));
+    endpoint.spec.ip_networks.iter().map(String::as_str).chain(unlisted).filter_map(address)
+}
+
+/// Releases the addresses that these endpoints listed and those of the node's tunnels, as far as they are still
+/// allocated to these pods and tunnels on this node. Returns their number.
 ///
 /// A stale endpoint may list an address that has another owner by now. The addresses of VMIs are not released, because
 /// a VMI outlives its node.
@@ -50,7 +88,7 @@ impl<'a> ListedAddresses<'a> {
     fn new(node: &'a Node, endpoints: &'a [Entry<WorkloadEndpoint>]) -> Self {
         let mut by_address = BTreeMap::<_, Vec<_>>::new();
         for endpoint in endpoints {
-            for ip in endpoint.value.spec.ip_networks.iter().filter_map(|text| address(text)) {
+            for ip in addresses_of(&endpoint.value) {
                 by_address.entry(ip).or_default().push(endpoint);
             }
         }

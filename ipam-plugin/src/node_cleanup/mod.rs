@@ -58,8 +58,9 @@ impl From<StoreError> for NodeCleanupError {
     }
 }
 
-/// Deletes `node` with its endpoints, its blocks and the objects that exist for it alone, and the Node last. If another
-/// Node of that name replaced it meanwhile, that Node stays and the result is an error.
+/// Deletes `node` with its endpoints, its blocks and the objects that exist for it alone, and the Node last. Removes
+/// the addresses from the endpoints before it releases them. If another Node of that name replaced it meanwhile, that
+/// Node stays and the result is an error.
 pub async fn delete_node<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -68,9 +69,10 @@ pub async fn delete_node<S: Store, C: Clock>(
 ) -> Result<NodeCleanup, NodeCleanupError> {
     let name = node.key.name.as_str();
     let mut cleanup = NodeCleanup::default();
-    cleanup.addresses += addresses::release_listed(store, clock, &node.value, endpoints).await?;
+    let endpoints = addresses::unlist(store, endpoints).await?;
+    cleanup.addresses += addresses::release_listed(store, clock, &node.value, &endpoints).await?;
     cleanup.addresses += addresses::release_tunnels(store, clock, name).await?;
-    for endpoint in endpoints {
+    for endpoint in &endpoints {
         ignore_missing(store.delete::<WorkloadEndpoint>(&endpoint.key, Some(&endpoint.revision)).await)?;
         cleanup.endpoints += 1;
     }

@@ -1,14 +1,16 @@
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use libcalico::api::{
     BgpPeer, BgpPeerSpec, FelixConfiguration, FelixConfigurationSpec, HostEndpoint, HostEndpointSpec, Node, ObjectKey,
     WorkloadEndpoint, WorkloadEndpointSpec, configuration_of_node,
 };
 use libcalico::ipam::{Block, HandleId};
-use libcalico::store::{Kind, Store};
+use libcalico::store::{Kind, Store, WriteOp};
 
 use super::*;
-use crate::testing::{Cluster, Fault};
+use crate::testing::{Cluster, Fault, Pairs, held};
 
 async fn allocate(cluster: &Cluster, handle: &str, attributes: &[(&str, &str)]) -> IpAddr {
     let mut request = cluster.request("node1", handle);
@@ -136,6 +138,86 @@ async fn node_cleanup_retains_addresses_of_other_owners() {
     assert_eq!(cleanup.addresses, 3);
 }
 
+/// Returns the addresses that endpoints list.
+fn listed(pairs: &Pairs) -> Vec<IpAddr> {
+    let endpoints = pairs.list::<WorkloadEndpoint>(&ObjectSelect::default());
+    endpoints.iter().flat_map(|(_, endpoint)| endpoint.spec.networks().map(|network| network.network())).collect()
+}
+
+/// Adds a pod and a plain container with an address and an endpoint each. Only the endpoint identifies the owner of the
+/// container's address.
+async fn pod_and_container(cluster: &Cluster) {
+    let pod = [("namespace", "default"), ("pod", "web"), ("node", "node1")];
+    for (name, handle, attributes) in [("web", "net.c1", &pod[..]), ("plain", "net.plain", &pod[2..])] {
+        let ip = allocate(cluster, handle, attributes).await;
+        endpoint(cluster, "node1", name, ip).await;
+    }
+}
+
+/// Felix would apply the policy of the deleted node's pod to the next pod with the address.
+#[tokio::test]
+async fn node_cleanup_releases_addresses_that_no_endpoint_lists_and_blocks_after_them() {
+    let cluster = Cluster::new();
+    cluster.pool("pool", "10.0.0.0/24", 29);
+    pod_and_container(&cluster).await;
+    let kinds = Arc::new(Mutex::new(Vec::new()));
+    let seen = kinds.clone();
+    cluster.store.before_each(move |_, writes, pairs| {
+        for write in writes.into_iter().flatten() {
+            assert!(write.kind != Block::KIND || listed(pairs).is_empty(), "{write:?}");
+            seen.lock().unwrap().push((write.kind, matches!(write.op, WriteOp::Delete(_))));
+        }
+        Fault::None
+    });
+    delete(&cluster, "node1").await.unwrap();
+    let kinds = kinds.lock().unwrap();
+    let first = |kind: &str, is_deletion: bool| kinds.iter().position(|write| *write == (kind, is_deletion)).unwrap();
+    let order = [
+        first(WorkloadEndpoint::KIND, false),
+        first(Block::KIND, false),
+        first(WorkloadEndpoint::KIND, true),
+        first(Block::KIND, true),
+        first(Node::KIND, true),
+    ];
+    assert!(order.is_sorted(), "{kinds:?}");
+}
+
+#[tokio::test]
+async fn node_cleanup_repeated_after_a_fault_at_any_request_releases_every_address() {
+    for fault in [Fault::Refused, Fault::LostAnswer] {
+        for nth in 0.. {
+            let cluster = Cluster::new();
+            cluster.pool("pool", "10.0.0.0/24", 29);
+            pod_and_container(&cluster).await;
+            let has_fired = Arc::new(AtomicBool::new(false));
+            let firing = has_fired.clone();
+            cluster.store.before_each(move |at, _, pairs| {
+                let held: Vec<IpAddr> = held(pairs).into_values().flatten().collect();
+                assert!(listed(pairs).iter().all(|ip| held.contains(ip)), "an endpoint lists a free address");
+                if at != nth {
+                    return Fault::None;
+                }
+                firing.store(true, Ordering::Relaxed);
+                fault
+            });
+            let interrupted = delete(&cluster, "node1").await;
+            cluster.store.end_faults();
+            if interrupted.is_err() {
+                // The Node is missing if only the answer to its deletion was lost.
+                _ = delete(&cluster, "node1").await;
+            }
+            let pairs = cluster.store.pairs();
+            assert_eq!(holders(&cluster), [""; 0], "{fault:?} at request {nth}: {interrupted:?}");
+            assert_eq!(pairs.list::<WorkloadEndpoint>(&ObjectSelect::default()).len(), 0, "{fault:?} at {nth}");
+            assert_eq!(pairs.get::<Node>(&ObjectKey::global("node1")), None, "{fault:?} at {nth}");
+            if !has_fired.load(Ordering::Relaxed) {
+                assert!(nth > 5, "the deletion of a node sends more requests");
+                break;
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn address_taken_over_before_the_write_is_not_released() {
     let cluster = Cluster::new();
@@ -145,7 +227,8 @@ async fn address_taken_over_before_the_write_is_not_released() {
     let block = format!("{ip}/29").parse::<Cidr>().unwrap();
     let mut is_taken_over = false;
     cluster.store.before_each(move |_, writes, pairs| {
-        if writes.is_some() && !std::mem::replace(&mut is_taken_over, true) {
+        let writes_block = writes.is_some_and(|writes| writes.iter().any(|write| write.kind == Block::KIND));
+        if writes_block && !std::mem::replace(&mut is_taken_over, true) {
             let mut taken = pairs.get::<Block>(&block).unwrap();
             taken.attributes[0].active_owner.insert("node".into(), "node2".into());
             pairs.put(Block::path(&block), taken.encode().unwrap());

@@ -1,4 +1,4 @@
-//! [`RuleSet`]: the rights that only an optional controller needs. A separate role grants them.
+//! [`RuleSet`]: the rights that only an optional controller needs. A separate role grants them, except with etcd.
 //!
 //! A cluster that does not use such a controller need not bind the role. A controller without its rights is not
 //! started, and all others run. The API server is asked again every minute, and all controllers restart when its answer
@@ -32,12 +32,13 @@ pub(super) enum RuleSet {
 const ALL: [RuleSet; 3] = [RuleSet::LoadBalancer, RuleSet::HostEndpoints, RuleSet::PolicyNames];
 
 impl RuleSet {
-    /// Returns the end of the role's name, after `calico-kube-controllers-`.
-    fn name(self) -> &'static str {
-        match self {
-            RuleSet::LoadBalancer => "load-balancer",
-            RuleSet::HostEndpoints => "host-endpoints",
-            RuleSet::PolicyNames => "policy-names",
+    /// Returns the name of the role that grants the rights. With etcd one role has all rights.
+    fn role(self, mode: Mode) -> &'static str {
+        match (self, mode) {
+            (RuleSet::LoadBalancer, Mode::Etcd) => "calico-kube-controllers",
+            (RuleSet::LoadBalancer, Mode::Kubernetes(_)) => "calico-kube-controllers-load-balancer",
+            (RuleSet::HostEndpoints, _) => "calico-kube-controllers-host-endpoints",
+            (RuleSet::PolicyNames, _) => "calico-kube-controllers-policy-names",
         }
     }
 
@@ -101,13 +102,14 @@ fn report(context: &Context, status: &Status, settings: &Settings, refused: &BTr
     let mut missing = Vec::new();
     for set in ALL {
         let is_missing = refused.contains(&set) && set.is_enabled(settings);
-        let was_missing = context.metrics.set_missing_rights(set.name(), is_missing);
-        let role = format!("calico-kube-controllers-{}", set.name());
+        let role = set.role(context.mode);
+        let label = role.strip_prefix("calico-kube-controllers-").unwrap_or(role);
+        let was_missing = context.metrics.set_missing_rights(label, is_missing);
         if is_missing && !was_missing {
             tracing::warn!(
-                %role,
-                "the role of an enabled controller is missing or not bound, so the controller does not run; it starts \
-                 within a minute after the role is bound"
+                role,
+                "the role of an enabled controller is missing, not bound or outdated, so the controller does not run; \
+                 it starts within a minute after the role of this version is bound"
             );
         }
         if is_missing {
@@ -119,7 +121,7 @@ fn report(context: &Context, status: &Status, settings: &Settings, refused: &BTr
         missing => status.ready_with_note(
             Component::Roles,
             format!(
-                "the controllers of these roles do not run, because the roles are not bound: {}",
+                "the controllers of these roles do not run, because the roles are missing, not bound or outdated: {}",
                 missing.join(", ")
             ),
         ),
@@ -152,5 +154,20 @@ mod tests {
         assert_eq!(with_right(Mode::Kubernetes(ApiGroup::CrdV1)), ALL);
         assert_eq!(with_right(Mode::Kubernetes(ApiGroup::V3)), [RuleSet::LoadBalancer, RuleSet::HostEndpoints]);
         assert_eq!(with_right(Mode::Etcd), [RuleSet::LoadBalancer]);
+    }
+
+    #[test]
+    fn role_of_each_right_is_in_the_manifests_of_the_datastore() {
+        let etcd = include_str!("../../../deploy/rbac/etcd/calico-kube-controllers.yaml").to_owned();
+        let kubernetes = [
+            include_str!("../../../deploy/rbac/kubernetes/calico-kube-controllers.yaml"),
+            include_str!("../../../deploy/components/host-endpoints/rbac.yaml"),
+        ];
+        for (mode, manifests) in [(Mode::Etcd, etcd), (Mode::Kubernetes(ApiGroup::CrdV1), kubernetes.concat())] {
+            for set in ALL.into_iter().filter(|set| set.right(mode).is_some()) {
+                let role = format!("kind: ClusterRole\nmetadata:\n  name: {}\n", set.role(mode));
+                assert!(manifests.contains(&role), "{mode:?}: {role}");
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use datastore::kubernetes::{wait_for_changed_group, wait_for_stable_group};
+use libcalico::kubernetes::ApiGroup;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -57,5 +58,6 @@ pub(super) async fn wait_for_group_move(clients: &Clients) -> StartError {
         );
     }
     let now = wait_for_changed_group(began, CHECK_INTERVAL, read_group).await;
-    StartError::Moved { was: began.api_version(), now: now.api_version() }
+    let configured = calico.configured_group().map(ApiGroup::api_version);
+    StartError::Moved { was: began.api_version(), now: now.api_version(), configured }
 }

@@ -70,7 +70,8 @@ pub struct Settings {
     pub metrics_port: Option<u16>,
     /// TCP port of the profiles, on localhost; `None` opens no port.
     pub debug_profile_port: Option<u16>,
-    /// The action on objects that garbage collection finds unused or wrong, and on orphaned workload endpoints.
+    /// The action on objects that garbage collection finds unused or wrong, on orphaned workload endpoints, and on
+    /// nodes that were deleted in Kubernetes.
     pub gc_mode: GcMode,
     /// The request limits of garbage collection.
     pub gc_limits: GcLimits,
@@ -87,7 +88,8 @@ pub enum AssignIps {
     RequestedServicesOnly,
 }
 
-/// The action on objects that garbage collection finds unused or wrong, and on orphaned workload endpoints.
+/// The action on objects that garbage collection finds unused or wrong, on orphaned workload endpoints, and on nodes
+/// that were deleted in Kubernetes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GcMode {
     /// Releases, deletes or repairs the objects that are unused or wrong.

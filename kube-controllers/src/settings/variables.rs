@@ -54,7 +54,8 @@ pub const CONTROLLERS: [Variable; 24] = [
     variable(
         LEAK_GRACE_PERIOD,
         "15m",
-        "time between the first sight of a leaked address and its release; 0: never released",
+        "time between the first sight of a leaked address and its release; 0: only addresses of deleted nodes and of \
+         virtual machines are released",
     ),
     variable(PROMETHEUS_METRICS_PORT, "9094", "port of the metrics; 0: none"),
     variable(WORKLOAD_ENDPOINT_WORKERS, "1", "workers of workloadendpoint"),

@@ -103,7 +103,8 @@ pub struct NodeControllerConfig {
     /// Host endpoints that are created for nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_endpoint: Option<AutoHostEndpointConfig>,
-    /// Time for which an address must look leaked before it is released; 0s disables the release.
+    /// Time for which an address must look leaked before it is released; with 0s only addresses of deleted nodes and of
+    /// virtual machines are released.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leak_grace_period: Option<GoDuration>,
     /// All other fields.

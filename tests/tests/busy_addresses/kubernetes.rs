@@ -22,7 +22,12 @@ fn listed(cluster: &Cluster<'_>, pod: &str) -> Value {
 }
 
 fn create_asking(cluster: &Cluster<'_>, name: &str, address: &str) {
-    let annotations = json!({ "cni.projectcalico.org/ipAddrs": json!([address]).to_string() });
+    create_annotated(cluster, name, "ipAddrs", address);
+}
+
+/// Creates a pod with an annotation that names an address.
+fn create_annotated(cluster: &Cluster<'_>, name: &str, annotation: &str, address: &str) {
+    let annotations = json!({ format!("cni.projectcalico.org/{annotation}"): json!([address]).to_string() });
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": { "name": name, "namespace": NAMESPACE, "annotations": annotations },
@@ -97,5 +102,33 @@ fn requested_address_of_another_pod_is_an_error_that_names_the_interface() {
         assert_eq!(addresses(&cluster.add(&cluster.pod(3), &conf)), ["10.65.7.7"]);
         assert_eq!(devices("10.65.7.7"), [OTHER]);
         assert!(!Path::new(NOTES).exists());
+    });
+}
+
+/// The annotation bypasses IPAM. Felix would move the host route to the interface of the later pod.
+#[test]
+fn address_without_ipam_of_another_pod_is_an_error_that_names_the_interface() {
+    on_api_server(ApiGroup::CrdV1, |cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let usual = conf(cluster);
+        let mut conf = usual.clone();
+        conf["feature_control"] = json!({ "ip_addrs_no_ipam": true });
+        let victim = cluster.pod(1);
+        let result = cluster.add(&victim, &usual);
+        let (used, ifname) = (addresses(&result), result["interfaces"][0]["name"].as_str().unwrap().to_owned());
+        let before = cluster.accounts().held;
+        for (number, address) in (2..).zip(&used) {
+            let name = format!("pod{number}");
+            create_annotated(cluster, &name, "ipAddrsNoIpam", address);
+            let error = cluster.verb("ADD", &cluster.pod(number), &conf).run().unwrap().error();
+            assert!(error.msg.contains(address) && error.msg.contains(&ifname), "{error:?}");
+            assert_eq!(devices(address), [&*ifname]);
+            assert!(listed(cluster, &name).as_str().is_none_or(str::is_empty), "{}", listed(cluster, &name));
+        }
+        assert_eq!(cluster.accounts().held, before);
+        cluster.assert_only(&[&victim]);
+        // An address that no pod of the node has is the user's own decision.
+        create_annotated(cluster, "pod9", "ipAddrsNoIpam", "10.65.7.7");
+        assert_eq!(addresses(&cluster.add(&cluster.pod(9), &conf)), ["10.65.7.7"]);
     });
 }

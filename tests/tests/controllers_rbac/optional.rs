@@ -49,7 +49,7 @@ fn controller_without_its_role_is_named_once_and_starts_when_the_role_is_bound()
         assert!(refused.is_empty(), "{refused:#?}");
         assert_eq!((named("load-balancer"), named("host-endpoints")), (1, 1));
         let status = || fs::read_to_string(controllers.status_file()).unwrap();
-        let roles = "not bound: calico-kube-controllers-load-balancer, calico-kube-controllers-host-endpoints";
+        let roles = "outdated: calico-kube-controllers-load-balancer, calico-kube-controllers-host-endpoints";
         assert!(status().contains(roles), "{}", status());
 
         api.cluster_role(NAME, &role.rules()).unwrap();

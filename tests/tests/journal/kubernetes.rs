@@ -197,15 +197,22 @@ fn deferred_del_keeps_the_next_sandboxs_addresses_and_stores_no_token() {
         let new = faulty.sandbox(old);
         let mut checked = faulty.conf.clone();
         checked["prevResult"] = faulty.run("ADD", &new);
+        // The plugin is killed in the middle of the replay: the address is free, and its handle exists.
         deferred.restore();
+        let killed = faulty.faulted("STATUS", &new, Point::First("DELETE", "/ipamhandles/"), Fault::Kill);
+        assert!(faulty.proxy.fired() && killed.exit.is_none(), "{killed:?}");
+        let accounts = faulty.cluster.accounts();
+        assert!(accounts.held.values().all(|holder| *holder == handle(&new)), "{accounts:#?}");
+        assert!(accounts.counted.keys().any(|(holder, _)| *holder == handle(old)), "{accounts:#?}");
+        assert_eq!(journal_entries(), [deferred.entry.clone()]);
+        // The next call completes the replay.
         faulty.run("STATUS", &new);
         assert_eq!(journal_entries(), Vec::<PathBuf>::new());
         faulty.cluster.assert_only(&[&new]);
         faulty.cluster.verb("CHECK", &new, &checked).run().unwrap().success();
 
-        // This call or the next one completes the replay.
+        // A replay after the DEL is complete changes nothing.
         deferred.restore();
-        faulty.faulted("STATUS", &new, Point::First("GET", "/ipamhandles/"), Fault::Cut).success();
         faulty.run("STATUS", &new);
         assert_eq!(journal_entries(), Vec::<PathBuf>::new());
         faulty.cluster.assert_only(&[&new]);

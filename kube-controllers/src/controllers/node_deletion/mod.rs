@@ -1,7 +1,7 @@
 //! Deletes Calico nodes whose Kubernetes nodes are gone, with all their data (etcd only).
 //!
 //! Each node is a key of its own, and is retried until it is deleted. Upstream runs a full pass for every deletion
-//! (KC-470).
+//! (KC-470). With `GC_MODE=report` no node is deleted, because the deletion releases addresses.
 
 #[cfg(test)]
 mod tests;
@@ -16,7 +16,7 @@ use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};
 use libcalico::kubernetes::NODES;
 use libcalico::store::{Entry, Store, StoreError};
 use os::clock::SystemClock;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
 use super::cached::{CachedController, CachedReconcile, SharedCache};
@@ -24,7 +24,7 @@ use super::node_names::NodeNames;
 use crate::api_reads;
 use crate::context::Context;
 use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
-use crate::settings::ControllerName;
+use crate::settings::{ControllerName, GcMode, Settings};
 use crate::watched::Node;
 use crate::watches::{Cache, Event, Watches};
 
@@ -39,6 +39,7 @@ pub type NodeDeletion = CachedController<DeletedNodeReconciler>;
 pub struct DeletedNodeReconciler {
     store: Arc<Datastore>,
     kubernetes: kube::Client,
+    settings: watch::Receiver<Arc<Settings>>,
     endpoints: EndpointKeyCache,
     cache: SharedCache<NodeNameCache>,
 }
@@ -54,8 +55,8 @@ impl CachedReconcile for DeletedNodeReconciler {
 
     fn new(context: &Context, controller: &NodeDeletion) -> Self {
         let (store, kubernetes) = (context.calico.clone(), context.kubernetes.clone());
-        let (endpoints, cache) = (EndpointKeyCache::default(), controller.cache.clone());
-        DeletedNodeReconciler { store, kubernetes, endpoints, cache }
+        let (settings, cache) = (context.settings.clone(), controller.cache.clone());
+        DeletedNodeReconciler { store, kubernetes, settings, endpoints: EndpointKeyCache::default(), cache }
     }
 
     fn all_keys(cache: &NodeNameCache) -> Vec<ObjectKey> {
@@ -86,6 +87,13 @@ impl Reconcile for DeletedNodeReconciler {
         if api_reads::has_pods(&self.kubernetes, &kubernetes).await? {
             tracing::info!(node = %key, "keeping a node that was deleted in Kubernetes until its pods are deleted");
             return Ok(NextReconcile::After(POD_CHECK_INTERVAL));
+        }
+        if self.settings.borrow().gc_mode == GcMode::Report {
+            tracing::info!(
+                node = %key, endpoints = endpoints.len(),
+                "would delete a node that was deleted in Kubernetes; GC_MODE=report deletes nothing"
+            );
+            return Ok(NextReconcile::AwaitChange);
         }
         let cleanup = delete_node(&*self.store, &SystemClock::start(), &node, &endpoints).await;
         let cleanup = cleanup.map_err(|error| ReconcileError::Retry(format!("node {key}: {error}")))?;

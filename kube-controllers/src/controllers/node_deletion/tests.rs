@@ -2,15 +2,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libcalico::api::{NodeSpec, OrchRef, WorkloadEndpointSpec};
 use libcalico::store::Revision;
-use tokio::sync::watch;
+use serde_json::json;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::controllers::testing::{embedded, settings};
+use crate::controllers::testing::{embedded, refusing_kubernetes, settings};
 use crate::leader::Leadership;
 use crate::runtime::Controller;
-use crate::settings::Settings;
 use crate::status::Watchdog;
 use crate::telemetry::Metrics;
 
@@ -84,21 +83,25 @@ fn silent(asked: Arc<AtomicUsize>) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
+fn context(kubernetes: kube::Client, calico: Arc<Datastore>, settings: Settings) -> Context {
+    Context {
+        kubernetes,
+        calico,
+        mode: crate::settings::Mode::Etcd,
+        settings: watch::channel(Arc::new(settings)).1,
+        leadership: Leadership::always(),
+        metrics: Metrics::new(),
+        watchdog: Watchdog::default(),
+        stop: CancellationToken::new(),
+    }
+}
+
 #[tokio::test]
 async fn node_workers_limits_concurrent_node_deletions() {
     let (_dir, calico_store) = embedded();
     let asked = Arc::new(AtomicUsize::new(0));
     let workers = [(ControllerName::Node, 3)].into();
-    let context = Context {
-        kubernetes: silent(asked.clone()),
-        calico: calico_store.clone(),
-        mode: crate::settings::Mode::Etcd,
-        settings: watch::channel(Arc::new(Settings { workers, ..settings() })).1,
-        leadership: Leadership::always(),
-        metrics: Metrics::new(),
-        watchdog: Watchdog::default(),
-        stop: CancellationToken::new(),
-    };
+    let context = context(silent(asked.clone()), calico_store.clone(), Settings { workers, ..settings() });
     let controller = NodeDeletion::new(&context, &mut Watches::default());
     for event in [Event::ListStart, Event::ListEnd] {
         controller.cache.lock().apply_kubernetes_node(&event);
@@ -137,4 +140,31 @@ async fn single_endpoint_list_serves_all_waiting_nodes() {
     assert_eq!(endpoints.read(&*store, &b, never).await.unwrap().len(), 1);
     assert_eq!(endpoints.read(&*store, &b, || vec![b.clone()]).await.unwrap().len(), 1, "a second attempt");
     assert_eq!(endpoints.read(&*store, &c, || vec![c.clone()]).await.unwrap().len(), 1, "not waiting then");
+}
+
+/// The API server has neither the node nor a pod on it. The deletion of the node releases addresses.
+#[tokio::test]
+async fn node_deleted_in_kubernetes_stays_in_report_mode_and_is_deleted_otherwise() {
+    for (gc_mode, stays) in [(GcMode::Report, true), (GcMode::Reclaim, false)] {
+        let (_dir, store) = embedded();
+        let node = calico("b", "k8s");
+        store.create(&node.key, &node.value).await.unwrap();
+        let spec = WorkloadEndpointSpec { node: "b".into(), ..WorkloadEndpointSpec::default() };
+        let mut endpoint = WorkloadEndpoint::new("b-k8s-web-eth0", spec);
+        endpoint.metadata.namespace = "default".into();
+        store.create(&endpoint.key(), &endpoint).await.unwrap();
+        let api_server = refusing_kubernetes(|uri| {
+            let kind = if uri.path().ends_with("/pods") { "PodList" } else { "NodeList" };
+            Ok(json!({ "kind": kind, "apiVersion": "v1", "metadata": {}, "items": [] }))
+        });
+        let context = context(api_server, store.clone(), Settings { gc_mode, ..settings() });
+        let controller = NodeDeletion::new(&context, &mut Watches::default());
+        *controller.cache.lock() = cache();
+        controller.cache.lock().apply_kubernetes_node(&Event::ListEnd);
+
+        let next = DeletedNodeReconciler::new(&context, &controller).reconcile(&node.key).await.unwrap();
+        assert_eq!(next, NextReconcile::AwaitChange, "{gc_mode:?}");
+        assert_eq!(store.get::<CalicoNode>(&node.key).await.is_ok(), stays, "{gc_mode:?}");
+        assert_eq!(store.get::<WorkloadEndpoint>(&endpoint.key()).await.is_ok(), stays, "{gc_mode:?}");
+    }
 }

@@ -131,6 +131,17 @@ impl GcPass {
                 for (block, reason) in &outcome.kept {
                     tracing::debug!(%block, %reason, node = name, "kept a block of a deleted node");
                 }
+                // A block with addresses and a lost race are no failures. One line is enough: the other blocks of the
+                // node mostly fail by the same error.
+                let is_failure =
+                    |error: &IpamError| !matches!(error, IpamError::BlockNotEmpty(_) | IpamError::Contention);
+                if let Some((block, error)) = outcome.kept.iter().find(|(_, error)| is_failure(error)) {
+                    self.metrics.count_failure("nodes");
+                    tracing::warn!(
+                        %block, node = name, %error, kept = outcome.kept.len(),
+                        "cannot release a block of a deleted node; trying again later"
+                    );
+                }
                 outcome.kept.is_empty()
             }
             Err(IpamError::Stopped) => {

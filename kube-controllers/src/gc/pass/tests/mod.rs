@@ -1,4 +1,5 @@
 mod conflicts;
+mod deleted_nodes;
 mod listing_endpoints;
 mod parallel;
 mod stuck;

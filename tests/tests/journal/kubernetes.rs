@@ -204,7 +204,7 @@ fn deferred_del_keeps_the_next_sandboxs_addresses_and_stores_no_token() {
         let accounts = faulty.cluster.accounts();
         assert!(accounts.held.values().all(|holder| *holder == handle(&new)), "{accounts:#?}");
         assert!(accounts.counted.keys().any(|(holder, _)| *holder == handle(old)), "{accounts:#?}");
-        assert_eq!(journal_entries(), [deferred.entry.clone()]);
+        assert_eq!(journal_entries(), std::slice::from_ref(&deferred.entry));
         // The next call completes the replay.
         faulty.run("STATUS", &new);
         assert_eq!(journal_entries(), Vec::<PathBuf>::new());

@@ -102,8 +102,10 @@ impl RefreshSchedule {
         let pause = pause_after(held, attempt, self.pace.refresh_interval, random);
         self.has_attempted = true;
         self.refresh_at = attempt.at + pause;
-        // A token that just arrived need not be tested, and a failed attempt is repeated within seconds anyway.
-        self.check_at = attempt.at + self.pace.check_interval;
+        // A token that just arrived need not be tested. After a failed attempt another program may write one.
+        if attempt.succeeded {
+            self.check_at = attempt.at + self.pace.check_interval;
+        }
         pause
     }
 
@@ -289,6 +291,17 @@ mod tests {
         assert!(!schedule.is_check_due(at(139)) && schedule.is_check_due(at(140)));
         schedule.record_unanswered_check(at(140), 0.0);
         assert!(!schedule.is_check_due(at(144)) && schedule.is_check_due(at(145)));
+    }
+
+    #[test]
+    fn failed_attempt_does_not_postpone_the_next_check() {
+        let mut schedule = schedule_with_token();
+        assert!(schedule.is_check_due(at(130)));
+        for second in [140, 150, 159] {
+            let held = Some(HeldToken { received_at: at(100).boot, lifetime: secs(600) });
+            schedule.record_attempt(RefreshAttempt { at: at(second).boot, succeeded: false }, held, 1.0);
+        }
+        assert!(!schedule.is_check_due(at(159)) && schedule.is_check_due(at(160)));
     }
 
     #[test]

@@ -33,7 +33,7 @@ async fn release(stored: &Block) -> (bool, String) {
     gc_pass.release_deleted_nodes().await;
     assert!(gc_pass.cache.index().nodes_to_release(gc_pass.now()).is_empty(), "released or postponed");
     let metrics = gc_pass.context.metrics.text().unwrap();
-    let failures = metrics.lines().filter(|line| line.starts_with("kube_controllers_gc_failures_total"));
+    let failures = metrics.lines().filter(|line| line.starts_with("kube_controllers_gc_failures_total{"));
     let is_stored = !matches!(calico.get::<Block>(&cidr).await, Err(StoreError::NotFound { .. }));
     (is_stored, failures.collect())
 }

@@ -6,6 +6,7 @@
 
 use data_encoding::HEXLOWER;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -87,7 +88,9 @@ pub fn decode_listed_block(object: &[u8]) -> serde_json::Result<Option<ListedBlo
         Err(_) => {}
     }
     // Only the range can be decoded.
-    let Ok(SurveyedObject::<Value> { metadata, spec }) = serde_json::from_slice(object) else { return Ok(None) };
+    let Ok(SurveyedObject::<Value> { metadata, spec }) = serde_json::from_slice(object) else {
+        return serde_json::from_slice::<IgnoredAny>(object).map(|_| None);
+    };
     let stored = spec.as_ref().and_then(|spec| spec["cidr"].as_str()).and_then(|cidr| cidr.parse().ok());
     Ok(stored.or_else(|| cidr_of_name(&metadata.name)).map(ListedBlock::Range))
 }
@@ -261,6 +264,7 @@ mod tests {
             assert_eq!(found.as_deref(), range, "{object}");
         }
         assert!(decode_listed_block(b"{").is_err());
+        assert!(decode_listed_block(br#"{"metadata":1,"#).is_err());
     }
 
     #[test]

@@ -83,7 +83,8 @@ fn values(limits: &[Limit; 7], annotations: &BTreeMap<String, String>, problems:
         if value == 0 || has_base {
             return value;
         }
-        problems.push(limit.problem(format!("ignored without {base}")));
+        let annotation = limit.annotations[limit.annotations.len() - 1];
+        problems.push(PodProblem::Limit { annotation, reason: format!("ignored without {base}") });
         0
     };
     let burst = drop_without_base(burst_limit, burst, bandwidth != 0, "a bandwidth");
@@ -100,20 +101,18 @@ fn values(limits: &[Limit; 7], annotations: &BTreeMap<String, String>, problems:
 impl Limit {
     /// Returns the requested value, clamped to the bounds; 0 if there is no valid one. Reports changed values.
     fn read(&self, annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> i64 {
-        let Some(text) = self.annotations.iter().rev().find_map(|key| annotations.get(*key)) else { return 0 };
+        let present = self.annotations.iter().rev().find_map(|key| Some((*key, annotations.get(*key)?)));
+        let Some((annotation, text)) = present else { return 0 };
         let Some(value) = parse_quantity(text) else {
-            problems.push(self.problem(format!("invalid quantity {text:?}")));
+            problems.push(PodProblem::Limit { annotation, reason: format!("invalid quantity {text:?}") });
             return 0;
         };
         let clamped = value.clamp(self.min, self.max);
         if clamped != value {
-            problems.push(self.problem(format!("{text} is not within {}..={}; using {clamped}", self.min, self.max)));
+            let reason = format!("{text} is not within {}..={}; using {clamped}", self.min, self.max);
+            problems.push(PodProblem::Limit { annotation, reason });
         }
         clamped
-    }
-
-    fn problem(&self, reason: String) -> PodProblem {
-        PodProblem::Limit { annotation: self.annotations[self.annotations.len() - 1], reason }
     }
 }
 
@@ -220,6 +219,18 @@ mod tests {
         assert_eq!(controls(&[("qos.projectcalico.org/egressPacketRate", "many")]), (None, 1));
         assert_eq!(controls(&[("qos.projectcalico.org/dscp", "64")]), (None, 1));
         assert_eq!(controls(&[("qos.projectcalico.org/dscp", "")]), (None, 1));
+    }
+
+    #[test]
+    fn problem_of_a_limit_names_the_annotation_of_the_pod() {
+        for (key, text) in [("kubernetes.io/ingress-bandwidth", "1"), ("qos.projectcalico.org/egressBurst", "many")] {
+            let mut problems = Vec::new();
+            qos_controls(&BTreeMap::from([(key.to_owned(), text.to_owned())]), &mut problems);
+            assert!(
+                matches!(problems[..], [PodProblem::Limit { annotation, .. }] if annotation == key),
+                "{problems:?}"
+            );
+        }
     }
 
     #[test]

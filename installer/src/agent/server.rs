@@ -46,7 +46,7 @@ pub(super) async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpList
         Ok(listener) => Ok(Some(listener)),
         Err(source) if source.kind() == ErrorKind::AddrInUse => {
             let error = ListenError { address, source };
-            tracing::error!("{error}; the token is renewed without probes and metrics until the port is free");
+            tracing::error!("{error}; the agent runs without probes and metrics until the port is free");
             Ok(None)
         }
         Err(source) => Err(ListenError { address, source }),

@@ -72,7 +72,7 @@ fn agent_with_a_different_template_manages_only_the_token() {
         let before = pod.container.conf(CONF).unwrap();
         let agent = pod.agent().unwrap();
         agent.await_log("the plugins have a new token").unwrap();
-        agent.await_reason(&["renewing only the token", CONF, "delete this pod"]).unwrap();
+        agent.await_reason(&["restoring no file", CONF, "delete this pod"]).unwrap();
         assert_eq!(agent.metric("restoration_suspended").unwrap(), 1);
         assert_eq!(agent.page("/liveness").unwrap().code, 200);
         assert_eq!(pod.container.conf(CONF).unwrap(), before);

@@ -185,8 +185,8 @@ impl<'a> InstallReconciler<'a> {
 }
 
 impl Installation<'_> {
-    /// Reads the record of this pod's configuration, or else that of another configuration. If another program converted
-    /// this pod's `.conf` file to a list, the name of the list counts as this pod's too.
+    /// Reads the record of this pod's configuration, or else that of another configuration. If another program
+    /// converted this pod's `.conf` file to a list, the name of the list counts as this pod's too.
     fn read_record(&self) -> Result<Option<ConfigRecord>, StateError> {
         let Installation { settings, layout, .. } = *self;
         let state = State::load(layout)?;

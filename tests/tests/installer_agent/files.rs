@@ -187,7 +187,7 @@ fn mtu_file_is_written_once_the_first_pool_exists() {
         let file = pod.container.path("var/lib/calico/mtu");
         let mut agent = Hastened::start(&pod);
         agent.agent.await_page("/readiness", 200).unwrap();
-        agent.agent.await_log("there is no IPPool yet").unwrap();
+        agent.agent.await_log("there is no enabled IPPool yet").unwrap();
         assert!(!file.exists());
         let pool = json!({
             "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": { "name": "p" },

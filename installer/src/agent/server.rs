@@ -63,7 +63,8 @@ async fn bind_when_free(address: SocketAddr) -> TcpListener {
     }
 }
 
-/// Answers requests until the future is dropped. Without a `listener`, it first waits until it can bind the port.
+/// Answers requests until the future is dropped, if there is an `address`. Without a `listener`, it first waits until
+/// it can bind the port.
 pub(super) async fn serve(address: Option<SocketAddr>, listener: Option<TcpListener>, status: SharedStatus) {
     let Some(address) = address else { return pending().await };
     let listener = match listener {

@@ -1,5 +1,5 @@
-//! Creates the objects that calico-node would create: ClusterInformation, without which no plugin works (INST-61), and
-//! on request the first pools (INST-62) and the settings of IPAM.
+//! Creates the ClusterInformation, without which Calico's plugins do not work (INST-61), and on request the first pools
+//! (INST-62) and the settings of IPAM.
 //!
 //! - On Kubernetes the pod's account creates them, because the plugins' account may not.
 //! - On etcd only the plugins' credentials are available. The Node is created as well, because IPAM needs it; on
@@ -43,8 +43,8 @@ pub enum ClusterError {
     EtcdUnreachable(StoreError),
     /// The ClusterInformation cannot be read or created.
     #[error(
-        "cannot get or create ClusterInformation default: {source}; allow {requester} to get and create \
-         clusterinformations, or start kube-controllers"
+        "cannot get or create ClusterInformation default: {source}; if the request is forbidden, allow {requester} to \
+         get and create clusterinformations, or start kube-controllers"
     )]
     Information {
         /// The account that sent the request.
@@ -54,8 +54,8 @@ pub enum ClusterError {
     },
     /// The Node cannot be read or created.
     #[error(
-        "cannot get or create Node {name}: {source}; allow {requester} to get and create nodes, or run `calico-ipam \
-         init --node {name}`"
+        "cannot get or create Node {name}: {source}; if the request is forbidden, allow {requester} to get and create \
+         nodes, or run `calico-ipam init --node {name}`"
     )]
     Node {
         /// The name of the Node.
@@ -67,8 +67,8 @@ pub enum ClusterError {
     },
     /// The settings of IPAM cannot be read or created.
     #[error(
-        "cannot get or create IPAMConfig default: {source}; allow {requester} to get and create ipamconfigs \
-         (ipamconfigurations in projectcalico.org), or set CALICO_IPAM_STRICT_AFFINITY=false"
+        "cannot get or create IPAMConfig default: {source}; if the request is forbidden, allow {requester} to get and \
+         create ipamconfigs (ipamconfigurations in projectcalico.org), or set CALICO_IPAM_STRICT_AFFINITY=false"
     )]
     IpamConfig {
         /// The account that sent the request.
@@ -78,7 +78,8 @@ pub enum ClusterError {
     },
     /// A pool cannot be created.
     #[error(
-        "cannot create the first IPPool: {source}; allow {requester} to list and create ippools, or apply an IPPool"
+        "cannot create the first IPPool: {source}; if a request is forbidden, allow {requester} to list and create \
+         ippools, or apply an IPPool"
     )]
     Pool {
         /// The account that sent the request.
@@ -114,8 +115,8 @@ impl ClusterError {
 }
 
 /// Creates the missing ones of these objects in the datastore of `conf`, the configuration of Calico's plugin: the
-/// ClusterInformation, the requested pools, and on etcd the Node. `pod` is the account of this pod, `None` outside of a
-/// pod.
+/// ClusterInformation, the requested pools and settings of IPAM, and on etcd the Node. `pod` is the account of this
+/// pod, `None` outside of a pod.
 ///
 /// Creates nothing if `conf` is `None`, if the datastore is a file, or if it is an API server and `pod` is `None`.
 pub fn ensure(conf: Option<&NetConf>, pod: Option<&ServiceAccount>, settings: &Settings) -> Result<(), ClusterError> {

@@ -1,5 +1,5 @@
 //! Selects the program to run, by the executable's name, `CNI_COMMAND` and the first arguments. The accepted command
-//! lines are those of all upstream images (INST-3).
+//! lines include those of upstream's CNI images (INST-3).
 
 /// The program to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! [`Environment`]: reads single variables as upstream reads them.
+//! [`Environment`]: reads single variables.
 
 use std::time::Duration;
 

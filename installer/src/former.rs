@@ -14,10 +14,10 @@ use crate::state::{FormerDirectory, InstalledFile, State};
 use crate::tls_assets;
 use os::atomic_file::regular_file;
 
-/// Removes the recorded files from the former directories that the settings name, except files that other programs
-/// changed, and those of a directory that is still in use under another path. Then removes from `state` the records of
-/// the files that are removed, missing or changed. The files and records of the other former directories stay, and a
-/// warning names them.
+/// Removes the recorded files from the former directories that the settings name and, in a container, that are mounted,
+/// except files that other programs changed, and those of a directory that is still in use under another path. Then
+/// removes the records of these directories from `state`, except those of files that cannot be read or removed. The
+/// files and records of the other former directories stay, and a warning names them.
 pub(crate) fn remove_files(state: &mut State, settings: &Settings, layout: &Layout) {
     state.former.sort_by_key(|former| Reverse(former.place));
     for former in &mut state.former {
@@ -43,8 +43,8 @@ pub(crate) fn remove_files(state: &mut State, settings: &Settings, layout: &Layo
     state.former.retain(|former| !former.files.is_empty());
 }
 
-/// Returns the paths on the node of the files that remain in former directories. A container does not see these
-/// directories, so there all recorded files are returned.
+/// Returns the paths on the node of the recorded files that remain unchanged in former directories. A container may not
+/// see these directories, so there the paths of all recorded files are returned.
 pub(crate) fn remaining(state: &State, layout: &Layout) -> Vec<PathBuf> {
     let is_there = |path: &Path, installed: &InstalledFile| {
         let found = || inspect_file(&layout.path(path), installed);
@@ -91,7 +91,7 @@ fn is_same_directory(one: &Path, other: &Path) -> bool {
 }
 
 /// Removes a file unless another program changed it. Returns true if its record is no longer needed, and false if the
-/// file cannot be read or removed, so that the next start tries again.
+/// file cannot be read or removed, so that the next installation tries again.
 fn remove(path: &Path, installed: &InstalledFile) -> bool {
     let place = path.display();
     match inspect_file(path, installed) {
@@ -101,7 +101,9 @@ fn remove(path: &Path, installed: &InstalledFile) -> bool {
             return true;
         }
         FoundState::Unreadable(reason) => {
-            tracing::warn!("cannot read {place} of an earlier installation, trying again at the next start: {reason}");
+            tracing::warn!(
+                "cannot read {place} of an earlier installation; the next installation tries again: {reason}"
+            );
             return false;
         }
         FoundState::Same | FoundState::Renewed => {}
@@ -109,7 +111,7 @@ fn remove(path: &Path, installed: &InstalledFile) -> bool {
     let text = regular_file::contents(path).unwrap_or_default();
     let foreign = if installed.renderings.is_empty() { 0 } else { conflist::foreign_entries(&text, installed).len() };
     if let Err(error) = fs::remove_file(path) {
-        tracing::warn!("cannot remove {place} of an earlier installation, trying again at the next start: {error}");
+        tracing::warn!("cannot remove {place} of an earlier installation; the next installation tries again: {error}");
         return false;
     }
     tracing::info!("removed {place} of an earlier installation");
@@ -121,7 +123,6 @@ fn remove(path: &Path, installed: &InstalledFile) -> bool {
     true
 }
 
-/// Removes the TLS files, to which no other configuration refers.
 fn remove_tls_files(directory: &Path) {
     for name in tls_assets::FILES {
         let _ = fs::remove_file(directory.join(name));

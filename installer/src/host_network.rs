@@ -13,7 +13,7 @@ pub struct Interface {
     pub name: String,
     /// The MTU in bytes.
     pub mtu: u32,
-    /// True if the kind and the MAC address are those of the host's end of a pod's interface.
+    /// True if the kind, and the alias or the MAC address, are those of the host's end of a pod's interface.
     pub is_pod_interface: bool,
 }
 
@@ -22,7 +22,7 @@ pub struct Interface {
 pub struct Route {
     /// The destination.
     pub destination: Cidr,
-    /// The outgoing interfaces; empty for a route that drops packets.
+    /// The outgoing interfaces; empty for example for a route that drops packets.
     pub interfaces: Vec<String>,
 }
 

@@ -111,7 +111,8 @@ pub fn accepts_any_certificate(file: &str) -> bool {
     file.lines().any(|line| line.trim() == "insecure-skip-tls-verify: true")
 }
 
-/// Ensures that the kubeconfig in `net_dir` contains a token as `request` describes it, which the API server accepts.
+/// Ensures that the kubeconfig in `net_dir` contains a token for the account and the Node of `request`, which the API
+/// server accepts.
 pub fn ensure(pod: &ServiceAccount, request: &TokenRequest, net_dir: &Path) -> Result<Change, KubeconfigError> {
     let file = net_dir.join(NAME);
     process::block_on(async {
@@ -125,7 +126,8 @@ pub fn ensure(pod: &ServiceAccount, request: &TokenRequest, net_dir: &Path) -> R
     })
 }
 
-/// Returns the token in the file if it fits `request` and more than half of its lifetime remains.
+/// Returns the token in the file if it is for the account and the Node of `request` and more than half of its lifetime
+/// remains.
 fn reusable_token(file: &Path, pod: &ServiceAccount, request: &TokenRequest) -> Option<String> {
     let text = regular_file::text(file).ok()?;
     let token = token(&text)?;

@@ -1,7 +1,8 @@
 //! [`Layout`]: the paths of files as this process sees them.
 //!
-//! In the container the node's directories are mounted below `/host`, and `/var/lib/calico` at its own path. On a node
-//! all paths are those of the node. Every path is relative to a root, which is `/` unless `--root` gives another.
+//! In the container the node's directories are mounted below `/host`, but `/var/lib/calico` and `/var/run/calico` at
+//! their own paths. On a node all paths are those of the node. Every path is relative to a root, which is `/` unless
+//! `--root` gives another.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +41,7 @@ pub struct Layout {
     secondary_bin_dir: Option<PathBuf>,
 }
 
-/// The role of a directory on the node. Files are recorded by role, because a container does not know the path on the
+/// The role of a directory on the node. Files are recorded by role, because a container may not know the path on the
 /// node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -106,7 +107,7 @@ impl Layout {
         self.bin_dirs().into_iter().map(|(_, directory)| directory)
     }
 
-    /// Returns the plugin directories. Runtimes search them in this order.
+    /// Returns the plugin directories, in the order in which the installer searches them for a program.
     #[must_use]
     pub fn bin_dirs(&self) -> Vec<(DirectoryRole, PathBuf)> {
         if self.is_container {
@@ -139,14 +140,13 @@ impl Layout {
         self.is_container.then(|| self.path(BIN_DIR))
     }
 
-    /// Returns `/var/lib/calico`, which is mounted at the same path in the container.
+    /// Returns `/var/lib/calico`, which has the same path in the container.
     #[must_use]
     pub fn state_dir(&self) -> PathBuf {
         self.path("/var/lib/calico")
     }
 
-    /// Returns `/var/run/calico`, which is mounted at the same path in the container. Its files do not survive a
-    /// reboot.
+    /// Returns `/var/run/calico`, which has the same path in the container. Its files do not survive a reboot.
     #[must_use]
     pub fn run_dir(&self) -> PathBuf {
         self.path("/var/run/calico")

@@ -36,11 +36,11 @@ pub enum MtuFile {
 /// Reasons for an unknown MTU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownMtu {
-    /// No interface leads out of the node.
+    /// No interface has a default route.
     #[error("no interface has a default route")]
     NoUplink,
     /// No enabled pool exists, so the encapsulation is unknown.
-    #[error("there is no IPPool yet, so the overhead of encapsulation is unknown")]
+    #[error("there is no enabled IPPool yet, so the overhead of encapsulation is unknown")]
     NoPool,
 }
 
@@ -70,8 +70,8 @@ pub fn pod_mtu(lowest: u32, pools: &[IpPoolSpec]) -> Result<u32, UnknownMtu> {
     Ok(lowest.saturating_sub(overhead))
 }
 
-/// Returns the number of bytes that the encapsulation of a pool adds to each packet. WireGuard is not part of a pool:
-/// only Felix sets it up, and Felix then writes the MTU file as well.
+/// Returns the number of bytes that the encapsulation of an enabled pool adds to a packet; 0 for a disabled pool.
+/// WireGuard is not part of a pool: only Felix sets it up, and Felix then writes the MTU file as well.
 pub fn overhead(pool: &IpPoolSpec) -> u32 {
     let is_on = |mode: &str| !mode.is_empty() && mode != "Never";
     let is_ipv6 = pool.range().is_ok_and(|range| range.version() == IpVersion::V6);
@@ -102,7 +102,9 @@ pub fn write(
         // Upstream's manifests mount the directory into calico-node only, whose Felix writes the file.
         let directory = layout.state_dir();
         let directory = directory.display();
-        tracing::info!("not writing the MTU file: {directory} is not mounted in this container; calico-node writes it");
+        tracing::info!(
+            "not writing the MTU file: {directory} is not mounted in this container; calico-node must write it"
+        );
         return Ok(());
     }
     let mut write_computed = || -> Result<(), Box<dyn Error + Send + Sync>> {
@@ -174,7 +176,7 @@ fn ensure_with(
             MtuFile::Written
         }
     };
-    // The file is in place, so the digest of the replaced file no longer counts as ours. The caller saves the record.
+    // The file is in place, so the digest of the replaced file no longer counts as ours. An installation saves this.
     state.record(DirectoryRole::State, NAME, Some(wanted), false);
     Ok(change)
 }

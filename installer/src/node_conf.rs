@@ -32,7 +32,7 @@ pub enum NodeConfError {
     /// The settings of the datastore are invalid.
     #[error(transparent)]
     Datastore(#[from] ConfigError),
-    /// The datastore is unreachable or rejects the request.
+    /// The IPPools cannot be read.
     #[error("IPPools: {0}")]
     Pools(#[from] StoreError),
 }
@@ -50,7 +50,7 @@ const PATHS: [(Option<&str>, &[&str]); 3] = [
 ];
 
 /// Returns the configuration of Calico's plugin as a runtime passes it, with the plugin's default paths. `path_of`
-/// translates all paths.
+/// translates the absolute paths of the keys in `PATHS`.
 pub fn plugin(conf: Value, path_of: impl Fn(&Path) -> PathBuf) -> Result<Map<String, Value>, NodeConfError> {
     let mut plugin = calico_plugin(conf).map_err(NodeConfError::NoPlugin)?;
     for (key, default) in defaults(&mut plugin) {

@@ -72,9 +72,10 @@ impl NodeNameSource<'_> {
             NodeNameSource::Host(name) => (name, "the host"),
             NodeNameSource::Builder(name) => {
                 tracing::warn!(
-                    "the name of the node is unknown: a template with its placeholder contains {name}, the name of \
-                     this machine, on every node of this image, and /var/lib/calico/{NAME} is not written; write each \
-                     node's own name there before its first pod, or set KUBERNETES_NODE_NAME if there is only one node"
+                    "the name of the node is unknown: if the template of the network configuration has the placeholder \
+                     of this name, the configuration contains {name}, the name of this machine, on every node of this \
+                     image, and /var/lib/calico/{NAME} is not written; write each node's own name there before its \
+                     first pod, or set KUBERNETES_NODE_NAME if there is only one node"
                 );
                 return;
             }

@@ -1,8 +1,8 @@
 //! [`State`]: the records of installed files. They show the next run which files are ours, and `calico uninstall` which
 //! files to remove. Upstream keeps no records (INST-40).
 //!
-//! A file is recorded before it is written, so an interrupted run may leave a record without its file. Therefore the
-//! digest is compared before a file is removed.
+//! These files are recorded before they are written, so an interrupted run may leave a record without its file.
+//! Therefore a recorded digest is compared before the file is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -70,7 +70,7 @@ pub struct InstalledFile {
     /// `digest`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// The plugins of a network configuration to which other programs add theirs. There may be two while a new
+    /// The digests of the entries of a network configuration, ours and foreign. There may be two sets while a new
     /// configuration replaces ours.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub renderings: Vec<Rendering>,

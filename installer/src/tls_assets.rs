@@ -90,7 +90,7 @@ impl TlsAssets {
     }
 }
 
-/// Removes from `calico-tls` the files that the configuration does not name.
+/// Removes from `calico-tls` the files that `tls` does not name.
 pub fn remove_stale(net_dir: &Path, tls: &TlsPaths) {
     let directory = net_dir.join(DIRECTORY);
     atomic_file::sweep(&directory);

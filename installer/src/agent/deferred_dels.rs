@@ -1,5 +1,5 @@
-//! Replays the node's deferred DELs in the agent. On a node where no pod starts or stops, no CNI call would replay
-//! them.
+//! Replays the node's deferred DELs in the agent. On a node where no pod starts or stops, there may be no CNI call that
+//! replays them.
 
 use std::error::Error;
 use std::future::pending;
@@ -19,7 +19,7 @@ use crate::settings::Settings;
 use crate::state::State;
 use os::atomic_file::regular_file;
 
-/// Pause between two passes over the journal.
+/// Shortest pause between two passes over the journal.
 const PAUSE: Duration = Duration::from_secs(60);
 /// Interval after which the identity of the datastore is read again, because another datastore may have replaced it.
 const IDENTITY_INTERVAL: Duration = Duration::from_secs(3600);
@@ -65,7 +65,7 @@ pub enum ReplayError {
     #[error("{0}")]
     Plugin(String),
     /// The single pass of an installation did not end within this time limit.
-    #[error("the datastore did not answer within {0:?}")]
+    #[error("the replay did not end within {0:?}")]
     Timeout(Duration),
 }
 
@@ -90,9 +90,9 @@ impl NodePlugins {
 }
 
 /// Replays deferred DELs through `replay` with the plugins' credentials. The pause between passes is one minute. It
-/// grows, to 16 minutes at most, while passes reach the datastore and replay none of the entries. `replay` is not
-/// called while the configuration is missing or unusable, or if the state directory, which contains the journal, is not
-/// mounted in this container. Never returns.
+/// grows, to 16 minutes at most, while passes reach the datastore and replay none of the entries, unless more entries
+/// are there than before. `replay` is not called while the configuration is missing or unusable, or if the state
+/// directory, which contains the journal, is not mounted in this container. Never returns.
 pub(crate) async fn replay_repeatedly(
     settings: &Settings,
     layout: &Layout,

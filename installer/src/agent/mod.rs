@@ -11,8 +11,8 @@
 //!                       └▶ /readiness /liveness /metrics
 //! ```
 //!
-//! [`refresh_schedule`] decides when each action is due, and [`status`] computes the results of the probes. Neither
-//! uses the network. Read them first.
+//! [`refresh_schedule`] decides when a token is requested or tested and the files are checked, and [`status`] computes
+//! the results of the probes. Neither uses the network. Read them first.
 
 mod api_group;
 pub(crate) mod deferred_dels;
@@ -115,8 +115,7 @@ struct Refresher {
 /// installed files and runs at most once a minute. `replay` replays deferred DELs and never returns.
 ///
 /// # Errors
-/// Returns an error if the port of the probes cannot be bound for another reason than that a program uses it,
-/// if Calico's objects move to another API group, or if one of the `watched` directories is removed on the node.
+/// Returns an error for each of the reasons in [`AgentError`].
 pub async fn run(
     settings: &AgentSettings,
     pod: Option<ServiceAccount>,
@@ -241,7 +240,7 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
         status.counts.clock_jumps += u64::from(reason == RefreshReason::ClockJump);
         match outcome {
             Ok((IssuedToken { lifetime, expires, .. }, received_at)) => {
-                tracing::info!("the plugins have a new token, valid for {} s: {reason}", lifetime.as_secs());
+                tracing::info!("the plugins have a new token with a lifetime of {} s: {reason}", lifetime.as_secs());
                 status.token = Some(HeldToken { received_at, lifetime });
                 status.expires = Some(expires);
                 status.is_rejected = false;
@@ -273,7 +272,7 @@ impl Refresher {
     }
 
     /// Writes a new token to the kubeconfig. Returns the token and the time of its arrival on the boot clock. A token
-    /// that cannot be written, because the disk is full or read-only, is kept for the next call.
+    /// that cannot be written, for example because the disk is full, is kept for the next call.
     async fn renew(&mut self, reason: RefreshReason) -> Result<(IssuedToken, Duration), KubeconfigError> {
         let kept = self.unwritten.take().filter(|(token, received_at)| {
             let held = HeldToken { received_at: *received_at, lifetime: token.lifetime };

@@ -1,5 +1,5 @@
-//! [`NodeCondition`]: reads the Ready condition of this node's Node, if `CNI_NODE_CONDITION_INTERVAL` is set. Only this
-//! condition shows that the configuration is in a directory that no runtime reads: all files are in place then, but
+//! [`NodeCondition`]: reads the Ready condition of this node's Node, if `CNI_NODE_CONDITION_INTERVAL` is set. The
+//! condition can show that the configuration is in a directory that no runtime reads: all files are in place then, but
 //! kubelet reports that there is no network.
 
 use std::error::Error;
@@ -20,7 +20,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// than the configuration.
 const REPORT_LIMIT: u32 = 2;
 
-/// A part of kubelet's message while the runtime has no network. Kubelet copies it from the runtime's status in CRI.
+/// A part of kubelet's message while the runtime has no network. Kubelet derives it from the runtime's status in CRI.
 const NO_NETWORK: &str = "NetworkReady=false";
 
 /// The parameters for reading the Ready condition of a Node.
@@ -47,8 +47,8 @@ impl NodeCondition {
             if !failure.is_empty() && failure != reported {
                 let Self { node, .. } = &self;
                 tracing::warn!(
-                    "cannot read the Ready condition of Node {node}: {failure}; allow this pod's service account to \
-                     get nodes, or unset CNI_NODE_CONDITION_INTERVAL"
+                    "cannot read the Ready condition of Node {node}: {failure}; if the API server forbids it, allow \
+                     this pod's service account to get nodes, or unset CNI_NODE_CONDITION_INTERVAL"
                 );
             }
             reported = failure;

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Longest sleep of the agent. No event reports that the wall clock was set, so an agent that manages the token
-/// compares the clocks after each sleep.
+/// Longest sleep of the agent. An agent that manages the token compares the clocks after each sleep, because somebody
+/// may have set the wall clock.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 /// Tolerated difference between the times that passed on the boot clock and on the wall clock since the last reading.
@@ -24,8 +24,8 @@ const REPAIR_INTERVAL: Duration = Duration::from_secs(60);
 /// The intervals that an operator can set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefreshPace {
-    /// Interval between two token requests; `None` to derive the interval from the token's remaining lifetime
-    /// (INST-44).
+    /// Shortest pause after a successful token request, unless the token's lifetime requires a shorter one; `None` to
+    /// derive the pause from the remaining lifetime (INST-44).
     pub refresh_interval: Option<Duration>,
     /// Interval between two tests of the plugins' token.
     pub check_interval: Duration,
@@ -199,8 +199,8 @@ impl HeldToken {
 
 /// Returns the pause between `last` and the next attempt: a base that `random`, from 0 to 1, extends by up to its
 /// length, to spread the requests of many nodes. The base is `interval`, by default a quarter of the remaining
-/// lifetime, and the pause at most half of it. If `last` failed or the token is about to expire, the pause is
-/// [`RETRY_PAUSE`] to twice that instead.
+/// lifetime, and the pause is at most half of that lifetime. If `last` failed or the token is about to expire, the
+/// pause is [`RETRY_PAUSE`] to twice that instead.
 pub fn pause_after(held: Option<HeldToken>, last: RefreshAttempt, interval: Option<Duration>, random: f64) -> Duration {
     let remaining = held.filter(|_| last.succeeded).map(|held| held.remaining(last.at));
     let Some(remaining) = remaining.filter(|time| *time >= NEAR_EXPIRY) else { return stretch(RETRY_PAUSE, random) };
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(token.remaining(secs(99_999)), Duration::ZERO);
     }
 
-    /// At each renewal, a quarter of the old token's lifetime remains.
+    /// At each renewal, at least a quarter of the old token's lifetime remains.
     #[test]
     fn each_successful_refresh_is_before_the_last_quarter_of_the_token() {
         for random in [0.0, 0.3, 1.0] {

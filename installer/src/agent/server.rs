@@ -46,7 +46,7 @@ pub(super) async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpList
         Ok(listener) => Ok(Some(listener)),
         Err(source) if source.kind() == ErrorKind::AddrInUse => {
             let error = ListenError { address, source };
-            tracing::error!("{error}; the token is renewed without probes and metrics until the port is free");
+            tracing::error!("{error}; the agent runs without probes and metrics until the port is free");
             Ok(None)
         }
         Err(source) => Err(ListenError { address, source }),
@@ -63,7 +63,8 @@ async fn bind_when_free(address: SocketAddr) -> TcpListener {
     }
 }
 
-/// Answers requests until the future is dropped. Without a `listener`, it first waits until it can bind the port.
+/// Answers requests until the future is dropped, if there is an `address`. Without a `listener`, it first waits until
+/// it can bind the port.
 pub(super) async fn serve(address: Option<SocketAddr>, listener: Option<TcpListener>, status: SharedStatus) {
     let Some(address) = address else { return pending().await };
     let listener = match listener {

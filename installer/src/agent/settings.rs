@@ -97,7 +97,7 @@ impl AgentSettings {
         };
         // With an invalid value the interval is derived from the token's lifetime, as in upstream (INST-44).
         let refresh_interval = duration("CNI_TOKEN_REFRESH_INTERVAL").unwrap_or_else(|error| {
-            tracing::warn!("{error}; renewing the token after a quarter of its remaining lifetime");
+            tracing::warn!("{error}; renewing the token after a quarter to a half of its remaining lifetime");
             None
         });
         let check_interval = duration("CNI_TOKEN_TRIAL_INTERVAL")?.unwrap_or(DEFAULT_CHECK_INTERVAL);
@@ -158,7 +158,7 @@ mod tests {
             manages_token: false,
             account: "canal".into(),
             node: Some("n1".into()),
-            // The shortest lifetime that an API server grants.
+            // The shortest lifetime that an API server accepts in a request.
             lifetime: Duration::from_secs(600),
             pace: RefreshPace {
                 refresh_interval: Some(Duration::from_millis(100)),

@@ -6,8 +6,7 @@ use std::time::Duration;
 use super::refresh_schedule::{HeldToken, RefreshAttempt};
 use crate::conflist::Selection;
 
-/// Number of consecutive requests without a response after which the agent is not ready. A single response may get
-/// lost.
+/// Value of [`Status::unanswered`] from which the agent is not ready. A single response may get lost.
 const UNANSWERED_LIMIT: u32 = 2;
 
 /// Time by which an attempt to renew the token may be late before the agent is not live: counted from the agent's start
@@ -25,7 +24,8 @@ pub struct Status {
     pub token: Option<HeldToken>,
     /// That token's expiry, in seconds since 1970, as the API server reported it.
     pub expires: Option<i64>,
-    /// True if the last test of the plugins' token found it rejected or missing, and no token was written since.
+    /// True after a test found the plugins' token rejected or missing, until a test finds it valid or this agent writes
+    /// a token.
     pub is_rejected: bool,
     /// The last attempt to renew the token; `None` before the first attempt.
     pub last_attempt: Option<RefreshAttempt>,
@@ -34,9 +34,9 @@ pub struct Status {
     /// The reason for the last failure to renew or test the token; `None` at first, and after a success that cleared
     /// it.
     pub last_failure: Option<String>,
-    /// Number of consecutive requests that the API server did not answer.
+    /// Number of consecutive token requests without a response and tests without a usable response.
     pub unanswered: u32,
-    /// The problem that remained after the last check of the installed files; `None` if there was none.
+    /// The [`problem`](FileCheck::problem) of the last check of the installed files.
     pub file_problem: Option<String>,
     /// The reason why this agent does not restore the files, from the last check; `None` if it restores them, or if no
     /// installation is recorded.
@@ -57,9 +57,9 @@ pub struct Status {
 pub struct FileCheck {
     /// Number of files that were missing or changed and have been restored.
     pub restored: u64,
-    /// The problem that remains; `None` if all files are in place, or if this agent does not check them.
+    /// The error or the conflict that prevented the check or the restoration; `None` if there was none.
     pub problem: Option<String>,
-    /// The reason why no file is restored: a later installation replaced that of this pod. `None` if there was none.
+    /// The reason why no file is restored, if the files are those of another installation.
     pub suspension: Option<String>,
     /// The configuration that container runtimes use.
     pub selection: Selection,
@@ -90,9 +90,9 @@ pub struct Counts {
 impl Status {
     /// Returns `Ok` if the last check of the files left no problem and no [`suspension`](Self::suspension), if runtimes
     /// are not known to use a configuration without Calico's plugin, if kubelet's reports do not make the agent not
-    /// ready and, if this agent manages the token, the last test did not find the token rejected or missing, a quarter
-    /// of its lifetime remains, and fewer than `UNANSWERED_LIMIT` requests in a row got no response. Returns the reason
-    /// otherwise (INST-51).
+    /// ready and, if this agent manages the token, it has written a token that does not count as
+    /// [rejected](Self::is_rejected), at least a quarter of the token's lifetime remains, and
+    /// [`unanswered`](Self::unanswered) is below `UNANSWERED_LIMIT`. Returns the reason otherwise (INST-51).
     pub fn readiness(&self, now: Duration) -> Result<(), ProbeFailure> {
         if self.manages_token {
             self.check_token(now)?;

@@ -34,7 +34,7 @@ pub struct Binaries {
 
 impl Binaries {
     /// Reads this container's programs and the node's directories, and plans the installation. Skips a directory that
-    /// is missing, or in which a file cannot be written.
+    /// is missing, or in which a file cannot be written, unless its present programs suffice.
     ///
     /// # Errors
     /// Returns an error if no directory is usable, if a program of this container cannot be read, or if a program's
@@ -112,7 +112,7 @@ impl Binaries {
 }
 
 /// Removes the records of programs whose files are missing. The records of a missing directory stay, as that directory
-/// may only be unmounted.
+/// may exist on the node without a mount in this container.
 pub fn remove_missing_records(layout: &Layout, state: &mut State) {
     let is_gone = |path: PathBuf| path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
     for (place, directory) in layout.bin_dirs().into_iter().filter(|(_, directory)| directory.is_dir()) {
@@ -130,7 +130,7 @@ pub fn program_names(settings: &Settings, layout: &Layout) -> Vec<String> {
     [CALICO, CALICO_IPAM].into_iter().map(str::to_owned).chain(extra).collect()
 }
 
-/// Returns true if the directory is writable. Does not create a test file, because runtimes watch the directory.
+/// Returns true if the directory is writable. Does not create a test file, because a runtime may watch the directory.
 fn is_writable(directory: &Path) -> bool {
     access(directory, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
 }
@@ -166,7 +166,7 @@ pub enum SkipReason {
     /// The directory cannot be written, for another reason than its owner and mode.
     #[error("is not writeable")]
     NotWritable,
-    /// The directory belongs to another user, and this process lacks the capability to write to it.
+    /// The directory is writable only with a capability that this process lacks.
     #[error("is not writeable: {0}")]
     OfAnotherUser(UnwritableDirectory),
     /// The file system is mounted with `noexec`.
@@ -208,8 +208,9 @@ fn execute(plan: &Plan) -> Result<(), BinariesError> {
     Ok(())
 }
 
-/// Copies the program to a temporary file, and renames it only after its digest is compared and, for `calico`, the copy
-/// has run. Upstream sets the mode after the rename, so that for a moment the program cannot be executed (INST-20).
+/// Copies the program to a temporary file, and renames it only after its digest is compared and, for Calico's program,
+/// the copy has run. Upstream sets the mode after the rename, so that for a moment the program cannot be executed
+/// (INST-20).
 fn copy(source: &SourceProgram, target: &Path) -> Result<(), BinariesError> {
     let unreadable = |error| AtomicFileError { action: "read", path: source.path.clone(), source: error };
     let contents = fs::read(&source.path).map_err(unreadable)?;

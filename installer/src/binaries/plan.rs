@@ -146,7 +146,8 @@ impl ProgramTask {
 /// The program of this process. The link works even if the file was replaced after the process started.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// The name of the installer in the directory of the plugins. It is not a plugin and is not installed (INST-15).
+/// The name of the installer in the directory of the plugins that this container brings. It is not a plugin and is not
+/// installed (INST-15).
 const INSTALLER: &str = "install";
 
 /// A program to copy.

@@ -105,7 +105,7 @@ pub(super) fn run_with(
     }
 }
 
-/// Ignores errors: the reader closed the pipe.
+/// Ignores errors, for example if the reader closed the pipe.
 pub(super) fn print(text: &str) {
     let mut stdout = std::io::stdout().lock();
     let _ = stdout.write_all(printable::lines(text).as_bytes()).and_then(|()| stdout.flush());

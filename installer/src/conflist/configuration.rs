@@ -26,7 +26,7 @@ pub enum ConflistError {
     /// The filled template is invalid.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// Calico's plugin would reject the configuration, and so fail every ADD and DEL.
+    /// Calico's plugin would reject the configuration, and so fail every ADD and DEL, or occurs twice in it.
     #[error(
         "{name} is not written, as Calico's plugin would reject it: {reason}; correct the template, or the variable of \
          the placeholder"

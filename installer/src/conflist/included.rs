@@ -55,9 +55,9 @@ pub(super) fn has_plugin(text: &[u8], is_wanted: impl Fn(&str) -> bool) -> bool 
     plugins(&conf).into_iter().any(|plugin| is_wanted(kind(plugin)))
 }
 
-/// Returns the way to replace our file in `directory`, whose path on the node is `net_dir`: a rename if Multus is in
-/// use, and else an exchange. Multus' daemon may watch the file as its `readinessindicatorfile`; it takes an exchange
-/// for a removal, deletes its own configuration and ends.
+/// Returns the way to replace our file in `directory`, whose path on the node is `net_dir`: a rename if Multus seems to
+/// be in use, and else an exchange. Multus' daemon may watch the file as its `readinessindicatorfile`; it takes an
+/// exchange for a removal, deletes its own configuration and ends.
 pub(super) fn replacement(directory: &Path, net_dir: &str) -> Replacement {
     let contents = |name: String| regular_file::contents(&directory.join(name)).unwrap_or_default();
     let is_multus = |name| has_plugin(&contents(name), |kind| kind.starts_with(MULTUS));

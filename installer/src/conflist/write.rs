@@ -24,7 +24,8 @@ pub struct Written {
 }
 
 impl Conflist {
-    /// Returns true if the file exists, has the configuration's entries, and grants at least the wanted mode.
+    /// Returns true if the file, also if Cilium renamed it, has the configuration's entries and grants at least the
+    /// wanted mode.
     #[must_use]
     pub fn is_written(&self, target: &Target) -> bool {
         let read = || atomic_file::read_complete(&target.path(), |present| target.is_complete(present)).ok().flatten();
@@ -39,7 +40,7 @@ impl Conflist {
     /// foreign entries of the `former` configurations are added.
     ///
     /// # Errors
-    /// Returns an error if a write fails, or if another program rewrites the file again and again.
+    /// Returns an error if the file cannot be read or written, or if another program rewrites it again and again.
     pub fn write(&self, target: &Target, former: &[FormerConfig]) -> Result<Written, AtomicFileError> {
         let mut merged_config = self.rendered.without_foreign();
         let mut target = target.clone();
@@ -100,7 +101,7 @@ impl Conflist {
     }
 
     /// Removes `former`, a configuration that this one replaces. Entries of other programs in `former` are added to the
-    /// file of this one. On failure the old file is put back.
+    /// file of this one. On failure the old file is put back, if possible.
     pub fn remove_former(&self, former: &FormerConfig, target: &Target, state: &mut State) {
         // After the rename no other program adds entries to the file.
         let retired_path = draft_name(&former.path);

@@ -112,7 +112,8 @@ impl Installation<'_> {
         Ok(())
     }
 
-    /// Returns the TLS files for etcd that are mounted in this container, and the configuration with their paths.
+    /// Returns the TLS files for etcd that are mounted in this container, and the configuration with the paths of their
+    /// copies on the node.
     pub(super) fn render_mounted(&self) -> Result<(TlsAssets, Conflist), InstallError> {
         let Installation { settings, layout, account, .. } = *self;
         let assets = TlsAssets::find(&layout.path(&settings.tls_assets)).map_err(InstallError::Tls)?;
@@ -127,7 +128,6 @@ impl Installation<'_> {
         self.render_mounted().ok()?.1.plugin_conf
     }
 
-    /// Writes the MTU file if the plugins need it (INST-59).
     pub(super) fn write_mtu(&self, conf: &Conflist, limit: Duration, state: &mut State) -> Result<(), MtuNotWritten> {
         mtu::write(conf.plugin_conf.as_ref(), self.layout, self.network, self.account.is_some(), limit, state)
     }
@@ -176,7 +176,7 @@ impl Installation<'_> {
         }
     }
 
-    /// Logs problems of the configuration. With `tries`, also tries out the configuration.
+    /// Logs problems of the configuration. With `tries`, also tries out the configuration, unless the trial time is 0.
     fn check_configuration(&self, conflist: &Conflist, name: &str, directories: &[PathBuf], tries: bool) {
         for problem in template::find_problems(&conflist.text, &conflist.conf, directories) {
             tracing::warn!("the network configuration {name} has a problem: {problem}");
@@ -213,7 +213,7 @@ impl Installation<'_> {
         });
         let mut state = State {
             version: node_process::process::build_version().to_owned(),
-            // Belongs to an uninstallation: the addresses behind the interfaces that it deleted.
+            // Belongs to an uninstallation.
             torn_down: BTreeSet::new(),
             ..state
         };
@@ -228,7 +228,7 @@ impl Installation<'_> {
             Ok(()) => {}
             Err(error) if self.layout.has_persistent_state() => tracing::warn!(
                 "cannot record the installed files: {error}; `calico uninstall` keeps unrecorded files, and later \
-                 installations update unrecorded plugins only with UPDATE_CNI_BINARIES=true"
+                 installations update unrecorded plugins other than Calico's only with UPDATE_CNI_BINARIES=true"
             ),
             Err(error) => tracing::info!(
                 "cannot record the installed files: {error}; /var/lib/calico is not mounted in this container"

@@ -1,7 +1,6 @@
 //! Runs one installation from beginning to end, in upstream's order (INST-6).
 //!
-//! The template, the programs and the directories are checked before the first write, and each file is replaced
-//! atomically.
+//! The template and the directories are checked before the first write, and each file is replaced atomically.
 //!
 //! Read `installation`, then `reconcile`, which repeats it for the agent.
 
@@ -27,10 +26,10 @@ pub enum InstallError {
     /// The pod's account is unusable.
     #[error(transparent)]
     Account(#[from] ServiceAccountError),
-    /// A directory of the node belongs to another user, and this process lacks the capability to write to it.
+    /// A directory of the node is writable only with a capability that this process lacks.
     #[error(transparent)]
     Directory(#[from] UnwritableDirectory),
-    /// The configuration is invalid.
+    /// The settings yield no valid configuration.
     #[error(transparent)]
     Conflist(#[from] ConflistError),
     /// A program that our entries name does not support the `cniVersion` of the configuration.

@@ -31,7 +31,7 @@ enum Owner {
 struct ConfigRecord {
     /// The version of the program that installed the configuration.
     version: String,
-    /// True if this pod writes its configuration under the same name.
+    /// True if the name of the configuration counts as this pod's.
     has_own_name: bool,
     file: InstalledFile,
 }
@@ -70,8 +70,9 @@ impl<'a> InstallReconciler<'a> {
         InstallReconciler { installation, is_installer, owned, reported_unrecorded, reported_mtu, conflict }
     }
 
-    /// Restores files that are missing or changed, unless they belong to another pod or to an unknown installer. As
-    /// this runs often, programs are only checked for existence, and only a missing MTU file needs a server.
+    /// Restores files that are missing or changed, unless they belong to another pod or to an unknown installer, or a
+    /// conflict postpones the repair. As this runs often, programs are only checked for existence, and only a missing
+    /// MTU file needs a server.
     pub fn reconcile(&mut self) -> FileCheck {
         let restored = self.restore();
         let check =
@@ -103,9 +104,9 @@ impl<'a> InstallReconciler<'a> {
             Owner::AnotherPod => {
                 let name = &self.installation.settings.conf_name;
                 let suspension = format!(
-                    "renewing only the token: {name} was installed from another environment, or by another version; \
-                     delete this pod, so that its init container installs again, or delete its DaemonSet if the node \
-                     has two"
+                    "restoring no file: the recorded installation is not that of {name} by this environment and this \
+                     version; delete this pod, so that its init container installs again, or delete its DaemonSet if \
+                     the node has two"
                 );
                 return Ok(FileCheck { suspension: Some(suspension), ..FileCheck::default() });
             }
@@ -130,8 +131,8 @@ impl<'a> InstallReconciler<'a> {
         installed?;
         // The next check would take a record that this installation changed for that of another installation.
         self.owned = self.installation.read_record().unwrap_or_default().or(self.owned.take());
-        // The configuration was written, although another program may be replacing it now. Another path is missing if
-        // its directory was skipped.
+        // The configuration was written, although another program may be replacing it now. Another path may still be
+        // missing, for example if its directory was skipped.
         let (written, others) = missing.split_at(usize::from(is_configuration));
         let restored = (written.len() + others.iter().filter(|path| path.is_file()).count()) as u64;
         Ok(FileCheck { restored, ..FileCheck::default() })
@@ -184,8 +185,8 @@ impl<'a> InstallReconciler<'a> {
 }
 
 impl Installation<'_> {
-    /// Reads the record of this pod's configuration, or else that of another configuration. The name of a `.conf` file
-    /// that another program converted to a list is this pod's as well.
+    /// Reads the record of this pod's configuration, or else that of another configuration. If another program
+    /// converted this pod's `.conf` file to a list, the name of the list counts as this pod's too.
     fn read_record(&self) -> Result<Option<ConfigRecord>, StateError> {
         let Installation { settings, layout, .. } = *self;
         let state = State::load(layout)?;
@@ -206,7 +207,7 @@ impl Installation<'_> {
         Ok(is_same && record.has_own_name && record.version == build_version())
     }
 
-    /// Finds files that are missing or changed. Programs are only checked for existence.
+    /// Finds the configuration and TLS files that are missing or changed, and recorded programs that are missing.
     fn find_missing(&self) -> Result<MissingFiles, InstallError> {
         let Installation { settings, layout, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
@@ -251,8 +252,7 @@ impl ConflictBackoff {
         true
     }
 
-    /// Records the result of a repair. A write that failed counts only if another program rewrote the file again and
-    /// again.
+    /// Records the result of a repair. A failed one counts only if another program rewrote the file again and again.
     fn record_outcome(&mut self, installed: &Result<(), InstallError>) {
         if installed.as_ref().err().is_none_or(InstallError::is_contested) {
             self.record_repair();
@@ -269,8 +269,8 @@ impl ConflictBackoff {
     fn reason(&self, path: &Path) -> String {
         let (path, repairs, minutes) = (path.display(), self.repairs, self.checks_to_skip + 1);
         format!(
-            "{path} is missing or changed, and was restored {repairs} times in a row; another program changes the file \
-             each time: find and stop this program; the next restoration is in {minutes} minutes"
+            "{path} is missing or changed, and its repair was tried {repairs} times in a row; another program changes \
+             the file each time: find and stop this program; the next attempt is in {minutes} minutes"
         )
     }
 }
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(written, [0, 1, 2, 3, 4, 6, 9, 14, 23, 40, 57]);
         assert!(!conflict.is_repair_due(false));
         assert!(conflict.is_repair_due(true), "it was left alone in between");
-        // A repair that fails to write is tried at each check.
+        // A repair that is not recorded is tried at each check.
         assert!((0..60).all(|_| conflict.is_repair_due(true)));
     }
 

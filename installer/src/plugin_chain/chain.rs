@@ -41,7 +41,7 @@ impl Chain {
         Chain::list(keys, entries.into_iter().map(object).collect())
     }
 
-    /// Reads a file that other programs may have written, and keeps the text of each entry and key.
+    /// Reads a file that other programs may have written, and keeps the text of the entries and keys of a list.
     ///
     /// # Errors
     /// Returns an error if the text is not a JSON object.

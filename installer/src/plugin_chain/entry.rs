@@ -1,8 +1,8 @@
 //! [`Entry`]: a plugin in a configuration, with its original text; and the equality of JSON values for the programs
 //! that read them.
 //!
-//! Runtimes and the programs that add plugins are written in Go. Go's `encoding/json` accepts more than a [`Value`] can
-//! hold: integers of any length, `1e400`, nesting deeper than 128. So foreign entries are written back as their
+//! Most runtimes and programs that add plugins are written in Go. Go's `encoding/json` accepts more than a [`Value`]
+//! can hold: integers of any length, `1e400`, nesting deeper than 128. So foreign entries are written back as their
 //! original text, and the [`Value`] is used for comparisons only.
 
 use std::borrow::Cow;
@@ -174,7 +174,7 @@ pub(super) fn is_template_entry(entry: &Entry) -> bool {
 /// Above this number, not every integer has its own floating-point representation.
 const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
 
-/// Returns one form for all spellings of a value. Go writes `1.0` as `1`.
+/// Returns one form for spellings such as `1.0` and `1`. Go writes `1.0` as `1`.
 pub(super) fn canonical(value: &Value) -> Value {
     match value {
         Value::Number(number) => Value::Number(without_fraction(number)),

@@ -104,15 +104,15 @@ impl Merged {
     }
 }
 
-/// Returns true for a recorded list that another program rewrote without our entries. The first plugin of another
-/// network's configuration would create a network.
+/// Returns true for a recorded list that another program rewrote without our entries: its first plugin only extends a
+/// network, or is recorded as foreign. The list of another network would begin with a plugin that creates the network.
 fn has_lost_our_entries(present: &Chain, recorded: &Rendering) -> bool {
     let first = present.entries.first();
     first.is_some_and(|first| EXTENDING_TYPES.contains(&kind(first)) || recorded.ownership(first) == Some(false))
 }
 
-/// Puts our rendered entries into the places of our present entries. If `present` lacks Calico's plugin, the rendered
-/// one goes first: all others extend its work.
+/// Puts our rendered entries into the places of our present entries. If `present` lacks Calico's plugin and it is the
+/// first rendered entry, it goes first: the others extend its work.
 fn arrange(rendered: &[Entry], present: &[Entry], ours: &[bool]) -> Vec<Entry> {
     let last = ours.iter().rposition(|is_ours| *is_ours);
     let mut pending = rendered.iter().cloned();

@@ -42,8 +42,8 @@ impl Rendering {
         Rendering { keys: chain.keys.keys().cloned().collect(), plugins, foreign: BTreeSet::new() }
     }
 
-    /// Returns the recorded rendering that is in place: the one with the most of its plugins in `present`. After a
-    /// killed run any of several ones may be in place.
+    /// Returns the recorded rendering that is most likely in place: the one with the most of its plugins in `present`.
+    /// After a killed run any of several ones may be in place.
     pub fn in_place<'a>(recorded: &'a [Rendering], present: &Chain) -> Option<&'a Rendering> {
         let degree = |recorded: &&Rendering| {
             let plugins = present.entries.iter().filter(|entry| recorded.contains_entry(entry)).count();
@@ -111,7 +111,7 @@ impl Chain {
     /// Returns for each entry whether it is ours.
     ///
     /// - Calico's plugin and entries recorded as ours are ours. Entries recorded as foreign are not.
-    /// - If the record describes the configuration, every other entry is foreign.
+    /// - If the record describes the configuration, every other entry is foreign, unless the last rule applies.
     /// - Otherwise an entry is ours if it equals an entry of today's rendering or one that known templates generate.
     /// - An unknown entry is ours, but edited, if a recorded entry of its type is missing. This rule does not apply if
     ///   the record does not describe the configuration and today's rendering does.

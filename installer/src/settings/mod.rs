@@ -31,7 +31,7 @@ pub struct Settings {
     pub conf_mode: u32,
     /// The configuration directory on the node.
     pub net_dir: String,
-    /// The plugin directory on the node, for the records of the installation.
+    /// The plugin directory on the node.
     pub bin_dir: String,
     /// The configuration directory of an earlier installation, from which that installation's files are to be removed.
     pub former_net_dir: Option<String>,

@@ -1,4 +1,4 @@
-//! The network configuration as a text with placeholders. The installer only warns about problems in it, because a
+//! The network configuration as a text with placeholders. The installer only warns about a [`ConfigProblem`], because a
 //! template may use features unknown to the installer. Read `values` first.
 
 mod values;
@@ -147,9 +147,7 @@ impl fmt::Display for ConfigProblem {
                     "{name} is not a placeholder of the installer; see `calico install --help` for the placeholders"
                 )
             }
-            ConfigProblem::NoPlugin => {
-                f.write_str("the configuration has neither `plugins` nor `type`; runtimes do not load it")
-            }
+            ConfigProblem::NoPlugin => f.write_str("the configuration contains no plugin; runtimes do not load it"),
             ConfigProblem::MissingProgram { name, directories } => {
                 let places: Vec<_> = directories.iter().map(|directory| directory.display().to_string()).collect();
                 let places = places.join(" or ");

@@ -1,9 +1,9 @@
 //! Requests tokens for the plugins' service account from the API server (INST-42), and checks if a token is valid.
 //!
-//! Requests for a token are never authenticated with the token that is renewed (INST-48). The requested tokens are not
-//! bound to the pod, so they outlive it. With `CNI_TOKEN_BOUND_TO_NODE` they are bound to the Node, and end with it.
+//! Requests for a token do not use the kubeconfig that receives the token (INST-48). The requested tokens are not bound
+//! to the pod, so they outlive it. With `CNI_TOKEN_BOUND_TO_NODE` they are bound to the Node, and end with it.
 //!
-//! New signing keys, or a service account that was deleted and recreated, invalidate tokens before they expire, and
+//! New signing keys, or a service account that was deleted and recreated, can invalidate tokens before they expire, and
 //! only the API server can detect that. The signature of a token is not verified here.
 
 mod request;
@@ -31,7 +31,7 @@ pub const MIN_LIFETIME: Duration = Duration::from_secs(600);
 /// Time limit for a response, including the connection.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// A path that every authenticated user may read.
+/// A path that every authenticated user may read by default.
 const CHECK_PATH: &str = "/version";
 
 /// The result of testing a token.

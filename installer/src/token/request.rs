@@ -125,7 +125,8 @@ pub enum TokenError {
     /// The settings for the access to the API server are invalid.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// Status 403: the pod's account lacks the permission to create tokens for the plugins' account.
+    /// Status 403, unless a ValidatingAdmissionPolicy denied the request: usually the pod's account lacks the
+    /// permission to create tokens for the plugins' account.
     #[error(
         "this pod's service account may not create tokens for {account}; grant it verb create on resource \
          serviceaccounts/token with resourceNames [{name}] in a ClusterRole, or in a Role of namespace {namespace}; \

@@ -10,8 +10,8 @@ use crate::workload::{KUBERNETES, NAMESPACE_LABEL, ORCHESTRATOR_LABEL, Orchestra
 
 const SERVICE_ACCOUNT_LABEL: &str = "projectcalico.org/serviceaccount";
 
-/// The length from which a service account's name gets no label, one byte less than the limit for labels, as in
-/// upstream (DS-76).
+/// The length from which a service account's name gets no label, as in upstream (DS-76). A label's value may have this
+/// length.
 const SERVICE_ACCOUNT_LABEL_LIMIT: usize = 63;
 
 impl WorkloadIdentity {

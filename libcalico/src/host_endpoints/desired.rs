@@ -129,7 +129,7 @@ fn endpoint(
     endpoint
 }
 
-/// Returns true if `found` must be updated to `wanted`. Manual changes of profiles and ports remain (KC-488).
+/// Returns true if `found` must be updated to `wanted`. Profiles and ports are not compared (KC-488).
 pub fn differs(found: &HostEndpoint, wanted: &HostEndpoint) -> bool {
     let (old, new) = (&found.metadata, &wanted.metadata);
     let metadata_differs = (&old.labels, &old.annotations) != (&new.labels, &new.annotations);

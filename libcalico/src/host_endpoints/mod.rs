@@ -47,7 +47,7 @@ const MAX_NAME: usize = 253;
 const SUFFIX: &str = "auto-hep";
 
 /// Returns `NODE-auto-hep`, with the names of the template and the interface before the suffix. A name that is too long
-/// or invalid in Kubernetes is replaced by a hash (KC-485, KC-489).
+/// or has a character that Kubernetes rejects is replaced by a hash and the suffix (KC-485, KC-489).
 pub fn auto_host_endpoint_name(node: &str, template: Option<&str>, interface: Option<&str>) -> String {
     let parts = [Some(node), template, interface, Some(SUFFIX)];
     let name = parts.into_iter().flatten().collect::<Vec<_>>().join("-");

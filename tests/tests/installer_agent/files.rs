@@ -72,7 +72,7 @@ fn agent_with_a_different_template_manages_only_the_token() {
         let before = pod.container.conf(CONF).unwrap();
         let agent = pod.agent().unwrap();
         agent.await_log("the plugins have a new token").unwrap();
-        agent.await_reason(&["renewing only the token", CONF, "delete this pod"]).unwrap();
+        agent.await_reason(&["restoring no file", CONF, "delete this pod"]).unwrap();
         assert_eq!(agent.metric("restoration_suspended").unwrap(), 1);
         assert_eq!(agent.page("/liveness").unwrap().code, 200);
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
@@ -187,7 +187,7 @@ fn mtu_file_is_written_once_the_first_pool_exists() {
         let file = pod.container.path("var/lib/calico/mtu");
         let mut agent = Hastened::start(&pod);
         agent.agent.await_page("/readiness", 200).unwrap();
-        agent.agent.await_log("there is no IPPool yet").unwrap();
+        agent.agent.await_log("there is no enabled IPPool yet").unwrap();
         assert!(!file.exists());
         let pool = json!({
             "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": { "name": "p" },

@@ -32,7 +32,7 @@ fn look_in_vain(agent: &mut Hastened) {
     let checks = agent.agent.metric("file_checks_total").unwrap();
     agent.look();
     agent.agent.await_metric("file_checks_total", checks + 1).unwrap();
-    agent.agent.await_reason(&["renewing only the token", "delete its DaemonSet if the node has two"]).unwrap();
+    agent.agent.await_reason(&["restoring no file", "delete its DaemonSet if the node has two"]).unwrap();
     assert_eq!(agent.agent.metric("restoration_suspended").unwrap(), 1);
     assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0);
 }

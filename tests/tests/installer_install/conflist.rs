@@ -65,7 +65,7 @@ fn custom_template_is_written_unchanged() {
         let container = Container::new(host, "c").unwrap();
         let outcome = container.run(&[("CNI_NETWORK_CONFIG", "{}")]).unwrap();
         succeeded(&outcome);
-        logged(&outcome, "the configuration has neither `plugins` nor `type`");
+        logged(&outcome, "the configuration contains no plugin");
         assert_eq!(container.conf(FILE).unwrap(), "{}");
     });
 }

@@ -68,7 +68,7 @@ fn mtu_file_has_the_uplink_mtu_minus_the_encapsulation() {
         // The documentation creates the pool after the DaemonSet.
         let log = node.install(json!({}));
         assert_eq!(node.written(), None);
-        assert!(log.contains("/var/lib/calico/mtu is not written: there is no IPPool yet"), "{log}");
+        assert!(log.contains("/var/lib/calico/mtu is not written: there is no enabled IPPool yet"), "{log}");
         assert!(!log.contains("the agent tries again"), "outside of a pod there is none: {log}");
         assert!(
             !node.container.path("var/lib/calico/calico.db").exists(),

@@ -1,7 +1,8 @@
 //! Converts a Kubernetes NetworkPolicy to Calico's, as upstream does, except for a policy with an invalid CIDR or port.
 //!
-//! A policy must not allow more than it states, so a rule with an invalid CIDR is left out (KC-307). Upstream turns it
-//! into one for all addresses. A rule with an invalid port is left out, too, while upstream drops the whole policy.
+//! A policy must not allow more than it states, so a rule with an invalid CIDR is left out (KC-307). Upstream turns a
+//! peer with such a CIDR into one for all addresses, and drops invalid exceptions. A rule with an invalid port is left
+//! out, too, while upstream's kube-controllers drops the whole policy.
 
 mod peers;
 mod ports;

@@ -236,8 +236,8 @@ impl Survey {
     }
 }
 
-/// Returns the summary of the block in a stored pair, or only its range if the value is not readable. Returns `None`
-/// for a pair of another kind.
+/// Returns the summary of the block in a stored pair, or only its range if the value is not a readable block of this
+/// range. Returns `None` for a pair of another kind.
 pub fn listed_block(path: &str, value: &[u8]) -> Option<ListedBlock> {
     let cidr = Block::parse_path(path)?;
     let summary = serde_json::from_slice::<BlockSummary>(value).ok().filter(|summary| summary.cidr() == cidr);

@@ -1,4 +1,4 @@
-//! Contradictions between stored objects: the decision behind `calico-ipam check`.
+//! Contradictions in and between stored objects: the decision behind `calico-ipam check`.
 //!
 //! A finding alone does not permit a release: a second check must confirm it.
 //!

@@ -120,7 +120,7 @@ struct VersionProbe<'a> {
     directories: Vec<(DirectoryRole, PathBuf)>,
     recorded: Option<&'a State>,
     deadline: Duration,
-    /// True in a container, which lacks the interpreters and libraries of the node.
+    /// True in a container, which may lack interpreters and libraries of the node.
     is_container: bool,
 }
 

@@ -210,8 +210,8 @@ pub trait Store: Send + Sync {
     /// Returns the way in which the store applies a list of writes.
     fn write_model(&self) -> WriteModel;
 
-    /// Returns true if a retry is hardly useful, because requests of this process that would have to wait for the server
-    /// fail at once.
+    /// Returns true if a retry is hardly useful, because requests of this process that would have to wait for the
+    /// server fail at once.
     fn has_given_up(&self) -> bool {
         false
     }

@@ -211,8 +211,8 @@ fn check_blocks(blocks: BlockCount) -> Checked {
         BlockCount { confirmed, pending: 0 } => pass(format!("this node has {confirmed} blocks")),
         BlockCount { confirmed, pending } => warn(
             format!("this node has {confirmed} blocks, and {pending} whose claim or release is incomplete"),
-            "an ADD that uses such a block, or garbage collection, completes its claim or release; if they remain, find \
-             the cause with `calico-ipam check`",
+            "an ADD that uses such a block, or garbage collection, completes its claim or release; if they remain, \
+             find the cause with `calico-ipam check`",
         ),
     }
 }

@@ -169,8 +169,8 @@ pub enum Finding {
     },
     /// An affinity in an unfinished state, as a killed program leaves it, that gives no ownership of the block.
     #[error(
-        "unfinished affinity: {claimant} to {block} is {state}; the owner's next use of the block or garbage collection \
-         completes or deletes it"
+        "unfinished affinity: {claimant} to {block} is {state}; the owner's next use of the block or garbage \
+         collection completes or deletes it"
     )]
     UnfinishedClaim {
         /// The block.

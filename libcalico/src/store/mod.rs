@@ -228,7 +228,8 @@ pub trait Store: Send + Sync {
         async move { self.read(&batch).await?.get(&ticket)?.ok_or(StoreError::NotFound { key: missing }) }
     }
 
-    /// Reads the objects of a selection, in path order. Objects that cannot be decoded are skipped.
+    /// Reads the objects of a selection, in the order of [`ReadBatch::list`]. Objects that cannot be decoded are
+    /// skipped.
     fn list<K: Kind>(&self, select: &K::Select) -> impl Future<Output = Result<Vec<Entry<K>>, StoreError>> + Send {
         let mut batch = ReadBatch::new();
         let ticket = batch.list::<K>(select);

@@ -46,7 +46,7 @@ fn check_program(program: &RequiredProgram, own_version: &str) -> Checked {
     let RequiredProgram { name, cni_version: wanted, state, .. } = program;
     match state {
         ProgramState::Missing if name == "loopback" => fail(
-            "the program is missing: containerd needs it for every pod (CRI-O does not)",
+            "the program is missing: containerd needs it for every pod by default (CRI-O does not)",
             "install the CNI project's plugins, or the installer with CNI_INSTALL_PLUGINS=all",
         ),
         ProgramState::Missing => fail("the program is missing: no pod starts", REINSTALL),

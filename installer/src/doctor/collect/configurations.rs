@@ -109,7 +109,7 @@ fn read_mode(path: &str, label: &str) -> Observed<u32> {
     Err(Unobserved::new(format!("the file contains no {}", label.trim_end_matches('-'))))
 }
 
-/// The plugin that containerd runs for each pod beside any configuration (INST-171).
+/// The plugin that containerd by default runs for each pod beside any configuration (INST-171).
 const LOOPBACK: &str = "loopback";
 
 /// Time limit for one run of a plugin with VERSION or `-v`, which query no server.

@@ -31,9 +31,10 @@ pub enum UsableBlock {
 pub type RoomOf<'a> = &'a dyn Fn(&Cidr) -> Option<Option<Room>>;
 
 /// Returns the first block that `owner` can claim or use, or else the empty blocks that may be reclaimed. Skips blocks
-/// whose addresses are all reserved. `ranges` are the ranges of all existing blocks.
+/// whose addresses are all reserved. `ranges` are the ranges of the existing blocks.
 ///
-/// A range that overlaps a block of another size is not claimed, because both blocks could assign the same address.
+/// A range that overlaps a block of another size in `ranges` is not claimed, because both blocks could assign the same
+/// address.
 pub fn usable_block(
     pools: &[Pool],
     blocks: RoomOf<'_>,

@@ -1,4 +1,4 @@
-//! Benchmarks of the operations that one ADD or DEL performs on a /26 block, and of its encoding.
+//! Benchmarks of operations of an ADD or DEL on a /26 block, of its encoding, and of the start of a block walk.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;

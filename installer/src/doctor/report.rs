@@ -15,9 +15,9 @@ pub enum Severity {
     Ok,
     /// The check was not possible, for the reason in the observation.
     Skipped,
-    /// The item works, but not for long or not in all cases.
+    /// A lesser problem.
     Warn,
-    /// Pods get no network, or a wrong one.
+    /// A problem because of which pods may get no network, or a wrong one.
     Fail,
 }
 
@@ -90,14 +90,14 @@ impl fmt::Display for Severity {
 pub struct DoctorReport {
     /// The name of the node; empty if unknown.
     pub node: String,
-    /// The findings, in the order of their dependencies.
+    /// The findings, in the order of the checks.
     pub findings: Vec<Finding>,
 }
 
 /// The output format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// A line for each finding, followed by a line with the remedy.
+    /// A line for each finding, a line for each remedy, and a line with the numbers of findings.
     Text,
     /// A single JSON document.
     Json,

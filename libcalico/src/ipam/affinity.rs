@@ -22,7 +22,7 @@ pub enum AffinityOwner {
 pub const LOAD_BALANCER_HOST: &str = "load-balancer";
 
 impl AffinityOwner {
-    /// Parses a block's `affinity` field; `None` for an unknown prefix.
+    /// Parses a block's `affinity` field; `None` without a known prefix.
     pub fn parse(affinity: &str) -> Option<Self> {
         let (kind, name) = affinity.split_once(':')?;
         Self::of_kind(kind, name)
@@ -62,13 +62,13 @@ impl fmt::Display for AffinityOwner {
 /// The progress of claiming a block or giving it up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum AffinityState {
-    /// The block belongs to the owner.
+    /// The claim is complete.
     #[serde(rename = "confirmed")]
     Confirmed,
-    /// The owner is about to create the block.
+    /// The owner is claiming the block.
     #[serde(rename = "pending")]
     Pending,
-    /// The owner is about to give the block up.
+    /// The owner is giving the block up.
     #[serde(rename = "pendingDeletion")]
     PendingDeletion,
     /// Stored without a state, as by old Calico versions. The allocator treats it as confirmed (IPAM-68).
@@ -119,7 +119,7 @@ pub struct AffinitySelect {
 }
 
 impl AffinitySelect {
-    /// Selects all affinities of an owner.
+    /// Selects the affinities of an owner.
     pub fn of(owner: AffinityOwner) -> Self {
         AffinitySelect { owner: Some(owner), ..Self::default() }
     }

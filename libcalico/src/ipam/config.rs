@@ -10,7 +10,7 @@ use crate::store::Kind;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IpamConfig {
-    /// Whether to refuse to borrow addresses from another node's block.
+    /// Whether to refuse to borrow addresses from blocks that the node does not own.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub strict_affinity: bool,
     /// Whether to claim blocks for nodes automatically.

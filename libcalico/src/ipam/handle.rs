@@ -16,7 +16,7 @@ use crate::store::Kind;
 /// The stored handle.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Handle {
-    /// An upper bound of the handle's allocations per block.
+    /// The number of the handle's allocations per block, which may be too high (IPAM-75).
     #[serde(default, deserialize_with = "null_as_empty", serialize_with = "in_textual_order")]
     pub block: BTreeMap<Cidr, i64>,
     /// True if the handle is marked for deletion, as upstream does in Kubernetes before the deletion (DS-72).
@@ -52,7 +52,7 @@ pub enum HandleError {
         /// The present count.
         count: i64,
     },
-    /// The handle may have no more addresses of this family.
+    /// The handle may not have so many addresses of this family.
     #[error("handle {handle} already has {held} allocation(s), cannot allocate more (maxAlloc={limit})")]
     Limit {
         /// The handle.

@@ -2,15 +2,15 @@
 //!
 //! Three objects describe an allocated address:
 //!
-//! * The *block* records the allocated ordinals, and the handle, pod and node of each.
-//! * The *affinity* assigns the block to a node.
+//! * The *block* records the allocated ordinals, and for each the handle and attributes, for example the pod and node.
+//! * The *affinity* assigns the block to an owner, for example a node.
 //! * The *handle* counts in each block the addresses of one container, tunnel, virtual machine or Service.
 //!
-//! The objects are written one after the other. Upstream's programs understand every intermediate state of this order
-//! (IPAM-221):
+//! Without transactions, the objects are written one after the other. Upstream's programs understand every
+//! intermediate state of this order (IPAM-221):
 //!
-//! * To allocate, write the handle, then the block. To release, write the block, then the handle. A handle therefore
-//!   never counts too few addresses.
+//! * To allocate, write the handle, then the block. To release, write the block, then the handle. After an
+//!   interruption, the handle therefore counts too many addresses, not too few.
 //! * To claim a block, write the affinity as pending, create the block, confirm the affinity.
 //! * To give a block up, write the affinity as pendingDeletion, delete the block or clear its affinity, delete the
 //!   affinity.

@@ -1,7 +1,7 @@
 //! [`PodState`]: a pod's node, addresses and end, for garbage collection and `calico-ipam check`.
 //!
-//! Any user who may create a pod can change its annotations at any time. An annotation can therefore keep an address,
-//! but never frees one that the status reports.
+//! A tenant may change the annotations of a pod at any time. An annotation can therefore keep an address, but never
+//! frees one that the status of a running pod reports.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -24,7 +24,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Returns the range of the block for `ip`; `None` if the address is outside the pool.
+    /// Returns the range of the block for `ip`; `None` if the address is outside the pool or the block size is invalid.
     pub fn block_of(&self, ip: IpAddr) -> Option<Cidr> {
         self.cidr.contains(ip).then(|| Cidr::new(ip, self.block_prefix)).flatten()
     }
@@ -43,8 +43,8 @@ impl Pool {
     }
 }
 
-/// Returns the pool of an object if it is of the family and in service: not disabled, being deleted or marked as not
-/// allocatable (IPAM-93). That also applies to requests for a particular address (IPAM-132).
+/// Returns the pool of an object if it is of the family and in service: neither disabled nor being deleted nor marked
+/// as not allocatable (IPAM-93). That also applies to requests for a particular address (IPAM-132).
 pub fn enabled_pool(object: &IpPool, version: IpVersion) -> Result<Pool, PoolRejection> {
     let spec = &object.spec;
     let cidr = spec.range().map_err(|_| PoolRejection::InvalidCidr { cidr: spec.cidr.clone() })?;
@@ -160,7 +160,7 @@ pub enum PoolRejection {
     /// No address is free in any block that the node may use.
     #[error("full: {in_use} of {capacity} in use")]
     Full {
-        /// The number of addresses that are not free, or are reserved; `capacity` at most.
+        /// An upper bound of the number of addresses that are not free, or are reserved; `capacity` at most.
         in_use: u64,
         /// The number of addresses in the pool.
         capacity: u64,
@@ -171,7 +171,7 @@ pub enum PoolRejection {
         /// The limit.
         limit: usize,
     },
-    /// The free addresses are in other nodes' blocks, and affinity is strict.
+    /// The free addresses are in blocks that the node does not own, and affinity is strict.
     #[error("strict affinity: the node's blocks are full, and those of other nodes may not be used")]
     StrictAffinity,
     /// Nodes do not claim blocks automatically, and do not borrow addresses either (IPAM-105).

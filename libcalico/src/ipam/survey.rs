@@ -1,7 +1,7 @@
 //! [`BlockSummary`]: the fields of a block that a search for room reads.
 //!
-//! A search may read every block of the cluster, so it skips the attributes and keeps a few bytes per block. A block to
-//! be changed is read again completely.
+//! A search may read every block of the cluster, so it skips the owners' attributes and keeps a few bytes per block. A
+//! block to be changed is read again completely.
 
 use serde::Deserialize;
 use time::{Duration, OffsetDateTime};
@@ -48,7 +48,7 @@ pub struct Room {
     pub has_free: bool,
     /// True if the block belongs to the searching owner.
     pub is_own: bool,
-    /// True if the block is empty, and another owner claimed it long enough ago.
+    /// True if the block is empty, and the searching owner may take it from another owner.
     pub may_be_reclaimed: bool,
 }
 
@@ -96,8 +96,8 @@ impl BlockSummary {
     }
 }
 
-/// Returns true if the block was claimed long enough ago. A claim time far in the future comes from a wrong clock and
-/// does not protect the block; in upstream it does (IPAM-116).
+/// Returns true if the block was claimed long enough ago, or has no claim time. A claim time a minute or more in the
+/// future comes from a wrong clock and does not protect the block; in upstream it does (IPAM-116).
 pub(super) fn may_be_reclaimed(block: &Block, now: OffsetDateTime) -> bool {
     let Some(claimed) = &block.affinity_claim_time else { return true };
     parse_time(claimed).is_some_and(|claimed| (now - claimed).abs() >= RECLAIM_AFTER)

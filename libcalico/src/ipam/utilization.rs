@@ -19,7 +19,7 @@ pub struct BlockUse {
     pub in_use: u128,
     /// The number of addresses that IPReservations cover, allocated or not.
     pub reserved: u128,
-    /// The number of addresses that automatic assignment can still assign.
+    /// The number of free addresses that no IPReservation covers.
     pub available: u128,
 }
 

@@ -1,7 +1,7 @@
 //! The interface to the datastore.
 //!
-//! A store answers a [`ReadBatch`] in as few round trips as it can. Callers collect all reads that they can name in
-//! advance into one batch.
+//! A store answers a [`ReadBatch`] in as few round trips as it can. Callers should collect all reads that they can name
+//! in advance into one batch.
 //!
 //! Paths and values have the canonical encoding of [`Kind`].
 
@@ -43,7 +43,7 @@ pub enum StoreError {
         /// The answer of the server, and the credential concerned.
         reason: String,
     },
-    /// The datastore was unreachable or did not answer in time.
+    /// The datastore cannot be used at present, for example because it was unreachable or did not answer in time.
     #[error("datastore {datastore} is unavailable: {reason}")]
     Unavailable {
         /// The endpoints or the path of the datastore.
@@ -79,12 +79,13 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns true if the datastore was unreachable or did not answer in time.
+    /// Returns true for [`StoreError::Unavailable`].
     pub fn is_unavailable(&self) -> bool {
         matches!(self, StoreError::Unavailable { .. })
     }
 
-    /// Returns true if the same request may succeed later without changes.
+    /// Returns true for errors after which the same request may succeed later, without changes by the caller. They do
+    /// not include [`StoreError::DiskFull`].
     pub fn is_postponable(&self) -> bool {
         let is_refusal = matches!(self, StoreError::Unauthorized { .. } | StoreError::NotInstalled { .. });
         is_refusal || self.is_unavailable()
@@ -95,14 +96,14 @@ impl StoreError {
         matches!(self, StoreError::Unavailable { outcome_unknown: true, .. })
     }
 
-    /// Returns true if the caller should read the object again and retry, because another writer was faster. A missing
-    /// object on a write counts as such a race (IPAM-181).
+    /// Returns true if the caller should read the object again and retry, because another writer may have been faster.
+    /// A missing object counts as such a race (IPAM-181).
     pub fn is_race(&self) -> bool {
         matches!(self, StoreError::Conflict { .. } | StoreError::AlreadyExists { .. } | StoreError::NotFound { .. })
     }
 }
 
-/// A compare-and-swap write.
+/// A write, with the condition under which it takes effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
     /// The kind of the object.
@@ -171,7 +172,7 @@ pub fn identifier<K: Kind>(key: &K::Key) -> String {
 pub struct WriteError {
     /// Index of the write that failed, from 0.
     pub index: usize,
-    /// The number of earlier writes that took effect and that the caller must undo.
+    /// The number of earlier writes that are known to have taken effect.
     pub applied: usize,
     /// The error of the write that failed.
     pub cause: StoreError,
@@ -209,7 +210,8 @@ pub trait Store: Send + Sync {
     /// Returns the way in which the store applies a list of writes.
     fn write_model(&self) -> WriteModel;
 
-    /// Returns true if a retry is useless, because every further request of this process fails immediately.
+    /// Returns true if a retry is hardly useful, because requests of this process that would have to wait for the
+    /// server fail at once.
     fn has_given_up(&self) -> bool {
         false
     }
@@ -226,7 +228,8 @@ pub trait Store: Send + Sync {
         async move { self.read(&batch).await?.get(&ticket)?.ok_or(StoreError::NotFound { key: missing }) }
     }
 
-    /// Reads the objects of a selection, in path order. Objects that cannot be decoded are skipped.
+    /// Reads the objects of a selection, in the order of [`ReadBatch::list`]. Objects that cannot be decoded are
+    /// skipped.
     fn list<K: Kind>(&self, select: &K::Select) -> impl Future<Output = Result<Vec<Entry<K>>, StoreError>> + Send {
         let mut batch = ReadBatch::new();
         let ticket = batch.list::<K>(select);

@@ -93,7 +93,8 @@ impl ReadBatch {
         RevisionTicket(ticket)
     }
 
-    /// Adds the read of a selection. The answers are in path order (IPAM-94, IPAM-112).
+    /// Adds the read of a selection. The answers are in path order (IPAM-94, IPAM-112), or in the order of the API
+    /// server's response.
     pub fn list<K: Kind>(&mut self, select: &K::Select) -> ListTicket<K> {
         ListTicket(self.add::<K>(K::prefix(select), true), PhantomData)
     }
@@ -129,7 +130,7 @@ impl ReadBatch {
 pub struct Answers(Vec<Vec<RawEntry>>);
 
 impl Answers {
-    /// Creates the answers from one list of entries per range of the batch, each in path order.
+    /// Creates the answers from one list of entries per range of the batch.
     pub fn new(per_range: Vec<Vec<RawEntry>>) -> Self {
         Answers(per_range)
     }
@@ -236,8 +237,8 @@ impl Survey {
     }
 }
 
-/// Returns the summary of the block in a stored pair, or only its range if the value is not readable. Returns `None`
-/// for a pair of another kind.
+/// Returns the summary of the block in a stored pair, or only its range if the value is not a readable block of this
+/// range. Returns `None` for a pair of another kind.
 pub fn listed_block(path: &str, value: &[u8]) -> Option<ListedBlock> {
     let cidr = Block::parse_path(path)?;
     let summary = serde_json::from_slice::<BlockSummary>(value).ok().filter(|summary| summary.cidr() == cidr);

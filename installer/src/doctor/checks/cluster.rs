@@ -66,7 +66,8 @@ fn datastore_remedy(kind: DatastoreType) -> &'static str {
              ETCD_ENDPOINTS (ConfigMap calico-cni-config) or the certificates (Secret calico-etcd-secrets)"
         }
         DatastoreType::Local => {
-            "create the file with `calico-ipam init --datastore-path FILE`, or correct datastore_path"
+            "if the file does not exist, create it with `calico-ipam init --datastore-path FILE`, or correct \
+             datastore_path"
         }
     }
 }
@@ -130,8 +131,11 @@ fn fail_unreadable(reason: &Unobserved, cluster: &Cluster) -> Checked {
         DatastoreType::Kubernetes if cluster.api.as_ref().is_some_and(|api| api.rejection.is_some()) => {
             return Err(reason.clone());
         }
-        DatastoreType::Kubernetes => format!("kubectl apply -f {MANIFEST_PATH}, and apply the CRDs of deploy/crds"),
-        DatastoreType::Etcdv3 => GRANT_ETCD.into(),
+        DatastoreType::Kubernetes => format!(
+            "if a permission or a definition is missing: kubectl apply -f {MANIFEST_PATH}, and apply the CRDs of \
+             deploy/crds"
+        ),
+        DatastoreType::Etcdv3 => format!("if a permission is missing: {GRANT_ETCD}"),
         DatastoreType::Local => "check with `calico-ipam check` that the file is readable and undamaged".into(),
     };
     fail(reason.clone(), remedy)
@@ -179,7 +183,7 @@ fn check_cluster_information(cluster: &Cluster, ready: &Observed<Option<Option<b
 fn check_pools(cluster: &Cluster, pools: &Observed<Vec<Pool>>) -> Checked {
     let remedy = "create an IPPool (`calico-ipam init --pool 10.65.0.0/16`), or enable one";
     let pools = match pools {
-        Ok(pools) if pools.is_empty() => return fail("there is no IPPool: no pod gets an address", remedy),
+        Ok(pools) if pools.is_empty() => return fail("there is no IPPool: calico-ipam assigns no address", remedy),
         Ok(pools) => pools,
         Err(reason) => return fail_unreadable(reason, cluster),
     };
@@ -190,7 +194,7 @@ fn check_pools(cluster: &Cluster, pools: &Observed<Vec<Pool>>) -> Checked {
     match (enabled.len(), of_node.len(), unknown) {
         (0, ..) => fail(format!("none of {} pools is enabled for pods", pools.len()), remedy),
         (enabled, 0, _) => fail(
-            format!("none of {enabled} enabled pools selects this node: no pod gets an address"),
+            format!("none of {enabled} enabled pools selects this node: calico-ipam assigns no address here"),
             "correct the nodeSelector of an IPPool, or the labels of the Node",
         ),
         (.., Some((name, reason))) => warn(
@@ -207,7 +211,8 @@ fn check_blocks(blocks: BlockCount) -> Checked {
         BlockCount { confirmed, pending: 0 } => pass(format!("this node has {confirmed} blocks")),
         BlockCount { confirmed, pending } => warn(
             format!("this node has {confirmed} blocks, and {pending} whose claim or release is incomplete"),
-            "the next ADD on this node completes them; if they remain, find the cause with `calico-ipam check`",
+            "an ADD that uses such a block, or garbage collection, completes its claim or release; if they remain, \
+             find the cause with `calico-ipam check`",
         ),
     }
 }

@@ -14,7 +14,7 @@ pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Checked {
     let names = match &snapshot.candidates {
         Ok(names) => names,
         Err(reason) => {
-            let remedy = "create the directory, or restart containerd, which creates it";
+            let remedy = "if the directory is missing, create it, or restart containerd, which creates it";
             return fail(format!("{directory}: {reason}"), remedy);
         }
     };
@@ -33,7 +33,7 @@ pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Checked {
     if content.is_calicos() {
         return check_calico(name, content);
     }
-    // The configuration of Multus or a similar plugin sorts first, and this plugin calls Calico's.
+    // The configuration of Multus sorts first, and may call Calico's.
     if let Some(delegate) = &snapshot.delegate {
         return check_delegate(name, content, delegate);
     }
@@ -80,7 +80,7 @@ fn check_delegate(first: &str, caller: &Content, ours: &SelectedConfig) -> Check
     warn(observation, remedy)
 }
 
-/// Reports files that no runtime selects because another file sorts before them.
+/// Reports files that count as unused, because another file sorts before them (INST-160).
 pub(super) fn check_shadowed(snapshot: &NodeSnapshot) -> Option<Checked> {
     let names = snapshot.candidates.as_ref().ok()?;
     let (first, rest) = names.split_first()?;
@@ -105,7 +105,7 @@ pub(super) fn check_shadowed(snapshot: &NodeSnapshot) -> Option<Checked> {
     Some(warn(observation, remedy))
 }
 
-/// Reports further problems of the configuration.
+/// Reports further problems of the configurations.
 pub(super) fn check_problems(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, content) in snapshot.contents() {

@@ -13,9 +13,9 @@ use crate::token::Claims;
 const AGENT: &str = "check that the agent runs on this node (`kubectl -n kube-system get pods -l k8s-app=calico-cni -o \
     wide`; beside upstream, calico-node renews the token), and read its log and /readiness on port 9097";
 
-/// The remedy for a rejected token. A running agent would have renewed the token by itself.
-const REFUSED: &str = "the signing keys or the account were replaced: run the installer again, or delete the pod that \
-    renews the token on this node (calico-cni, beside upstream calico-node)";
+/// The remedy for a rejected token.
+const REFUSED: &str = "the signing keys or the account may have been replaced: run the installer again, or delete the \
+    pod that renews the token on this node (calico-cni, beside upstream calico-node)";
 
 /// Returns a finding about directories that root may not write without a capability. Only a warning if this process has
 /// the capability: the containers may have it too.
@@ -46,7 +46,7 @@ fn check_program(program: &RequiredProgram, own_version: &str) -> Checked {
     let RequiredProgram { name, cni_version: wanted, state, .. } = program;
     match state {
         ProgramState::Missing if name == "loopback" => fail(
-            "the program is missing: containerd needs it for every pod (CRI-O does not)",
+            "the program is missing: containerd needs it for every pod by default (CRI-O does not)",
             "install the CNI project's plugins, or the installer with CNI_INSTALL_PLUGINS=all",
         ),
         ProgramState::Missing => fail("the program is missing: no pod starts", REINSTALL),
@@ -142,7 +142,7 @@ fn check_kubeconfig(place: &str, file: &KubeconfigFile) -> Checked {
     pass(place)
 }
 
-/// Checks the remaining lifetime. The agent renews a token after a quarter to half of its lifetime (INST-44), so the
+/// Checks the remaining lifetime. The agent tries to renew a token after half of its lifetime at most (INST-44), so the
 /// last quarter is late.
 fn check_lifetime(Claims { exp, iat, sub, .. }: &Claims, now: i64) -> Checked {
     let remaining = exp - now;

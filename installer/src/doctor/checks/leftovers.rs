@@ -1,5 +1,4 @@
-//! Checks for leftovers of ended processes and pods: locks, cached results, interfaces, and routes to addresses that
-//! are free in IPAM.
+//! Checks for leftovers of ended processes and pods, and of earlier installations.
 
 use std::path::PathBuf;
 
@@ -50,15 +49,12 @@ fn check_lock(Lock { path, holder, .. }: &Lock) -> Checked {
         Ok(Some(holder)) => holder,
     };
     let Some(process) = process else {
-        let observation = format!("{place} stays locked by a process that is not visible in this container");
+        let observation = format!("{place} stays locked by a process that is not visible here");
         return warn(observation, "run `calico doctor` on the node itself, or read its /proc/locks");
     };
     warn(
         format!("{place} stays locked by process {process} ({command})"),
-        format!(
-            "plugins wait for the lock for up to 30 s, then continue without it; if the process is stuck: kill \
-             {process}"
-        ),
+        format!("plugins may wait for the lock for up to 30 s; if the process is stuck: kill {process}"),
     )
 }
 

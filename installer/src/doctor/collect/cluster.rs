@@ -62,7 +62,7 @@ async fn query_datastore(
             return Err(Unobserved::new(reason));
         }
         Err(error) if is_etcd && let Some(reason) = silence(error) => return Err(reason),
-        // Any other error is a response.
+        // Any other error counts as a response.
         _ => {}
     }
     let latency = begun.elapsed();
@@ -104,7 +104,7 @@ fn describe(config: &DatastoreConfig) -> (DatastoreType, String) {
 }
 
 /// Returns the reason if `error` shows that etcd did not respond. A refusal by etcd contains `etcdserver: `. Any other
-/// refusal comes from the TLS handshake, before etcd got a request.
+/// refusal counts as one of the TLS handshake, before etcd got a request.
 fn silence(error: &StoreError) -> Option<Unobserved> {
     match error {
         StoreError::Unavailable { reason, .. } => Some(Unobserved::new(reason)),
@@ -113,8 +113,8 @@ fn silence(error: &StoreError) -> Option<Unobserved> {
     }
 }
 
-/// Returns the members of etcd that do not respond. The client uses the first member that responds, so each member is
-/// queried alone.
+/// Returns the members of etcd that do not respond, if there are several members. The client uses the first member that
+/// responds, so each member is queried alone.
 async fn find_silent_members(config: &EtcdConfig) -> Vec<(String, String)> {
     let mut silent_members = Vec::new();
     for endpoint in config.endpoints.iter().filter(|_| config.endpoints.len() > 1) {

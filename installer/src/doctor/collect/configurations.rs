@@ -109,7 +109,7 @@ fn read_mode(path: &str, label: &str) -> Observed<u32> {
     Err(Unobserved::new(format!("the file contains no {}", label.trim_end_matches('-'))))
 }
 
-/// The plugin that containerd runs for each pod beside any configuration (INST-171).
+/// The plugin that containerd by default runs for each pod beside any configuration (INST-171).
 const LOOPBACK: &str = "loopback";
 
 /// Time limit for one run of a plugin with VERSION or `-v`, which query no server.
@@ -120,7 +120,7 @@ struct VersionProbe<'a> {
     directories: Vec<(DirectoryRole, PathBuf)>,
     recorded: Option<&'a State>,
     deadline: Duration,
-    /// True in a container, which lacks the interpreters and libraries of the node.
+    /// True in a container, which may lack interpreters and libraries of the node.
     is_container: bool,
 }
 

@@ -1,7 +1,6 @@
-//! Compares the kernel's interfaces and routes with the datastore: interfaces of pods without their endpoint, and
-//! addresses that IPAM may assign to a pod although the kernel has a host route to them.
+//! Compares the kernel's interfaces and routes with the endpoints and blocks in the datastore.
 //!
-//! etcd and the local datastore store an endpoint for each interface. On Kubernetes the endpoint is derived from the
+//! etcd and the embedded datastore store an endpoint for each interface. On Kubernetes the endpoint is derived from the
 //! pod, and the plugins' account may not list pods. There the addresses of host routes are looked up in the blocks,
 //! which name the pod, and the pod is read.
 
@@ -205,7 +204,7 @@ pub(super) async fn find_routed(store: &Datastore, network: &dyn HostNetwork) ->
             let read = or_missing(store.get::<Block>(&cidr).await).map_err(Unobserved::new)?;
             entry.insert(read.map(|entry| entry.value));
         }
-        // An address without a block is not reported: ADDs on this node fill existing blocks first.
+        // An address without a block is not reported: ADDs on this node fill the node's blocks first.
         if blocks[&cidr].as_ref().is_some_and(|block| block.allocation(address).is_none()) {
             let description = match &route.interfaces[..] {
                 [] => "that drops packets".into(),

@@ -80,7 +80,7 @@ fn read_node_name(conf: &NetConf) -> NodeName {
 }
 
 fn read_token_file(conf: &NetConf) -> Option<TokenFile> {
-    // `kubeconfig` may list several files, of which the plugins use the first.
+    // `kubeconfig` may list several files, of which only the first is examined.
     let path = conf.kubernetes.kubeconfig.split(':').find(|path| !path.is_empty())?;
     let read = || -> std::io::Result<KubeconfigFile> {
         let mode = fs::metadata(path)?.permissions().mode() & 0o7777;

@@ -58,8 +58,8 @@ const IMPOSSIBLE_REVISION: &str = "9223372036854775807";
 /// A block in no pool. The range is reserved for documentation (RFC 5737).
 const DOCUMENTATION_BLOCK: &str = "192.0.2.0/26";
 
-/// Tests the permissions that the plugins need in etcd. etcd checks the permission of each write before it evaluates
-/// the condition of the transaction. The conditions used here never hold, so nothing is written.
+/// Tests, with a few keys, the permissions that the plugins need in etcd. etcd checks the permission of each write
+/// before it evaluates the condition of the transaction. The conditions used here never hold, so nothing is written.
 pub(super) async fn test_etcd(store: &Datastore, node: &str) -> Vec<PermissionCheck> {
     let mut checks = vec![
         check_read::<ClusterInformation>(store, &ObjectKey::global("default")).await,

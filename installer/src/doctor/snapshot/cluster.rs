@@ -13,11 +13,11 @@ use crate::doctor::role::Permission;
 pub struct Cluster {
     /// The kind of datastore.
     pub kind: DatastoreType,
-    /// The address of the datastore.
+    /// The address of the datastore, for messages.
     pub address: String,
     /// The TLS files for etcd.
     pub tls: Vec<TlsFile>,
-    /// The API server, as the datastore or beside it; `None` if none is used.
+    /// The API server, as the datastore or beside it; `None` if none is used or the configuration is invalid.
     pub api: Option<ApiServer>,
     /// The answers of the datastore, or the reason if there are none.
     pub reached: Observed<DatastoreAnswers>,
@@ -38,7 +38,7 @@ impl Cluster {
 /// The API server.
 #[derive(Debug, Clone)]
 pub struct ApiServer {
-    /// The address of the API server.
+    /// The address of the API server, for messages.
     pub address: String,
     /// The reason if the API server did not respond.
     pub reached: Observed<()>,
@@ -119,6 +119,6 @@ impl Pool {
 pub struct BlockCount {
     /// Blocks with a confirmed affinity.
     pub confirmed: usize,
-    /// Blocks with a pending affinity: their creation or release did not finish.
+    /// Blocks with an unfinished affinity: their claim or release did not finish, or is in progress.
     pub pending: usize,
 }

@@ -43,12 +43,12 @@ impl Content {
         self.plugins.iter().any(|plugin| plugin == "calico")
     }
 
-    /// Returns true if another program copied Calico's configuration and added its plugin.
+    /// Returns true if the configuration has Calico's plugin, and that of a program that copies configurations.
     pub fn is_copy_of_calicos(&self) -> bool {
         self.is_calicos() && self.plugins.iter().any(|plugin| COPYING.contains(&plugin.as_str()))
     }
 
-    /// Returns true if a plugin delegates to other networks.
+    /// Returns true if a plugin is one of Multus', which delegate to other networks.
     pub fn delegates(&self) -> bool {
         self.plugins.iter().any(|plugin| plugin.starts_with(MULTUS))
     }
@@ -91,7 +91,7 @@ pub enum ProgramState {
     NotExecutable(PathBuf),
     /// The program answers VERSION with these versions.
     Supports(PathBuf, Vec<String>),
-    /// Only the node can run the program: this container lacks its interpreter.
+    /// This container lacks the program's interpreter, which the node may have.
     OnlyOnNode(PathBuf),
     /// The program's answer to VERSION is missing or invalid, for this reason.
     Broken(PathBuf, String),

@@ -26,7 +26,8 @@ pub struct NodeSnapshot {
     /// The directories of the installation that root may not write without a capability. In a container, only those
     /// that this process may not write.
     pub unwritable: Vec<UnwritableDirectory>,
-    /// The names of the files in `net_dir` that a runtime reads, in its order. The runtime uses the first (INST-160).
+    /// The names of the files in `net_dir` that a runtime reads, in its order. The doctor assumes that the runtime uses
+    /// the first (INST-160).
     pub candidates: Observed<Vec<String>>,
     /// The first of `candidates`; `None` if there is none.
     pub selected: Option<SelectedConfig>,
@@ -38,7 +39,8 @@ pub struct NodeSnapshot {
     pub version: String,
     /// The error if the installer's records cannot be read. Missing records are no error.
     pub records: Observed<()>,
-    /// The files that remain in directories of earlier installations, as paths on the node.
+    /// The files that remain in directories of earlier installations, as paths on the node; in a container all recorded
+    /// ones.
     pub former: Vec<PathBuf>,
     /// The kubeconfig of Calico's configuration.
     pub token: Option<TokenFile>,
@@ -56,7 +58,7 @@ pub struct NodeSnapshot {
     pub uplinks: Observed<Vec<Interface>>,
     /// The relevant kernel settings, by their names in sysctl(8); `None` if the setting cannot be read.
     pub settings: Vec<(&'static str, Option<String>)>,
-    /// Descriptions of the deferred DELs in the journal.
+    /// Descriptions of the deferred DELs in the journal, and of its unreadable entries.
     pub journal: Observed<Vec<String>>,
     /// The locks that the processes of this node share.
     pub locks: Vec<Lock>,
@@ -74,7 +76,7 @@ impl NodeSnapshot {
     }
 }
 
-/// Setting for forwarding packets between interfaces.
+/// Setting for forwarding IPv4 packets between interfaces.
 pub(super) const FORWARD: &str = "net.ipv4.ip_forward";
 /// Setting for forwarding IPv6 packets.
 pub(super) const FORWARD_IPV6: &str = "net.ipv6.conf.all.forwarding";
@@ -133,7 +135,7 @@ pub struct Lock {
 /// A process that holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockHolder {
-    /// The process ID; `None` if the process is not visible from this PID namespace.
+    /// The process ID; `None` if it cannot be determined, for example from another PID namespace.
     pub process: Option<u32>,
     /// The command line.
     pub command: String,

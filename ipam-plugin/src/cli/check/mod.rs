@@ -187,8 +187,8 @@ mod tests {
     fn pending_affinity_of_a_killed_add_is_only_a_note() {
         let shell = Shell::with_pool();
         shell.put("/calico/ipam/v2/host/node1/ipv4/block/10.0.0.64-29", r#"{"state":"pending","deleted":false}"#);
-        let expected =
-            "unfinished affinity: host:node1 to 10.0.0.64/29 is pending; the node's next ADD completes or deletes it";
+        let expected = "unfinished affinity: host:node1 to 10.0.0.64/29 is pending; the owner's next use of the block \
+            or garbage collection completes or deletes it";
         for settle in ["0", "1"] {
             let text = shell.ok(&["check", "--settle", settle]);
             assert!(text.ends_with(&format!("\nnote: {expected}\nnothing is wrong\n")), "{text}");

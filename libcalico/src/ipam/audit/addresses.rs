@@ -68,8 +68,8 @@ fn allocation_finding(
 
 /// The handles, by container ID, of which an endpoint has an address.
 ///
-/// A container with one address in use keeps its addresses on other networks: these appear only in annotations, which a
-/// tenant can remove.
+/// A container with one address in use keeps its addresses on other networks: these may appear only in annotations,
+/// which a tenant can remove.
 struct Containers(HashMap<String, HandleId>);
 
 impl Containers {
@@ -93,14 +93,14 @@ fn container_of(handle: &HandleId) -> Option<&str> {
     (id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))).then_some(id)
 }
 
-/// Returns true if the address is in use and needs no endpoint. A pod that may have the address should have an
+/// Returns true if the address is in use and needs no endpoint. A pod whose addresses are incomplete should have an
 /// endpoint.
 fn needs_no_endpoint(allocation: &Allocation<'_>, pods: &Pods) -> bool {
     matches!(assess_address(allocation, pods).1, Verdict::InUse(reason) if reason != InUseReason::PodWithoutAddress)
 }
 
 /// Returns the reason why the pod that owns an allocation keeps the address without an endpoint. The addresses of an
-/// endpoint depend on annotations, which a tenant writes, so they alone do not free an address.
+/// endpoint depend on annotations, which a tenant can write, so they alone do not free an address.
 pub fn pod_in_use_reason(allocation: &Allocation<'_>, pods: &Pods) -> Option<InUseReason> {
     match assess_address(allocation, pods) {
         (OwnerKind::Pod, Verdict::InUse(reason)) => Some(reason),
@@ -144,7 +144,7 @@ fn endpoint_findings<'a>(
     allocations: &'a AllocationsByAddress<'_>,
     inventory: &'a Inventory<'_>,
 ) -> impl Iterator<Item = Finding> + 'a {
-    // Addresses from other IPAM plugins are in no pool.
+    // Addresses from other IPAM plugins are usually in no pool.
     let is_in_pool = |address: IpAddr| inventory.pools.iter().any(|pool| pool.contains(address));
     let unallocated = endpoints.iter().filter(move |(ip, _)| is_in_pool(**ip) && !allocations.contains_key(*ip));
     unallocated.flat_map(|(&address, endpoints)| {

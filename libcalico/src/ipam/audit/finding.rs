@@ -1,4 +1,4 @@
-//! [`Finding`]: a contradiction between stored objects, or a note.
+//! [`Finding`]: a contradiction in or between stored objects, or a note.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,14 +56,14 @@ impl fmt::Display for AllocatedAddress {
     }
 }
 
-/// A contradiction between stored objects, or a note; see [`Finding::is_note`].
+/// A contradiction in or between stored objects, or a note; see [`Finding::is_note`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "finding", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Finding {
     /// An allocated address that no endpoint has, and that is not expected to be without endpoint.
     #[error("address without endpoint: {0}")]
     AddressWithoutEndpoint(AllocatedAddress),
-    /// An address that an endpoint has, but whose handle belongs to another container.
+    /// An address that an endpoint has, but whose handle does not belong to the endpoint's container.
     #[error("address of another container: {held} is on endpoint {endpoint} of container {container_id}")]
     AddressOfAnother {
         /// The allocation.
@@ -88,7 +88,7 @@ pub enum Finding {
     DoubleAllocation {
         /// The address.
         address: IpAddr,
-        /// The endpoints, and the blocks with their handles.
+        /// The endpoints, or the blocks with their handles, or both.
         holders: Vec<String>,
     },
     /// A handle that no block names.
@@ -101,11 +101,11 @@ pub enum Finding {
         /// The number of addresses that the handle counts per block.
         blocks: BTreeMap<Cidr, i64>,
     },
-    /// An address whose handle is missing. No DEL can find the address.
+    /// An address whose handle is missing, so that a DEL does not find the address by its handle.
     #[error("missing handle: the handle of {0} does not exist")]
     MissingHandle(AllocatedAddress),
     /// A handle whose count differs from the number of its allocations in the block. If the count is too low, a release
-    /// deletes the handle too early and leaks addresses (IPAM-75).
+    /// may delete the handle too early and leak addresses (IPAM-75).
     #[error("count mismatch: handle {handle} counts {counted} addresses in {block}, but has {held}")]
     HandleCount {
         /// The handle.
@@ -168,7 +168,10 @@ pub enum Finding {
         owner: Option<String>,
     },
     /// An affinity in an unfinished state, as a killed program leaves it, that gives no ownership of the block.
-    #[error("unfinished affinity: {claimant} to {block} is {state}; the node's next ADD completes or deletes it")]
+    #[error(
+        "unfinished affinity: {claimant} to {block} is {state}; the owner's next use of the block or garbage \
+         collection completes or deletes it"
+    )]
     UnfinishedClaim {
         /// The block.
         block: Cidr,

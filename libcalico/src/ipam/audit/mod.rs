@@ -1,4 +1,4 @@
-//! Contradictions between stored objects: the decision behind `calico-ipam check`.
+//! Contradictions in and between stored objects: the decision behind `calico-ipam check`.
 //!
 //! A finding alone does not permit a release: a second check must confirm it.
 //!
@@ -48,17 +48,17 @@ pub type Pods = BTreeMap<ObjectKey, Lookup<Pod>>;
 /// The objects to compare, preferably read in one snapshot.
 #[derive(Debug, Clone, Copy)]
 pub struct Inventory<'a> {
-    /// Ranges of all pools, including those that are not in service.
+    /// Ranges of the pools, including those that are not in service.
     pub pools: &'a [Cidr],
-    /// All blocks.
+    /// The readable blocks.
     pub blocks: &'a [Entry<Block>],
-    /// All handles.
+    /// The readable handles.
     pub handles: &'a [Entry<Handle>],
-    /// All affinities.
+    /// The readable affinities.
     pub affinities: &'a [Entry<BlockAffinity>],
-    /// All endpoints.
+    /// The readable endpoints.
     pub endpoints: &'a [AuditedEndpoint],
-    /// All pods, if endpoints are derived from pods; otherwise empty.
+    /// The pods, if endpoints are derived from pods; otherwise empty.
     pub pods: &'a Pods,
     /// The current time.
     pub now: OffsetDateTime,

@@ -33,7 +33,7 @@ pub enum AssignError {
     /// The block has no owner, and affinity is strict.
     #[error("attempt to assign from block {0} with no affinity")]
     NoAffinity(String),
-    /// The address is allocated or cooling down. Upstream's text.
+    /// The address is not in the free list. Upstream's text.
     #[error("Address already assigned in block")]
     AlreadyAssigned(IpAddr),
     /// The address is outside the block.

@@ -32,7 +32,7 @@ pub struct HostReserved {
 
 impl Block {
     /// Creates a block of `owner` in which every address is free. Its sequence number starts at the clock, so that a
-    /// later block of this range does not repeat numbers (IPAM-67).
+    /// later block of this range does not repeat numbers unless the clock is set back (IPAM-67).
     pub fn new(cidr: Cidr, owner: &AffinityOwner, now: OffsetDateTime) -> Result<Self, BlockTooLarge> {
         if cidr.size() > MAX_BLOCK_CAPACITY {
             return Err(BlockTooLarge(cidr));

@@ -8,8 +8,8 @@ use crate::api::parse_time;
 impl Block {
     /// Frees addresses whose cooldown has elapsed and compacts the attributes. Returns true if the block changed.
     ///
-    /// Call it on every block that is read for address management. As in upstream, this change alone is no reason to
-    /// write the block (IPAM-162).
+    /// Call it on every block that is read for address management. As in upstream, an ADD or DEL does not write the
+    /// block for this change alone (IPAM-162).
     pub fn collect_garbage(&mut self, cooldown_seconds: i64, now: OffsetDateTime) -> Result<bool, CorruptBlock> {
         self.verify()?;
         let cooled = self.cooled_attributes(cooldown_seconds, now);
@@ -19,7 +19,7 @@ impl Block {
     }
 
     /// Frees the addresses named in `requests` without a cooldown, and returns their number. Skips addresses that are
-    /// not allocated.
+    /// free, cooling down or outside the block.
     ///
     /// # Errors
     /// If the block is corrupt, or a request does not match its allocation, no address is freed. As in upstream, a

@@ -1,4 +1,4 @@
-//! [`Block`]: the stored block, which is the unit of compare-and-swap.
+//! [`Block`]: the stored block, which is written as a whole by compare-and-swap.
 //!
 //! `create`, `assign`, `release` and `garbage` follow the life of an address in a block.
 
@@ -50,7 +50,7 @@ pub struct Block {
     /// A number that grows by one per write. It starts at the clock in nanoseconds and exceeds 2^53.
     #[serde(rename = "sequenceNumber", default)]
     pub sequence_number: u64,
-    /// For each allocated ordinal, in decimal: the block's sequence number before the write that allocated it
+    /// For an allocated ordinal, in decimal: the block's sequence number before the write that allocated it
     /// (IPAM-167). A release may replace the number (IPAM-170).
     #[serde(rename = "sequenceNumberForAllocation", default, deserialize_with = "null_as_empty")]
     pub sequence_number_for_allocation: BTreeMap<String, u64>,

@@ -80,7 +80,7 @@ impl Block {
         restored
     }
 
-    /// Clears, for each address of `handle`, the slot in which the pod is the owner. Returns true if a slot was
+    /// Clears, for each address of `handle`, the first slot in which the pod is the owner. Returns true if a slot was
     /// cleared.
     pub fn clear_owner(&mut self, handle: &HandleId, namespace: &str, pod: &str) -> bool {
         let mut cleared = false;

@@ -62,8 +62,8 @@ pub enum ReleaseError {
 type Releasable = (usize, Option<HandleId>);
 
 impl Block {
-    /// Marks addresses as released and frees every address whose cooldown has elapsed (IPAM-164). A single mismatch
-    /// refuses the whole list, as in upstream (IPAM-144).
+    /// Marks addresses as released and frees every address whose cooldown has elapsed (IPAM-164). Changes nothing if no
+    /// address needs a release. A single mismatch refuses the whole list, as in upstream (IPAM-144).
     pub fn release(
         &mut self,
         requests: &[ReleaseRequest],
@@ -169,7 +169,8 @@ impl Block {
         Ok(Some((ordinal, handle)))
     }
 
-    /// Marks ordinals as released, then frees every ordinal of the block whose cooldown has elapsed.
+    /// Marks ordinals as released, then frees every ordinal of the block whose cooldown has elapsed. Does nothing
+    /// without ordinals to mark.
     fn start_cooldown(&mut self, ordinals: &[usize], seconds: i64, now: OffsetDateTime) -> Result<(), CorruptBlock> {
         if ordinals.is_empty() {
             return Ok(());

@@ -1,5 +1,5 @@
 //! Selects the blocks to claim, use, reclaim or borrow from. A result can be outdated by a write of another node; the
-//! compare-and-swap of the following write detects that.
+//! compare-and-swap of the following write detects a write to the same block.
 //!
 //! [`BlockWalk`] is the order in which a node considers the blocks of a pool. The walk starts as upstream's, and
 //! different nodes usually start at distant blocks (IPAM-119).
@@ -31,9 +31,10 @@ pub enum UsableBlock {
 pub type RoomOf<'a> = &'a dyn Fn(&Cidr) -> Option<Option<Room>>;
 
 /// Returns the first block that `owner` can claim or use, or else the empty blocks that may be reclaimed. Skips blocks
-/// whose addresses are all reserved. `ranges` are the ranges of all existing blocks.
+/// whose addresses are all reserved. `ranges` are the ranges of the existing blocks.
 ///
-/// A range that overlaps a block of another size is not claimed, because both blocks could assign the same address.
+/// A range that overlaps a block of another size in `ranges` is not claimed, because both blocks could assign the same
+/// address.
 pub fn usable_block(
     pools: &[Pool],
     blocks: RoomOf<'_>,
@@ -98,14 +99,14 @@ pub struct BlockWalk {
 }
 
 impl BlockWalk {
-    /// Creates the walk of `owner` over `pool`. It starts at an index derived from this name, or from the clock if
-    /// blocks have a single address. The walk is empty if a block does not fit into the pool.
+    /// Creates the walk of `owner` over `pool`. It starts at an index derived from the owner's name, or from the clock
+    /// if blocks have a single address. The walk is empty if a block does not fit into the pool.
     pub fn new(pool: Cidr, block_prefix: u8, owner: &str, now: OffsetDateTime) -> Self {
         let bits = pool.version().bits();
         let fits = pool.prefix() <= block_prefix && block_prefix <= bits;
         let blocks = if fits { power_of_two(block_prefix - pool.prefix()) } else { 0 };
         let seed = if block_prefix == bits {
-            // The low bits, which the truncation keeps, change between two calls.
+            // The low bits, which the truncation keeps, usually change between two calls.
             now.unix_timestamp_nanos() as i64
         } else {
             i64::from(fnv1(owner.as_bytes()))

@@ -60,7 +60,7 @@ impl Index {
     }
 
     /// Returns true if the status of the pod has an address of the container on another network. Addresses of other
-    /// interfaces appear only in annotations, which a tenant can remove.
+    /// interfaces may appear only in annotations, which a tenant can remove.
     fn is_second_interface(&self, tracked: &AddressRow) -> bool {
         let Some(owner) = self.owners.get(tracked.owner) else { return false };
         let OwnerState::Pod { addresses, .. } = &owner.state else { return false };

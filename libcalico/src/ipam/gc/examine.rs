@@ -1,4 +1,4 @@
-//! [`Index::examine`]: finds the addresses without owner, and measures their time.
+//! [`Index::examine`]: finds leaked addresses, and applies their grace periods.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use super::table::{NONE, RowId};
 use crate::ipam::{HandleId, InUseReason, LeakReason, OwnerKind, Verdict};
 use crate::net::Cidr;
 
-/// The minimum grace period for a VMI's address on an existing node, as in upstream (KC-433).
+/// The minimum grace period for a VMI's address on an existing node, as in upstream (KC-433), or without KubeVirt.
 const VMI_GRACE: Duration = Duration::from_secs(300);
 
 /// The addresses to examine.
@@ -44,9 +44,9 @@ pub struct Change {
 /// The kind of a [`Change`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// The address has no owner; its grace period begins.
+    /// The address looks leaked, and the leak is not confirmed yet.
     Candidate(LeakReason),
-    /// The address has no owner, and its grace period has elapsed or is not needed.
+    /// The address is leaked: the grace period has elapsed or is not needed.
     Confirmed(LeakReason),
     /// The address no longer counts as a leak, or its grace period has to start again.
     Cleared,
@@ -306,7 +306,7 @@ impl Index {
         self.untrack(row);
     }
 
-    /// Returns the time of the next action that needs no event. It is past if an action is due.
+    /// Returns the time of the next action that needs no event. It may be past.
     pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
         let next = self.leaks.next_deadline(now).into_iter().chain(self.next_reclaim(now));
         next.chain(self.next_conflict(now)).min()

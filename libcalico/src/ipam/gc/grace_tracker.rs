@@ -56,7 +56,7 @@ impl<K: Ord + Clone, S: PartialEq> GraceTracker<K, S> {
         self.suspected.retain(|key, _| keep(key));
     }
 
-    /// Postpones a key whose repair failed. The pause grows with each failure.
+    /// Postpones a key whose repair failed.
     pub fn postpone(&mut self, key: &K, now: Duration) {
         if let Some(entry) = self.suspected.get_mut(key) {
             entry.postponement.fail(now);

@@ -11,7 +11,7 @@ use crate::ipam::{Handle, HandleId, SuspectHandle};
 use crate::net::Cidr;
 use crate::store::{Entry, Revision};
 
-/// Handles that disagree with the blocks. Only these are stored of the list of all handles.
+/// Handles that disagree with the blocks. Only these remain stored after a list of all handles.
 #[derive(Debug, Default)]
 pub struct OrphanHandles {
     /// The suspect handles, with the revision that was read; `None` for a missing handle.

@@ -1,4 +1,4 @@
-//! [`Leaks`]: the addresses without owner.
+//! [`Leaks`]: the leaked addresses.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -7,10 +7,10 @@ use super::table::RowId;
 use crate::backoff::{Backoff, Jitter};
 use crate::ipam::LeakReason;
 
-/// An address without owner.
+/// A leaked address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LeakTimer {
-    /// The time at which the address was first found without owner.
+    /// The time at which the address was first found to be leaked.
     pub(super) since: Duration,
     pub(super) reason: LeakReason,
     pub(super) stage: LeakStage,
@@ -56,7 +56,7 @@ pub(super) struct Postponement {
 }
 
 impl Postponement {
-    /// Counts a failure. The pause grows with each failure.
+    /// Counts a failure. The pause grows with each failure, up to the longest one of [`BACKOFF`].
     pub(super) fn fail(&mut self, now: Duration) {
         self.failures += 1;
         self.until = now.saturating_add(BACKOFF.pause(self.failures, 0.0));
@@ -72,7 +72,7 @@ impl Leaks {
         self.confirmed.contains(&row)
     }
 
-    /// Records that an address has no owner. The leak is confirmed when the address has had none for `grace`.
+    /// Records that an address is leaked. The leak is confirmed when it has lasted for `grace`.
     pub(super) fn set(&mut self, row: RowId, now: Duration, reason: LeakReason, grace: GracePeriod) -> LeakTransition {
         let previous = self.by_row.get(&row).copied();
         let since = previous.map_or(now, |leak| leak.since);
@@ -127,13 +127,12 @@ impl Leaks {
         self.by_row.keys().copied().collect()
     }
 
-    /// Returns the time at which the next grace period or pause ends; in the past if a grace period has elapsed.
+    /// Returns the time at which the next grace period or pause ends; in the past if that of a candidate has elapsed.
     pub(super) fn next_deadline(&self, now: Duration) -> Option<Duration> {
         let postponed = self.postponed.values().map(|handle| handle.until).filter(|until| *until > now);
         self.due.first().map(|(due, _)| *due).into_iter().chain(postponed).min()
     }
 
-    /// Postpones a handle. The pause grows with each failure.
     pub(super) fn postpone(&mut self, handle: RowId, now: Duration) {
         self.postponed.entry(handle).or_default().fail(now);
     }
@@ -147,7 +146,7 @@ impl Leaks {
     }
 }
 
-/// The time for which an address must have no owner before its leak is confirmed.
+/// The time for which an address must be leaked before its leak is confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GracePeriod {
     AtOnce,

@@ -1,5 +1,5 @@
 //! Garbage collection: an index of a cluster in little memory, and the decisions about the addresses, blocks, handles
-//! and affinities to release.
+//! and affinities to release or repair.
 //!
 //! Watches keep an [`Index`] up to date. [`Index::examine`] checks the addresses that changed, and [`Index::suspects`]
 //! returns confirmed leaks. [`Suspect::recheck`] decides about each of them again on facts just read. [`plan`] groups

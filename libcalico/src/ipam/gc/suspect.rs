@@ -158,7 +158,7 @@ impl Suspect {
         }
     }
 
-    /// Returns the request that releases this allocation and no later one.
+    /// Returns the request to release the allocation with this handle and sequence number.
     pub fn request(&self) -> ReleaseRequest {
         ReleaseRequest { ip: self.address, handle: Some(self.handle.clone()), sequence: self.sequence }
     }
@@ -184,7 +184,7 @@ pub struct Plan {
     pub spared: Vec<Suspect>,
 }
 
-/// Groups the addresses to release by block. The suspects of a handle are released all together or not at all.
+/// Groups the addresses to release by block. Those of a handle are planned for release all together or not at all.
 pub fn plan(decided: impl IntoIterator<Item = (Suspect, Decision)>) -> Plan {
     let mut plan = Plan::default();
     let mut by_handle: BTreeMap<HandleId, Vec<(Suspect, Decision)>> = BTreeMap::new();
@@ -206,8 +206,8 @@ pub fn plan(decided: impl IntoIterator<Item = (Suspect, Decision)>) -> Plan {
     plan
 }
 
-/// Splits the suspects in `block` into release requests for unchanged allocations and suspects that changed. A single
-/// request that does not match would refuse all others (IPAM-144).
+/// Splits the suspects in `block` into release requests for unchanged allocations and suspects that changed. In
+/// [`Block::release`], a single request that does not match would refuse all others (IPAM-144).
 pub fn still_leaked<'s>(block: &Block, suspects: &'s [Suspect]) -> (Vec<ReleaseRequest>, Vec<&'s Suspect>) {
     let same = |suspect: &Suspect| block.allocation(suspect.address).is_some_and(|held| suspect.is(&held));
     let (same, changed): (Vec<_>, Vec<_>) = suspects.iter().partition(|suspect| same(suspect));

@@ -21,7 +21,7 @@ pub(super) struct Size {
     pub(super) owners: usize,
     /// The number of nodes, including those that are only named.
     pub(super) nodes: usize,
-    /// The size of all data in bytes, without the allocator's overhead.
+    /// The approximate size of the data in bytes, without the allocator's overhead.
     pub(super) bytes: usize,
 }
 
@@ -244,7 +244,7 @@ impl BlockReclaim {
         self.cooling.contains(&(at, row))
     }
 
-    /// Checks that all entries concern existing blocks and nodes.
+    /// Checks that the entries concern existing blocks and nodes.
     fn verify(&self, block: impl Fn(RowId) -> bool, node: impl Fn(RowId) -> bool) -> Result<(), String> {
         let mut blocks = self.due.iter().map(|(_, row)| row).chain(self.cooling.iter().map(|(_, row)| row));
         let mut nodes = self.changed_nodes.iter().chain(self.deleted_nodes.keys());

@@ -1,6 +1,6 @@
 //! Decides whether an allocated address is in use. `calico-ipam check` and garbage collection share this decision.
 //!
-//! When in doubt, an address counts as in use.
+//! An address whose owner could not be looked up counts as in use.
 
 mod owner;
 
@@ -244,7 +244,7 @@ pub fn assess(kind: OwnerKind, facts: &OwnerFacts<'_>) -> Verdict {
 }
 
 /// Decides about a VMI's address. A launcher pod that may use the address keeps it even without the VMI. Without
-/// KubeVirt, no controller deletes launcher pods, so any existing pod keeps the address.
+/// KubeVirt, its controller does not delete launcher pods, so any owner pod that exists keeps the address.
 fn assess_vmi(vmi: VmiLookup, owner: OwnerPodsLookup) -> Verdict {
     match (vmi, owner) {
         (VmiLookup::Present, _) => Verdict::InUse(InUseReason::Vmi),
@@ -256,8 +256,8 @@ fn assess_vmi(vmi: VmiLookup, owner: OwnerPodsLookup) -> Verdict {
     }
 }
 
-/// Decides about a pod's address. A pod that has the address keeps it on any node, because the node in the allocation
-/// can be wrong. Upstream compares the nodes first (KC-434).
+/// Decides about a pod's address. A pod that has the address and has not ended keeps it on any node, because the node
+/// in the allocation can be wrong. Upstream compares the nodes first (KC-434).
 fn assess_pod(pod: &AddressInPod<'_>, node: Option<&str>) -> Verdict {
     if pod.has == Some(true) && pod.ended.is_none() {
         return Verdict::InUse(InUseReason::Pod);

@@ -67,7 +67,8 @@ pub enum OwnerKind {
 
 impl<'a> AllocationOwner<'a> {
     /// Returns the owner that an allocation names in its attributes or else by its handle, and the Calico node, if it
-    /// names one. The alternate owner counts if there is no active one.
+    /// names one. The handle for addresses that Windows reserves takes precedence over attributes. The alternate owner
+    /// counts if there is no active one.
     pub fn of(attribute: &'a Attribute) -> (Self, Option<&'a str>) {
         if attribute.is_windows_reserved() {
             return (AllocationOwner::HostReserved, non_empty(&attribute.active_owner, "node"));

@@ -49,7 +49,7 @@ fn facts_with<'a>(pod: Lookup<AddressInPod<'a>>, other: Lookup<()>, node: Option
     OwnerFacts { pod, vmi, owner, service: other, tunnel_node: other, unnamed: other, node }
 }
 
-/// Upstream checks the node of a pod with the address first (KC-434).
+/// Upstream compares the nodes first, even if the pod has the address (KC-434).
 #[test]
 fn pod_retains_addresses_that_are_reported_or_not_yet_reported() {
     use Verdict::{InUse, Leaked};

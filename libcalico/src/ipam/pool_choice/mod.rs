@@ -41,20 +41,20 @@ pub struct PoolChoice {
     pub selected: Vec<Pool>,
     /// Every pool of the family that is in service.
     pub enabled: Vec<Pool>,
-    /// Every pool that was not chosen, with the reason.
+    /// The pools that were not chosen, with the reasons.
     pub refused: Vec<RejectedPool>,
 }
 
 /// The reason why no pool was chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoPool {
-    /// A requested range is not a pool in service.
+    /// A requested range is not that of a pool in service with a valid block size.
     #[error("the given pool ({0}) does not exist, or is not enabled")]
     NotEnabled(Cidr),
-    /// No pool of the family is in service.
+    /// No pool of the family is in service and has a valid block size.
     #[error("cannot find a qualified ippool")]
     NoneEnabled,
-    /// No pool selects the node and namespace.
+    /// Selectors or assignment modes exclude every pool.
     #[error("no configured Calico pools for node {0}")]
     NoneSelected(String),
     /// The selected pools are for other uses.

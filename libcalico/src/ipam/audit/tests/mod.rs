@@ -355,7 +355,8 @@ fn unfinished_affinity_without_addresses_is_only_noted() {
             world.affinities.retain(|(key, _)| key.cidr != cidr(range) || node == "node2");
             world.affinities.push(affinity(node, range, state));
             let expected = format!(
-                "unfinished affinity: host:{node} to {range} is {word}; the node's next ADD completes or deletes it"
+                "unfinished affinity: host:{node} to {range} is {word}; the owner's next use of the block or garbage \
+                 collection completes or deletes it"
             );
             assert_eq!(world.texts(), [expected], "{what}");
             assert!(world.findings()[0].is_note(), "{what}");

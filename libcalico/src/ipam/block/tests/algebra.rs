@@ -1,4 +1,4 @@
-//! Any sequence of operations preserves the invariants of a healthy block (IPAM-64).
+//! Tests that random sequences of operations preserve the invariants of a consistent block (IPAM-64).
 
 use std::collections::VecDeque;
 

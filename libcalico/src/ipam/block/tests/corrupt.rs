@@ -19,11 +19,11 @@ enum Damage {
     Forgotten(usize),
     /// The allocation of the ordinal refers to a missing attribute.
     Dangling(usize, usize),
-    /// The list of slots ends at the ordinal.
+    /// The list of slots has this length.
     Slots(usize),
-    /// The time of a release is unreadable.
+    /// The attribute has an unreadable release time.
     ReleaseTime(usize),
-    /// A sequence number has a key that is not an allocated ordinal.
+    /// A sequence number is stored under this key.
     Sequence(String),
 }
 

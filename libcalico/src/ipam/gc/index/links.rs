@@ -1,5 +1,5 @@
-//! The lists of a handle, an owner and a node. Only this module changes them, so that adding and removing stay
-//! symmetric.
+//! The lists of addresses of a handle, an owner and a node, and of a node's blocks. Only this module changes them, so
+//! that adding and removing stay symmetric.
 
 use super::super::rows::{AddressRow, CalicoNode, CompactHandle, NodeRow};
 use super::super::table::{NONE, RowId};

@@ -127,7 +127,7 @@ impl Index {
         self.owners.iter().any(|(_, owner)| is_used(owner))
     }
 
-    /// Changes the settings. The next examination applies them.
+    /// Changes the settings. The next examination of an address applies them.
     pub fn set_settings(&mut self, settings: GcSettings) {
         if settings == self.settings {
             return;

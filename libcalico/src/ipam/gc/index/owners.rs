@@ -146,7 +146,8 @@ impl Index {
         }
     }
 
-    /// Marks the VMIs' addresses whose allocations name this pod. A new pod cannot make an address a leak.
+    /// Marks the VMIs' addresses whose allocations name this pod, if it may be a launcher. A new pod cannot make an
+    /// address a leak.
     fn mark_vmi_of_pod(&mut self, pod: RowId) {
         let Some(owner) = self.owners.get(pod).filter(|owner| may_be_virt_launcher(&owner.name)) else { return };
         let (namespace, name) = (self.namespaces.text(owner.namespace), &*owner.name);

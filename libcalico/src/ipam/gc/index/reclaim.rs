@@ -27,7 +27,7 @@ impl Index {
     }
 
     /// Returns the empty blocks that have been in excess for the grace period; none if the grace period is missing or
-    /// 0. Every node keeps one block of each family.
+    /// 0. A node keeps at least one of its blocks of each family.
     pub fn excess_blocks(&mut self, now: Duration) -> Vec<ExcessBlock> {
         let grace = self.settings.leak_grace.filter(|grace| !grace.is_zero());
         for node in std::mem::take(&mut self.reclaim.changed_nodes) {

@@ -408,7 +408,6 @@ fn unreadable_or_deleted_block_is_removed_from_the_index() {
     cluster.check();
 }
 
-/// A busy cluster needs no full scans.
 #[test]
 fn pod_change_marks_only_that_pods_addresses() {
     let mut cluster = cluster();

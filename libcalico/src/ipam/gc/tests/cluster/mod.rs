@@ -221,7 +221,7 @@ impl Cluster {
         }
     }
 
-    /// Deletes the pod. With `del`, its addresses are released.
+    /// Deletes the pod. With `del`, its addresses are released, unless it has ended.
     pub(super) fn delete(&mut self, name: &str, del: bool) {
         let Some(pod) = self.pods.remove(name) else { return };
         self.queue_event(Queue::Pods, Event::PodGone(name.into()));

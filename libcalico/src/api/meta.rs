@@ -47,8 +47,8 @@ pub struct ObjectMeta {
 }
 
 impl ObjectMeta {
-    /// Sets the uid and the creation time if they are not set yet. A datastore without a server leaves this to the
-    /// client that creates an object (DS-32).
+    /// Sets the uid and the creation time if they are not set yet. A datastore without an API server leaves this
+    /// to the client that creates an object (DS-32).
     pub fn stamp(&mut self, uid: Uuid, now: OffsetDateTime) {
         if self.uid.is_empty() {
             self.uid = uid.to_string();

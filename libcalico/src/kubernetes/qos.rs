@@ -98,7 +98,8 @@ fn values(limits: &[Limit; 7], annotations: &BTreeMap<String, String>, problems:
 }
 
 impl Limit {
-    /// Returns the requested value, clamped to the bounds; 0 if there is no valid one. Reports changed values.
+    /// Returns the requested value, clamped to the bounds; 0 if there is no valid one. Reports changed and invalid
+    /// values.
     fn read(&self, annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> i64 {
         let Some(text) = self.annotations.iter().rev().find_map(|key| annotations.get(*key)) else { return 0 };
         let Some(value) = parse_quantity(text) else {

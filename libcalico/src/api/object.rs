@@ -34,10 +34,10 @@ pub trait Spec:
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", bound = "S: Spec")]
 pub struct Object<S: Spec> {
-    /// The kind. Every write sets it to [`Spec::KIND`].
+    /// The kind. [`Kind::encode`] sets it to [`Spec::KIND`].
     #[serde(default)]
     pub kind: String,
-    /// The API version. Every write sets it to [`API_VERSION`].
+    /// The API version. [`Kind::encode`] sets it to [`API_VERSION`].
     #[serde(default)]
     pub api_version: String,
     /// The metadata.

@@ -1,7 +1,7 @@
 //! The checked-in list of intended differences from upstream, each with its reason.
 //!
-//! Any other difference fails the test. Some data must not differ, such as addresses: [`Wanted::load`] rejects such
-//! entries.
+//! Any other difference fails the test. Some data must not differ, such as addresses: [`Wanted::load`] rejects
+//! entries about them.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;

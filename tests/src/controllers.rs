@@ -166,8 +166,8 @@ impl Controllers {
     }
 }
 
-/// Creates the Lease as a replica leaves it when it exits. Without a Lease, or with an older one, a new replica waits
-/// before it writes.
+/// Creates the Lease, unless it exists, as a replica releases it. Without a Lease, or with one that was released long
+/// ago, a new replica waits before it writes.
 fn leave_lease(api: &ApiServer) -> Result<()> {
     let metadata = json!({ "name": "calico-kube-controllers", "namespace": "kube-system" });
     // The API server accepts only six fractional digits.

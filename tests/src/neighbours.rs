@@ -1,5 +1,5 @@
 //! Programs that read and write the same configuration directory as ours, such as a [`Neighbour`], which chains its
-//! plugin into another network's configuration. A [`Running`] program acts in the rhythm of its original.
+//! plugin into another network's configuration. A [`Running`] program acts on changes in the directory.
 //! docs/neighbors.md has the sources.
 
 mod chaining;

@@ -1,4 +1,4 @@
-//! A proxy between the plugins and a real server, etcd or kube-apiserver, that injects faults at requests or responses.
+//! A proxy between our programs and a real server, etcd or kube-apiserver. It injects faults at requests or responses.
 //!
 //! The proxy reads and counts requests, and can respond in place of the server. A fault at a request happens before the
 //! server executes the request. A fault at a response happens after the execution, and before the client receives the
@@ -36,7 +36,7 @@ pub enum Point {
     /// Before each n-th request, until the proxy is armed again.
     EachNth(usize),
     /// Before the first request of this method whose path and query contain this text. An etcd transaction with
-    /// conditions shows its keys as its query: `/etcdserverpb.KV/Txn?if=<key>,<key>`.
+    /// conditions has their keys as its query: `/etcdserverpb.KV/Txn?if=<key>,<key>`.
     First(&'static str, &'static str),
 }
 
@@ -45,15 +45,15 @@ pub enum Point {
 pub enum Fault {
     /// The connection breaks; a new one works.
     Cut,
-    /// The connection breaks after half of the response. At a response only.
+    /// The connection breaks after a part of the response. At a response only.
     CutMidAnswer,
     /// The connection breaks, and the server executes the request after this delay. At a request only.
     Late(Duration),
-    /// The connection breaks, and no new one is accepted until the proxy is armed again.
+    /// All connections break, and new ones do too until [`Proxy::arm`] or [`Proxy::cut`].
     Gone,
     /// The request or the response is delayed; others pass.
     Delay(Duration),
-    /// The request waits until [`Proxy::resume`], see [`Proxy::await_held`].
+    /// The request or the response waits until [`Proxy::resume`], see [`Proxy::await_held`].
     Hold,
     /// The plugin gets SIGKILL, see [`Proxy::plugin`].
     Kill,
@@ -193,7 +193,7 @@ impl Proxy {
         self.state.plugin.send_replace(None);
     }
 
-    /// Breaks all connections and refuses new ones until the next call of [`Proxy::arm`].
+    /// Breaks all connections and refuses new ones until the next call of [`Proxy::arm`] or [`Proxy::cut`].
     pub fn go_away(&self) {
         self.arm(None);
         self.break_connections();
@@ -224,7 +224,7 @@ impl Proxy {
         self.state.plugin.send_replace(Some(pid));
     }
 
-    /// Waits until each planned [`Fault::Hold`] holds its request.
+    /// Waits until each planned [`Fault::Hold`] has begun.
     pub fn await_held(&self) -> Result<()> {
         let deadline = Instant::now() + HELD_WITHIN;
         loop {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Object, Spec, Unknown};
 
 /// The object that says whether the datastore is ready, and data about the cluster. While the datastore is not ready,
-/// such as during an upgrade, no program changes addresses, endpoints or policies.
+/// such as during an upgrade, the plugins and kube-controllers change no addresses, endpoints or policies.
 pub type ClusterInformation = Object<ClusterInformationSpec>;
 
 /// `spec` of ClusterInformation.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::go_duration::GoDuration;
 use super::{Object, Spec, Unknown};
 
-/// The settings of kube-controllers, and in the status the settings in effect. Environment variables override the
+/// The settings of kube-controllers, and in the status the settings in effect. Environment variables may override
 /// settings.
 pub type KubeControllersConfiguration = Object<KubeControllersConfigurationSpec>;
 

@@ -47,8 +47,8 @@ pub struct ObjectMeta {
 }
 
 impl ObjectMeta {
-    /// Sets the uid and the creation time if they are not set yet. A datastore without a server leaves this to the
-    /// client that creates an object (DS-32).
+    /// Sets the uid and the creation time if they are not set yet. A datastore without an API server leaves this
+    /// to the client that creates an object (DS-32).
     pub fn stamp(&mut self, uid: Uuid, now: OffsetDateTime) {
         if self.uid.is_empty() {
             self.uid = uid.to_string();
@@ -81,7 +81,7 @@ pub(crate) fn parse_time(text: &str) -> Option<OffsetDateTime> {
 pub const DEFAULT_TIER: &str = "default";
 
 /// The annotation of a stored policy that contains the policy's name. A decoded policy does not have it. In the API
-/// group v1, the annotation of this key contains the v3 metadata of any kind of object.
+/// group v1, the annotation of this key contains the v3 metadata of any kind of custom resource.
 pub(crate) const NAME_ANNOTATION: &str = "projectcalico.org/metadata";
 
 #[derive(Deserialize)]

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{Object, Spec, Unknown};
 
-/// A host. Its labels decide which pools it uses.
+/// A host. The node selectors of pools match its labels.
 pub type Node = Object<NodeSpec>;
 
 /// `spec` of Node.

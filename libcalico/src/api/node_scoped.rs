@@ -15,7 +15,7 @@ pub type FelixConfiguration = Object<FelixConfigurationSpec>;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BgpPeerSpec {
-    /// The only node that has this peer; empty for a peer of several nodes.
+    /// The only node that has this peer; empty if the peer does not name a node.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node: String,
     /// All other fields.

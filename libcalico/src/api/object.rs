@@ -34,10 +34,10 @@ pub trait Spec:
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", bound = "S: Spec")]
 pub struct Object<S: Spec> {
-    /// The kind. Every write sets it to [`Spec::KIND`].
+    /// The kind. [`Kind::encode`] sets it to [`Spec::KIND`].
     #[serde(default)]
     pub kind: String,
-    /// The API version. Every write sets it to [`API_VERSION`].
+    /// The API version. [`Kind::encode`] sets it to [`API_VERSION`].
     #[serde(default)]
     pub api_version: String,
     /// The metadata.
@@ -46,7 +46,7 @@ pub struct Object<S: Spec> {
     /// The kind's own fields.
     #[serde(default)]
     pub spec: S,
-    /// The status, kept unchanged.
+    /// The status, as stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Value>,
     /// All other fields.
@@ -67,7 +67,7 @@ impl<S: Spec> Object<S> {
         }
     }
 
-    /// Returns the key under which this object is stored.
+    /// Returns the name of this object, with its namespace. A policy may be stored under another key (DS-33).
     pub fn key(&self) -> ObjectKey {
         let namespace = S::NAMESPACED.then(|| self.metadata.namespace.clone());
         ObjectKey { namespace, name: self.metadata.name.clone() }

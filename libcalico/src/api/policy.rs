@@ -9,13 +9,13 @@ use serde_json::Number;
 use super::meta::DEFAULT_TIER;
 use super::{Object, Rule, Spec, Unknown};
 
-/// A policy for the endpoints of one namespace.
+/// A policy for endpoints of one namespace.
 pub type NetworkPolicy = Object<PolicySpec<InNamespace>>;
-/// A policy for all endpoints.
+/// A policy for endpoints of the whole cluster.
 pub type GlobalNetworkPolicy = Object<PolicySpec<Global>>;
-/// A policy for the endpoints of one namespace. It is only previewed, not enforced.
+/// A policy for endpoints of one namespace. It is only previewed, not enforced.
 pub type StagedNetworkPolicy = Object<PolicySpec<StagedInNamespace>>;
-/// A policy for all endpoints. It is only previewed, not enforced.
+/// A policy for endpoints of the whole cluster. It is only previewed, not enforced.
 pub type StagedGlobalNetworkPolicy = Object<PolicySpec<StagedGlobal>>;
 
 /// `spec` of a policy of the kind `K`.

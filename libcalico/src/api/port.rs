@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// The longest name of a port, in bytes.
 const MAX_NAME: usize = 128;
 
-/// The protocols whose names are recognized in any case.
+/// The protocols whose names [`Protocol::parse`] recognizes in any case.
 const PROTOCOLS: [&str; 6] = ["TCP", "UDP", "SCTP", "ICMP", "ICMPv6", "UDPLite"];
 
 /// A protocol by number or name.
@@ -123,7 +123,7 @@ impl<'de> Deserialize<'de> for Port {
     }
 }
 
-/// Decodes a number from 0 to 255, the same as text, or a name, which is kept unchanged.
+/// Decodes a number from 0 to 255, which may also be a text, or a name, which is kept unchanged.
 impl<'de> Deserialize<'de> for Protocol {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match NumberOrText::deserialize(deserializer)? {

@@ -15,7 +15,7 @@ pub enum StringEnum<T> {
     Other(String),
 }
 
-/// The schema lists only the known values, so the API server rejects any other value that a client writes.
+/// The schema lists only the known values.
 #[cfg(feature = "schema")]
 impl<T: schemars::JsonSchema> schemars::JsonSchema for StringEnum<T> {
     fn schema_name() -> std::borrow::Cow<'static, str> {

@@ -1,4 +1,4 @@
-//! Tier: an ordered group of policies. The initialization of a datastore creates the three built-in tiers.
+//! Tier: an ordered group of policies.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Number;

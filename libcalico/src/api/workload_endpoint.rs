@@ -15,7 +15,7 @@ pub type WorkloadEndpoint = Object<WorkloadEndpointSpec>;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkloadEndpointSpec {
-    /// The orchestrator: `k8s` or `cni`.
+    /// The orchestrator, such as `k8s` or `cni`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub orchestrator: String,
     /// The workload, for orchestrators other than `k8s` and `cni`.
@@ -36,7 +36,7 @@ pub struct WorkloadEndpointSpec {
     /// The service account of the pod.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service_account_name: String,
-    /// The addresses, as /32 or /128.
+    /// The addresses, in most cases as /32 or /128.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ip_networks: Vec<String>,
     /// The floating addresses.
@@ -63,7 +63,7 @@ pub struct WorkloadEndpointSpec {
     /// The prefixes that the pod may use as source addresses in addition to its own addresses.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_spoofed_source_prefixes: Vec<String>,
-    /// The traffic limits; written by other programs.
+    /// The traffic limits; not written by the CNI plugin.
     #[serde(rename = "qosControls", skip_serializing_if = "Option::is_none")]
     pub qos_controls: Option<Value>,
     /// All other fields.
@@ -105,7 +105,7 @@ pub struct IpNat {
 pub struct EndpointPort {
     /// The name of the port.
     pub name: String,
-    /// `TCP`, `UDP` or `SCTP`.
+    /// `TCP`, `UDP` or `SCTP`, or a number.
     pub protocol: Value,
     /// The port in the container.
     pub port: u16,

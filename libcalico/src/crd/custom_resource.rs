@@ -180,12 +180,12 @@ impl<'s> Field<'s> {
         Field::new(&mut self.schema[key])
     }
 
-    /// Makes the API server reject an object without these fields.
+    /// Makes the API server reject an object without these fields, unless they have defaults.
     pub(super) fn required(&mut self, names: &[&str]) -> &mut Self {
         self.set("required", names)
     }
 
-    /// Sets the value that the API server stores if the field is missing.
+    /// Sets the value that the API server stores if the field is missing in its object.
     pub(super) fn default(&mut self, value: impl Into<Value>) -> &mut Self {
         self.set("default", value.into())
     }

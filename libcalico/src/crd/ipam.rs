@@ -9,7 +9,7 @@ use super::custom_resource::CustomResource;
 use crate::api::IpamConfigurationSpec;
 use crate::kubernetes::ApiGroup;
 
-/// `spec` of an IPAMBlock as the API server stores it, with other names than in etcd and with an unused field.
+/// `spec` of an IPAMBlock as the API server stores it, with some other names than in etcd and with an unused field.
 #[derive(JsonSchema)]
 #[schemars(rename_all = "camelCase")]
 pub struct IpamBlockSpec {

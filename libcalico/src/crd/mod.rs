@@ -1,12 +1,11 @@
 //! The CustomResourceDefinitions of the kinds that [`definitions`] lists, in both API groups. `make generate` writes
 //! them to `deploy/crds`.
 //!
-//! Each schema is generated from a Rust type, in most cases from a type of [`crate::api`]. `ipam` and `policy` contain
+//! Each schema is generated from a Rust type, for some kinds from a type of [`crate::api`]. `ipam` and `policy` contain
 //! types of which only the schema is used.
 //!
 //! The files `ipam`, `network`, `configuration` and `policy` add the constraints that a type cannot express. These are
-//! upstream's (DS-54, DS-55), so that the objects of both programs are accepted and keep all their fields. Read
-//! `custom_resource` first.
+//! upstream's (DS-54, DS-55). Read `custom_resource` first.
 
 mod configuration;
 mod custom_resource;

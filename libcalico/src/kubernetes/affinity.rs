@@ -14,11 +14,10 @@ use crate::net::Cidr;
 const TYPE_LABEL: &str = "projectcalico.org/affinity-type";
 const VERSION_LABEL: &str = "projectcalico.org/ip-version";
 
-/// The labels without which upstream does not find an affinity (DS-70).
+/// The labels by which upstream finds the affinities of a node (DS-70).
 pub(super) const LABELS: [&str; 3] = [HOSTNAME_HASH_LABEL, TYPE_LABEL, VERSION_LABEL];
 
-/// The selector of affinities that an older release wrote without labels. Each node adds labels to its own once
-/// (IPAM-47).
+/// The selector of affinities that an older release wrote without labels (IPAM-47).
 const WITHOUT_LABELS: &str = "!projectcalico.org/affinity-type";
 
 /// The length in bytes from which a name is shortened and gets a hash.

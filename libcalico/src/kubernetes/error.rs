@@ -6,7 +6,7 @@ use crate::store::StoreError;
 /// A request that the Kubernetes datastore does not support.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// The kind or the operation does not exist on an API server. The text is upstream's (DS-118).
+    /// The kind or the operation is not supported on an API server. The text is upstream's (DS-118).
     #[error("operation {operation} is not supported on {object}: {reason}")]
     Unsupported {
         /// The operation, such as `Create` or `List`.
@@ -81,10 +81,10 @@ pub enum PodProblem {
     /// Floating addresses of a pod whose own address is a network.
     #[error("the pod's address {0} is a range; floating IPs require a single address")]
     NotSingleAddress(Cidr),
-    /// A traffic limit that is ignored or changed.
+    /// A traffic limit or a DSCP that is ignored or changed.
     #[error("{reason}")]
     Limit {
-        /// The key of the annotation.
+        /// The key of Calico's annotation for the limit, even if another annotation has the value.
         annotation: &'static str,
         /// The reason.
         reason: String,
@@ -92,7 +92,7 @@ pub enum PodProblem {
 }
 
 impl PodProblem {
-    /// Returns the key of the annotation with the value; `None` for the pod's addresses.
+    /// Returns the key of the annotation concerned; `None` for the pod's addresses.
     pub fn annotation(&self) -> Option<&'static str> {
         match self {
             PodProblem::Address(_) => None,
@@ -103,7 +103,7 @@ impl PodProblem {
         }
     }
 
-    /// Returns true if a pod with this problem gets no network (CNI-104).
+    /// Returns true if an ADD that reads the pod's annotations fails with this problem (CNI-104).
     pub fn is_fatal(&self) -> bool {
         !matches!(self, PodProblem::Limit { .. })
     }

@@ -109,7 +109,7 @@ fn with_own_annotation(object: &Value, kind: &str) -> Value {
     object
 }
 
-/// Removes the metadata that the API server sets, and from a block the record of field managers, which a write
+/// Removes some metadata that the API server sets, and from a block the record of field managers, which a write
 /// discards.
 fn without_servers_own(mut object: Value) -> Value {
     let server_fields = if object["kind"] == "IPAMBlock" { &["managedFields"][..] } else { &[] };
@@ -185,7 +185,7 @@ fn create_write<K: Kind>(codec: &Codec, select: &K::Select, object: &Value) -> W
     Write::create(&read.key, &read.value).unwrap()
 }
 
-/// The endpoint of a recorded pod is written again.
+/// The endpoint of a recorded pod is written or deleted again.
 #[test]
 fn pod_patches_match_the_recorded_annotations() {
     let (mut added, mut deleted) = (0, 0);

@@ -57,8 +57,8 @@ pub(super) fn block_from_spec(mut spec: Fields) -> Fields {
     spec
 }
 
-/// Sets each required field that is null or missing to an empty value. The API server drops nulls and then rejects an
-/// object without such a field (DS-55).
+/// Sets each required field except `cidr` to an empty value if it is null or missing. The API server drops nulls and
+/// then rejects an object without such a field (DS-55).
 pub(super) fn block_to_spec(mut block: Fields) -> Fields {
     if let Some(time) = block.remove(CLAIM_TIME.0) {
         block.insert(CLAIM_TIME.1.into(), time);
@@ -87,7 +87,7 @@ pub fn decode_listed_block(object: &[u8]) -> serde_json::Result<Option<ListedBlo
         Err(error) if !error.is_data() => return Err(error),
         Err(_) => {}
     }
-    // Only the range can be decoded.
+    // At most the range can be decoded.
     let Ok(SurveyedObject::<Value> { metadata, spec }) = serde_json::from_slice(object) else {
         return serde_json::from_slice::<IgnoredAny>(object).map(|_| None);
     };

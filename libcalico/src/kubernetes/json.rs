@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 pub(super) type Fields = Map<String, Value>;
 
-/// Removes and returns the object under `key`, empty if there is none.
+/// Removes the value under `key`. Returns it if it is an object, or else an empty object.
 pub(super) fn take_object(fields: &mut Fields, key: &str) -> Fields {
     match fields.remove(key) {
         Some(Value::Object(found)) => found,
@@ -40,7 +40,7 @@ pub fn json_bytes(value: &Value) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_else(|_| value.to_string().into_bytes())
 }
 
-/// Sets a missing or null required field to `default` (DS-55).
+/// Sets a missing or null field to `default` (DS-55).
 pub(super) fn set_if_missing(fields: &mut Fields, key: &str, default: impl Into<Value>) {
     let value = fields.entry(key).or_insert(Value::Null);
     if value.is_null() {

@@ -33,7 +33,7 @@ pub(super) enum StoredKind {
     VirtualMachineInstance,
 }
 
-/// A v3 kind that has a custom resource of its own.
+/// A v3 kind that is stored as a custom resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ObjectKind {
     /// The kind and the plural in the v3 API.

@@ -63,12 +63,12 @@ pub struct VmiPod {
     pub vmi_name: String,
     /// The VMI's uid.
     pub vmi_uid: String,
-    /// The VM's uid, if a VM owns the VMI.
+    /// The VM's uid, if the VMI exists and a VM owns it.
     pub vm_uid: Option<String>,
     /// The uid of the migration whose target is this pod.
     pub migration_uid: Option<String>,
-    /// True if the VM, or a VMI that no VM owns, is being deleted or does not exist. Only then does DEL release the
-    /// addresses.
+    /// True if the VM, or a VMI that no VM owns, is being deleted or does not exist. Only then does DEL release
+    /// addresses that persist from pod to pod.
     pub is_being_deleted: bool,
 }
 

@@ -3,7 +3,7 @@
 //! Other code identifies objects by the path and JSON of upstream's etcd layout ([`crate::store`]). A [`Codec`]
 //! translates between the two. This module does no I/O.
 //!
-//! Blocks, handles, settings and affinities have another `spec` than the stored value; pools and similar kinds have
+//! Blocks, handles, settings and affinities have another `spec` than the stored value; pools and similar kinds may have
 //! other metadata. Endpoints, nodes and profiles are views of Kubernetes' own objects.
 //!
 //! Read `codec` first, then `query` and `request`.

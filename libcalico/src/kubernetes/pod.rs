@@ -36,7 +36,7 @@ pub struct PodSpec {
     pub service_account_name: String,
     /// The containers.
     pub containers: Vec<Container>,
-    /// The init containers, which run before `containers`.
+    /// The init containers, which start before `containers`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub init_containers: Vec<Container>,
 }
@@ -45,7 +45,7 @@ pub struct PodSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Container {
-    /// The ports that the container listens on.
+    /// The ports that the container declares.
     pub ports: Vec<ContainerPort>,
 }
 
@@ -91,7 +91,7 @@ pub struct PodIp {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Namespace {
-    /// The metadata, of which labels and annotations are used.
+    /// The metadata.
     pub metadata: ObjectMeta,
 }
 
@@ -119,8 +119,8 @@ impl PodStatus {
 }
 
 impl ContainerPort {
-    /// Returns the port as endpoints list it. A port with neither a name nor a port on the node is not listed
-    /// (CNI-116).
+    /// Returns the port as endpoints list it; `None` for a port that they do not list, such as one with neither a name
+    /// nor a port on the node (CNI-116).
     fn to_endpoint_port(&self) -> Option<EndpointPort> {
         let is_exposed = self.container_port != 0 && (self.host_port != 0 || !self.name.is_empty());
         let protocol = match self.protocol.as_str() {

@@ -25,7 +25,7 @@ pub struct PodAddresses<'a> {
     pub annotations: AddressAnnotations<'a>,
 }
 
-/// The annotations that list addresses. An annotation that exists and is empty means that the addresses were released.
+/// The annotations that list addresses. An empty one in most cases means that the addresses were released.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AddressAnnotations<'a> {
     /// `cni.projectcalico.org/podIP`.
@@ -58,7 +58,7 @@ impl<'a> PodAddresses<'a> {
         }
     }
 
-    /// Returns true if all containers have terminated for good.
+    /// Returns true if, according to the phase, all containers have terminated for good.
     pub fn has_ended(&self) -> bool {
         matches!(self.phase, "Failed" | "Succeeded" | "Completed")
     }
@@ -81,7 +81,7 @@ impl<'a> PodAddresses<'a> {
         self.pod_ips.iter().copied().chain(first).map(parse)
     }
 
-    /// Returns the addresses that plugins wrote to the annotations, which may be newer than those in the status.
+    /// Returns the addresses in the annotations, which may be newer than those in the status.
     pub fn parse_annotated(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
         let AddressAnnotations { pod_ip, pod_ips, aws_pod_ips } = self.annotations;
         let lists = [pod_ip, pod_ips, aws_pod_ips].into_iter().flatten().filter(|list| !list.is_empty());

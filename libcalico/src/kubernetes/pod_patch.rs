@@ -68,8 +68,8 @@ pub fn has_empty_addresses(annotations: &BTreeMap<String, String>) -> bool {
     [POD_IP, POD_IPS].iter().all(|key| annotations.get(*key).is_some_and(String::is_empty))
 }
 
-/// Returns true if a DEL had already emptied the pod's annotations at `revision`. The endpoint's addresses do not show
-/// this (DS-78).
+/// Returns true if the pod's annotations were already empty at `revision`, as after a DEL. The endpoint's addresses do
+/// not show this (DS-78).
 pub fn is_detached(revision: &Revision) -> bool {
     ObjectRevision::parse(revision).preserved.metadata == addresses(&[])
 }

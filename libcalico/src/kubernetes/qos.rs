@@ -99,7 +99,8 @@ fn values(limits: &[Limit; 7], annotations: &BTreeMap<String, String>, problems:
 }
 
 impl Limit {
-    /// Returns the requested value, clamped to the bounds; 0 if there is no valid one. Reports changed values.
+    /// Returns the requested value, clamped to the bounds; 0 if there is no valid one. Reports changed and invalid
+    /// values.
     fn read(&self, annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> i64 {
         let present = self.annotations.iter().rev().find_map(|key| Some((*key, annotations.get(*key)?)));
         let Some((annotation, text)) = present else { return 0 };

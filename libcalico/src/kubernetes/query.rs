@@ -64,7 +64,7 @@ pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<
         namespace: None,
         label_selector: None,
         field_selector: None,
-        // For other kinds, the name does not determine the path.
+        // For most other kinds, the name does not determine the path.
         metadata_only: range.keys_only && matches!(kind, StoredKind::Block | StoredKind::Object(_)),
     };
     match kind {
@@ -165,7 +165,7 @@ fn name_below(path: &str, plural: &str) -> Option<String> {
     (!name.is_empty() && !name.contains('/')).then(|| name.to_owned())
 }
 
-/// Returns the path of the object with the name `name`, if the name determines it.
+/// Returns the path of the object with the name `name`, for some of the kinds whose names determine it.
 pub(super) fn path_of_name(kind: StoredKind, namespace: Option<&str>, name: &str) -> Option<String> {
     match kind {
         StoredKind::Block => ipam::block_path_of_name(name),

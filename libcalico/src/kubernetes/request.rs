@@ -30,7 +30,7 @@ pub enum Request {
         /// The object.
         body: Value,
     },
-    /// A PUT of the location's `status`. The API server uses only the status of the object.
+    /// A PUT of the location's `status`. The API server changes only the status of the object.
     ReplaceStatus {
         /// The location of the object.
         location: Location,
@@ -143,7 +143,7 @@ fn read_written_fields(write: &Write, bytes: &[u8]) -> Result<(String, Vec<Strin
     Ok(written_fields(&endpoint))
 }
 
-/// Returns the fields of the resource, without `apiVersion` and `kind`.
+/// Returns the fields of the resource, in which the caller has to set `apiVersion` and `kind`.
 fn resource(
     group: ApiGroup,
     kind: StoredKind,

@@ -162,7 +162,7 @@ impl Location {
 
 /// Appends one path segment. Names also come from configuration and may contain any character.
 fn push_escaped(path: &mut String, segment: &str) {
-    // The client or the server would resolve a segment that consists of dots only.
+    // The client or the server may resolve a segment that consists of dots only.
     if segment.bytes().all(|b| b == b'.') {
         path.push_str(&"%252E".repeat(segment.len()));
     } else {

@@ -24,7 +24,7 @@ pub struct Status {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StatusDetails {
-    /// The name of the object concerned; empty if the server does not serve the kind.
+    /// The name of the object concerned; may be empty, for example if the server does not serve the kind.
     pub name: String,
     /// The invalid fields of the object sent.
     pub causes: Vec<StatusCause>,
@@ -55,13 +55,13 @@ impl Status {
             // Another object has the name of the object that was read.
             (409, _) if self.message.contains("UID in precondition") => StoreError::NotFound { key },
             (409, _) => StoreError::Conflict { key },
-            // The API server rejects a patch with a stale uid or resourceVersion with 422.
+            // The API server may reject a patch with a stale uid or resourceVersion with 422.
             (422, _) => self.stale_revision(key)?,
             _ => return None,
         })
     }
 
-    /// Returns true if the API server reports a missing object. A 404 from a proxy has another body.
+    /// Returns true if the API server reports `NotFound`. A 404 from a proxy has another body.
     pub fn is_not_found(&self) -> bool {
         self.kind == "Status" && self.code == 404 && self.reason == "NotFound"
     }

@@ -179,7 +179,8 @@ impl<'a> World<'a> {
         self.put("IPAMHandle", "ipamhandles", &handle, &spec);
     }
 
-    /// Returns the names of all handles, and those of all blocks, such as `10-0-0-0-26`.
+    /// Returns the names of all handles, and those of all blocks (in etcd, only of IPv4), such as `10-0-0-0-26`. A dash
+    /// replaces each dot.
     pub fn handles_and_blocks(&self) -> (Vec<String>, Vec<String>) {
         let content = self.all();
         let below = |roots: [&str; 2]| {
@@ -210,7 +211,7 @@ impl<'a> World<'a> {
         all
     }
 
-    /// Reads the revision of each Calico object and Service. Any write changes it.
+    /// Reads the revision of each Calico object and Service. A write that changes the object changes it.
     pub fn revisions(&self) -> BTreeMap<String, u64> {
         let mut revisions = match self.group {
             None => self.etcd.revisions("/calico/").unwrap(),

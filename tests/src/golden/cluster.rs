@@ -45,7 +45,7 @@ pub fn write_kubeconfig(host: &Host, api: &ApiServer, identity: &Identity) -> Re
     Ok(path)
 }
 
-/// Creates a pod unless it exists.
+/// Applies the manifest of a pod, which creates the pod unless it exists.
 pub fn create_pod(client: &Client, pod: &Pod) -> Result<()> {
     client.apply_object(&manifest(pod)).with_context(|| format!("pod {}", pod.name)).map(drop)
 }

@@ -11,7 +11,7 @@ use crate::kernel::sorted_routes;
 /// A leaf that differs from the recording.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Difference {
-    /// JSON pointer (RFC 6901) into the step.
+    /// JSON pointer (RFC 6901) into the compared value, such as a step.
     pub path: String,
     /// The recorded value; `None` if the recording has none.
     pub recorded: Option<Value>,
@@ -26,7 +26,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Returns every difference below `path`, and binds marks during the comparison.
+/// Returns the differences below `path`, and binds marks during the comparison.
 pub fn differences(recorded: &Value, ours: &Value, path: &str, bindings: &mut Bindings) -> Vec<Difference> {
     let mut found = Vec::new();
     compare(recorded, ours, path, bindings, &mut found);

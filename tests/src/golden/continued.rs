@@ -126,7 +126,7 @@ impl<'r> State<'r> {
     }
 
     /// Runs the step after this state with our binaries. Returns the differences from upstream, except the wanted ones.
-    /// Returns none for the initial and for the last state.
+    /// Of the kernel's state, compares only the names of links. Does nothing for the initial and for the last state.
     pub fn differences_of_next_step(&self, lab: &Lab<'_>) -> Result<Vec<Difference>> {
         let Some(step) = self.recording.steps.get(self.steps).filter(|_| self.steps > 0) else { return Ok(Vec::new()) };
         let places = places(lab);
@@ -144,7 +144,7 @@ impl<'r> State<'r> {
     }
 
     /// Creates a pod that the recording does not contain, and returns its ADD and DEL, with the configuration of a
-    /// recorded ADD. Returns `None` if there is none, or if its step creates no Pod.
+    /// recorded ADD. Returns `None` if no ADD is recorded, or if its step creates no Pod.
     pub fn newcomer(&self, lab: &Lab<'_>) -> Result<Option<(Call, Call)>> {
         let is_add = |step: &&Step| step.env["CNI_COMMAND"] == "ADD";
         let past = self.past().rev().find(is_add);
@@ -194,7 +194,7 @@ fn call(lab: &Lab<'_>, step: &Step, verb: &str) -> Call {
     step.env.iter().fold(call, |call, (name, value)| call.env(name, value)).env("CNI_COMMAND", verb)
 }
 
-/// Writes the files in which host-local stores the addresses of an ADD.
+/// Writes the files in which host-local stores the addresses of an ADD, if the ADD used host-local.
 fn lease(added: &Step, lab: &Lab<'_>) -> Result<()> {
     let conf = Concrete::new(&places(lab)).value(&added.stdin);
     if conf["ipam"]["type"] != "host-local" {
@@ -214,8 +214,8 @@ fn plain(address: &str) -> &str {
     address.split('/').next().unwrap_or_default()
 }
 
-/// Creates both ends of a pod's interface. The host end is the link to which the pod's addresses are routed. Without
-/// such a route, the host has only that one link.
+/// Creates both ends of a pod's interface. The host end is the link to which the pod's addresses are routed, or without
+/// such a route the first link of the host.
 fn make_pair(pod: &str, ifname: &str, link: &Value, host: &Value) -> Result<()> {
     let mac = link["mac"].as_str().context("a link has no MAC address")?;
     let global = |address: &Value| address.as_str()?.strip_suffix(" global").map(str::to_owned);

@@ -1,5 +1,6 @@
 //! Marks: placeholders in recordings for values that differ from run to run. [`Concrete`] replaces marks by values, and
-//! [`Bindings`] finds the values of marks in results. Within a scenario, different marks have different values.
+//! [`Bindings`] finds the values of marks in results. Within a scenario, different numbered marks of
+//! one family have different values.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -97,7 +98,7 @@ pub struct Bindings {
     values: HashMap<String, String>,
     marks: HashMap<(String, String), String>,
     sequences: HashMap<i64, i64>,
-    /// Whether to accept any time for `<time>`. Otherwise only times after that of loaded content match.
+    /// Whether to accept any time for `<time>`. Otherwise only times after [`LOADED_TIME`] match.
     any_time: bool,
 }
 
@@ -196,8 +197,8 @@ impl Bindings {
         }
     }
 
-    /// Returns `step` with the loaded value in place of each mark that `initial` has at the same position: an object
-    /// that existed before keeps its UID and its time. `loaded` is `initial` made concrete.
+    /// Returns `step` with the loaded text at each position, outside of lists, where both `step` and `initial` have a
+    /// mark: an object that existed before keeps its UID and its time. `loaded` is `initial` made concrete.
     pub fn keep_loaded(&mut self, step: &Value, initial: &Value, loaded: &Value) -> Value {
         match (step, initial, loaded) {
             (Value::Object(fields), Value::Object(initial), Value::Object(loaded)) => {

@@ -52,7 +52,7 @@ pub struct Step {
 pub enum Before {
     /// Deletes a pod's network namespace.
     DeleteNetns(String),
-    /// Creates a Pod unless it exists.
+    /// Applies the manifest of a Pod, which creates the Pod unless it exists.
     CreatePod(Pod),
     /// Deletes a Pod of the namespace `golden`.
     DeletePod(String),

@@ -34,7 +34,7 @@ pub struct Lab<'a> {
 /// Replays a recording.
 ///
 /// # Errors
-/// Returns an error that lists every difference from the recording that is not wanted.
+/// Returns an error that lists the differences that are not wanted, and the wanted ones that are missing.
 pub fn replay(recording: &Recording, lab: &Lab<'_>) -> Result<()> {
     let Lab { store, .. } = lab;
     let places = places(lab);

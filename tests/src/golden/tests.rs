@@ -91,7 +91,7 @@ fn every_changed_leaf_is_reported() {
         for (index, step) in recording.steps.iter().enumerate() {
             let ours = perfect_step(&mut before, &recording, index);
             for path in leaves(&ours, String::new()) {
-                // Objects that no step changes appear in every step and every recording.
+                // Objects that no step changes appear in many steps and recordings.
                 let leaf = ours.pointer(&path).unwrap();
                 if !seen.insert((path.clone(), leaf.to_string())) {
                     continue;

@@ -1,7 +1,7 @@
 //! The checked-in list of intended differences from upstream, each with its reason.
 //!
-//! Any other difference fails the test. Data that an installation relies on must not differ: [`Wanted::load`] rejects
-//! such entries.
+//! Any other difference fails the test. Some data must not differ, such as addresses: [`Wanted::load`] rejects
+//! entries about them.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -34,7 +34,7 @@ pub struct Entry {
     pub step: usize,
     /// JSON pointer into `{"exit", "stdout", "after": {"host", "pods", "store"}}`.
     pub path: String,
-    /// Our exact value; omitted if we have none.
+    /// Our value, which may contain marks; omitted if we have none.
     #[serde(default, deserialize_with = "present")]
     pub ours: Option<Value>,
     /// The reason for the difference.

@@ -192,7 +192,7 @@ impl ApiServer {
             ("tls-cert-file", file("server.pem")),
             ("tls-private-key-file", file("server-key.pem")),
             ("authorization-mode", "RBAC".to_owned()),
-            // As in every cluster with a network: the pods that set it up are privileged.
+            // As in most clusters: the pods that set up the network are privileged.
             ("allow-privileged", "true".to_owned()),
             ("service-account-issuer", "https://kubernetes.default.svc".to_owned()),
             ("service-account-key-file", file("tokens.pem")),

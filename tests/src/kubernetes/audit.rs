@@ -49,7 +49,8 @@ pub struct Request {
     pub answered: OffsetDateTime,
 }
 
-/// Returns the audit policy: all requests except those that the server and the harness send on their own.
+/// Returns the audit policy: all requests except those of the server itself, the administrator's requests for
+/// `/readyz`, and all access reviews.
 pub(super) fn policy(admin: &str) -> String {
     format!(
         "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n\
@@ -70,7 +71,7 @@ impl Audit {
         Ok(Audit { log, begin })
     }
 
-    /// Returns every request in order of arrival. Waits for the responses of running requests, at most `SETTLED`.
+    /// Returns the logged requests in order of arrival. Waits for the responses of running requests, at most `SETTLED`.
     pub fn requests(&self) -> Result<Vec<Request>> {
         let deadline = Instant::now() + SETTLED;
         loop {
@@ -96,7 +97,7 @@ impl Audit {
         assert!(requests.is_empty(), "{requests:#?}");
     }
 
-    /// Returns every request as text, see [`Request`].
+    /// Returns the logged requests as text, see [`Request`].
     pub fn lines(&self) -> Result<Vec<String>> {
         Ok(self.requests()?.iter().map(Request::to_string).collect())
     }

@@ -34,7 +34,7 @@ impl Certificates {
         Ok(this)
     }
 
-    /// Replaces the key of tokens. All earlier tokens become invalid.
+    /// Replaces the key of tokens. Earlier tokens become invalid when the server starts again.
     pub(super) fn new_token_key(&self) -> Result<()> {
         let tokens = KeyPair::generate()?;
         fs::write(self.file("tokens.pem"), tokens.public_key_pem())?;

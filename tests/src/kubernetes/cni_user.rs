@@ -31,7 +31,7 @@ impl Role {
 }
 
 impl ApiServer {
-    /// Applies `deploy/rbac` and returns the CNI user, which is bound to that role alone.
+    /// Applies the manifest of the CNI user and returns this user, which is bound to that role alone.
     pub fn cni_user(&self) -> Result<ServiceAccount> {
         self.account_of(NAMESPACE, NAME, &[manifest()])
     }

@@ -13,7 +13,7 @@ use crate::manifests::deploy;
 const MACHINES: [(&str, &str); 2] =
     [("VirtualMachine", "virtualmachines"), ("VirtualMachineInstance", "virtualmachineinstances")];
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-/// Timeout until a group is listed.
+/// Timeout until the list of groups has changed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Client {

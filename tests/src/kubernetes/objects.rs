@@ -11,7 +11,7 @@ use super::client::Client;
 
 const PODS: &str = "/api/v1/pods";
 
-/// Fields that only the API server sets.
+/// Fields of the metadata that the API server sets.
 const SERVER_FIELDS: [&str; 5] = ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"];
 
 /// Access to Calico's objects and the pods of an API server, by key: `<plural>/<name>`, or
@@ -62,7 +62,7 @@ impl Objects {
         self.of_nodes.get(node).unwrap_or_else(|| panic!("the node {node:?} has no kubeconfig"))
     }
 
-    /// Creates each object, without the fields that only the server sets.
+    /// Creates each object, without the metadata that the server sets.
     pub fn load(&self, content: &BTreeMap<String, Value>) -> Result<()> {
         for (key, object) in content {
             let mut object = object.clone();

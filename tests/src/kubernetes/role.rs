@@ -50,7 +50,8 @@ impl Role {
         Ok(Role(roles.into_iter().flat_map(|role| role.0).collect()))
     }
 
-    /// Returns the manifests that operators apply for kube-controllers with Calico's objects in the API server.
+    /// Returns the manifests with the rights of kube-controllers, for Calico's objects in the API server and for host
+    /// endpoints.
     pub fn manifests_of_controllers() -> [PathBuf; 2] {
         ["rbac/kubernetes/calico-kube-controllers.yaml", "components/host-endpoints/rbac.yaml"].map(deploy)
     }
@@ -69,7 +70,7 @@ impl Role {
 
     /// Returns the permissions that these requests needed.
     pub fn used_by(requests: &[Request]) -> Role {
-        // Non-resource paths, such as those of discovery, are open to every authenticated user.
+        // The paths of discovery, which are not resources, are open to every authenticated user.
         let about_resources = requests.iter().filter(|request| !request.resource.starts_with('/'));
         Role(about_resources.map(Permission::of).collect())
     }

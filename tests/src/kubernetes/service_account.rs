@@ -14,7 +14,7 @@ use super::identity::Identity;
 use super::role::Role;
 use crate::controllers::{PATIENCE, await_that};
 
-/// A service account with a token that is valid for an hour. It has no permissions until [`ApiServer::bind`].
+/// A service account with a token that is valid for an hour. It needs a role binding, see [`ApiServer::bind`].
 #[derive(Debug)]
 pub struct ServiceAccount {
     /// `system:serviceaccount:<namespace>:<name>`, as in the audit log.
@@ -41,7 +41,7 @@ pub struct Access<'a> {
 }
 
 impl ApiServer {
-    /// Creates a namespace with the `default` service account, without which no pod is admitted.
+    /// Creates a namespace with the `default` service account, which pods need that do not name another one.
     pub fn namespace(&self, name: &str) -> Result<()> {
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
         self.admin().apply_object(&namespace)?;

@@ -13,7 +13,7 @@ use super::{EXTENSIONS, Neighbour, Program, has, names, plugin, replace};
 /// The file that istio-cni with `istioOwnedCNIConfig` writes.
 pub const ISTIO_OWNED: &str = "02-istio-cni.conflist";
 
-/// istio-cni's agent. After each change it ensures that the first valid configuration contains its entry.
+/// istio-cni's agent. After each change it ensures that the first valid configuration, or its copy, contains its entry.
 #[derive(Debug, Default)]
 pub struct IstioAgent {
     /// True to write a copy of the first configuration, with its entry added (`istioOwnedCNIConfig`). False to add the

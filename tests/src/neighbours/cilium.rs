@@ -1,5 +1,5 @@
 //! Cilium with `cni.exclusive`, which is its default: after each change in the directory it writes its configuration,
-//! and renames all others.
+//! and renames the others.
 
 use std::fs;
 use std::path::Path;

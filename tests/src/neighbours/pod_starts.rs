@@ -52,7 +52,7 @@ impl PodStarts {
     }
 }
 
-/// Returns the configuration that a runtime uses; `None` also while it is being written.
+/// Returns the configuration that a runtime uses; `None` also if its text is incomplete.
 fn chosen(directory: &Path) -> Option<String> {
     let name = names(directory, &EXTENSIONS_OF_RUNTIMES).into_iter().next()?;
     let text = fs::read_to_string(directory.join(name)).ok()?;

@@ -60,7 +60,7 @@ impl Running {
         Ok(Running { progress, thread: Some(thread) })
     }
 
-    /// Returns the number of files that the program wrote, renamed or removed.
+    /// Returns the number of the program's writes, renames and removals.
     pub fn writes(&self) -> usize {
         self.progress.writes.load(Ordering::SeqCst)
     }

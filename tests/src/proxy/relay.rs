@@ -87,7 +87,7 @@ async fn http2_to(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) 
     Ok(sender)
 }
 
-/// Accepts connections forever.
+/// Accepts connections until the listener fails.
 pub(super) async fn serve(listener: TcpListener, server: Server, state: Arc<State>) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     loop {

@@ -12,7 +12,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 /// The protocols that clients may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// HTTP/2, or HTTP/1.1 if the client prefers it.
+    /// HTTP/2, or HTTP/1.1 if the client does not offer HTTP/2.
     Http2,
     /// HTTP/1.1 only.
     Http1,

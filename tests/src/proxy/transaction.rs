@@ -23,7 +23,7 @@ pub(super) enum Asked {
     Read(Option<Bytes>),
 }
 
-/// Returns the body, and the query that describes it: `?if=<key>,<key>` with the keys of a transaction with conditions.
+/// Returns the body, and the query that describes it: `?if=<key>,<key>` with the keys of a transaction's conditions.
 pub(super) async fn described(path: &str, body: Incoming) -> (Asked, String) {
     if path != PATH {
         return (Asked::Streamed(body), String::new());
@@ -47,7 +47,7 @@ pub(super) async fn whole(mut body: Incoming) -> Bytes {
     bytes.into()
 }
 
-/// Returns number and bytes of each field; numeric fields have no bytes.
+/// Returns number and bytes of each field up to the end or an error; a varint field has no bytes.
 fn fields(mut message: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     std::iter::from_fn(move || {
         let tag = varint(&mut message)?;

@@ -1,4 +1,4 @@
-//! Simulates how the API server checks an object against its structural schema, without CEL rules.
+//! Simulates some of the checks of an object against its structural schema by the API server, but no CEL rules.
 
 use std::collections::BTreeSet;
 

@@ -16,7 +16,7 @@ fn answer(group: ApiGroup, plural: &str, mut object: Value) -> String {
     answers.into_iter().next().unwrap_or_default()
 }
 
-/// Objects that both groups reject (DS-55).
+/// Objects to which both groups respond alike, mostly by a rejection (DS-55).
 #[test]
 fn objects_rejected_by_upstreams_schema_are_rejected() {
     let pool = |more: Value| with(json!({"cidr": "10.0.0.0/16"}), more);

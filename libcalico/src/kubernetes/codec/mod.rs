@@ -30,8 +30,8 @@ pub struct Codec {
 pub struct DecodedObject {
     /// The pair. For an unreadable object, the value does not decode, and the decoder's error contains the reason.
     pub entry: RawEntry,
-    /// True if the object is marked as deleted. The reader must finish the deletion at the entry's revision and treat
-    /// the object as missing (DS-72, IPAM-91).
+    /// True if the `spec` marks the object as deleted; false without a `spec`. A read of this object alone must then
+    /// finish the deletion at the entry's revision and treat the object as missing (DS-72, IPAM-91).
     pub is_tombstone: bool,
 }
 
@@ -62,8 +62,8 @@ impl Codec {
         query::query(self.group, self.kind("Get", range.kind)?, range)
     }
 
-    /// Returns the pair of `object` in the answer to `range`, if the answer contains it. The caller must keep the API
-    /// server's order of objects (IPAM-94, IPAM-112).
+    /// Returns the pair of an object in the API server's answer to `range`; `None` if the pair is not in the range, or
+    /// its path cannot be determined. The caller must keep the API server's order of objects (IPAM-94, IPAM-112).
     pub fn decode(&self, range: &Range, object: Value) -> Option<DecodedObject> {
         let kind = StoredKind::named(range.kind)?;
         let Value::Object(object) = object else { return None };

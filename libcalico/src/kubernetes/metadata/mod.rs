@@ -2,7 +2,7 @@
 //! the v3 metadata as JSON (DS-56, DS-57).
 //!
 //! Upstream moves or drops labels and annotations that others put on a v1 resource (DS-59, IPAM-86). We leave them on
-//! the resource: see [`PreservedMetadata`].
+//! the resource, unless the annotation has the same keys: see [`PreservedMetadata`].
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use crate::api::{DEFAULT_TIER, NAME_ANNOTATION as ANNOTATION, without_tier};
 /// Labels and annotations whose key contains one of these texts are on the v1 resource as well as in the annotation.
 const SHARED_KEY_PARTS: [&str; 2] = ["projectcalico.org/", "operator.tigera.io/"];
 
-/// The fields that the API server maintains.
+/// Fields that the API server maintains.
 const SERVER_MANAGED_FIELDS: [&str; 3] = ["generation", "managedFields", "selfLink"];
 
 /// The fields that identify an object or its state.
@@ -62,7 +62,7 @@ fn read_v1(mut resource: Fields) -> Result<(Fields, PreservedMetadata), Malforme
         resource.insert("uid".into(), reversed_uid(&uid)?.into());
     }
     let Some(mut inner) = take_annotation(&mut resource)? else {
-        // Calico always writes the annotation, so only kubectl wrote this resource.
+        // Calico always writes the annotation, so another client, such as kubectl, wrote this resource.
         let preserved = metadata_of_others(&resource, &Fields::new());
         return Ok((resource, preserved));
     };
@@ -187,8 +187,8 @@ pub(super) fn write_ipam(
 
 /// Makes the API server discard the record of which client wrote which field (`managedFields`).
 ///
-/// Programs that write blocks compare the resourceVersion, so they do not need the record. It makes up a quarter of
-/// each block and a fifth of the time of each write.
+/// Programs that write blocks compare the resourceVersion, so they do not need the record. It makes up about a quarter
+/// of a block and a fifth of the time of a write.
 pub(super) fn clear_field_managers(resource: &mut Fields) {
     // Without entries the API server keeps the record.
     resource.insert("managedFields".into(), Value::Array(vec![Value::Object(Fields::new())]));
@@ -263,7 +263,7 @@ pub(super) fn set_policy_name(resource: &mut Fields, name: String) -> Result<(),
     put_annotation(resource, &inner)
 }
 
-/// Gives owner references the API version that `rename` returns, and reverses their uids.
+/// Gives owner references the API version that `rename` returns, if any, and then reverses their uids.
 fn rewrite_owners(metadata: &mut Fields, rename: impl Fn(&str) -> Option<&'static str>) -> Result<(), Malformed> {
     let owners = metadata.get_mut("ownerReferences").and_then(Value::as_array_mut);
     for owner in owners.into_iter().flatten().filter_map(Value::as_object_mut) {

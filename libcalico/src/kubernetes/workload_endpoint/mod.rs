@@ -19,7 +19,7 @@ const ALLOWED_SOURCE_PREFIXES: &str = "cni.projectcalico.org/allowedSourcePrefix
 /// The only annotation of a pod that its endpoint has as an annotation too.
 const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
-/// The interface of every pod's endpoint, independent of `CNI_IFNAME`.
+/// The interface of every pod's endpoint on an API server, independent of `CNI_IFNAME`.
 const ENDPOINT: &str = "eth0";
 
 /// An endpoint, and the invalid values on its pod that are left out or changed.
@@ -74,7 +74,7 @@ fn annotation<'p>(pod: &'p Pod, key: &str) -> Option<&'p str> {
     pod.metadata.annotations.get(key).map(String::as_str)
 }
 
-/// Returns the addresses that the pod still uses.
+/// Returns the valid addresses of the pod; none if it is finished.
 fn addresses(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<Cidr> {
     let pod_ips = pod.status.listed_ips();
     let listed = PodAddresses::of(pod, &pod_ips);

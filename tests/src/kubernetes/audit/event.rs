@@ -74,7 +74,7 @@ pub(super) fn requests(log: &str) -> Result<Vec<Request>> {
             requests.push(event.into());
         } else if let Some(&place) = places.get(&event.id) {
             let request: &mut Request = &mut requests[place];
-            // The response to a watch counts from its start.
+            // A watch that has not ended counts as answered at its start.
             if event.stage != Stage::ResponseStarted || event.verb == "watch" {
                 (request.code, request.answered) = (code, event.reached);
             }

@@ -136,7 +136,8 @@ impl PendingPodLookup {
         }
     }
 
-    /// Returns the objects in the answers. On ADD, fails if an object that the ADD needs is missing.
+    /// Returns the objects in the answers. On ADD, fails if an object that the ADD needs is missing, except a namespace
+    /// that only [`PodWithNamespace`] needs.
     pub fn resolve(&self, call: &Call, answers: Result<&Answers, StoreError>) -> Result<PodLookup, PodLookupError> {
         let read_error = |cause: StoreError| {
             let pod = call.args.pod().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default();
@@ -169,7 +170,6 @@ impl PendingPodLookup {
     }
 }
 
-/// Returns the error for a pod that was deleted while the runtime creates its network.
 fn no_such_pod(call: &Call) -> CniError {
     let (namespace, name) = call.args.pod().map(|pod| (pod.namespace, pod.name)).unwrap_or_default();
     CniError::new(Code::TRY_AGAIN, format!("pods \"{name}\" not found"))

@@ -48,8 +48,8 @@ pub(super) async fn attach_and_record(
     };
     let config = attachment.interface();
     let create = || config.create(netns.as_ref(), new);
-    // On an API server the endpoint contains no property of the interface, so both steps run concurrently. Without a
-    // namespace the interface cannot be created, so the endpoint must not be written either.
+    // On an API server the endpoint contains no property of the interface, so both steps run concurrently. If the
+    // namespace could not be opened, the creation may fail, and the endpoint must then not be written.
     let (created, written) = if cx.is_on_kubernetes() && netns.is_some() {
         let create_meanwhile = async {
             for _ in 0..YIELDS_BEFORE_CREATE {

@@ -34,8 +34,8 @@ pub struct ContainerEndpoints<'a, S> {
     unnamed_of_pod: Option<String>,
     /// The own endpoints that the caller has read; `None` to read them.
     listings: Option<Vec<Listing>>,
-    /// The endpoints that were read as own ones and from which nothing was removed, because they belong to another
-    /// container or have no address left.
+    /// The endpoints that were read as own ones and from which nothing was removed, for example because they belong to
+    /// another container.
     others: OnceCell<Result<Vec<Listing>, IpamError>>,
 }
 

@@ -66,7 +66,7 @@ pub struct AssignedAddresses {
     pub request: Option<Box<IpamRequest>>,
     /// Whether to replace a busy address: `calico-ipam` chose the addresses, and they do not belong to a VMI.
     pub is_replaceable: bool,
-    /// Routes to assigned addresses that this ADD cannot use. The addresses stay allocated until the ADD ends.
+    /// Routes to assigned addresses that this ADD cannot use. The addresses stay allocated while the ADD tries others.
     pub busy: Vec<BusyRoute>,
     /// Addresses of the pod's earlier sandbox that the pod no longer requests.
     pub earlier: Option<EarlierAddresses>,

@@ -22,10 +22,10 @@ use crate::endpoint::ContainerEndpoints;
 /// A failure to release addresses.
 #[derive(Debug)]
 pub enum ReleaseError {
-    /// The datastore is unreachable or rejects this process, or an endpoint still lists the addresses: the journal can
-    /// record the remaining work.
+    /// A failure that may end later, for example because the datastore is unreachable. The journal can record the
+    /// remaining work.
     Deferrable(CniError),
-    /// Any other failure of the datastore or of another IPAM plugin.
+    /// Any other failure, and any failure of a call with another IPAM plugin.
     Permanent(CniError),
 }
 

@@ -42,7 +42,8 @@ pub fn read_complete(path: &Path, is_whole: impl Fn(Option<&[u8]>) -> bool) -> R
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or written. The error [is contested](AtomicFileError::is_contested) if
-/// another program rewrites the file again and again, or undoes each write. That program's file is then in place.
+/// another program rewrites the file again and again, or undoes each write. That program's file is then in
+/// place, or the error contains its new name.
 pub fn amend(
     path: &Path,
     mode: u32,

@@ -87,7 +87,7 @@ fn create_once(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) -
             let routes_before = routes.filter(|route| destinations.contains(&route.destination)).collect();
             Ok(NewPair { host, device: plan.device, routes_before })
         }
-        // Do not delete the pair: by now its name may belong to another interface. The next ADD or DEL removes it.
+        // Do not delete the pair: by now its name may belong to another interface. A later ADD or DEL may delete it.
         outcome => Err(outcome.err().unwrap_or_else(|| missing_interface(&plan.host_ifname))),
     }
 }

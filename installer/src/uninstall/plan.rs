@@ -32,7 +32,7 @@ pub(super) struct FoundFile {
 }
 
 impl FoundFile {
-    /// Returns true if a container runtime reads the file. Such files are renamed first.
+    /// Returns true if container runtimes read files of this name. Such files are renamed first.
     pub(super) fn is_configuration(&self) -> bool {
         self.place == DirectoryRole::Net && conflist::is_read_by_runtimes(&self.name)
     }

@@ -1,4 +1,4 @@
-//! DEL: removes the objects that ADD created, as far as they still exist.
+//! DEL: removes the interface, the endpoint and the addresses of a container, as far as they still exist.
 //!
 //! A DEL cuts the traffic, then removes the addresses from the endpoint, then releases them. The reason for this order:
 //! another container must not get an address that this container still uses or its endpoint lists.

@@ -82,7 +82,7 @@ impl EndpointWrite {
             match self.is_stored(store).await {
                 Ok(true) => return Ok(self.endpoint),
                 Ok(false) if is_unknown && unknown_outcomes < MAX_ATTEMPTS => {}
-                // A change by another writer caused the failure, so no earlier attempt has taken effect, and none will.
+                // A change by another writer caused the failure, so no earlier attempt is in effect, and none will be.
                 Ok(false) if cause.is_race() => return Err(error.into()),
                 _ => return Err(WriteFailure { error, may_be_written: true }),
             }

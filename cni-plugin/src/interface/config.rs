@@ -143,7 +143,7 @@ pub enum CreateError {
     /// The interface may exist: a gRPC dataplane may have created it or may still create it, or the kernel did not
     /// delete it.
     Unknown(CniError),
-    /// Any other failure. No part of the interface remains, unless the kernel created the pair and did not return it.
+    /// Any other failure. No part of the interface remains, except a pair that the kernel created and did not return.
     Other(CniError),
 }
 

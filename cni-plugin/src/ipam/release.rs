@@ -47,8 +47,9 @@ impl ReleaseError {
     }
 }
 
-/// Releases all addresses of the container, after removing them from its endpoints. `calico` contains the request to
-/// `calico-ipam` and the allocations of its handles; with `None`, only another IPAM plugin releases addresses.
+/// Releases the addresses of the container, except those of a VMI, after removing them from its endpoints. `calico`
+/// contains the request to `calico-ipam` and the allocations of its handles; with `None`, only another IPAM plugin
+/// releases addresses.
 pub async fn release<L: Listings>(
     store: &Datastore,
     call: &Call,

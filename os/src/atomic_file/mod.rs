@@ -20,7 +20,7 @@ pub use exchange::Replacement;
 pub use regular_file::ReadFile;
 
 /// Makes `path` a file with these contents and this mode. Readers see either the previous file or the complete new
-/// file. The new file never has a wider mode than `mode`.
+/// file with its mode.
 ///
 /// # Errors
 /// Returns an error, for example if the directory of `path` is missing or read-only, or if the disk is full.

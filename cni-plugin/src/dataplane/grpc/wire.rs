@@ -38,7 +38,7 @@ pub struct ContainerSettings {
     /// Whether to let the container forward packets.
     #[prost(bool, tag = "1")]
     pub allow_ip_forwarding: bool,
-    /// MTU in bytes; 0 for the default of the server.
+    /// MTU in bytes; 0 if neither the configuration nor Felix sets one.
     #[prost(int32, tag = "2")]
     pub mtu: i32,
 }

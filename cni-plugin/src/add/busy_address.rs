@@ -137,7 +137,8 @@ async fn release_unused(store: &Datastore, assigned: &AssignedAddresses) {
     if let Err(error) = release_addresses(store, &SystemClock::start(), &requests).await {
         tracing::warn!(
             %handle, %error,
-            "cannot release all busy addresses of this ADD; the DEL of the container releases the remaining ones"
+            "cannot release all busy addresses of this ADD; the DEL of the container tries again to release the \
+             remaining ones"
         );
     }
 }

@@ -106,7 +106,8 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
                 } else {
                     tracing::warn!(
                         %endpoint, ?addresses,
-                        "removed addresses that are being released from the endpoint of another container or attachment"
+                        "removed addresses from the endpoint of another container or attachment, because the \
+                         addresses are being released"
                     );
                 }
                 return Ok(None);

@@ -38,7 +38,8 @@ pub(super) fn add(call: &Call, subnets: Option<&PodCidrSubnets>, is_new: bool) -
     {
         tracing::warn!(
             plugin = call.conf.ipam.ipam_type, %error,
-            "cannot release the addresses that the IPAM plugin may have allocated; the DEL of the container tries again"
+            "cannot release the addresses that the IPAM plugin may have allocated; the DEL of the container tries \
+             again to release them"
         );
     }
     outcome

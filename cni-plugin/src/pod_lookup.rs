@@ -1,5 +1,5 @@
-//! Reads the pod, its namespace and, for `usePodCidr`, the node from the Kubernetes API. If the API is not the
-//! datastore, the plugin queries the API in addition, at the same time as the datastore (CNI-69).
+//! Reads the pod, its namespace and, for `usePodCidr`, the node from the Kubernetes API, as far as the call needs them.
+//! If the API is not the datastore, the plugin queries both at the same time (CNI-69).
 
 use datastore::DatastoreConfig;
 use ipam_plugin::kubernetes_api::{KubernetesApi, may_have_vmi, selects_by_namespace};

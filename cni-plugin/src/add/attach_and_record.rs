@@ -147,7 +147,7 @@ pub(super) fn with_removal_outcome(error: CniError, removed: &Result<(), CniErro
 }
 
 impl Attachment<'_> {
-    /// Removes the addresses from the endpoint and releases them. Returns `error`, extended by the outcome.
+    /// Undoes the assignment of the addresses. Returns `error`, extended by the outcome.
     pub(super) async fn roll_back(&self, assigned: &AssignedAddresses, step: &str, error: CniError) -> CniError {
         let detail = match assigned.unassign(&self.cx.store, &self.cx.call, &self.request.workload).await {
             Ok(()) => format!("failed while {step}; the addresses were released"),

@@ -194,7 +194,8 @@ async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
     without_waiting_for_busy_server(cx, busy_until, replayer.replay_some(&locked)).await;
 }
 
-/// Records the identity of this call's datastore on the node, for a later DEL that cannot reach the datastore.
+/// Records the identity of this call's datastore on the node, for a later DEL that cannot reach the datastore. Does
+/// nothing if another process has the journal's lock.
 pub async fn record_identity(cx: &Context) {
     let target = read_identity(&cx.store, cx.datastore_name()).await;
     let locked = cx.journal.try_lock();

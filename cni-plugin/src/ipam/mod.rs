@@ -128,8 +128,8 @@ impl AssignedAddresses {
         AssignedAddresses { result, addresses, is_recorded: true, request, ..AssignedAddresses::default() }
     }
 
-    /// Releases the addresses of a failed ADD, after removing them from the endpoint. With `calico-ipam` the container
-    /// keeps the addresses that it had before, and a VMI keeps its addresses.
+    /// Removes the addresses of a failed ADD from the endpoint, and then releases those that IPAM records. With
+    /// `calico-ipam` the container keeps the addresses that it had before, and a VMI keeps its addresses.
     pub async fn unassign(&self, store: &Datastore, call: &Call, workload: &WorkloadIdentity) -> Result<(), CniError> {
         let endpoints = ContainerEndpoints::new(store, workload.clone());
         let request = self.request.as_deref();

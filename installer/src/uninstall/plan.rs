@@ -12,7 +12,7 @@ use crate::layout::DirectoryRole;
 pub struct Options {
     /// Whether to act. Otherwise the run only reports its plan.
     pub yes: bool,
-    /// Whether to delete the interfaces of pods that still exist, and with them their routes.
+    /// Whether to delete the remaining interfaces of pods, and with them their routes.
     pub tear_down_pods: bool,
     /// Whether to release the addresses and blocks of this node.
     pub release_addresses: bool,

@@ -41,7 +41,7 @@ pub struct WriteFailure {
 }
 
 impl EndpointWrite {
-    /// Writes the endpoint and returns it as written. Verifies a write with an unknown outcome: the write may have taken
+    /// Writes the endpoint and returns it. Verifies a write with an unknown outcome: the write may have taken
     /// effect, and then the addresses in the endpoint must not be assigned to another container.
     pub async fn apply<S: Store>(self, store: &S) -> Result<WorkloadEndpoint, WriteFailure> {
         let endpoint = self.write(store).await?;

@@ -42,8 +42,8 @@ impl InterfaceConfig<'_> {
         Ok(created)
     }
 
-    /// Starts the removal of the container's interface. The kernel's dataplane keeps an interface that is not proved to
-    /// be this attachment's, and cuts the traffic of another before this function returns.
+    /// Starts the removal of the container's interface, whose traffic is then cut. The kernel's dataplane keeps an
+    /// interface that is not proved to be this attachment's.
     pub async fn remove(&self, store: &Datastore, recorded: RecordedEndpoint<'_>) -> Result<PendingRemoval, CniError> {
         match self.grpc_socket() {
             Some(socket) => grpc::remove(self.call, socket).await.map(|()| PendingRemoval(None)),

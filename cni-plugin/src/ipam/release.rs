@@ -25,7 +25,7 @@ pub enum ReleaseError {
     /// A failure that may end later, for example because the datastore is unreachable. The journal can record the
     /// remaining work.
     Deferrable(CniError),
-    /// Any other failure, and any failure of a call with another IPAM plugin.
+    /// Any other failure, for example of another IPAM plugin.
     Permanent(CniError),
 }
 

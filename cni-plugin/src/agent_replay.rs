@@ -53,7 +53,7 @@ pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, ReplayError> {
         }
     };
     let target = DatastoreIdentity { name: plugins.datastore.clone(), identity };
-    // The process that has the lock replays the same entries.
+    // The process that has the lock may replay the same entries.
     let Some(locked) = journal.try_lock().map_err(failed)? else { return Ok(ReplayPass::default()) };
     locked.remove_abandoned();
     let node = node_name_or_empty(&plugins.conf);

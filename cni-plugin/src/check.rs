@@ -18,7 +18,7 @@ use crate::ipam;
 use crate::reads::{self, CheckReads};
 use crate::timings::Timings;
 
-/// Compares interface, routes, settings, endpoint and addresses with prevResult. The error lists all differences.
+/// Compares interface, routes, settings, endpoint and addresses with prevResult. The error lists the differences.
 pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     let previous = cx.call.prev_result.clone().ok_or_else(|| {
         CniError::new(Code::INVALID_CONFIG, "CHECK needs prevResult, the result of the ADD")

@@ -1,4 +1,4 @@
-//! Determines the MTU of a pod's interface: the configured MTU, or else the MTU that Felix wrote for this host
+//! Determines the MTU of an interface: the configured MTU, or else the MTU that Felix wrote for this host, if any
 //! (CNI-73).
 
 use std::io;
@@ -46,7 +46,7 @@ pub fn of_interface(conf: &InterfaceConf) -> Result<u32, MtuError> {
 }
 
 /// Returns the MTU of both ends of the interface, 0 for the kernel's default. A configured MTU takes precedence, and an
-/// invalid file is then only logged. A missing file that is `required` is always an error.
+/// unreadable or invalid file is then only logged. A missing file that is `required` is always an error.
 fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, MtuError> {
     match read(file) {
         Ok(None) if required => Err(MtuError::Missing(file.to_owned())),
@@ -55,7 +55,7 @@ fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, MtuErr
         Ok(None) => Ok(configured),
         Err(error) if configured != 0 => {
             tracing::warn!(
-                %error, "the MTU file is unreadable or invalid; no effect on this pod, because an MTU is configured"
+                %error, "the MTU file is unreadable or invalid; no effect on this call, because an MTU is configured"
             );
             Ok(configured)
         }

@@ -41,7 +41,7 @@ impl PodWithNamespace {
     }
 }
 
-/// Returns the error for a missing namespace: it was deleted, and the pod with it.
+/// Returns the error for a missing namespace.
 pub fn no_such_namespace(name: &str) -> CniError {
     CniError::new(Code::TRY_AGAIN, format!("namespaces \"{name}\" not found"))
 }

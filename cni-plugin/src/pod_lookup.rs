@@ -1,5 +1,5 @@
-//! Reads the pod, its namespace and, for `usePodCidr`, the node from the Kubernetes API. If the API is not the
-//! datastore, the plugin queries the API in addition, at the same time as the datastore (CNI-69).
+//! Reads the pod, its namespace and, for `usePodCidr`, the node from the Kubernetes API, as far as the call needs them.
+//! If the API is not the datastore, the plugin queries both at the same time (CNI-69).
 
 use datastore::DatastoreConfig;
 use ipam_plugin::kubernetes_api::{KubernetesApi, may_have_vmi, selects_by_namespace};
@@ -136,7 +136,8 @@ impl PendingPodLookup {
         }
     }
 
-    /// Returns the objects in the answers. On ADD, fails if an object that the ADD needs is missing.
+    /// Returns the objects in the answers. On ADD, fails if an object that the ADD needs is missing, except a namespace
+    /// that only [`PodWithNamespace`] needs.
     pub fn resolve(&self, call: &Call, answers: Result<&Answers, StoreError>) -> Result<PodLookup, PodLookupError> {
         let read_error = |cause: StoreError| {
             let pod = call.args.pod().map(|pod| format!("{}/{}", pod.namespace, pod.name)).unwrap_or_default();
@@ -169,7 +170,6 @@ impl PendingPodLookup {
     }
 }
 
-/// Returns the error for a pod that was deleted while the runtime creates its network.
 fn no_such_pod(call: &Call) -> CniError {
     let (namespace, name) = call.args.pod().map(|pod| (pod.namespace, pod.name)).unwrap_or_default();
     CniError::new(Code::TRY_AGAIN, format!("pods \"{name}\" not found"))

@@ -27,7 +27,7 @@ pub async fn status(cx: &Context) -> Result<(), CniError> {
         None => ipam::status_of_plugin(&cx.call, DEADLINE),
     });
     busy_server::status(ready, &cx.store, &cx.api).map_err(|error| not_available(&error))?;
-    // Deferred DELs that are not replayed in the remaining time are left to the next call.
+    // Deferred DELs that are not replayed in the remaining time are left to a later call or the agent.
     let _ = timeout_at(deadline, deferred_del::replay_some(cx)).await;
     Ok(())
 }

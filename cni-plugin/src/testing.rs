@@ -82,7 +82,7 @@ pub(crate) fn open(command: &str, args: &str, mut conf: Value, files: &Path) -> 
 }
 
 /// Returns true in a test that has an empty /run of its own. Otherwise runs the calling test again with an empty /run,
-/// and returns false. The reason is that all calls on a node to a busy server take turns by means of a file in /run.
+/// and returns false. The reason is that the calls on a node to a busy server take turns by means of a file in /run.
 pub(crate) fn has_empty_run() -> bool {
     if std::env::var_os(WITH_EMPTY_RUN).is_some() {
         return true;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-/// Environment variable with the path of a file to which each call appends one JSON line.
+/// Environment variable with the path of a file to which a call appends one JSON line.
 pub const TIMINGS_VARIABLE: &str = "CALICO_TIMINGS";
 
 /// The stages of one call, in the order in which they ended.

@@ -22,8 +22,8 @@ pub fn may_have_had_vmi(pending_del: &PendingDel) -> bool {
     may_be_virt_launcher(&EndpointIdentifiers::parse(&pending_del.endpoint.1).unwrap_or_default().pod)
 }
 
-/// Removes a pod from the owners of its VMI's addresses, for a deferred DEL. Does nothing if the endpoint belongs to a
-/// newer sandbox of the pod, or if the pod is deleted.
+/// Removes a pod from the owners of its VMI's addresses, for a deferred DEL. Does nothing, for example, if the endpoint
+/// belongs to a newer sandbox of the pod, or if the pod is deleted.
 pub async fn release_deferred<L: Listings>(
     store: &Datastore,
     api: &Datastore,

@@ -110,7 +110,8 @@ impl Datastore {
         }
     }
 
-    /// Returns true if the API server was busy (429) since [`wait_while_busy`](Self::wait_while_busy) was called.
+    /// Returns true if the API server was busy (429) since the first call of
+    /// [`wait_while_busy`](Self::wait_while_busy).
     pub fn was_busy(&self) -> bool {
         matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.was_busy())
     }

@@ -129,7 +129,7 @@ pub fn run(operation: impl Future<Output = Result<String, CallError>>) -> ! {
 
 fn runtime() -> Runtime {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    // This fails only without free file descriptors or memory.
+    // This fails, for example, without free file descriptors.
     runtime.unwrap_or_else(|error| panic!("cannot start the async runtime: {error}"))
 }
 

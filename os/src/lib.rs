@@ -1,5 +1,4 @@
-//! Files, child processes and the clock of a node. Nothing here knows Calico or CNI, and no other crate of the
-//! workspace is imported.
+//! Files, child processes and the clock of a node. Imports no other crate of the workspace.
 
 pub mod atomic_file;
 pub mod child;

@@ -48,8 +48,8 @@ pub(super) async fn attach_and_record(
     };
     let config = attachment.interface();
     let create = || config.create(netns.as_ref(), new);
-    // On an API server the endpoint contains no property of the interface, so both steps run concurrently. Without a
-    // namespace the interface cannot be created, so the endpoint must not be written either.
+    // On an API server the endpoint contains no property of the interface, so both steps run concurrently. If the
+    // namespace could not be opened, the creation may fail, and the endpoint must then not be written.
     let (created, written) = if cx.is_on_kubernetes() && netns.is_some() {
         let create_meanwhile = async {
             for _ in 0..YIELDS_BEFORE_CREATE {
@@ -147,7 +147,7 @@ pub(super) fn with_removal_outcome(error: CniError, removed: &Result<(), CniErro
 }
 
 impl Attachment<'_> {
-    /// Removes the addresses from the endpoint and releases them. Returns `error`, extended by the outcome.
+    /// Undoes the assignment of the addresses. Returns `error`, extended by the outcome.
     pub(super) async fn roll_back(&self, assigned: &AssignedAddresses, step: &str, error: CniError) -> CniError {
         let detail = match assigned.unassign(&self.cx.store, &self.cx.call, &self.request.workload).await {
             Ok(()) => format!("failed while {step}; the addresses were released"),

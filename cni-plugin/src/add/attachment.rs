@@ -16,7 +16,7 @@ use crate::reads::WorkloadRequest;
 pub(super) struct Attachment<'c> {
     pub(super) cx: &'c Context,
     pub(super) request: &'c WorkloadRequest,
-    /// The result of `interface::open_netns`. A step that needs the namespace fails if this is `None`.
+    /// The result of `interface::open_netns`.
     pub(super) netns: Option<NetnsFd>,
     /// The interface that had the name of the host interface before this ADD.
     pub(super) prior: PriorInterface,

@@ -105,8 +105,7 @@ fn no_address_error(busy: &[BusyRoute], cause: Option<CniError>) -> CniError {
     CniError::new(cause.code, msg).with_details(details)
 }
 
-/// Replaces the busy address `ip` by another address of the same family. The busy address stays allocated until
-/// [`release_unused`].
+/// Replaces the busy address `ip` by another address of the same family. The busy address stays allocated.
 async fn assign_replacement(store: &Datastore, assigned: &mut AssignedAddresses, ip: IpAddr) -> Result<(), CniError> {
     let clock = SystemClock::start();
     let Some(request) = &assigned.request else { return Err(CniError::internal("the address was not chosen by IPAM")) };
@@ -138,7 +137,8 @@ async fn release_unused(store: &Datastore, assigned: &AssignedAddresses) {
     if let Err(error) = release_addresses(store, &SystemClock::start(), &requests).await {
         tracing::warn!(
             %handle, %error,
-            "cannot release all busy addresses of this ADD; the DEL of the container releases the remaining ones"
+            "cannot release all busy addresses of this ADD; the DEL of the container tries again to release the \
+             remaining ones"
         );
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn from_created(created: &CreatedInterface, mut result: CniResult, ca
     result
 }
 
-/// Returns the result of an ADD whose endpoint already exists (CNI-149).
+/// Returns the result of an ADD of a plain container whose endpoint already exists (CNI-149).
 pub(super) fn from_endpoint(endpoint: &WorkloadEndpoint, call: &Call) -> Result<CniResult, CniError> {
     let (spec, name) = (&endpoint.spec, &endpoint.metadata.name);
     let config = |network: &String| match network.parse::<IpNet>() {

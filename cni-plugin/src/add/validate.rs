@@ -1,4 +1,4 @@
-//! Rejects an ADD before its first write if a later step would fail (CNI-85, CNI-140).
+//! Rejects some ADDs that would fail later, before their first write (CNI-85, CNI-140).
 
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::{ProfileReach, default_profile};
@@ -10,7 +10,7 @@ use crate::cni_error::naming_error;
 use crate::endpoint;
 use crate::interface::InterfaceConfig;
 
-/// Checks the configuration, the MTU, and the names of the endpoint and its profile.
+/// Checks parts of the configuration, the MTU, and the names of the endpoint and its profile.
 pub(super) fn request(call: &Call, workload: &WorkloadIdentity) -> Result<(), CniError> {
     let conf = &call.conf;
     for key in conf.windows.ignored() {

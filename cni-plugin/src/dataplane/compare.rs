@@ -17,7 +17,7 @@ pub struct Difference {
     pub item: CheckedItem,
     /// The value in the plan.
     pub expected: String,
-    /// The value in the kernel; `none` if the item is missing.
+    /// The value in the kernel; `none` if the item is missing; for a setting also the error of the read.
     pub found: String,
 }
 
@@ -44,7 +44,7 @@ pub enum CheckedItem {
     Neighbour(String),
 }
 
-/// Compares the kernel with the plan and returns all differences. The plan's `container_mac` and `mtu` must be the
+/// Compares the kernel with the plan and returns the differences. The plan's `container_mac` and `mtu` must be the
 /// values that prevResult recorded.
 pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, DataplaneError> {
     plan.validate()?;

@@ -1,4 +1,4 @@
-//! Access to the host's network for the commands that people run on a node.
+//! Access to the host's network for the commands of the installer and of `calico-ipam`.
 
 use std::fmt::Display;
 

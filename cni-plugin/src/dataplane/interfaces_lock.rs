@@ -25,7 +25,7 @@ pub(super) fn share() -> Option<HostLock> {
 }
 
 /// Takes the exclusive lock, for a call that removes `ifname`; returns `None` if the lock file cannot be used. An ADD
-/// must release its shared lock first: two ADDs that wait for each other's shared lock would never continue.
+/// must release its shared lock first: two ADDs that wait for each other's shared lock would wait in vain.
 pub(super) fn acquire(ifname: &str) -> Result<Option<HostLock>, DataplaneError> {
     match HostLock::acquire_within(Path::new(LOCK), LONGEST_WAIT) {
         Ok(lock) => Ok(Some(lock)),

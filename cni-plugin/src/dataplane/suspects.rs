@@ -96,8 +96,8 @@ pub fn running_containers(interfaces: &[SuspectInterface]) -> Result<Vec<Running
 }
 
 impl SuspectInterface {
-    /// Removes the interface if it still belongs to the container. Fails if the interface has carrier and nothing
-    /// proves that it belongs to the container.
+    /// Removes the interface if it still belongs to the container. Fails if a host route is the only evidence and
+    /// the interface has carrier.
     pub fn remove(self) -> Result<(), DataplaneError> {
         let target = TeardownTarget::of_host_interface(self.ifname, Some(self.container_id), self.proof);
         let teardown = Teardown::start(target)?;

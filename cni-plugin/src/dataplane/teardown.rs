@@ -28,12 +28,12 @@ pub struct TeardownTarget {
     pub host_ifname: String,
     /// CNI_CONTAINERID. A host interface with an alias of another container stays. With `None`, any alias is proof.
     pub container_id: Option<String>,
-    /// The proof that is required for a host interface of that name without an alias.
+    /// The proof that is required for a host interface of that name.
     pub proof: HostLinkProof,
 }
 
-/// The proof that a host interface without an alias, found by name, belongs to the endpoint to be deleted, and not to
-/// its successor or to another pod. In each case the interface must have [`MacAddr::HOST_SIDE`].
+/// The proof that a host interface, found by name, belongs to the endpoint to be deleted, and not to its successor or
+/// to another pod. An interface without an alias must also have [`MacAddr::HOST_SIDE`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostLinkProof {
     /// The name is sufficient, because it is derived from the container ID.
@@ -54,7 +54,7 @@ pub enum HostLinkProof {
     OtherInterface,
 }
 
-/// A deletion in progress. The endpoint's traffic is already cut.
+/// A deletion in progress. The traffic of the interface to be deleted is already cut.
 #[derive(Debug)]
 #[must_use = "finish() reports whether the interface is deleted"]
 pub struct Teardown {
@@ -68,7 +68,7 @@ pub struct Teardown {
 /// The result of a completed deletion.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Removed {
-    /// The deleted interface, in the pod's namespace or in the host's; `None` if there was none.
+    /// The deleted interface, in the pod's namespace or in the host's; `None` if none was deleted.
     pub interface: Option<String>,
 }
 
@@ -177,7 +177,8 @@ impl TeardownTarget {
 }
 
 impl Teardown {
-    /// Cuts the endpoint's traffic and starts the deletion. Succeeds if there is nothing to delete.
+    /// Cuts the traffic of the endpoint's interface and starts the deletion. Also succeeds if there is no interface, or
+    /// none that may be deleted.
     pub fn start(endpoint: TeardownTarget) -> Result<Self, DataplaneError> {
         let deadline = Instant::now() + DEADLINE;
         let ifname = endpoint.container_ifname.clone();

@@ -79,8 +79,8 @@ pub fn is_pending(cx: &Context) -> Result<bool, JournalError> {
 
 /// Replays deferred DELs before an ADD. Those of the same attachment have to be replayed first: a later replay would
 /// release the addresses that the ADD assigns. Those of the pod, and of the addresses that it requests, are all tried,
-/// and the others within the limit of an ADD. Fails if one of the same attachment cannot be replayed, or if the
-/// journal, which may contain one, cannot be read.
+/// and the others within the limit of an ADD. Fails, for example, if one of the same attachment cannot be
+/// replayed, or if the journal, which may contain one, cannot be read.
 pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
     if cx.journal.is_empty() {
         return Ok(());
@@ -119,7 +119,7 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
 }
 
 /// Replays the deferred DELs of the call's attachment. An entry that certainly belongs to another datastore stays.
-/// Fails if that is uncertain for an entry.
+/// Fails if that is uncertain for an entry, and after a failed replay.
 async fn replay_own(cx: &Context, replayer: &Replayer<'_>, locked: &LockedJournal<'_>) -> Result<(), CniError> {
     let pending_here = replayer.pending_entries(locked);
     for (entry, pending_del) in pending_here.iter().filter(|(_, pending_del)| is_own(cx, pending_del)) {
@@ -151,15 +151,15 @@ pub async fn replay_some(cx: &Context) {
     lock_and_replay(cx, cx.busy_until, false).await;
 }
 
-/// Removes the entries of the call's attachment from the journal, because its DEL has released everything, and then
-/// replays deferred DELs of others. Does nothing if another process has the journal's lock. An entry that is not
-/// removed does no harm: its replay finds nothing to release.
+/// Removes this datastore's entries of the call's attachment from the journal, because its DEL is complete, and then
+/// replays deferred DELs of others. Does nothing if another process has the journal's lock: the replay of such an entry
+/// then finds nothing to release.
 pub async fn remove_own_and_replay(cx: &Context, busy_until: Instant) {
     lock_and_replay(cx, busy_until, true).await;
 }
 
 async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
-    // The usual case, with one system call.
+    // The usual case.
     if cx.journal.is_empty() {
         return;
     }
@@ -185,7 +185,8 @@ async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
             if let Err(error) = locked.remove(entry) {
                 tracing::warn!(
                     entry = %entry.display(), %error,
-                    "this DEL is complete, but its journal entry cannot be removed; a replay of the entry tries again"
+                    "this DEL is complete, but its journal entry cannot be removed; a replay of the entry tries again \
+                     to remove it"
                 );
             }
         }
@@ -193,7 +194,8 @@ async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
     without_waiting_for_busy_server(cx, busy_until, replayer.replay_some(&locked)).await;
 }
 
-/// Records the identity of this call's datastore on the node, for a later DEL that cannot reach the datastore.
+/// Records the identity of this call's datastore on the node, for a later DEL that cannot reach the datastore. Does
+/// nothing if another process has the journal's lock.
 pub async fn record_identity(cx: &Context) {
     let target = read_identity(&cx.store, cx.datastore_name()).await;
     let locked = cx.journal.try_lock();

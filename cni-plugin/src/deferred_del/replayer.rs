@@ -24,7 +24,8 @@ const DEFAULT_LIMIT: ReplayLimit = ReplayLimit { entries: 16, time: Duration::fr
 /// The limit of an ADD, which delays the start of its pod.
 pub(super) const ADD_LIMIT: ReplayLimit = ReplayLimit { entries: 2, time: Duration::from_secs(1) };
 
-/// The number of deferred DELs, and the time, after which no further replay starts. A replay in progress is completed.
+/// The number of deferred DELs, and the time, after which no further replay starts, except with [`Urgency::Required`].
+/// The limit does not end a replay in progress.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReplayLimit {
     entries: usize,
@@ -36,7 +37,7 @@ pub(super) struct ReplayLimit {
 pub struct ReplayOutcome {
     /// Number of deferred DELs that were replayed.
     pub replayed: usize,
-    /// Number of deferred DELs that remain in the journal.
+    /// Number of deferred DELs of this datastore that remain in the journal.
     pub remaining: usize,
 }
 
@@ -66,7 +67,8 @@ impl Replayer<'_> {
         self.replay_by_urgency(locked, DEFAULT_LIMIT, |_| Urgency::NotRequired).await
     }
 
-    /// Replays all deferred DELs with [`Urgency::Required`], and then the others until `limit`.
+    /// Tries to replay all deferred DELs with [`Urgency::Required`], and then others, until `limit` or until the
+    /// datastore is probably unreachable.
     pub(super) async fn replay_by_urgency(
         &self,
         locked: &LockedJournal<'_>,
@@ -124,7 +126,8 @@ impl Replayer<'_> {
     }
 
     /// Replays one deferred DEL: removes the addresses from the endpoint and then releases them and removes the journal
-    /// entry. The addresses stay allocated if the container has another interface.
+    /// entry. On etcd and the embedded datastore the addresses stay allocated if the container has an endpoint with
+    /// another interface name; the journal entry is removed nevertheless.
     pub(super) async fn replay(
         &self,
         locked: &LockedJournal<'_>,

@@ -1,7 +1,7 @@
-//! DEL: removes the objects that ADD created, as far as they still exist.
+//! DEL: removes the interface, the endpoint and the addresses of a container, as far as they still exist.
 //!
-//! A DEL cuts the traffic, then removes the addresses from the endpoint, then releases them. With this order, another
-//! container cannot get an address that this container still uses or its endpoint lists.
+//! A DEL cuts the traffic, then removes the addresses from the endpoint, then releases them. The reason for this order:
+//! another container must not get an address that this container still uses or its endpoint lists.
 //!
 //! A DEL that cannot finish its work in the datastore usually succeeds, and records the remaining work in the journal.
 
@@ -48,7 +48,7 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     let deadline = begun + busy_server::longest_wait(Command::Del);
     busy_server::wait_until(deadline, &cx.store, &cx.api);
     match timeout_at(deadline, remove(cx, timings, deadline, deadline)).await {
-        // The journal contains the remaining work, so the runtime does not have to repeat the DEL.
+        // The first pass succeeded or recorded the remaining work, so the runtime does not have to repeat the DEL.
         Ok(Err(error)) if first.is_ok() => {
             tracing::warn!(
                 %error,
@@ -61,7 +61,7 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     }
 }
 
-/// Removes all objects until `deadline`, and records the remaining work.
+/// Removes the objects until `deadline`. Records the remaining work, or fails so that the runtime repeats the DEL.
 async fn remove(cx: &Context, timings: &mut Timings, deadline: Instant, busy_until: Instant) -> Result<(), CniError> {
     if cx.workload.node.is_empty() {
         let file = &cx.call.conf.node.nodename_file;
@@ -97,7 +97,7 @@ async fn remove(cx: &Context, timings: &mut Timings, deadline: Instant, busy_unt
     let is_named = !named.is_empty();
     let is_shared = has_other_interface(cx, is_named, &others, listings.is_none())?;
     if is_shared {
-        // The endpoint that cannot be read belongs to the other interface.
+        // The endpoint that cannot be read counts as that of the other interface.
         listings.get_or_insert_default();
     }
     let endpoint = named.into_iter().find(|entry| belongs_to_container(cx, entry));
@@ -123,7 +123,7 @@ async fn remove(cx: &Context, timings: &mut Timings, deadline: Instant, busy_unt
     timings.stage("dataplane");
     match released {
         Ok(()) => {
-            // Deferred DELs that are not replayed in time are left to the next call.
+            // Deferred DELs that are not replayed in time are left to a later call or the agent.
             _ = timeout_at(deadline, deferred_del::remove_own_and_replay(cx, busy_until)).await;
             Ok(())
         }

@@ -20,10 +20,10 @@ pub struct Listing {
     /// The endpoint. On Kubernetes it contains only the uid, the container ID and the addresses.
     pub(super) endpoint: WorkloadEndpoint,
     pub(super) revision: Revision,
-    /// True if the pod has no endpoint on this node: the pod runs on another node, or in the network namespace of the
-    /// node.
+    /// True if the pod has no endpoint on this node: the pod is not assigned to this node, or runs in the network
+    /// namespace of the node.
     pub(super) is_elsewhere: bool,
-    /// True if an earlier DEL removed all addresses of the pod.
+    /// True if the address annotations of the pod are empty, as after a DEL.
     pub(super) is_detached: bool,
     /// True if the phase of the pod is `Failed` or `Succeeded`.
     pub(super) is_finished: bool,

@@ -41,7 +41,7 @@ pub struct WriteFailure {
 }
 
 impl EndpointWrite {
-    /// Writes the endpoint and returns it as stored. Verifies a write with an unknown outcome: the write may have taken
+    /// Writes the endpoint and returns it. Verifies a write with an unknown outcome: the write may have taken
     /// effect, and then the addresses in the endpoint must not be assigned to another container.
     pub async fn apply<S: Store>(self, store: &S) -> Result<WorkloadEndpoint, WriteFailure> {
         let endpoint = self.write(store).await?;
@@ -82,7 +82,7 @@ impl EndpointWrite {
             match self.is_stored(store).await {
                 Ok(true) => return Ok(self.endpoint),
                 Ok(false) if is_unknown && unknown_outcomes < MAX_ATTEMPTS => {}
-                // A change by another writer caused the failure, so no earlier attempt has taken effect, and none will.
+                // A change by another writer caused the failure, so no earlier attempt is in effect, and none will be.
                 Ok(false) if cause.is_race() => return Err(error.into()),
                 _ => return Err(WriteFailure { error, may_be_written: true }),
             }

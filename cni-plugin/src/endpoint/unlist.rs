@@ -34,8 +34,8 @@ pub struct ContainerEndpoints<'a, S> {
     unnamed_of_pod: Option<String>,
     /// The own endpoints that the caller has read; `None` to read them.
     listings: Option<Vec<Listing>>,
-    /// The endpoints that were read as own ones and from which nothing was removed, because they belong to another
-    /// container or have no address left.
+    /// The endpoints that were read as own ones and from which nothing was removed, for example because they belong to
+    /// another container.
     others: OnceCell<Result<Vec<Listing>, IpamError>>,
 }
 
@@ -106,7 +106,8 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
                 } else {
                     tracing::warn!(
                         %endpoint, ?addresses,
-                        "removed addresses that are being released from the endpoint of another container or attachment"
+                        "removed addresses from the endpoint of another container or attachment, because the \
+                         addresses are being released"
                     );
                 }
                 return Ok(None);

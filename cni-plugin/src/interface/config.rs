@@ -125,7 +125,7 @@ pub struct CreatedInterface {
     pub(super) host_index: Option<u32>,
     /// MAC address of the container's end, lower case with colons.
     pub mac: String,
-    /// MTU in the result. The result has no MTU if it is 0, because none was configured.
+    /// MTU in the result; with 0 the result has no MTU.
     pub mtu: u32,
     /// Whether to report addresses as /32 and /128. With a gRPC dataplane, upstream reports the prefixes of IPAM
     /// (CNI-43).
@@ -138,12 +138,12 @@ pub type CreateResult = Result<CreatedInterface, CreateError>;
 /// A failure to create the interface.
 #[derive(Debug)]
 pub enum CreateError {
-    /// The host has a route to an address that must not be replaced. No part of the interface remains.
+    /// The host has a route to an address, and the route must not be replaced. No part of the interface remains.
     BusyRoute(BusyRoute),
     /// The interface may exist: a gRPC dataplane may have created it or may still create it, or the kernel did not
     /// delete it.
     Unknown(CniError),
-    /// Any other failure. No part of the interface remains.
+    /// Any other failure. No part of the interface remains, except a pair that the kernel created and did not return.
     Other(CniError),
 }
 

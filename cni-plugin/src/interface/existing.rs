@@ -84,8 +84,8 @@ impl InterfaceConfig<'_> {
         is_own
     }
 
-    /// Returns true if an allocation belongs to the pod or container of the call. The attributes of an allocation
-    /// contain nothing that a pod can write.
+    /// Returns true if an allocation belongs to the pod or container of the call. A tenant cannot write the attributes
+    /// of an allocation.
     fn is_of_same_pod(&self, attribute: &Attribute) -> bool {
         let Call { conf, container_id, .. } = self.call;
         match &self.workload.orchestrator {

@@ -58,8 +58,8 @@ impl InterfaceConfig<'_> {
         dataplane::is_absent(host_ifname, &self.call.ifname, netns).map_err(dataplane_error)
     }
 
-    /// Creates the interface of an endpoint again after [`is_missing`](Self::is_missing), with the addresses and the
-    /// MAC address of the endpoint.
+    /// Creates the interface of an endpoint again after [`is_missing`](Self::is_missing), with the addresses of
+    /// the endpoint and, if it is valid, the MAC address.
     pub fn restore(&self, netns: &NetnsFd, endpoint: &WorkloadEndpoint, prior: PriorInterface) -> CreateResult {
         let (host_ifname, addresses) = endpoint.spec.host_link();
         let container_mac = endpoint.spec.mac.parse().ok().filter(MacAddr::is_assignable);
@@ -100,7 +100,7 @@ fn run_setup(plan: &EndpointPlan, netns: &NetnsFd) -> CreateResult {
     Ok(CreatedInterface { host_ifname, host_index: Some(pair.host_index), mac, mtu, has_host_prefixes: true })
 }
 
-/// Cuts the container's traffic and begins to delete the interface.
+/// Begins to delete the interface; keeps an interface that is not proved to be this attachment's.
 pub(super) async fn remove(
     config: &InterfaceConfig<'_>,
     store: &Datastore,

@@ -31,8 +31,8 @@ pub fn open_netns(call: &Call) -> Result<Option<NetnsFd>, CniError> {
 }
 
 impl InterfaceConfig<'_> {
-    /// Creates the interface. After a failure no part of it remains, except with [`CreateError::Unknown`]. `netns` is
-    /// the result of [`open_netns`].
+    /// Creates the interface. [`CreateError`] says if a part of it remains after a failure. `netns` is the result of
+    /// [`open_netns`].
     pub async fn create(&self, netns: Option<&NetnsFd>, new: NewInterface<'_>) -> CreateResult {
         let created = match self.grpc_socket() {
             Some(socket) => grpc::create(self, socket, new).await?,
@@ -42,7 +42,8 @@ impl InterfaceConfig<'_> {
         Ok(created)
     }
 
-    /// Cuts the container's traffic and starts the removal of its interface.
+    /// Starts the removal of the container's interface, whose traffic is then cut. The kernel's dataplane keeps an
+    /// interface that is not proved to be this attachment's.
     pub async fn remove(&self, store: &Datastore, recorded: RecordedEndpoint<'_>) -> Result<PendingRemoval, CniError> {
         match self.grpc_socket() {
             Some(socket) => grpc::remove(self.call, socket).await.map(|()| PendingRemoval(None)),
@@ -52,7 +53,7 @@ impl InterfaceConfig<'_> {
 }
 
 impl PendingRemoval {
-    /// Waits until the interface no longer exists.
+    /// Waits for the end of the removal.
     pub fn finish(self) -> Result<(), CniError> {
         match self.0.map(Teardown::finish).transpose().map_err(dataplane_error)? {
             Some(Removed { interface: Some(interface) }) => tracing::info!(interface, "deleted the interface"),

@@ -21,8 +21,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// An installer may be writing the binary at the same time ("text file busy").
 const BUSY: BusyRetry = BusyRetry { attempts: 51, pause: Duration::from_millis(100) };
 
-/// Runs ADD of the plugin, with `subnets` in place of `usePodCidr`. After a failure, runs DEL if `is_new` is true: a
-/// DEL would release earlier addresses of the container as well.
+/// Runs ADD of the plugin, with `subnets` in place of `usePodCidr`. After a failure, runs DEL only if `is_new` is true:
+/// otherwise the DEL would release earlier addresses of the container as well.
 pub(super) fn add(call: &Call, subnets: Option<&PodCidrSubnets>, is_new: bool) -> Result<CniResult, CniError> {
     let conf = match subnets {
         Some(subnets) => subnets.substitute(call)?,
@@ -38,7 +38,8 @@ pub(super) fn add(call: &Call, subnets: Option<&PodCidrSubnets>, is_new: bool) -
     {
         tracing::warn!(
             plugin = call.conf.ipam.ipam_type, %error,
-            "cannot release the addresses that the IPAM plugin may have allocated; the DEL of the container does so"
+            "cannot release the addresses that the IPAM plugin may have allocated; the DEL of the container tries \
+             again to release them"
         );
     }
     outcome
@@ -68,13 +69,13 @@ pub(super) fn gc(call: &Call) -> Result<(), CniError> {
     ignore_unsupported(call_plugin(call, "GC"))
 }
 
-/// Runs a verb other than ADD. These verbs need a valid subnet but do not use it.
+/// Runs a verb other than ADD. For these verbs host-local needs a valid subnet but does not use it.
 pub fn call_plugin(call: &Call, command: &str) -> Result<Vec<u8>, CniError> {
     let conf = PodCidrSubnets::any().substitute(call)?;
     IpamExec::for_call(call)?.call(command, &for_delegate(&call.raw_args), &conf)
 }
 
-/// Ignores the error of a plugin that does not implement CNI 1.1.0.
+/// Ignores the errors with which a plugin rejects a verb that it does not implement.
 fn ignore_unsupported(outcome: Result<Vec<u8>, CniError>) -> Result<(), CniError> {
     const UNSUPPORTED: [Code; 3] = [Code::INCOMPATIBLE_VERSION, Code::INVALID_ENVIRONMENT, Code::UNKNOWN_CONTAINER];
     match outcome {
@@ -139,7 +140,7 @@ impl IpamExec {
         Ok(output.stdout)
     }
 
-    /// Returns the error object that the plugin printed, or else an error with its stderr (CNI-57).
+    /// Returns the error object that the plugin printed, or else an error with its stderr or stdout (CNI-57).
     fn failure(&self, output: &Output) -> CniError {
         if let Some(error) = CniError::parse(&output.stdout).filter(|error| !error.msg.is_empty()) {
             return error;

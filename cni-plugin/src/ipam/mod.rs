@@ -66,7 +66,7 @@ pub struct AssignedAddresses {
     pub request: Option<Box<IpamRequest>>,
     /// Whether to replace a busy address: `calico-ipam` chose the addresses, and they do not belong to a VMI.
     pub is_replaceable: bool,
-    /// Routes to assigned addresses that this ADD cannot use. The addresses stay allocated until the ADD ends.
+    /// Routes to assigned addresses that this ADD cannot use. The addresses stay allocated while the ADD tries others.
     pub busy: Vec<BusyRoute>,
     /// Addresses of the pod's earlier sandbox that the pod no longer requests.
     pub earlier: Option<EarlierAddresses>,
@@ -128,8 +128,8 @@ impl AssignedAddresses {
         AssignedAddresses { result, addresses, is_recorded: true, request, ..AssignedAddresses::default() }
     }
 
-    /// Releases the addresses of a failed ADD, after removing them from the endpoint. With `calico-ipam` the container
-    /// keeps the addresses that it had before, and a VMI keeps its addresses.
+    /// Removes the addresses of a failed ADD from the endpoint, and then releases those that IPAM records. With
+    /// `calico-ipam` the container keeps the addresses that it had before, and a VMI keeps its addresses.
     pub async fn unassign(&self, store: &Datastore, call: &Call, workload: &WorkloadIdentity) -> Result<(), CniError> {
         let endpoints = ContainerEndpoints::new(store, workload.clone());
         let request = self.request.as_deref();

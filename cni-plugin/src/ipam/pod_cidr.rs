@@ -1,5 +1,5 @@
-//! Replaces `usePodCidr` and `usePodCidrIPv6` in a host-local configuration with pod CIDRs of the node before the
-//! plugin runs.
+//! Replaces `usePodCidr` and `usePodCidrIPv6` in a host-local configuration before the plugin runs: for an ADD with
+//! pod CIDRs of the node.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ pub struct PodCidrSubnets {
     v6: String,
 }
 
-/// Returns the family that a placeholder stands for; `None` for a subnet.
+/// Returns the family that a placeholder stands for; `None` for any other text.
 fn family(subnet: &str) -> Option<IpVersion> {
     match subnet {
         text if text.eq_ignore_ascii_case("usePodCidr") => Some(IpVersion::V4),
@@ -31,7 +31,7 @@ fn families(ipam: &Ipam) -> impl Iterator<Item = IpVersion> {
     subnets.filter_map(|subnet| family(subnet))
 }
 
-/// Returns true if the configuration contains a placeholder.
+/// Returns true if `ipam` is of host-local and contains a placeholder.
 pub fn is_required(ipam: &Ipam) -> bool {
     families(ipam).next().is_some()
 }
@@ -50,7 +50,7 @@ impl PodCidrSubnets {
         PodCidrSubnets { v4: "0.0.0.0/0".into(), v6: "::/0".into() }
     }
 
-    /// Returns the configuration with the placeholders replaced, or the original text if there is no placeholder.
+    /// Returns the configuration with the placeholders replaced, or the original text unless [`is_required`].
     pub fn substitute<'c>(&self, call: &'c Call) -> Result<Cow<'c, [u8]>, CniError> {
         if !is_required(&call.conf.ipam) {
             return Ok(Cow::Borrowed(&call.raw));

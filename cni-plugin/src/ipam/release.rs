@@ -22,10 +22,10 @@ use crate::endpoint::ContainerEndpoints;
 /// A failure to release addresses.
 #[derive(Debug)]
 pub enum ReleaseError {
-    /// The datastore is unreachable or rejects this process, or an endpoint still lists the addresses: the journal can
-    /// record the remaining work.
+    /// A failure that may end later, for example because the datastore is unreachable. The journal can record the
+    /// remaining work.
     Deferrable(CniError),
-    /// Any other failure of the datastore or of another IPAM plugin.
+    /// Any other failure, for example of another IPAM plugin.
     Permanent(CniError),
 }
 
@@ -47,8 +47,9 @@ impl ReleaseError {
     }
 }
 
-/// Releases all addresses of the container, after removing them from its endpoints. `calico` contains the request to
-/// `calico-ipam` and the allocations of its handles; with `None`, only another IPAM plugin releases addresses.
+/// Releases the addresses of the container, except those of a VMI, after removing them from its endpoints. `calico`
+/// contains the request to `calico-ipam` and the allocations of its handles; with `None`, only another IPAM plugin
+/// releases addresses.
 pub async fn release<L: Listings>(
     store: &Datastore,
     call: &Call,

@@ -25,7 +25,7 @@ pub struct EarlierAddresses {
 }
 
 /// Assigns the requested addresses. An address that is allocated to the pod's earlier sandbox is reallocated to the new
-/// sandbox in a single write, so that an address in the endpoint is never free. If the pod's VMI has addresses, the pod
+/// sandbox in a single write, so that the address is not free in between. If the pod's VMI has addresses, the pod
 /// gets these instead of the requested ones.
 pub(super) async fn assign(
     store: &Datastore,
@@ -47,7 +47,7 @@ pub(super) async fn assign(
         request.ip = Some(address);
         let assigned = match inputs.take() {
             Some(inputs) => cni::add(store, &clock, &request, inputs, None).await,
-            // The inputs of the first address lack the writes since then.
+            // The inputs read for the first address lack the writes since then.
             None => match AllocationInputs::read(store, &request.inputs_query()).await {
                 Ok(inputs) => cni::add(store, &clock, &request, inputs, None).await,
                 Err(error) => Err(store_error("read the objects needed to assign an address", &error)),
@@ -66,7 +66,7 @@ pub(super) async fn assign(
                     tracing::warn!(
                         %error,
                         "cannot release the addresses of the failed ADD, or restore the owner of a VMI's addresses; \
-                         the DEL of the container releases them"
+                         the DEL of the container tries again to release addresses that are not a VMI's"
                     );
                 }
                 let msg = format!("error getting IP from IPAM: {}", error.msg);
@@ -106,7 +106,7 @@ fn earlier_sandbox(call: &IpamRequest, existing: &WorkloadEndpoint) -> Option<Pr
 }
 
 impl EarlierAddresses {
-    /// Releases the addresses. An address that is not allocated to this sandbox stays (CNI-246).
+    /// Releases the addresses that are allocated to the earlier sandbox; another address stays (CNI-246).
     pub async fn release(&self, store: &Datastore) {
         let EarlierAddresses { sandbox, addresses } = self;
         let _releasing = ReleaseGuard::here();
@@ -123,7 +123,7 @@ impl EarlierAddresses {
                 tracing::warn!(
                     handle = %sandbox.handle, %error,
                     "cannot release all addresses of the earlier sandbox that the pod no longer requests; the DEL of \
-                     that sandbox releases the remaining ones"
+                     that sandbox tries again to release the remaining ones"
                 );
             }
         }

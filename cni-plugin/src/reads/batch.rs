@@ -54,7 +54,7 @@ pub struct ReadObjects {
     pub(super) inputs: Option<AllocationInputs>,
     /// The allocations of the container's handles; `None` without handles.
     pub release: Option<ReleaseInputs>,
-    /// An error if an object that an ADD needs is missing or cannot be read.
+    /// An error if an object of the lookup cannot be read, or is missing and an ADD needs it.
     pub pod_lookup: Result<PodLookup, PodLookupError>,
     /// True if the objects moved to `projectcalico.org/v3` while the configuration names the other group.
     has_moved: bool,
@@ -211,8 +211,8 @@ impl ReadObjects {
         self.readiness().map_err(|not_ready| not_ready.error)
     }
 
-    /// Fails if the datastore is not ready: it was never set up, or the cluster is being upgraded (CNI-75, CNI-76).
-    /// Also fails if its objects have moved to another API group than the configured one.
+    /// Fails if the datastore is not ready, for example during an upgrade of the cluster (CNI-75, CNI-76). Also fails
+    /// if its objects have moved to another API group than the configured one.
     pub fn readiness(&self) -> Result<(), NotReady> {
         let has_cluster_information = self.cluster.is_some();
         let error = if self.has_moved {

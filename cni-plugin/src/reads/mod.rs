@@ -49,7 +49,8 @@ pub struct WorkloadRequest {
     pub workload: WorkloadIdentity,
     /// The settings in the annotations of the pod and its namespace.
     pub annotations: Annotations,
-    /// All annotations of the pod, for a gRPC dataplane; empty for the kernel's dataplane.
+    /// All annotations of the pod, for a gRPC dataplane; empty for the kernel's dataplane, and unless `policy.type` is
+    /// `k8s`.
     pub pod_annotations: BTreeMap<String, String>,
     /// The VMI in the pod, if the VMI keeps its addresses.
     pub vmi: Option<VmiPod>,
@@ -66,7 +67,7 @@ pub struct CheckReads {
     pub vmi: Option<VmiPod>,
 }
 
-/// Reads the ClusterInformation. Fails if the datastore is unreachable or not ready.
+/// Reads the ClusterInformation. Fails if this is not possible or the datastore is not ready.
 pub async fn ensure_cluster_is_ready(cx: &Context) -> Result<(), CniError> {
     read(cx, Query::Cluster).await?.ensure_ready()
 }

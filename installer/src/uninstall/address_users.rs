@@ -16,8 +16,9 @@ use super::plan::Options;
 use super::report::UninstallReport;
 use crate::host_network::{HostNetwork, Interface, NetworkError, addresses_behind, pod_interface_prefix};
 
-/// The addresses behind interfaces that were deleted on this node, which no pod uses any more. Any other address counts
-/// as used, because the configuration may name another node by mistake, whose pods still run.
+/// The addresses behind interfaces that were deleted on this node, which count as unused. Any other address that a pod
+/// or an endpoint may have counts as used, because the configuration may name another node by mistake, whose pods still
+/// run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DeletedInterfaces<'a> {
     /// The node that the configuration names.
@@ -65,15 +66,16 @@ pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mu
     is_complete
 }
 
-/// Returns the addresses behind the interfaces that [`tear_down`] deletes.
+/// Returns the addresses behind the interfaces that [`tear_down`] deletes; none if the interfaces or routes cannot be
+/// read.
 pub(super) fn addresses_behind_pods(network: &dyn HostNetwork) -> BTreeSet<IpAddr> {
     let (Ok(routes), Ok(interfaces)) = (network.routes(), network.interfaces()) else { return BTreeSet::new() };
     let pods = interfaces.into_iter().filter(|found| found.is_pod_interface && has_calico_prefix(&found.name));
     pods.flat_map(|interface| addresses_behind(&interface.name, &routes)).collect()
 }
 
-/// Returns the interfaces through which pods use addresses, with these addresses. With `torn_down`, interfaces that
-/// [`tear_down`] deletes are left out.
+/// Returns the interfaces through which pods may use addresses, with the addresses behind them. With `torn_down`,
+/// interfaces that [`tear_down`] deletes are left out.
 pub(super) fn connected_pods(network: &dyn HostNetwork, torn_down: bool) -> Result<Vec<String>, NetworkError> {
     let routes = network.routes()?;
     let mut used = Vec::new();
@@ -93,7 +95,7 @@ fn has_calico_prefix(name: &str) -> bool {
     name.starts_with(&pod_interface_prefix())
 }
 
-/// Checks that no pod would lose its address if the addresses of `leaked` were released.
+/// Checks that no pod that an allocation in `leaked` names may still use the allocated address.
 pub(super) async fn check_pods<S: Store>(
     api: &S,
     leaked: &LeakedAddresses,

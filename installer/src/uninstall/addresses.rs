@@ -99,7 +99,7 @@ async fn release_unused(
     network: &dyn HostNetwork,
 ) -> Result<(String, BTreeMap<HandleId, String>), ReleaseError> {
     if options.yes {
-        // The interfaces were deleted before.
+        // The interfaces that the options name were deleted before.
         let used = connected_pods(network, false)?;
         if !used.is_empty() {
             return Err(ReleaseError::Connected(used));
@@ -108,7 +108,7 @@ async fn release_unused(
     let node = node_name::from_conf(conf)?;
     let (config, store) = node_conf::datastore(conf, DEADLINE)?;
     let clock = SystemClock::start();
-    // A running ADD assigns its address under this lock, so the blocks read below include the address.
+    // An ADD assigns its address under this lock if it can, so the blocks read below should include the address.
     let _lock = options.yes.then(|| HostLock::acquire(Path::new(&conf.node.ipam_lock_file)));
     let blocks = store.list::<Block>(&None).await?;
     let leaked = cni::leaked(&blocks, &conf.name, &node, &BTreeSet::new());
@@ -138,7 +138,7 @@ async fn release_unused(
     }
     // An address may be released only if no endpoint lists it.
     delete_endpoints(&endpoints, &store).await?;
-    // The checks above have shown that no pod uses one of these addresses.
+    // The checks above have found no pod that uses one of these addresses.
     let collected = leaked.release(&store, &clock, &BTreeSet::new(), |_| NoListings).await;
     if let Some((handle, source)) = collected.failed.into_iter().next() {
         return Err(ReleaseError::RemainingHandle { handle, source });

@@ -31,8 +31,8 @@ impl<'a> ChainedPlugins<'a> {
         ChainedPlugins { removed, successor: successor.filter(|path| accepts_entries(path)) }
     }
 
-    /// Moves the foreign plugins to the successor, or reports the plan. Plugins of a type that the successor has
-    /// already stay behind. Returns false if a move fails.
+    /// Moves the foreign plugins to the successor, or reports the plan. Without a successor, or if the successor has a
+    /// plugin of the type already, they are removed with their configuration. Returns false if a move fails.
     pub(super) fn move_foreign(&self, acts: bool, report: &mut UninstallReport) -> bool {
         let mut succeeded = true;
         for (task, recorded) in &self.removed {

@@ -46,7 +46,7 @@ pub(super) fn inspect(state: &State, layout: &Layout, net_dir: &str) -> Vec<Foun
     found
 }
 
-/// Returns the TLS files for etcd if the configuration will be removed. Only the configuration refers to them.
+/// Returns the TLS files for etcd, to which the configuration refers, if the configuration will be removed.
 fn find_tls_files(found: &[FoundFile], net_dir: &Path) -> Vec<FoundFile> {
     if !found.iter().any(|file| file.is_configuration() && file.state == FoundState::Same) {
         return Vec::new();

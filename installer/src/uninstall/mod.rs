@@ -12,7 +12,7 @@
 //! Steps 1 and 2 need files that later steps remove, so a failure of these steps ends the run.
 //!
 //! An installed file is removed only if it is still the recorded one, or if the installer renews its content, as that
-//! of the kubeconfig. Other files stay and are reported. Without `--yes` nothing is changed.
+//! of the kubeconfig. Other installed files stay and are reported. Without `--yes` nothing is changed.
 
 mod address_users;
 mod addresses;
@@ -59,7 +59,6 @@ enum ReleaseError {
     Conf(#[from] ConfError),
     #[error(transparent)]
     NodeConf(#[from] NodeConfError),
-    /// The configuration names no node or no API server.
     #[error(transparent)]
     Call(#[from] CniError),
     #[error(transparent)]
@@ -72,7 +71,7 @@ enum ReleaseError {
     #[error("pods are still connected with these addresses: {}; delete their interfaces first, which needs \
         CAP_NET_ADMIN (ip link delete)", .0.join(", "))]
     Connected(Vec<String>),
-    /// Pods report addresses that were not behind a deleted interface.
+    /// Pods may have addresses that were not behind a deleted interface.
     #[error("pods in the API server use these addresses: {}; delete these pods first, or, if their interfaces are on \
         this node, add --tear-down-pods", .0.join(", "))]
     UsedByPods(Vec<String>),

@@ -12,7 +12,7 @@ use crate::layout::DirectoryRole;
 pub struct Options {
     /// Whether to act. Otherwise the run only reports its plan.
     pub yes: bool,
-    /// Whether to delete the interfaces of pods that still exist, and with them their routes.
+    /// Whether to delete the remaining interfaces of pods, and with them their routes.
     pub tear_down_pods: bool,
     /// Whether to release the addresses and blocks of this node.
     pub release_addresses: bool,
@@ -32,7 +32,7 @@ pub(super) struct FoundFile {
 }
 
 impl FoundFile {
-    /// Returns true if a container runtime reads the file. Such files are renamed first.
+    /// Returns true if container runtimes read files of this name. Such files are renamed first.
     pub(super) fn is_configuration(&self) -> bool {
         self.place == DirectoryRole::Net && conflist::is_read_by_runtimes(&self.name)
     }

@@ -20,7 +20,7 @@ pub(super) struct Blocker {
     pub(super) reason: String,
 }
 
-/// Returns all blockers. `net_dir` is the configuration directory on the node, and `found` are the installed files.
+/// Returns the blockers. `net_dir` is the configuration directory on the node, and `found` are the installed files.
 /// `named` contains the programs that remaining configurations name, each with the name of such a configuration.
 pub(super) fn find_blockers(
     layout: &Layout,

@@ -25,7 +25,7 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     let tasks = plan(&found, &named);
     let mut report = UninstallReport { acted: options.yes, ..UninstallReport::default() };
     if state.files.is_empty() {
-        // Pods on this node belong to another installation, so their interfaces and addresses stay.
+        // Pods on this node may belong to another installation, so their interfaces and addresses stay.
         report.add_remaining("everything", format!("no installation is recorded in {}", state::path(layout).display()));
         other_files::report_unowned(layout, false, &mut report);
         return Ok(report);

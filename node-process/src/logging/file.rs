@@ -1,8 +1,9 @@
 //! The log file: many short-lived processes append to it concurrently, and any process that finds it full rotates it.
 //!
-//! Each line is one `write` on an `O_APPEND` descriptor, so lines of different processes never mix.
-//! The directory is locked for a rotation. A process that has the renamed file open continues to append to it, so no
-//! line is lost. Unlike `tracing-rolling-file`, file-rotate panics when a file vanishes, and logroller starts a thread.
+//! Each line is one `write` on an `O_APPEND` descriptor, so that lines of different processes do not mix.
+//! The directory is locked for a rotation. A process that has the renamed file open continues to append to it, so the
+//! rename loses no line. Unlike `tracing-rolling-file`, file-rotate panics when a file vanishes, and logroller starts a
+//! thread.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write};
@@ -22,7 +23,7 @@ const FILE_MODE: u32 = 0o644;
 pub(super) struct Retention {
     /// Maximum size of the log file in bytes. A single longer line is written nevertheless.
     pub(super) max_bytes: u64,
-    /// Maximum time since the last write to a rotated file.
+    /// Maximum time since the last write to a rotated file; a rotation removes older ones.
     pub(super) max_age: Duration,
     /// Number of rotated files to keep.
     pub(super) max_count: usize,

@@ -1,4 +1,4 @@
-//! Logging of the plugins and the installer: every line goes to stderr and, if configured, to a file that rotates.
+//! Logging of the plugins and the installer: the lines go to stderr and, if configured, to a file that rotates.
 //! Stdout is reserved for the CNI result.
 //!
 //! Line format and keys are upstream's (CNI-225). Unlike upstream's, the rotation loses no lines of concurrent
@@ -27,7 +27,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use self::file::{LogFile, Retention};
 use self::line::LineFormat;
 
-/// The crates whose events are logged at the configured level. Debug events of other libraries contain tokens.
+/// The crates whose events are logged at the configured level. Debug events of other libraries may contain tokens.
 const OWN_CRATES: [&str; 8] =
     ["cni_plugin", "ipam_plugin", "installer", "datastore", "node_process", "os", "libcalico", "netconf"];
 

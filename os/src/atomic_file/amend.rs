@@ -37,12 +37,13 @@ pub fn read_complete(path: &Path, is_whole: impl Fn(Option<&[u8]>) -> bool) -> R
 }
 
 /// Changes a file until no change is needed. `change` gets the contents, `None` for a missing file, and returns the
-/// wanted contents, or `None` if no change is needed. The mode is widened to `mode`, never narrowed. `is_whole` returns
-/// false for contents that a program may still be writing.
+/// wanted contents, or `None` if no change is needed. The permissions are widened to `mode`, never narrowed. `is_whole`
+/// returns false for contents that a program may still be writing.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or written. The error [is contested](AtomicFileError::is_contested) if
-/// another program rewrites the file again and again, or undoes each write. That program's file is then in place.
+/// another program rewrites the file again and again, or undoes each write. That program's file is then in
+/// place, or the error contains its new name.
 pub fn amend(
     path: &Path,
     mode: u32,

@@ -74,7 +74,7 @@ impl Draft {
     /// Creates an empty draft of `target` in the directory of `target`, with mode 0600.
     ///
     /// # Errors
-    /// Returns an error if the directory is missing or read-only, or if the disk is full.
+    /// Returns an error, for example if the directory is missing or read-only, or if the disk is full.
     pub fn beside(target: &Path) -> Result<Draft> {
         let mut last_error = io::Error::from(ErrorKind::AlreadyExists);
         for _ in 0..ATTEMPTS {
@@ -101,7 +101,7 @@ impl Draft {
     /// Appends bytes.
     ///
     /// # Errors
-    /// Returns an error if the disk is full.
+    /// Returns an error if the bytes cannot be written.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.file.write_all(bytes).map_err(|source| self.name.error("write", source))
     }

@@ -1,8 +1,8 @@
 //! [`Finished::put_in_place_of`]: replaces a file that other programs write as well.
 //!
-//! A comparison before a rename leaves a moment in which another program's new file is lost. The draft and the file are
-//! therefore exchanged atomically, and the replaced file is compared afterwards. If it is another program's, a second
-//! exchange puts it back.
+//! A comparison before a rename leaves a moment in which another program's new file is lost. Where the system permits
+//! it, the draft and the file are therefore exchanged atomically, and the replaced file is compared afterwards. If it is
+//! another program's, a second exchange puts it back.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -18,7 +18,8 @@ use super::regular_file::ReadFile;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replacement {
     /// Exchanges the draft and the file, so that no version of another program is lost. Watchers of the directory see
-    /// an `IN_MOVED_FROM` of the replaced file.
+    /// an `IN_MOVED_FROM` of the replaced file. Where the kernel or the file system refuses the exchange, this is a
+    /// [`Rename`](Self::Rename).
     Exchange,
     /// Compares the file and then renames the draft over it. A version that another program writes in between is lost.
     Rename,
@@ -33,8 +34,8 @@ impl Finished {
     ///
     /// # Errors
     /// Returns an error if the draft cannot be put in place or the directory cannot be synced. Also returns an error if
-    /// another program's file cannot be put back after an exchange. The draft is then in place, and the error contains
-    /// the new name of that file.
+    /// another program's file cannot be put back after an exchange. The draft may then be in place, and the error
+    /// contains the new name of that file.
     pub fn put_in_place_of(self, expected: Option<&ReadFile>, replacement: Replacement) -> Result<bool> {
         match replacement {
             Replacement::Rename => self.rename_if_unchanged(expected),

@@ -20,10 +20,10 @@ pub use exchange::Replacement;
 pub use regular_file::ReadFile;
 
 /// Makes `path` a file with these contents and this mode. Readers see either the previous file or the complete new
-/// file. The new file never has a wider mode than `mode`.
+/// file with its mode.
 ///
 /// # Errors
-/// Returns an error if the directory of `path` is missing or read-only, or if the disk is full.
+/// Returns an error, for example if the directory of `path` is missing or read-only, or if the disk is full.
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<Change> {
     if has_contents(path, contents, mode) {
         return Ok(Change::Unchanged);
@@ -43,7 +43,7 @@ pub fn has_contents(path: &Path, contents: &[u8], mode: u32) -> bool {
 /// Gives `file` the second name `name`, and replaces any other file of that name.
 ///
 /// # Errors
-/// Returns an error if the file system has no hard links, or if the directory cannot be written.
+/// Returns an error, for example if the file system has no hard links, or if the directory cannot be written.
 pub fn link(file: &Path, name: &Path) -> Result<()> {
     let refused = |action| move |source| AtomicFileError { action, path: name.into(), source };
     let draft = draft_name(name);
@@ -55,7 +55,7 @@ pub fn link(file: &Path, name: &Path) -> Result<()> {
     sync_directory(name)
 }
 
-/// Removes drafts in `directory` that no process uses, and returns their number.
+/// Removes the drafts in `directory` that no process has locked, and returns their number.
 pub fn sweep(directory: &Path) -> usize {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter(|entry| is_draft(&entry.path()) && remove_abandoned(&entry.path())).count()

@@ -33,7 +33,7 @@ pub enum GrpcError {
         /// The cause.
         reason: String,
     },
-    /// The call failed without a response.
+    /// The call failed without a reply message.
     #[error("gRPC dataplane {target}: {method}: {reason}")]
     Call {
         /// `dataplane_options.socket`.

@@ -18,7 +18,7 @@ pub struct AddRequest {
     /// Settings inside the container.
     #[prost(message, optional, tag = "4")]
     pub settings: Option<ContainerSettings>,
-    /// The addresses from IPAM.
+    /// The addresses of the container.
     #[prost(message, repeated, tag = "5")]
     pub container_ips: Vec<IpConfig>,
     /// The routes inside the container, as CIDRs.
@@ -38,7 +38,7 @@ pub struct ContainerSettings {
     /// Whether to let the container forward packets.
     #[prost(bool, tag = "1")]
     pub allow_ip_forwarding: bool,
-    /// MTU in bytes; 0 if none is configured.
+    /// MTU in bytes; 0 if neither the configuration nor Felix sets one.
     #[prost(int32, tag = "2")]
     pub mtu: i32,
 }

@@ -40,7 +40,7 @@ pub(crate) fn list(socket: &mut NetlinkSocket, link: &Link) -> Result<Vec<Kernel
 }
 
 impl KernelAddress {
-    /// Reads an RTM_NEWADDR message; returns `None` for any other message.
+    /// Reads an RTM_NEWADDR message; returns `None` for any other message, and without an address.
     pub(crate) fn from_object(object: RouteNetlinkMessage) -> Option<Self> {
         let RouteNetlinkMessage::NewAddress(message) = object else { return None };
         // `Address` is the remote end of a point-to-point link, and `Local` the interface's own address. Without

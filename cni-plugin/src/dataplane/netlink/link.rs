@@ -118,8 +118,8 @@ pub(crate) fn ignore_missing(outcome: Result<(), NetlinkError>) -> Result<(), Ne
 }
 
 impl Link {
-    /// Returns true if the interface is the host end of a pod's interface: it is a pair with an alias of this plugin or
-    /// with the MAC address of Calico's host ends.
+    /// Returns true if the interface is the host end of a pod's or plain container's interface: it is a pair with an
+    /// alias of this plugin or with the MAC address of Calico's host ends.
     pub(crate) fn is_of_pod(&self) -> bool {
         self.is_paired && (self.alias.is_some() || self.mac == Some(MacAddr::HOST_SIDE))
     }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::netlink::Link;
 use super::plan::{DesiredInterface, PriorInterface};
 
-/// A host interface that has the name of the call's own, but that the call neither replaces nor deletes.
+/// A host interface that the call neither replaces nor deletes, unless IPAM proves its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConflictingInterface {
     /// Index of the interface.

@@ -45,7 +45,7 @@ pub enum PriorInterface {
 /// (proxy_arp).
 pub const DEFAULT_IPV4_GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
-/// The link-local address of the host end: EUI-64 of [`MacAddr::HOST_SIDE`].
+/// The usual link-local address of the host end: EUI-64 of [`MacAddr::HOST_SIDE`].
 pub const HOST_LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
 
 /// The MTU of an interface pair in bytes if the plan has none: the default of the kernel.
@@ -53,7 +53,7 @@ pub const KERNEL_DEFAULT_MTU: u32 = 1500;
 
 const IFNAME_MAX: usize = 15;
 
-/// All inputs that determine the network of one endpoint.
+/// The inputs that determine the network of one endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointPlan {
     /// Interface name in the host's namespace (`cali…`).
@@ -83,9 +83,11 @@ pub struct EndpointPlan {
     pub allow_ip_forwarding: bool,
     /// Whether to give the host a route to each address.
     pub host_routes: bool,
-    /// Whether to replace a host route to one of the addresses if the interface of the route has no carrier.
+    /// Whether to replace a host route to one of the addresses if the interface of the route is one end of a pair and
+    /// has no carrier.
     pub replaces_idle_routes: bool,
-    /// Whether to fail the ADD if another pod of this node has one of the addresses.
+    /// Whether to fail the ADD if a host route to one of the addresses leads through another pod's interface that has
+    /// carrier.
     pub refuses_addresses_of_pods: bool,
 }
 

@@ -87,7 +87,7 @@ fn create_once(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) -
             let routes_before = routes.filter(|route| destinations.contains(&route.destination)).collect();
             Ok(NewPair { host, device: plan.device, routes_before })
         }
-        // Do not delete the pair: by now its name may belong to another interface. The next ADD or DEL removes it.
+        // Do not delete the pair: by now its name may belong to another interface. A later ADD or DEL may delete it.
         outcome => Err(outcome.err().unwrap_or_else(|| missing_interface(&plan.host_ifname))),
     }
 }
@@ -97,7 +97,7 @@ fn remove_stale(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) 
     let Some(stale) = existing::replaceable(host, &plan.desired_interface(), netns)? else { return Ok(()) };
     tracing::info!(
         interface = stale.name,
-        "deleting the host interface that an earlier ADD of this pod or container left, to create a new one"
+        "deleting the host interface that has the name of the interface to create, and that this ADD may replace"
     );
     // The kernel may delete the interface first, together with the namespace of the earlier sandbox.
     Ok(link::delete(host, &stale)?)

@@ -14,7 +14,7 @@ const MAX_ATTEMPTS: usize = 5;
 
 /// An existing route to the destination of a route that ADD is about to add.
 enum ConflictingRoute {
-    /// The same route, which Felix added first.
+    /// A route through the host end, which Felix may have added first.
     Identical,
     /// A route through the interface with this index, one end of a pair that cannot carry packets.
     Idle(u32, BusyRoute),
@@ -34,8 +34,8 @@ impl ConflictingRoute {
     }
 }
 
-/// Sets the alias of the host end, sets the link up and adds the routes, in one send and in this order: an interface
-/// that is up always has its alias. Before that, deletes idle routes to the addresses; fails if an existing route may
+/// Sets the alias of the host end, sets the link up and adds the routes, in one send and in this order, so that the
+/// alias precedes the state up. Before that, deletes idle routes to the addresses; fails if an existing route may
 /// not be replaced.
 pub(super) fn bring_up_with_routes(
     host: &mut NetlinkSocket,

@@ -51,8 +51,8 @@ pub struct Stage {
 /// Creates the network of an endpoint. On failure it deletes the new pair, unless the error is
 /// [`DataplaneError::PairNotDeleted`] or the kernel does not return the new pair.
 ///
-/// Deletes an existing host interface with the plan's name if the ADD may replace it, and otherwise fails without any
-/// change.
+/// Deletes an existing host interface with the plan's name. If the ADD may not replace that interface, fails without
+/// any change.
 pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<InterfacePair, DataplaneError> {
     plan.validate()?;
     let mut stages = StageTimer { list: Vec::with_capacity(4), since: Instant::now() };
@@ -147,14 +147,14 @@ fn after_rollback(ifname: &str, error: DataplaneError, deleted: Result<(), Netli
 }
 
 /// Deletes the pair of a completed [`setup`] if it still exists. Finds the pair by index, because the name may belong
-/// to a later ADD by now. Keeps an interface that has another alias.
+/// to a later ADD by now. Keeps an interface that does not have this alias.
 pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneError> {
     let mut host = NetlinkSocket::open()?;
     let Some(link) = link::find_by_index(&mut host, host_index)? else { return Ok(()) };
     if link.alias.as_ref() != Some(alias) {
         tracing::warn!(
             interface = link.name,
-            "this ADD failed and keeps the host interface: the interface has another alias than this ADD set"
+            "this ADD failed and keeps the host interface: the interface does not have the alias that this ADD set"
         );
         return Ok(());
     }

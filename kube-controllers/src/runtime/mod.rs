@@ -44,7 +44,7 @@ pub trait Reconcile: Send + Sync + 'static {
 /// The time at which a key that succeeded is processed again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextReconcile {
-    /// At the next event.
+    /// When the key is added again, for example by an event.
     AwaitChange,
     /// After this time, or earlier at an event.
     After(Duration),

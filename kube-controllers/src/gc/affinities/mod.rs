@@ -100,7 +100,10 @@ impl AffinityAudit {
                 }
                 Err(IpamError::Stopped) => break,
                 Err(error) => {
-                    tracing::warn!(%block, %owner, %error, "cannot complete an unfinished affinity; trying later");
+                    tracing::warn!(
+                        %block, %owner, %error,
+                        "cannot complete an unfinished affinity; trying again later"
+                    );
                     self.get().failed(&key, now);
                     failed += 1;
                     continue;

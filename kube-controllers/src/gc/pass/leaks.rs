@@ -15,7 +15,7 @@ use super::GcPass;
 use crate::gc::recheck::CurrentState;
 use crate::settings::GcMode;
 
-/// Number of leaks that are checked and released together, as in upstream (KC-445).
+/// Maximum number of leaks that are checked and released together, as in upstream (KC-445).
 const BATCH_SIZE: usize = 10_000;
 
 impl GcPass {
@@ -109,7 +109,7 @@ impl GcPass {
         {
             let mut index = self.cache.index();
             released.iter().for_each(|suspect| index.released(suspect));
-            // Postpones the other suspects. The next event of their block shows if they are leaked.
+            // Postpones the other suspects. An event of their block may show that they are not leaked.
             remaining.iter().for_each(|suspect| index.failed(suspect, now));
         }
         for suspect in &released {

@@ -91,7 +91,7 @@ impl Reconcile for DeletedNodeReconciler {
         if self.settings.borrow().gc_mode == GcMode::Report {
             tracing::info!(
                 node = %key, endpoints = endpoints.len(),
-                "would delete a node that was deleted in Kubernetes; GC_MODE=report keeps it"
+                "would delete a node that was deleted in Kubernetes; GC_MODE=report keeps the node"
             );
             return Ok(NextReconcile::AwaitChange);
         }

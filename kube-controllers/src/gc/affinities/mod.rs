@@ -77,7 +77,7 @@ impl AffinityAudit {
                 if reported.insert(key.clone()) {
                     tracing::info!(
                         %block, %owner,
-                        "would complete or delete an unfinished affinity; GC_MODE=report changes nothing"
+                        "would complete or delete an unfinished affinity; GC_MODE=report keeps it"
                     );
                 }
                 continue;

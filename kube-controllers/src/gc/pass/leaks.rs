@@ -64,7 +64,7 @@ impl GcPass {
         let leaks: Vec<&Suspect> = plan.blocks.values().flatten().collect();
         let new: Vec<&Suspect> = leaks.iter().copied().filter(|leak| self.reported.insert(leak_id(leak))).collect();
         for suspect in &new {
-            log_suspect(suspect, &suspect.reason, "would release a leaked address; GC_MODE=report releases nothing");
+            log_suspect(suspect, &suspect.reason, "would release a leaked address; GC_MODE=report keeps it");
         }
         self.metrics.reported_leaks.inc_by(new.len() as u64);
         self.events.publish(&self.context.kubernetes, &self.gate, GcMode::Report, &new).await;

@@ -106,7 +106,7 @@ impl Process {
         election_stop.cancel();
         if timeout(STOP_DEADLINE, election).await.is_err() {
             tracing::warn!(
-                "the Lease was not released within {STOP_DEADLINE:?}; another replica takes the Lease when it expires"
+                "the Lease was not released within {STOP_DEADLINE:?}; another replica can take it when it expires"
             );
         }
         tracing::info!("all controllers and the leader election have ended; the process ends");

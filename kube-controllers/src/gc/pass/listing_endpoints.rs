@@ -131,7 +131,7 @@ impl GcPass {
                 Err(StoreError::NotFound { .. }) => {}
                 Err(error) => {
                     tracing::warn!(endpoint = %key, %error,
-                        "cannot delete an endpoint that lists a leaked address; the address stays allocated");
+                        "cannot delete an endpoint that lists a leaked address; the address stays until a later pass");
                     return false;
                 }
             }

@@ -56,8 +56,8 @@ pub enum ReconcileError {
     /// A failure that may go away, such as a conflict or an unreachable server. Retried with a growing delay.
     #[error("{0}")]
     Retry(String),
-    /// A failure that lasts until an object changes, such as an invalid object. Not retried; the next event or full
-    /// pass adds the key again.
+    /// A failure that lasts until an object or a setting changes, such as an invalid object. Not retried; the next
+    /// event or full pass adds the key again.
     #[error("{0}")]
     Permanent(String),
 }

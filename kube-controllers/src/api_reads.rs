@@ -1,9 +1,8 @@
-//! Reads the current state from the Kubernetes API. A watch may lag behind, so a controller that is about to delete an
-//! object reads the current state first.
+//! Reads the current state from the Kubernetes API. A watch may lag behind, so a deletion may need the current state.
 //!
 //! An object is read by a list with its name as the field selector: upstream's role allows listing every watched kind,
-//! but not getting every kind. Only an empty list of the requested kind proves that an object is missing; a 404 means
-//! that the server does not serve the kind.
+//! but not getting every kind. Only an empty list of the requested kind proves that an object is missing; a 404 may
+//! mean that the server does not serve the kind.
 
 use std::fmt::Display;
 

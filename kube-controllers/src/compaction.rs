@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::leader::Leadership;
 use crate::settings::Settings;
 
-/// Compacts etcd once per `compaction_period` while this replica is the leader, until `stop`.
+/// Tries to compact etcd once per `compaction_period` while this replica is the leader, until `stop`.
 pub(crate) async fn run(
     calico: Arc<Datastore>,
     leadership: Leadership,
@@ -27,7 +27,7 @@ pub(crate) async fn run(
             () = stop.cancelled() => return,
             // A changed period restarts the wait.
             Ok(_) = settings.wait_for(|settings| settings.compaction_period != period) => continue,
-            // A period of zero means that no round follows.
+            // With a period of zero, no round follows until the period changes.
             () = sleep(period), if !period.is_zero() => {}
         }
         // A round sends at most two requests. A replica that loses leadership after the first request does not send

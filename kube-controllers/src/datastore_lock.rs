@@ -1,7 +1,7 @@
 //! The lock of the datastore: the field `datastoreReady` of ClusterInformation.
 //!
-//! While the field is false, an upgrade, a restore or a migration is changing the datastore, and no controller may
-//! write to it (DS-92). The leader creates the objects that an empty datastore lacks; the other replicas wait for them.
+//! While the field is false, for example during an upgrade, a restore or a migration, no controller may write to the
+//! datastore (DS-92). The leader creates the objects that an empty datastore lacks; the other replicas wait for them.
 
 use std::fmt::Display;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use kube_controllers::cli::Options;
 use kube_controllers::run;
 use kube_controllers::status::check;
 
-/// Replaces musl's allocator, which serializes threads and returns little memory to the system.
+/// Replaces musl's allocator, which returns little memory to the system.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 

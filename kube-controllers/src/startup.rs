@@ -15,7 +15,7 @@ use crate::settings::{Mode, SettingsError};
 
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Requests per second for Calico's objects, and the burst above that, if the environment does not set them (KC-111).
+/// Requests per second to an API server, and the burst above that, if the environment does not set them (KC-111).
 const RATE: [(&str, i32); 2] = [("K8S_CLIENT_QPS", 500), ("K8S_CLIENT_BURST", 1000)];
 
 #[derive(Debug, thiserror::Error)]
@@ -39,8 +39,8 @@ pub(crate) enum StartError {
     Process { action: &'static str, reason: std::io::Error },
 }
 
-/// Returns the group that a restarted process uses after Calico's objects moved to the group `now`. The environment may
-/// have changed by the restart, because a ConfigMap may set the variable.
+/// Returns a text about the group that a restarted process uses after Calico's objects moved to the group `now`. The
+/// environment may have changed by the restart, because a ConfigMap may set the variable.
 fn after_move(now: &str, configured: &Option<&str>) -> String {
     match configured.filter(|configured| *configured != now) {
         None => format!("a restarted process uses {now}"),

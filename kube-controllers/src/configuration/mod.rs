@@ -55,7 +55,7 @@ impl Configuration {
     }
 
     /// Returns the first settings, or `None` if `stop` is canceled before the object has been read. A failed read is
-    /// retried, because with the default settings controllers would delete objects that the configuration asks for.
+    /// retried, because with the default settings controllers could delete objects that the configuration asks for.
     pub(crate) async fn read_first(&self, status: &Status, stop: &CancellationToken) -> Option<Settings> {
         let attempt = async || {
             let read = self.read().await;
@@ -107,7 +107,7 @@ impl Configuration {
                 if **settings.borrow() != merged.settings {
                     settings.send_replace(Arc::new(merged.settings.clone()));
                 }
-                // The messages of the first merge were reported when the object was read.
+                // `read` has reported the first messages, unless the object changed in between.
                 let before = reported.replace((merged.notes.clone(), merged.problems.clone()));
                 if before.is_some_and(|(notes, problems)| notes != merged.notes || problems != merged.problems) {
                     self.report(merged).await;
@@ -146,7 +146,7 @@ impl Configuration {
     }
 
     /// Writes the status or creates the object, as `change` says, and logs a failure. A conflict with another writer is
-    /// not a failure: the next event shows the result.
+    /// not a failure. Reports an unreadable object.
     async fn write(&self, change: StateChange, state: &ConfigurationState, merged: Option<&Merged>) {
         let outcome = match (change, &state.entry, merged) {
             (StateChange::WriteStatus, Some(entry), Some(merged)) => {

@@ -11,8 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// Name of the only object that has an effect.
 pub(super) const NAME: &str = "default";
-/// Time to wait before a deleted object is created again. Tools that replace an object delete it and create it again;
-/// with the default settings in between, kube-controllers would delete host endpoints and assign addresses to Services.
+/// Time to wait before a deleted object is created again. Tools that replace an object delete it and create it again.
 const RECREATE_DELAY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
@@ -88,7 +87,7 @@ const FIRST_DELAY: Duration = Duration::from_secs(1);
 /// Longest delay between writes that have no effect, for example because another program writes a different state.
 const MAX_DELAY: Duration = Duration::from_secs(60);
 
-/// The delays between writes. They double until there is no write left to do.
+/// The delays between writes. They double, up to [`MAX_DELAY`], until there is no write left to do.
 #[derive(Debug)]
 pub(super) struct StatusBackoff {
     pause: Duration,

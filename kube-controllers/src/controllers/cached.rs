@@ -27,7 +27,8 @@ impl<C> Clone for SharedCache<C> {
 }
 
 impl<C> SharedCache<C> {
-    /// Locks the cache. A panic under the lock is harmless: the next full list repairs the cache.
+    /// Locks the cache, also after a panic under the lock. The cache may then be inconsistent; the next full list
+    /// repairs most of that.
     pub(super) fn lock(&self) -> MutexGuard<'_, C> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! Finalizers of tiers, for `projectcalico.org/v3` only: a tier that is being deleted stays until its policies are
+//! Finalizers of tiers, for `projectcalico.org/v3` only: they keep a tier that is being deleted until its policies are
 //! gone.
 //!
 //! Policies are listed when a tier is being deleted, and not watched: policies are many, and tiers are rarely deleted.

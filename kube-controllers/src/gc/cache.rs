@@ -29,7 +29,8 @@ struct Shared {
 }
 
 /// The kinds that must have been listed before any address is assessed, with their names for operators. Addresses of
-/// Services and virtual machines stay until their kinds are known, and reservations are only counted.
+/// Services stay until Services are listed, those of virtual machines until their kinds are listed or known to be
+/// missing, and reservations are only counted.
 const REQUIRED: [(WatchedKind, &str); 5] = [
     (WatchedKind::Blocks, "IPAMBlock"),
     (WatchedKind::Pods, "Pod"),
@@ -190,7 +191,7 @@ fn put_block(index: &mut Index, block: &Entry<Block>) {
 
 fn put_pod(index: &mut Index, pod: &Pod) {
     let (namespace, name) = names(&pod.name);
-    // The index also contains pods on the host network. Their addresses are the host's and belong to no pool.
+    // The index also contains pods on the host network. Their addresses are the host's, normally in no pool.
     index.put_pod(namespace, name, &pod_state(pod));
 }
 

@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::leader::Leadership;
 
-/// The check before each write: this replica may write, and the controllers are not stopping. Also limits the request
-/// rate.
+/// The check before each write of garbage collection: this replica may write, and the controllers are not stopping.
+/// Also limits the request rate.
 pub(super) struct LeaderGate {
     leadership: Leadership,
     stop: CancellationToken,

@@ -31,7 +31,7 @@ const BATCH_SIZE: usize = 1000;
 #[derive(Debug, Default)]
 pub(super) struct HandleAudit {
     wrong_handles: WrongHandles,
-    /// The list in progress, if any. A list takes seconds to minutes, so passes do not wait for it.
+    /// The list in progress, if any. A list may take minutes, so passes do not wait for it.
     list: JoinSet<()>,
     last_list_at: Option<Duration>,
     reported: HashSet<HandleId>,

@@ -3,9 +3,9 @@
 //! ```text
 //! watches ─▶ index ─examine▶ confirmed leaks ─▶ lookup in the API ─▶ one write per block, one per handle
 //! ```
-//! Events of watches are applied to the index at once (`cache.rs`). When no event has come for a moment, or a deadline
-//! has passed, a pass assesses the changed entries (`pass/`). A leak that is confirmed by the caches is looked up in
-//! the API (`recheck/`) before the address is released. Every replica assesses; only the leader writes (`gate.rs`).
+//! Events of watches are applied to the index at once (`cache.rs`). A pass assesses the changed entries (`pass/`), for
+//! example when no event has come for a moment. A leak that is confirmed by the caches is looked up in the API
+//! (`recheck/`) before the address is released. Every replica assesses; only the leader writes (`gate.rs`).
 
 mod affinities;
 mod cache;

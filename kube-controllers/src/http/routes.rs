@@ -24,7 +24,7 @@ const EXPOSITION: HeaderValue = HeaderValue::from_static("text/plain; version=0.
 
 /// Default duration of a profile in seconds, as in Go.
 const DEFAULT_SECONDS: u64 = 30;
-/// Longest duration of a profile in seconds, so that a forgotten request ends.
+/// Longest duration of a profile that a request may name, in seconds.
 const MAX_SECONDS: u64 = 300;
 
 impl Routes {

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use super::routes::Routes;
 
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Time limit for a client to send its request. The clients are kubelet and Prometheus.
+/// Time limit for a client to send the header of its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of a connection, longer than most profiles. Without it, 64 connections that clients never close would
 /// block kubelet's probe.
@@ -115,7 +115,7 @@ async fn serve_connections(listener: TcpListener, routes: &Routes) {
             Some(_) = connections.join_next() => {}
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, _)) => _ = connections.spawn(serve_connection(stream, routes.clone())),
-                // The process has no file descriptor left, or the client closed the connection.
+                // For example, the process has no file descriptor left, or the client closed the connection.
                 Err(error) => {
                     tracing::debug!("cannot accept a connection: {error}");
                     sleep(Duration::from_millis(100)).await;

@@ -32,7 +32,7 @@ pub struct Timing {
     /// Time since the last renewal of the Lease for which the holder writes. Shorter than `lease`, so that the holder
     /// has stopped writing before another replica may take the Lease.
     pub renew_deadline: Duration,
-    /// Delay between two attempts to take or renew the Lease.
+    /// Longest delay between two attempts to take or renew the Lease, unless this replica writes without a Lease.
     pub retry: Duration,
     /// Time limit of each attempt to take or renew the Lease, and interval at which a replica that writes without a
     /// Lease checks if the role allows one.

@@ -11,7 +11,8 @@ use tokio::time::Instant;
 /// Interval at which waiting tasks compare a deadline with the boot-time clock, for which there are no timers.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The right to write: this replica is the leader, and the datastore is not locked.
+/// The right to write: this replica is the leader and, after [`Leadership::while_unlocked`], the datastore is not
+/// locked.
 #[derive(Debug, Clone)]
 pub struct Leadership {
     term: watch::Receiver<LeadershipTerm>,

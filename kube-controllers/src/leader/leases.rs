@@ -18,7 +18,7 @@ pub(super) trait Leases: Send + Sync + 'static {
 pub(super) enum LeaseError {
     #[error("another writer changed the Lease")]
     Conflict,
-    /// The role lacks `get`, `create` or `update`.
+    /// The API server refused the request with 403. The role may lack `get`, `create` or `update`.
     #[error("the role does not allow access to the Lease: {0}")]
     Forbidden(String),
     #[error("{0}")]

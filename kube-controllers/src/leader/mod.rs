@@ -1,13 +1,14 @@
 //! Leader election among the replicas of kube-controllers, by a Lease, as client-go does it.
 //!
 //! The holder renews the Lease periodically. Another replica takes the Lease when it has not changed for the duration
-//! that it states; each replica measures that time with its own clock. Every write names the version that was read, so
-//! only one of two competing writes succeeds. The holder stops writing some seconds before another replica may take the
-//! Lease.
+//! that it states; each replica measures that time with its own clock. Every update names the version that was read, so
+//! only one of two competing updates succeeds. The holder stops writing some seconds before another replica may take
+//! the Lease.
 //!
 //! A server may execute a request late, even while the next leader writes. Compare-and-swap makes this safe: each
-//! update and deletion names the revision that was read, so it changes nothing that another process has written since.
-//! Objects are created only if they are missing, and the next leader corrects an object that is created so late.
+//! update names the revision that was read, so it changes nothing that another process has written since. So does each
+//! deletion, except those of a deleted node's own configurations. Objects are created only if they are missing, and the
+//! next leader corrects an object that is created so late.
 
 mod config;
 mod election;

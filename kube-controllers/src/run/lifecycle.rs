@@ -1,5 +1,5 @@
-//! Selects and runs the controllers with one set of settings: from their subscription until they are stopped, or until
-//! a setting changes that requires new controllers.
+//! Selects and runs the controllers with one set of settings: from their subscription until they are stopped, for
+//! example because a setting changes that requires new controllers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::settings::{ControllerName, Mode, Settings};
 use crate::status::Status;
 use crate::watches::Watches;
 
-/// Time limit for controllers and watches to end. Every write that was sent has its response by then.
+/// Time limit for controllers and watches to end. Most writes that were sent have their responses by then.
 const STOP_DEADLINE: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,8 +43,8 @@ pub(super) enum LifecycleEnd {
     Failed,
 }
 
-/// Runs the controllers that the present settings enable, until `context.stop` or until the settings require other
-/// controllers.
+/// Runs the controllers that the present settings enable, until `context.stop`, until the settings or the rights
+/// require other controllers, or until a controller ends.
 pub(super) async fn run_until_changed(context: &Context, status: &Status) -> LifecycleEnd {
     let (settings, stop) = (context.settings.borrow().clone(), &context.stop);
     let context = Context { stop: stop.child_token(), ..context.clone() };

@@ -90,7 +90,7 @@ impl Process {
         let _serving = http::start(port_changes, status.clone(), metrics.clone(), CancellationToken::new()).await?;
 
         let Some(clients) = self.servers.connect(&stop).await? else { return Ok(()) };
-        // The Lease is released after every task that writes has ended.
+        // The Lease is released after every task that writes has ended or was canceled.
         let election_stop = CancellationToken::new();
         let (leadership, election) = self.join_election(&clients, &metrics, election_stop.clone());
         let group_move = async {
@@ -106,7 +106,7 @@ impl Process {
         election_stop.cancel();
         if timeout(STOP_DEADLINE, election).await.is_err() {
             tracing::warn!(
-                "the Lease was not released within {STOP_DEADLINE:?}; another replica takes the Lease when it expires"
+                "the Lease was not released within {STOP_DEADLINE:?}; another replica can take it when it expires"
             );
         }
         tracing::info!("all controllers and the leader election have ended; the process ends");
@@ -134,7 +134,7 @@ impl Process {
         (leadership, task.map(|_| ()).boxed())
     }
 
-    /// Runs from the first request until every task that writes has ended.
+    /// Runs from the first request until every task that writes has ended or was canceled.
     async fn serve(
         self,
         clients: Clients,
@@ -197,7 +197,7 @@ async fn run_controllers(context: &Context, status: &Status) {
     }
 }
 
-/// Applies each change of the settings that needs no restart of the controllers, until `stop`.
+/// Applies the severity, the ports and the health checks of the settings in force, until `stop`.
 async fn apply_in_place(
     mut settings: watch::Receiver<Arc<Settings>>,
     severity: Severity,

@@ -82,7 +82,7 @@ async fn is_refused(kubernetes: &kube::Client, right: [&str; 4]) -> Option<bool>
 }
 
 /// Waits until the API server refuses other sets than `refused`. For each refused set whose controller the settings
-/// enable, writes a log line, sets a metric and adds the role to the status.
+/// enable, writes one log line, sets a metric and adds the role to the status.
 pub(super) async fn await_change(context: &Context, status: &Status, refused: &BTreeSet<RuleSet>) {
     let mut settings = context.settings.clone();
     loop {

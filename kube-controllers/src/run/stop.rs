@@ -15,7 +15,8 @@ use crate::startup::StartError;
 /// Interval between two requests for the API group of Calico's objects.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Returns a token that the first SIGTERM or SIGINT cancels. A second signal ends the process at once.
+/// Returns a token that the first SIGTERM or SIGINT cancels. If the token is canceled already, a signal ends the
+/// process at once.
 pub(super) fn stop_on_signal() -> std::io::Result<CancellationToken> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = CancellationToken::new();
@@ -27,7 +28,7 @@ pub(super) fn stop_on_signal() -> std::io::Result<CancellationToken> {
                 _ = interrupt.recv() => "SIGINT",
             };
             if stopped.is_cancelled() {
-                tracing::warn!("received {name} again; ending at once");
+                tracing::warn!("received {name} while stopping; ending at once");
                 std::process::exit(1);
             }
             tracing::info!("received {name}; the process ends after its current work");

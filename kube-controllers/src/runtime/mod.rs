@@ -44,7 +44,7 @@ pub trait Reconcile: Send + Sync + 'static {
 /// The time at which a key that succeeded is processed again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextReconcile {
-    /// At the next event.
+    /// When the key is added again, for example by an event.
     AwaitChange,
     /// After this time, or earlier at an event.
     After(Duration),
@@ -56,8 +56,8 @@ pub enum ReconcileError {
     /// A failure that may go away, such as a conflict or an unreachable server. Retried with a growing delay.
     #[error("{0}")]
     Retry(String),
-    /// A failure that lasts until an object changes, such as an invalid object. Not retried; the next event or full
-    /// pass adds the key again.
+    /// A failure that lasts until an object or a setting changes, such as an invalid object. Not retried; the next
+    /// event or full pass adds the key again.
     #[error("{0}")]
     Permanent(String),
 }

@@ -15,7 +15,7 @@ pub enum ControllerName {
     Namespace,
     /// Profiles of service accounts (etcd only).
     ServiceAccount,
-    /// Labels of workload endpoints, and deletion of endpoints whose pod is gone (etcd only).
+    /// Labels of workload endpoints, and deletion of orphaned endpoints (etcd only).
     WorkloadEndpoint,
     /// Addresses of Services.
     LoadBalancer,

@@ -27,7 +27,7 @@ pub struct Merged {
     pub status: KubeControllersConfigurationStatus,
     /// Parts of the configuration that cannot be followed, for the log.
     pub notes: Vec<String>,
-    /// Invalid values, each with its effect. No object is removed because of them.
+    /// Invalid values, each with its effect. No object that is in use is removed because of them.
     pub problems: Vec<String>,
 }
 
@@ -171,9 +171,10 @@ impl Merger<'_> {
         let AutoHostEndpointConfig { auto_create, create_default_host_endpoint: create_default, templates, .. } =
             section.unwrap_or_default();
         let problems_before = self.problems.len();
-        let effect = "no automatic host endpoint is created or deleted";
+        let effect = "no automatic host endpoint of an existing node is created or deleted";
         let enabled = self.keyword("hostEndpoint.autoCreate", auto_create, &SWITCH, false, effect);
-        let effect = "host endpoints for all interfaces stay as they are, and no automatic host endpoint is deleted";
+        let effect = "host endpoints for all interfaces of existing nodes stay as they are, and no automatic host \
+                      endpoint of these nodes is deleted";
         let default = self.keyword("hostEndpoint.createDefaultHostEndpoint", create_default, &SWITCH, true, effect);
         let template_count = templates.len();
         let templates = self.valid_templates(templates);
@@ -202,8 +203,8 @@ impl Merger<'_> {
         }
         let messages = invalid.iter().map(|(index, error)| {
             format!(
-                "hostEndpoint.templates[{index}]: {error}; the template is left out, and no automatic host endpoint is \
-                 deleted"
+                "hostEndpoint.templates[{index}]: {error}; the template is left out, and no automatic host endpoint of \
+                 an existing node is deleted"
             )
         });
         self.problems.extend(messages);

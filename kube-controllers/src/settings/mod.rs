@@ -34,7 +34,7 @@ pub enum Mode {
     Kubernetes(ApiGroup),
 }
 
-/// The settings that the controllers follow. A period of zero disables the action.
+/// The settings that the controllers follow.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Least severity that is logged.
@@ -46,10 +46,11 @@ pub struct Settings {
     pub reconcile_period: BTreeMap<ControllerName, Duration>,
     /// Number of workers of each controller, at least 1.
     pub workers: BTreeMap<ControllerName, usize>,
-    /// Time for which an address must look leaked before it is released. `None` and zero disable the release (KC-438).
+    /// Time for which an address must look leaked before it is released. `None` and zero disable the release, except of
+    /// addresses of deleted nodes and of virtual machines (KC-438).
     pub leak_grace_period: Option<Duration>,
     /// Time for which an endpoint must look orphaned, for example because its pod is missing, before the endpoint is
-    /// deleted (etcd only). Zero disables the deletion.
+    /// deleted (etcd only). Zero disables this deletion.
     pub orphan_endpoint_grace_period: Duration,
     /// Whether to copy labels of Kubernetes nodes to Calico's nodes (etcd only).
     pub sync_node_labels: bool,
@@ -57,8 +58,8 @@ pub struct Settings {
     pub delete_nodes: bool,
     /// The automatic host endpoints of nodes. All templates are valid: their names differ, and their selectors parse.
     pub host_endpoints: AutoHostEndpoints,
-    /// The Services that receive addresses. `None` stands for an unknown value: no Service gains or loses an address
-    /// then.
+    /// The Services that receive addresses. `None` stands for an unknown value: no Service of type LoadBalancer gains
+    /// or loses an address then.
     pub assign_ips: Option<AssignIps>,
     /// Whether to store policies under their own names, without the prefix of the tier.
     pub policy_name_migrator: bool,
@@ -95,7 +96,7 @@ pub enum GcMode {
     /// Releases, deletes or repairs the objects that are unused or wrong.
     #[default]
     Reclaim,
-    /// Only logs the objects that are unused or wrong (`GC_MODE=report`).
+    /// Only reports the objects that are unused or wrong (`GC_MODE=report`).
     Report,
 }
 

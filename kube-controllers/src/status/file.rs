@@ -89,8 +89,8 @@ fn replace(path: &Path, file: &StatusFile) -> io::Result<()> {
     match renamed {
         Ok(()) => Ok(()),
         Err(error) => match error.kind() {
-            // The file itself is a mount point, which cannot be replaced, or its directory is read-only. So the file is
-            // overwritten in place.
+            // For example, the file itself is a mount point, which cannot be replaced, or its directory is read-only.
+            // So the file is overwritten in place.
             ErrorKind::ResourceBusy | ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
                 fs::write(path, &bytes)?;
                 fs::set_permissions(path, Permissions::from_mode(0o644))

@@ -36,7 +36,7 @@ const HEARTBEAT_LIMIT: Duration = Duration::from_secs(60);
 /// The components that can be required for readiness. The first three are upstream's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Component {
-    /// ClusterInformation exists in the datastore.
+    /// ClusterInformation was found in the datastore.
     Startup,
     /// The datastore responds.
     CalicoDatastore,
@@ -44,7 +44,7 @@ pub enum Component {
     KubeApiServer,
     /// The configuration has been read. Required until then.
     Configuration,
-    /// Each watched kind has been listed. Required until then.
+    /// Each watched kind that this process can list has been listed. Required until then.
     Lists,
     /// No work is stuck. Required while some work is stuck.
     Work,
@@ -115,7 +115,7 @@ impl Status {
         self.set(component, Condition { ready: false, reason })
     }
 
-    /// Returns true if no work is stuck.
+    /// Returns true if no work was stuck at the last check of the watchdog.
     pub fn is_live(&self) -> bool {
         !self.state().readiness.contains_key(&Component::Work.to_string())
     }

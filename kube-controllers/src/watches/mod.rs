@@ -58,13 +58,14 @@ impl<T: Watched> Subscribers<T> {
     /// Passes the event to all event handlers. An event handler that panics misses this event and receives the next.
     pub fn dispatch(&mut self, event: &Event<'_, T>) {
         for handler in &mut self.handlers {
-            // Unwind-safe: the handler's own state may be incomplete after a panic, and the next full list repairs it.
+            // Unwind-safe: the handler's own state may be incomplete after a panic; the next full list repairs most of
+            // it.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| handler(event))) {
                 let reason = panic_message(&*panic).unwrap_or("of unknown kind");
                 tracing::error!(
                     kind = T::KIND,
                     reason,
-                    "an event handler panicked and missed an event; the next full list of the kind repairs its state"
+                    "an event handler panicked and missed an event; the next full list of the kind repairs most of this"
                 );
             }
         }

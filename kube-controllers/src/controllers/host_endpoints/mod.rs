@@ -31,7 +31,7 @@ use crate::watches::Watches;
 /// Delay before the next look when the cache lags behind the datastore.
 const CACHE_LAG: Duration = Duration::from_secs(1);
 
-/// The controller. Its keys are names of Calico nodes. A Kubernetes node of the same name is not required.
+/// The controller. Its keys are names of Calico nodes, also of missing ones that an automatic HostEndpoint names.
 pub type HostEndpoints = CachedController<HostEndpointReconciler>;
 
 /// The reconciler of the endpoints of one node.
@@ -194,7 +194,7 @@ fn due_writes(wanted: Vec<HostEndpoint>, mut stored: Vec<Entry<HostEndpoint>>, k
 
 const MAX_PATTERNS: usize = 64;
 
-/// The regular expressions of templates, compiled at their first use.
+/// A cache of the compiled regular expressions of templates.
 #[derive(Debug, Default)]
 struct PatternCache {
     compiled: Mutex<HashMap<String, Result<Regex, regex::Error>>>,

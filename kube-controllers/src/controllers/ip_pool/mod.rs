@@ -1,5 +1,5 @@
-//! Conditions and finalizers of IP pools, for `projectcalico.org/v3` only. Of several overlapping pools at most one is
-//! in use. A pool that is being deleted stays until its blocks are gone.
+//! Conditions and finalizers of IP pools, for `projectcalico.org/v3` only. Of two overlapping pools at most one is in
+//! use. A pool in use whose deletion is requested stays until its blocks are gone.
 
 #[cfg(test)]
 mod tests;
@@ -92,7 +92,7 @@ fn may_be_empty(pools: &PoolCache, event: &Event<'_, Entry<Block>>) -> bool {
 enum FinalizerChange {
     Keep,
     Write(Vec<String>),
-    /// Release the pool's blocks, and remove the finalizer when none is left.
+    /// Release the blocks that can be released, and remove the finalizer when the pool has no block left.
     ReleaseBlocks,
 }
 
@@ -184,7 +184,7 @@ enum Verdict {
     Ok,
     Disabled,
     Terminating,
-    /// Another pool, which comes first in the order of [`allocatable`], contains addresses of this pool.
+    /// Another pool, which is earlier in the order of [`allocatable`], contains addresses of this pool.
     Overlap,
 }
 
@@ -203,10 +203,10 @@ impl Verdict {
     }
 }
 
-/// Returns the decision for each pool with a valid range. Of overlapping pools that are not disabled, only the first
-/// one may be in use; later ones overlap (KC-531). The order is: pools whose condition `Allocatable` is true, pools
-/// that are being deleted, pools whose condition is false, pools without the condition; and in each of these groups the
-/// oldest pool first.
+/// Returns the decision for each pool with a valid range. A pool that is neither disabled nor being deleted is in use,
+/// unless it overlaps an earlier pool that is in use, or is being deleted and not disabled (KC-531). The order is:
+/// pools whose condition `Allocatable` is true, pools that are being deleted, pools whose condition is false, pools
+/// without the condition; and in each of these groups the oldest pool first.
 fn allocatable<'p>(pools: impl IntoIterator<Item = &'p IpPool>) -> Vec<(ObjectKey, Verdict)> {
     let mut pools: Vec<&IpPool> = pools.into_iter().collect();
     pools.sort_by_key(|pool| (precedence(pool), pool.metadata.creation_timestamp.clone(), pool.metadata.name.clone()));

@@ -43,7 +43,7 @@ impl ServiceAddresses {
         Ok(all)
     }
 
-    /// Releases all addresses of `handle`. Having none is success.
+    /// Releases the addresses of `handle`, except those in unreadable blocks. Having none is success.
     pub(super) async fn release_all(&self, handle: &HandleId) -> Result<(), ReconcileError> {
         let inputs = ReleaseInputs::read(&*self.store, std::slice::from_ref(handle)).await?;
         tracing::info!(%handle, reason = "the Service gets none", "releasing the addresses of a Service");
@@ -55,8 +55,7 @@ impl ServiceAddresses {
         Ok(())
     }
 
-    /// Releases the addresses in `held`. An address that was released or assigned again since it was read stays as it
-    /// is.
+    /// Releases the allocations in `held`, as [`HeldAddress::release`] selects them.
     pub(super) async fn release(&self, held: &[HeldAddress]) -> Result<(), ReconcileError> {
         for HeldAddress { ip, handle, .. } in held {
             tracing::info!(address = %ip, %handle, reason = "the Service does not keep it",

@@ -28,7 +28,8 @@ impl HeldAddress {
         Some(HeldAddress { ip: allocation.ip, handle, sequence: allocation.sequence, since })
     }
 
-    /// Returns a request to release this allocation, but no later allocation of the same address.
+    /// Returns a request to release this allocation, but no later allocation of the same address, unless the block
+    /// records no sequence number and the handle is the same.
     pub(super) fn release(&self) -> ReleaseRequest {
         ReleaseRequest { ip: self.ip, handle: Some(self.handle.clone()), sequence: self.sequence }
     }
@@ -124,7 +125,7 @@ impl Family<'_> {
 
     /// Returns true if the address may stay. An address in no pool, for example while its pool is being deleted, may
     /// stay if the Service requests neither a pool nor, by its annotation, an address. An address of a family that the
-    /// Service no longer names does not stay, because nothing else would ever release it.
+    /// Service no longer names does not stay, unless the Service requests that address.
     fn may_stay(&self, ip: IpAddr) -> bool {
         if self.request.address(self.version) == Some(ip) {
             return true;

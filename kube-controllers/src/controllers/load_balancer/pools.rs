@@ -34,7 +34,7 @@ pub(super) fn may_serve_unnamed(pools: &[LoadBalancerPool], ip: IpAddr) -> bool 
 }
 
 /// Returns the stored pools for Services. Fails if any pool is unreadable or has an invalid range: that pool may be for
-/// Services, and they would lose their addresses as if the pool were deleted.
+/// Services, and they could lose their addresses as if the pool were deleted.
 pub(super) async fn stored_pools(calico: &Datastore) -> Result<Vec<LoadBalancerPool>, ReconcileError> {
     let mut batch = ReadBatch::new();
     let ticket = batch.list::<IpPool>(&ObjectSelect::default());

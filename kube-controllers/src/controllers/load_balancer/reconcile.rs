@@ -125,8 +125,8 @@ impl ServiceReconciler {
         Ok(true)
     }
 
-    /// Removes the Service's addresses from the status, then releases them. In this order the status never shows an
-    /// address of another Service, and a crash in between leaves addresses that the next run releases.
+    /// Removes the Service's addresses from the status, then releases them. After a crash in between, the next run
+    /// releases the addresses. If the Service is missing or has another type, only releases them.
     async fn withdraw(
         &self,
         key: &ObjectKey,

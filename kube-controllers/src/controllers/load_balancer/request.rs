@@ -1,4 +1,4 @@
-//! [`AddressRequest`]: the pools and addresses that a Service requests in its annotations.
+//! [`AddressRequest`]: the pools and addresses that a Service requests.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use super::service::{ADDRESSES, IPV4_POOLS, IPV6_POOLS, LoadBalancerService};
 pub(super) struct AddressRequest {
     /// The requested addresses; empty for any address.
     pub(super) addresses: Vec<IpAddr>,
-    /// True if the addresses are from the annotation [`ADDRESSES`]: no other address suits the Service then.
+    /// True if the addresses are from the annotation [`ADDRESSES`]: no other address is assigned to the Service then.
     pub(super) is_mandatory: bool,
     /// Ranges of the requested IPv4 pools; empty if the Service requests none.
     pub(super) pools4: Vec<Cidr>,

@@ -14,7 +14,7 @@ pub(super) const IPV4_POOLS: &str = "projectcalico.org/ipv4pools";
 pub(super) const IPV6_POOLS: &str = "projectcalico.org/ipv6pools";
 pub(super) const ADDRESSES: &str = "projectcalico.org/loadBalancerIPs";
 
-/// Load balancer class of Services that are always managed.
+/// Load balancer class of Services that are managed with each value of [`AssignIps`].
 const CLASS: &str = "calico";
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -20,7 +20,7 @@ pub(super) struct ServiceCache {
     /// The addresses of each Service, by block. Contains only Services that hold an address.
     held: BTreeMap<ObjectKey, BTreeMap<Cidr, Vec<HeldAddress>>>,
     in_block: BTreeMap<Cidr, BTreeSet<ObjectKey>>,
-    /// Services that lack an address, reconciled again when an address becomes free.
+    /// Services that lack an address, reconciled again when another Service loses an address.
     unserved: BTreeSet<ObjectKey>,
     /// True once all kinds have been listed and all Services have been queued.
     is_ready: bool,
@@ -44,15 +44,16 @@ impl ServiceCache {
         self.keys_if_ready(changed)
     }
 
-    /// Applies an event. Returns the Services to reconcile: all if a pool for Services changed and otherwise none.
+    /// Applies an event. Returns the Services to reconcile: after the first lists, all if a pool for Services changed
+    /// and otherwise none.
     pub(super) fn apply_pool(&mut self, event: &Event<'_, Entry<IpPool>>) -> Vec<ObjectKey> {
         let changed = self.pools.apply(event, |entry| LoadBalancerPool::from_pool(&entry.value));
         let touched = if changed.is_empty() { Vec::new() } else { self.services() };
         self.keys_if_ready(touched)
     }
 
-    /// Applies an event. Returns the Services to reconcile: those that have or had addresses in a changed block, and
-    /// those that lack an address if one became free.
+    /// Applies an event. Returns the Services to reconcile: after the first lists, those that have or had addresses in
+    /// a changed block, and those that lack an address if a Service lost one.
     pub(super) fn apply_block(&mut self, event: &Event<'_, Entry<Block>>) -> Vec<ObjectKey> {
         let changed = self.blocks.apply(event, |entry| addresses_of_services(&entry.value));
         let mut touched = BTreeSet::new();

@@ -1,6 +1,6 @@
-//! Deletes Calico nodes whose Kubernetes nodes are gone, with all their data (etcd only).
+//! Deletes Calico nodes whose Kubernetes nodes are gone, with the objects that exist for them (etcd only).
 //!
-//! Each node is a key of its own, and is retried until it is deleted. Upstream runs a full pass for every deletion
+//! Each node is a key of its own, and is retried after a failure. Upstream runs a full pass for every deletion
 //! (KC-470). With `GC_MODE=report` no node is deleted, because the deletion releases addresses.
 
 #[cfg(test)]
@@ -85,13 +85,13 @@ impl Reconcile for DeletedNodeReconciler {
             return Ok(NextReconcile::AwaitChange);
         }
         if api_reads::has_pods(&self.kubernetes, &kubernetes).await? {
-            tracing::info!(node = %key, "keeping a node that was deleted in Kubernetes until its pods are deleted");
+            tracing::info!(node = %key, "keeping a node that was deleted in Kubernetes: pods on it may have addresses");
             return Ok(NextReconcile::After(POD_CHECK_INTERVAL));
         }
         if self.settings.borrow().gc_mode == GcMode::Report {
             tracing::info!(
                 node = %key, endpoints = endpoints.len(),
-                "would delete a node that was deleted in Kubernetes; GC_MODE=report deletes nothing"
+                "would delete a node that was deleted in Kubernetes; GC_MODE=report keeps the node"
             );
             return Ok(NextReconcile::AwaitChange);
         }
@@ -142,7 +142,7 @@ impl NodeNameCache {
     }
 }
 
-/// Time for which a list of endpoint keys is used. A missing node gets no new endpoints, but an endpoint may have been
+/// Time for which a list of endpoint keys is used. A missing node gets few new endpoints, but an endpoint may have been
 /// created just before the node was deleted.
 const MAX_LIST_AGE: Duration = Duration::from_secs(10);
 

@@ -79,7 +79,7 @@ impl Reconcile for NodeLabelReconciler {
     }
 }
 
-/// Annotation of a Calico node with the labels that were last copied from Kubernetes (KC-477).
+/// Annotation of a Calico node: the labels of the Kubernetes node at the last copy (KC-477).
 const RECORD: &str = "projectcalico.org/kube-labels";
 
 type Labels = BTreeMap<String, String>;

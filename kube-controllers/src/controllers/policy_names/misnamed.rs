@@ -2,7 +2,8 @@
 //! name and its own (`metadata.name` of the policy).
 //!
 //! An interrupted rename leaves both policies, and users may change either. Upstream keeps the new policy whatever its
-//! content (KC-282). Here the policy that was written last, by the order of the revisions, is kept.
+//! content (KC-282). Here the policy that was written last, by the order of the revisions, is kept; both stay if the
+//! order is unknown.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! Stores policies with names of older releases under their own names.
 //!
 //! Calico before 3.32 stored policies of the default tier with the prefix `default.`. Old nodes look up these names, so
-//! policies are renamed only when the new `calico-node` runs on all nodes. In upstream, several controllers wait for
-//! that (KC-287).
+//! policies are renamed only after the roll-out of `calico-node`, as `rollout.rs` determines it. In upstream, several
+//! controllers wait for that (KC-287).
 
 mod misnamed;
 mod rollout;
@@ -107,7 +107,7 @@ impl PolicyNameReconciler {
                 if incomplete_checks == 0 {
                     tracing::info!(
                         controller = Self::NAME,
-                        "not renaming policies yet: {blocker}; checking again later"
+                        "not renaming policies yet: {blocker}; checking the roll-out again later"
                     );
                 }
                 Ok(Some(NextReconcile::After(PAUSES.pause(incomplete_checks.saturating_add(1), 0.0))))

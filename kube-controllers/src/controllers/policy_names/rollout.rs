@@ -1,4 +1,4 @@
-//! [`Rollout`]: checks if the newest version of `calico-node` runs on all nodes (KC-284).
+//! [`Rollout`]: checks if the DaemonSet `calico-node` is rolled out in its newest version (KC-284).
 
 use libcalico::kubernetes::{Location, Resource};
 use serde::Deserialize;
@@ -22,7 +22,7 @@ pub(super) struct Rollout {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RolloutBlocker {
-    /// The DaemonSet is missing: Canal uses another name, or the DaemonSet is yet to be installed.
+    /// The DaemonSet is missing, for example because Canal uses another name.
     #[error("the DaemonSet {namespace}/{NAME} is missing")]
     Missing { namespace: String },
     #[error("cannot read the DaemonSet {namespace}/{NAME}; no policy is renamed: {cause}")]
@@ -56,7 +56,7 @@ struct Status {
 }
 
 impl Rollout {
-    /// Selects the DaemonSet in the namespace of this process. Sends no request.
+    /// Selects the DaemonSet in the namespace of this process's pod, or else in [`NAMESPACE`]. Sends no request.
     pub(super) fn from_environment(kubernetes: kube::Client) -> Self {
         let namespace = namespace_of_pod().unwrap_or_else(|| NAMESPACE.into());
         let skip = std::env::var(SKIP).is_ok_and(|value| value == "true");

@@ -2,8 +2,9 @@
 //! Kubernetes object, the source.
 //!
 //! A target is recognized by its name alone: every object whose name has the controller's prefix belongs to the
-//! controller (KC-222). An update replaces `spec` and keeps other writers' metadata (KC-224). Before a deletion the
-//! source is looked up in Kubernetes, because a watch may lag behind the writes of another replica.
+//! controller (KC-222). An update of a readable target replaces `spec` and keeps other writers' metadata (KC-224).
+//! Before a deletion the source that the name stands for is looked up in Kubernetes, because a watch may lag behind the
+//! writes of another replica.
 
 mod reconcile;
 #[cfg(test)]

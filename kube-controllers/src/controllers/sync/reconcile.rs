@@ -64,8 +64,8 @@ impl<K: SyncedKind> Reconcile for SyncReconciler<K> {
 }
 
 impl<K: SyncedKind> SyncReconciler<K> {
-    /// Queues every target that differs from its source, has no source, or is missing and did not fail the validation
-    /// before. Returns the time of the next comparison.
+    /// Queues the targets that differ from their sources, have no source, or are missing and did not fail the
+    /// validation before. Skips a target with an unreadable key. Returns the time of the next comparison.
     async fn compare_all(&self) -> Result<NextReconcile, ReconcileError> {
         // Objects in namespaces cannot be listed by a prefix of their names.
         let name_prefix = if K::Target::NAMESPACED { String::new() } else { K::PREFIX.to_owned() };

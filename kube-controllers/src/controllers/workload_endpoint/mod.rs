@@ -1,7 +1,6 @@
-//! Maintains workload endpoints in etcd: copies labels and service accounts from pods, and deletes endpoints whose pod
-//! or node is gone.
+//! Maintains workload endpoints in etcd: copies labels and service accounts from pods, and deletes orphaned endpoints.
 //!
-//! Every object is read again before it is written or deleted.
+//! An endpoint is read again before it is written or deleted.
 
 mod orphans;
 mod projections;

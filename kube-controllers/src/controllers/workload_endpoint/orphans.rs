@@ -1,4 +1,4 @@
-//! Deletes orphaned endpoints, whose pod or node is gone ([`OrphanReason`] has all cases).
+//! Deletes orphaned endpoints ([`OrphanReason`] has the cases).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ struct StoredEndpoint {
 impl PodEndpointReconciler {
     /// Deletes an endpoint that has looked orphaned for the grace period, and is orphaned by the live state. In the
     /// mode `report`, only reports the endpoint. Returns the time until the next check if the grace period has not
-    /// passed.
+    /// passed. With a grace period of zero, does nothing.
     pub(super) async fn check_orphan(
         &self,
         pod: &ObjectKey,

@@ -1,8 +1,8 @@
 //! The parts of pods and endpoints that are compared.
 //!
 //! An endpoint contains the name of its pod but not the uid, and a later pod may have the same name. It also contains
-//! the container ID, and a container never changes its pod. So a pod that was once seen with the endpoint's address is
-//! the pod of that container.
+//! the container ID, and a container never changes its pod. So a pod of that name that was once seen with the
+//! endpoint's address, and was not being deleted, counts as the pod of that container.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -13,7 +13,7 @@ use crate::controllers::node_names::NodeNames;
 use crate::watched::{Node, Pod, StringInterner};
 use crate::watches::{Cache, Event};
 
-/// All pods and their endpoints.
+/// The cached pods and their endpoints.
 #[derive(Default)]
 pub struct Workloads {
     workloads: HashMap<ObjectKey, Workload>,

@@ -77,7 +77,7 @@ impl AffinityAudit {
                 if reported.insert(key.clone()) {
                     tracing::info!(
                         %block, %owner,
-                        "would complete or delete an unfinished affinity; GC_MODE=report changes nothing"
+                        "would complete or delete an unfinished affinity; GC_MODE=report keeps it"
                     );
                 }
                 continue;
@@ -100,7 +100,10 @@ impl AffinityAudit {
                 }
                 Err(IpamError::Stopped) => break,
                 Err(error) => {
-                    tracing::warn!(%block, %owner, %error, "cannot complete an unfinished affinity; trying later");
+                    tracing::warn!(
+                        %block, %owner, %error,
+                        "cannot complete an unfinished affinity; trying again later"
+                    );
                     self.get().failed(&key, now);
                     failed += 1;
                     continue;

@@ -1,4 +1,4 @@
-//! Kubernetes Events of garbage collection. A pass posts one Event per node about released addresses. An address that a
+//! Kubernetes Events of garbage collection. Each batch of released leaks causes one Event per node. An address that a
 //! pod uses although it is not allocated to the pod causes one Event per pod and address.
 
 use std::collections::BTreeMap;
@@ -21,8 +21,8 @@ const MAX_MESSAGE_LENGTH: usize = 550;
 
 const MAX_CONCURRENT: usize = 8;
 
-/// A publisher of Events. Once the role has refused an Event in the namespace `default`, no more Events are posted
-/// there.
+/// A publisher of Events. Once the API server has refused an Event in the namespace `default` with 403, this publisher
+/// posts no more Events there.
 #[derive(Debug, Default)]
 pub(super) struct EventPublisher {
     forbidden: AtomicBool,
@@ -56,7 +56,7 @@ impl EventPublisher {
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 if is_cluster_scope && !self.forbidden.swap(true, Ordering::Relaxed) {
                     tracing::warn!(reason = %status.message,
-                        "the role does not allow creating Events in namespace default; posting no more Events there");
+                        "the API server forbids an Event; posting no more Events in namespace default");
                 }
                 true
             }
@@ -100,11 +100,11 @@ fn build_event(node: &str, mode: GcMode, suspects: &[&Suspect], now: SystemTime)
     events::event(&object, EventType::Normal, reason, &message, now)
 }
 
-/// Length of the part of a pod's name that an Event's name begins with, in bytes.
+/// Maximum length of the part of a pod's name that an Event's name begins with, in bytes.
 const MAX_NAME_PREFIX: usize = 200;
 
 /// Returns the Event about a conflict of the pod with this uid. The name of the Event is derived from the pod and the
-/// address. So another replica, or this replica after a restart, does not create the Event again.
+/// address. So another replica, or this replica after a restart, does not create the Event again while it exists.
 pub(super) fn conflict_event(conflict: &Conflict, uid: &str, conflict_kind: &ConflictKind, now: SystemTime) -> Value {
     let Conflict { namespace, name, address, .. } = conflict;
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid });

@@ -166,14 +166,11 @@ impl GcPass {
         for ExcessBlock { block, node } in index.excess_blocks(now) {
             tracing::info!(
                 %block, node,
-                "would release an empty block of a node that has other blocks; GC_MODE=report releases nothing"
+                "would release an empty block of a node that has other blocks; GC_MODE=report keeps the block"
             );
         }
         for node in index.nodes_to_release(now) {
-            tracing::info!(
-                node = node.calico,
-                "would release the blocks of a deleted node; GC_MODE=report releases nothing"
-            );
+            tracing::info!(node = node.calico, "would release the blocks of a deleted node; GC_MODE=report keeps them");
             index.postpone_node(&node.calico, now);
         }
     }

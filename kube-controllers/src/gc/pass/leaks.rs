@@ -15,7 +15,7 @@ use super::GcPass;
 use crate::gc::recheck::CurrentState;
 use crate::settings::GcMode;
 
-/// Number of leaks that are checked and released together, as in upstream (KC-445).
+/// Maximum number of leaks that are checked and released together, as in upstream (KC-445).
 const BATCH_SIZE: usize = 10_000;
 
 impl GcPass {
@@ -64,7 +64,7 @@ impl GcPass {
         let leaks: Vec<&Suspect> = plan.blocks.values().flatten().collect();
         let new: Vec<&Suspect> = leaks.iter().copied().filter(|leak| self.reported.insert(leak_id(leak))).collect();
         for suspect in &new {
-            log_suspect(suspect, &suspect.reason, "would release a leaked address; GC_MODE=report releases nothing");
+            log_suspect(suspect, &suspect.reason, "would release a leaked address; GC_MODE=report keeps it");
         }
         self.metrics.reported_leaks.inc_by(new.len() as u64);
         self.events.publish(&self.context.kubernetes, &self.gate, GcMode::Report, &new).await;
@@ -109,7 +109,7 @@ impl GcPass {
         {
             let mut index = self.cache.index();
             released.iter().for_each(|suspect| index.released(suspect));
-            // Postpones the other suspects. The next event of their block shows if they are leaked.
+            // Postpones the other suspects. An event of their block may show that they are not leaked.
             remaining.iter().for_each(|suspect| index.failed(suspect, now));
         }
         for suspect in &released {

@@ -1,5 +1,6 @@
 //! Workload endpoints that still list a leaked address, if endpoints are objects in etcd. An address is released only
-//! when no endpoint of the pods that its allocation names lists it.
+//! when no endpoint of the pods that its allocation names lists it; of a pod that is no launcher, only the endpoints on
+//! the allocation's node count, if the allocation names one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -35,8 +36,9 @@ struct NamedPod<'s> {
 type Endpoints = Vec<(ObjectKey, Result<Entry<WorkloadEndpoint>, StoreError>)>;
 
 impl GcPass {
-    /// Deletes the endpoints that list addresses of the plan and whose pods are not running. Removes from the plan the
-    /// addresses that an endpoint still lists or may list, together with all addresses of their handles.
+    /// Deletes the endpoints that list addresses of the plan, except those of running pods and of other sandboxes.
+    /// Removes from the plan the addresses that an endpoint still lists or may list, together with all addresses of
+    /// their handles.
     pub(super) async fn delete_listing_endpoints(&self, plan: &mut Plan, state: &CurrentState) {
         if self.context.mode != Mode::Etcd {
             return;
@@ -111,7 +113,7 @@ impl GcPass {
                     return false;
                 }
             };
-            // The endpoint belongs to a newer sandbox of the pod, or of a successor with the same name. That sandbox
+            // The endpoint belongs to another sandbox of the pod, or of a successor with the same name. That sandbox
             // may have the address by now. The handle of a virtual machine contains no container ID, so that handle is
             // not compared.
             if suspect.owner.kind == OwnerKind::Pod && !suspect.handle.is_of_container(&value.spec.container_id) {
@@ -129,7 +131,7 @@ impl GcPass {
                 Err(StoreError::NotFound { .. }) => {}
                 Err(error) => {
                     tracing::warn!(endpoint = %key, %error,
-                        "cannot delete an endpoint that lists a leaked address; the address stays allocated");
+                        "cannot delete an endpoint that lists a leaked address; the address stays until a later pass");
                     return false;
                 }
             }

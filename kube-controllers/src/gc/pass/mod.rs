@@ -103,7 +103,6 @@ impl GcPass {
     }
 
     /// Looks up KubeVirt at an interval, while this replica may write and an address belongs to a virtual machine.
-    /// Otherwise resets the result of the last lookup.
     async fn discover_kubevirt(&mut self) {
         let now = self.now();
         if !self.kubevirt.is_due(now) && self.gate.is_open() {

@@ -1,4 +1,5 @@
-//! Lookup of virtual machines, and of KubeVirt itself. Without KubeVirt, addresses of its virtual machines are leaked.
+//! Lookup of virtual machines, and of KubeVirt itself. Without KubeVirt, addresses of its virtual machines may be
+//! leaked.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ const GROUP: &str = "kubevirt.io";
 
 impl ApiReader<'_> {
     /// Looks up a VirtualMachine or VirtualMachineInstance with this name. Unlike upstream (KC-436), any instance
-    /// counts: it may outlive its VirtualMachine, and its launcher pod is running then.
+    /// counts: it may outlive its VirtualMachine, and its launcher pod may run then.
     pub(super) async fn virtual_machine(&self, key: &ObjectKey) -> VmiLookup {
         for resource in [VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES] {
             match self.exists(resource, key).await {
@@ -39,8 +40,7 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(in crate::gc) struct KubeVirtDiscovery {
-    /// Time of the last discovery, by the clock of grace periods. `None` while no address belongs to a virtual machine,
-    /// and while this replica may not write.
+    /// Time of the last discovery, by the clock of grace periods. `None` before the first one and after a reset.
     discovered_at: Option<Duration>,
     /// True if the API server served neither kind at the last discovery. The grace period of an address begins with the
     /// first such result, and any other result cancels the grace period.
@@ -52,8 +52,7 @@ impl KubeVirtDiscovery {
         self.discovered_at.is_none_or(|discovered_at| now >= discovered_at + DISCOVERY_INTERVAL)
     }
 
-    /// Returns the time of the next discovery; `None` before the first discovery, while no address belongs to a virtual
-    /// machine, and while this replica may not write.
+    /// Returns the time of the next discovery; `None` before the first one and after a reset.
     pub(in crate::gc) fn next_deadline(&self) -> Option<Duration> {
         self.discovered_at.map(|discovered_at| discovered_at + DISCOVERY_INTERVAL)
     }

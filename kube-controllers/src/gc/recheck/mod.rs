@@ -1,4 +1,4 @@
-//! The last check before a release: reads the owners of leaked addresses from the API, never from the cache of a watch.
+//! The check in the API before a release: reads the owners of leaked addresses, not from the cache of a watch.
 
 mod kubevirt;
 mod pods;
@@ -48,8 +48,8 @@ pub(super) struct ApiReader<'a> {
 }
 
 impl ApiReader<'_> {
-    /// Reads every object that the suspects depend on, each object once. The result of a failed read is unknown, and
-    /// addresses that depend on it stay. `pods` is the approximate number of pods in the cluster.
+    /// Reads the objects that the suspects depend on. The result of a failed read is unknown, and addresses that depend
+    /// on it stay. `pods` is the approximate number of pods in the cluster.
     pub(super) async fn read(&self, suspects: &[Suspect], pods: usize) -> CurrentState {
         let queries: BTreeSet<OtherObject> = suspects.iter().flat_map(other_objects).flatten().collect();
         let lookups = queries.into_iter().map(|other| self.look_up(other));
@@ -85,8 +85,8 @@ impl ApiReader<'_> {
         (other, lookup)
     }
 
-    /// Looks up a node, and returns the results for Calico and for Kubernetes. Only one of them is looked up, and the
-    /// other one is unknown: Kubernetes if the name in Kubernetes is known, and otherwise Calico.
+    /// Looks up a node, and returns the results for Calico and for Kubernetes. Looks up the Kubernetes node if its name
+    /// is known, and otherwise the Calico node. The other result is unknown.
     pub(super) async fn node(&self, node: &DeletedNode) -> (Lookup<()>, Lookup<()>) {
         let Some(name) = &node.kubernetes else { return (self.calico_node(&node.calico).await, Lookup::Unknown) };
         (Lookup::Unknown, self.exists(NODES, &ObjectKey::global(name)).await)
@@ -121,7 +121,10 @@ impl ApiReader<'_> {
             Ok(_) => Lookup::Present(()),
             Err(StoreError::NotFound { .. }) => Lookup::Absent,
             Err(error) => {
-                tracing::warn!(node = name, %error, "cannot look up a Calico node; keeping its addresses and blocks");
+                tracing::warn!(
+                    node = name, %error,
+                    "cannot look up a Calico node; no address or block that depends on it is released"
+                );
                 Lookup::Unknown
             }
         }

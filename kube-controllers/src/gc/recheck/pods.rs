@@ -35,7 +35,11 @@ impl ApiReader<'_> {
                 })),
                 Err(error) => {
                     let error = error.to_string();
-                    tracing::warn!(node, error, "cannot list the pods of a node; reading the pods one by one");
+                    tracing::warn!(
+                        node,
+                        error,
+                        "cannot list the pods of a node; sending a separate request for each suspect's pod"
+                    );
                     gets.extend(keys);
                 }
             }

@@ -38,7 +38,8 @@ pub(in crate::http) async fn profile(duration: Duration) -> Result<Vec<u8>, Prof
     .await?
 }
 
-/// Encodes addresses only. Function names are in a separate debug file, which the reader of the profile provides.
+/// Encodes functions by their addresses. Their names are in a separate debug file, which the reader of the profile
+/// provides.
 fn encode(report: &UnresolvedReport, code: &[MappedCode], begin: SystemTime, duration: Duration) -> Vec<u8> {
     let period = 1_000_000_000 / i64::from(FREQUENCY);
     let mut builder = Builder::new(&[("samples", "count"), ("cpu", "nanoseconds")]);

@@ -13,7 +13,7 @@ pub(super) struct Election {
     identity: String,
     timing: Timing,
     observed: Option<ObservedLease>,
-    /// True if some replica has held the Lease since this process began, also if the Lease has been deleted.
+    /// True if this process has seen a holder of the Lease, also if the Lease has been deleted.
     pub(super) was_held: bool,
     access: LeaseAccess,
     /// The end of this process's wait before its first write, if the process holds a Lease with which it has to wait.
@@ -115,7 +115,7 @@ impl Election {
     /// Returns true if `lease`, which has no holder, was released less than `renew_deadline` ago. No replica can be
     /// writing without a Lease then: the role allowed Leases at the release, and a replica writes without a Lease only
     /// after the role has forbidden Leases for longer than `renew_deadline`. The time in the Lease is from another
-    /// clock; a clock that differs by more than a few seconds causes only an unnecessary wait.
+    /// clock; a clock that differs by more than a few seconds normally causes an unnecessary wait.
     fn was_released_recently(&self, lease: &Lease, wall: &MicroTime) -> bool {
         let Some(released) = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()) else { return false };
         wall.0.duration_since(released.0).unsigned_abs() <= self.timing.renew_deadline

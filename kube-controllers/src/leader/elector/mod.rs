@@ -112,7 +112,7 @@ impl<L: Leases> Elector<L> {
     /// Takes or renews the Lease if it is free or held by this process.
     async fn attempt(&mut self) -> Result<Outcome, LeaseError> {
         if self.election.is_held_by_self() {
-            // No other replica writes the Lease while this process holds it, so it need not be read.
+            // Other replicas normally do not write the Lease while this process holds it, so it is not read first.
             match self.write().await {
                 Err(LeaseError::Conflict) => {}
                 outcome => return outcome,
@@ -212,7 +212,7 @@ impl<L: Leases> Elector<L> {
         let Some(lease) = self.election.released(Instant::now(), wall_clock()) else { return Ok(false) };
         match self.leases.replace(lease).await {
             Ok(_) => return Ok(true),
-            // The response to the last renewal was lost.
+            // The response to the last renewal may have been lost.
             Err(LeaseError::Conflict) => {}
             Err(error) => return Err(error),
         }
@@ -232,7 +232,8 @@ impl<L: Leases> Elector<L> {
 
 /// An uninterrupted series of refusals. Short series mean nothing: an API server that just started, or a binding that
 /// is being replaced, refuses requests for a while that another replica is allowed. A replica that renewed the Lease
-/// before the role lost the permission also still writes. So only refusals that last longer than a Lease count.
+/// before the role lost the permission also still writes. So only refusals that last longer than a Lease and a write
+/// count.
 #[derive(Debug, Default)]
 struct RefusalLog {
     /// `None` if no refusal is recorded.
@@ -257,7 +258,7 @@ impl RefusalLog {
         first.plus(timing.first_write_delay()).has_passed()
     }
 
-    /// Records any other response, which ends the series.
+    /// Ends the series.
     fn clear(&mut self) {
         self.series = None;
     }

@@ -156,7 +156,8 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<K>> {
-        // A poisoned lock is safe to use: the only foreign code that runs under it is `Hash` and `Eq` of a key.
+        // A poisoned lock is safe to use: the only code of other modules that runs under it is that of a key: `Clone`,
+        // `Hash`, `Eq` and its drop.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -151,8 +151,8 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 proptest! {
-    /// After any sequence of operations, at most one worker holds each key, and no key is lost that was added after it
-    /// was last taken.
+    /// After random operations, at most one worker holds each key, and no key is lost that was added after it was last
+    /// taken.
     #[test]
     fn queue_loses_no_key_and_hands_no_key_to_two_workers(acts in prop::collection::vec(act(), 0..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();

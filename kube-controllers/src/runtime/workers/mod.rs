@@ -21,7 +21,7 @@ use crate::logging::panic_message;
 use crate::status::Watchdog;
 use crate::telemetry::WorkerMetrics;
 
-/// Time limit for the current keys after `context.stop`. Every write that was sent has its response by then.
+/// Time limit for the current keys after `context.stop`. Most writes that were sent have their responses by then.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
 /// Number of failures in a row that are normal and not worth a warning, such as a conflict or a restarted server.
 const EXPECTED_FAILURES: u32 = 5;
@@ -32,11 +32,11 @@ const FIRST_DELAY: Duration = Duration::from_millis(5);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
 const RETRY_BACKOFF: Backoff = Backoff { first: FIRST_DELAY, longest: LONGEST_DELAY, jitter: Jitter::Half };
 
-/// Processes `queue` with `workers` tasks, at least one, while this replica is the leader, until `context.stop`.
+/// Processes `queue` with `workers` tasks, at least one, while this replica may write, until `context.stop`.
 ///
-/// While this replica is not the leader, keys accumulate in the queue. When leadership is lost, current work stops at
-/// its next await ([`Leadership::while_held`]), and its key returns to the queue. After `context.stop` no key is taken,
-/// and the current keys have 5 s to finish.
+/// While this replica may not write, keys accumulate in the queue. When the right to write is lost, current work stops
+/// at its next await ([`Leadership::while_held`]), and its key returns to the queue. After `context.stop` no key is
+/// taken, and the current keys have 5 s to finish.
 pub async fn run<R: Reconcile>(reconciler: Arc<R>, queue: Queue<R::Key>, workers: usize, context: Context) {
     let metrics = context.metrics.worker(R::NAME);
     let pool = WorkerPool { reconciler, queue, backoff: Mutex::default(), metrics, watchdog: context.watchdog };

@@ -1,4 +1,5 @@
-//! Random Services, pools and addresses: decisions converge, and release no published address without a replacement.
+//! Random Services, pools and addresses: decisions converge, and a published address of a family that the Service names
+//! stays until it is replaced, unless the annotation requests addresses.
 
 use libcalico::net::IpVersion;
 use proptest::prelude::*;

@@ -290,8 +290,8 @@ async fn stop_does_not_wait_for_an_unreachable_server() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Under any sequence of failures, no replica may write at the moment another takes the Lease (the server asserts
-    /// that), and a replica becomes the leader once the failures end.
+    /// Under random failures, no replica may write at the moment another takes the Lease (the server asserts that), and
+    /// a replica becomes the leader once the failures end.
     #[test]
     fn no_two_replicas_write_at_once_and_a_leader_is_elected_after_any_faults(
         seed in any::<u64>(), restarts in prop::collection::vec(0..60u64, 0..5),

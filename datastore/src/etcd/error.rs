@@ -11,13 +11,13 @@ use crate::error::{causes, describe_error_chain};
 
 #[derive(Debug)]
 pub(super) enum EtcdFailure {
-    /// No connection was made, so nothing was sent.
+    /// No connection was made, so no request was sent.
     Connect(tonic::transport::Error),
-    /// No response arrived within this time.
+    /// No connection was made, or no response arrived, within this time.
     Timeout(Duration),
-    /// The server rejected the request, or the connection ended.
+    /// The server rejected the request, or the connection failed.
     Status(Status),
-    /// The client library rejected the request.
+    /// Another error of the client library.
     Client(etcd_client::Error),
 }
 
@@ -42,7 +42,7 @@ pub(super) async fn await_response<T>(
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct EtcdPeer<'a> {
     pub(super) tls: Option<&'a str>,
-    /// The user whose password was sent; `None` if no credentials are configured.
+    /// The configured user; `None` if no credentials are configured.
     pub(super) user: Option<&'a str>,
     pub(super) has_answered: bool,
 }

@@ -9,26 +9,26 @@ use tokio::time::Instant;
 pub struct WatchStats {
     /// True after the first complete list.
     pub is_synced: bool,
-    /// True if the server does not have the kind. The watch then delivers an empty list.
+    /// True if the last complete list is empty because the server does not have the kind.
     pub is_missing: bool,
-    /// True if the server rejected the last request for a list.
+    /// True if the server rejected the last request for a list that failed.
     pub is_refused: bool,
     /// Number of lists begun.
     pub lists: u64,
     /// Number of watches opened, including resumed ones.
     pub watches: u64,
-    /// Number of objects delivered as listed, changed or deleted.
+    /// Number of objects delivered as listed, changed or deleted, without unreadable ones.
     pub changes: u64,
-    /// Number of failed requests and broken watches.
+    /// Number of failed requests and broken watches, without lists of a kind that the server does not have.
     pub failures: u64,
     /// Number of times that an object could not be read.
     pub unreadable: u64,
-    /// The instant of the server's last response or event; `None` before the first.
+    /// The instant of the server's last response that is no failure, or of its last event; `None` before the first.
     pub last_response: Option<Instant>,
 }
 
 impl WatchStats {
-    /// Returns true if no list is complete yet, and the server did not reject the last request for a list.
+    /// Returns true if no list is complete yet, and the server did not reject the last request for a list that failed.
     pub fn is_awaited(&self) -> bool {
         !self.is_synced && !self.is_refused
     }

@@ -36,7 +36,7 @@ pub enum WatchEvent<V, K> {
     ListEnd,
 }
 
-/// A watch of one kind: all objects, and then each change, without end.
+/// A watch of one kind: the objects, and then their changes, without end.
 pub struct Watcher<S: WatchSource> {
     source: S,
     state: WatcherState<S>,
@@ -158,7 +158,7 @@ impl<S: WatchSource> Watcher<S> {
         }
     }
 
-    /// Pauses, then opens the watch again from `position`, or lists again if that cannot succeed.
+    /// Pauses, so that the next request opens the watch again from `position` or, if that may not succeed, lists again.
     async fn resume(&mut self, position: S::Position, failure: WatchFailure) {
         self.state = WatcherState::Listed(position);
         match failure {

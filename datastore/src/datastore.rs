@@ -72,8 +72,8 @@ impl Datastore {
         }
     }
 
-    /// Ends later requests to a server, except those of watches and of [`pages`](Self::pages), as soon as `patience` has
-    /// elapsed from now, if the server has responded to no request by then. A second call has no effect.
+    /// Ends later requests to a server, except those of watches and of [`pages`](Self::pages), as soon as `patience`
+    /// has elapsed from now, if the server has responded to no request by then. A second call has no effect.
     pub fn expect_first_answer_within(&self, patience: Duration) {
         match self {
             Datastore::Etcd(etcd) => etcd.deadline.expect_first_answer_within(patience),

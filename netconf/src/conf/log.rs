@@ -64,7 +64,7 @@ impl FromObject for LogConf {
 }
 
 impl FromNode for LogLevel {
-    /// A wrong log level must not fail a pod's ADD.
+    /// An unknown level must not fail a pod's ADD.
     fn from_node(node: &Node<'_>) -> Result<LogLevel, DecodeError> {
         Ok(match node.text("a string")?.to_ascii_lowercase().as_str() {
             "debug" => LogLevel::Debug,

@@ -74,7 +74,7 @@ pub struct NetConf {
     /// Settings of a dataplane other than the kernel. Read by ADD, DEL, CHECK, GC.
     pub dataplane_options: DataplaneOptions,
 
-    /// Arguments from the orchestrator. Read by ADD outside of Kubernetes.
+    /// Arguments from the orchestrator. For plain containers only. Read by ADD, DEL, CHECK.
     pub args: Args,
 
     /// Settings from the runtime, for the requested capabilities. Read on Windows only.

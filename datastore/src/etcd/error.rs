@@ -135,8 +135,8 @@ fn classify_transport(text: String, peer: &EtcdPeer<'_>, is_connected: bool, is_
         None => Unreachable(format!("{text}; if the server requires TLS, write https:// in etcd_endpoints")),
         Some(_) if is_write => Unreachable(format!("{text}; check that etcd accepts the client certificate ({tls})")),
         Some(_) => Refused(format!(
-            "etcd closed the connection after the TLS handshake, so etcd refuses the client certificate: {text} \
-             ({tls})"
+            "etcd closed the connection after the TLS handshake, so etcd probably refuses the client certificate: \
+             {text} ({tls})"
         )),
     }
 }

@@ -126,8 +126,8 @@ pub(super) async fn verify_missing(client: &ApiClient, query: &Query) -> Result<
     let failure = match discovery::lacks_kind(client, resource).await {
         Ok(true) => return Ok(()),
         Ok(false) => RequestError::Unreadable(
-            "the 404 is not from the API server, which serves this kind; check for a proxy between this process and \
-             the API server"
+            "the 404 may not be from the API server, which serves this kind; check for a proxy between this process \
+             and the API server"
                 .into(),
         ),
         Err(failure) => failure,

@@ -136,8 +136,8 @@ impl Turns {
             let file = rule.file.display();
             tracing::warn!(
                 %file,
-                "the API server is busy; until the time limit for waiting, this process sends its requests one by \
-                 one, in turn with other processes of the node"
+                "the API server is busy; this process sends its requests one by one, and waits for other processes of \
+                 the node until its time limit"
             );
         }
         (rule.before_waiting)();

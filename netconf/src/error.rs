@@ -36,7 +36,7 @@ impl Code {
     pub const CONNECTION_TEST: Code = Code(100);
     /// CHECK found a difference between the attachment and the state that ADD created.
     pub const CHECK_FAILED: Code = Code(101);
-    /// Any other failure; upstream uses this code for all errors of its own (CNI-26).
+    /// Any other failure; upstream uses this code for its own errors of ADD and DEL (CNI-26).
     pub const INTERNAL: Code = Code(999);
 }
 

@@ -104,7 +104,7 @@ pub(super) fn connect_failures_to_store_error(failures: &[(String, EtcdFailure)]
         match failure.to_store_error(endpoint.clone(), peer, false) {
             StoreError::Unavailable { reason, .. } if failures.len() == 1 => reasons.push(reason),
             StoreError::Unavailable { datastore, reason, .. } => reasons.push(format!("{datastore}: {reason}")),
-            // A rejection explains more than an unreachable endpoint, because a retry cannot succeed.
+            // Another error than an unreachable endpoint explains more.
             refused => return refused,
         }
     }

@@ -13,7 +13,7 @@ use crate::{CniArgs, CniError, Code, Command, EnvLookup, Version, list};
 /// An operation that a runtime requests, with all its inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// The operation; never VERSION, which needs no configuration.
+    /// The operation. [`crate::invocation()`] makes no call of VERSION, which needs no configuration.
     pub command: Command,
     /// The container ID. Neither required nor validated for STATUS and GC.
     pub container_id: String,

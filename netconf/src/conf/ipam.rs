@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use crate::decode::{DecodeError, FromObject, Node, Object};
 use crate::result::IpNet;
 
-/// The IPAM plugin and its settings. Keys of other IPAM plugins are passed to them unchanged.
+/// The IPAM plugin and its settings. Keys of other IPAM plugins are passed to them unchanged, except `usePodCidr` of
+/// host-local.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct Ipam {

@@ -6,7 +6,8 @@ use crate::decode::{DecodeError, FromNode, FromObject, Node, Object};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
 pub struct LogConf {
-    /// `debug`, `info` or `error`, in any letter case; any other text means `info`. Read by ADD, DEL, CHECK, STATUS, GC.
+    /// `debug`, `info` or `error`, in any letter case; any other text means `info`. Read by ADD, DEL, CHECK, STATUS,
+    /// GC.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub log_level: LogLevel,
 

@@ -43,7 +43,8 @@ pub(crate) struct RetryPause {
 }
 
 impl RetryPause {
-    /// Creates a pause with a random part. It is at least half of `pause`, and at least the server's `retry_after`.
+    /// Creates a pause with a random part. Its minimum is the longer one of half of `pause` and the server's
+    /// `retry_after`.
     pub(crate) fn new(pause: Duration, retry_after: Option<Duration>) -> RetryPause {
         let retry_after = retry_after.unwrap_or_default();
         RetryPause { minimum: retry_after.max(pause / 2), spread: (retry_after / 8).max(pause / 2) }

@@ -43,10 +43,11 @@ impl Datastore {
         })
     }
 
-    /// Reads the identity of the datastore. Returns `None` if the datastore has none.
+    /// Returns the identity of the datastore, or `None` if the datastore has none. Adds an identity to a file that
+    /// lacks one.
     ///
     /// # Errors
-    /// The datastore is unreachable, rejects the request, or lacks the object that contains the identity.
+    /// For example, the datastore is unreachable or lacks the object that contains the identity.
     pub async fn identity(&self) -> Result<Option<String>, StoreError> {
         let (kind, id) = match self {
             Datastore::Kubernetes(api) => {
@@ -62,7 +63,7 @@ impl Datastore {
         Ok((!id.is_empty()).then(|| format!("{kind} {id}")))
     }
 
-    /// Returns the number of requests sent so far, without those of watches.
+    /// Returns the number of requests sent so far, without those of watches and of [`pages`](Self::pages).
     pub fn requests(&self) -> u64 {
         match self {
             Datastore::Etcd(etcd) => etcd.requests(),
@@ -71,8 +72,8 @@ impl Datastore {
         }
     }
 
-    /// Ends all requests as soon as `patience` has elapsed from now, unless the server has responded to any request by
-    /// then. A second call has no effect.
+    /// Ends later requests to a server, except those of watches and of [`pages`](Self::pages), as soon as `patience`
+    /// has elapsed from now, if the server has responded to no request by then. A second call has no effect.
     pub fn expect_first_answer_within(&self, patience: Duration) {
         match self {
             Datastore::Etcd(etcd) => etcd.deadline.expect_first_answer_within(patience),
@@ -95,7 +96,8 @@ impl Datastore {
         matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.configured_group().is_some())
     }
 
-    /// Reads and writes in `projectcalico.org/v3` from now on, and stores this choice for later processes on this node.
+    /// Reads and writes in `projectcalico.org/v3` from now on, and tries to store this choice for later processes on
+    /// this node. Has no effect on other datastores than an API server.
     pub async fn switch_to_v3(&self) -> Result<(), StoreError> {
         match self {
             Datastore::Kubernetes(kubernetes) => kubernetes.switch_to_v3().await,
@@ -103,14 +105,14 @@ impl Datastore {
         }
     }
 
-    /// Makes requests wait while the API server is busy (429), even beyond the time limit of a request.
+    /// Makes requests to an API server wait by `rule` while it is busy (429), even beyond the time limit of a request.
     pub fn wait_while_busy(&self, rule: BusyRule) {
         if let Datastore::Kubernetes(kubernetes) = self {
             kubernetes.wait_while_busy(rule);
         }
     }
 
-    /// Returns true if the API server was busy (429) since the first call of
+    /// Returns true if a request has had to wait for a busy API server (429) since the first call of
     /// [`wait_while_busy`](Self::wait_while_busy).
     pub fn was_busy(&self) -> bool {
         matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.was_busy())

@@ -21,7 +21,7 @@ impl Deadline {
         Deadline { per_request, first_response_limit: OnceLock::new(), has_answered: AtomicBool::new(false) }
     }
 
-    /// Ends all requests as soon as `patience` has elapsed from now, unless the server has responded to any request by
+    /// Ends later requests as soon as `patience` has elapsed from now, if the server has responded to no request by
     /// then. A second call has no effect.
     pub(crate) fn expect_first_answer_within(&self, patience: Duration) {
         _ = self.first_response_limit.set((Instant::now() + patience, patience));
@@ -50,7 +50,7 @@ impl Deadline {
         if let Ok(output) = timeout_at(first_expiry, &mut request).await {
             return Some(output);
         }
-        // If the server has responded to another request meanwhile, this request has a later time limit.
+        // If the server has responded to another request meanwhile, this request may have a later time limit.
         let extended_expiry = self.expiry(begun).min(end);
         if extended_expiry > first_expiry { timeout_at(extended_expiry, request).await.ok() } else { None }
     }

@@ -106,7 +106,7 @@ mod tests {
         texts.iter().map(|text| address(text)).collect()
     }
 
-    /// Tries all addresses of `all`, of which only `answering` accepts the connection, `milliseconds` after its attempt
+    /// Connects to one of `all`, of which only `answering` accepts the connection, `milliseconds` after its attempt
     /// starts. Returns when each attempt started, and when the connection succeeded, in milliseconds.
     async fn attempts(all: &[&str], answering: &str, milliseconds: u64) -> (Vec<u128>, u128) {
         let (begun, starts) = (Instant::now(), Mutex::new(Vec::new()));

@@ -39,7 +39,7 @@ pub enum ConfigError {
          user with ETCD_USERNAME and ETCD_PASSWORD"
     )]
     InvalidEndpoint {
-        /// The invalid endpoint, with `...` instead of a user name and password.
+        /// The invalid endpoint, with `...` instead of the text before an `@`.
         found: String,
     },
     /// `etcd_discovery_srv`, which would take a DNS query in each CNI call.
@@ -88,14 +88,14 @@ pub enum ConfigError {
     /// A certificate or key that cannot be read or used.
     #[error("{setting}: {reason}")]
     UnreadablePem {
-        /// The name of the setting, or of all settings that may have caused the problem.
+        /// The name of the setting, or of several settings that may have caused the problem.
         setting: &'static str,
-        /// The problem, with the path if the setting names a file.
+        /// The problem.
         reason: String,
     },
 }
 
-/// Returns an error and its causes as one line, without repetitions.
+/// Joins the texts of an error and its causes, without repetitions and without tonic's `transport error`.
 pub fn describe_error_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     for cause in causes(error) {

@@ -1,4 +1,4 @@
-//! [`PagedList`]: lists all objects of one kind, page by page.
+//! [`PagedList`]: lists objects of one kind, page by page.
 
 use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError};
 
@@ -7,10 +7,10 @@ use crate::kubernetes::{ApiSource, CalicoObjects};
 use crate::watch::{NextPage, ObjectChange, WatchFailure, WatchSource};
 use crate::{Datastore, Local};
 
-/// Maximum number of requests for one page if servers do not respond.
+/// Maximum number of requests that one call of [`PagedList::next`] sends for a page.
 const ATTEMPTS: u32 = 3;
 
-/// A list of all objects of a kind in pages, all from one snapshot. If the server no longer has the snapshot
+/// A list of the selected objects of a kind in pages, all from one snapshot. If the server no longer has the snapshot
 /// ([`WatchFailure::Expired`]), the caller must start a new list.
 pub struct PagedList<'a, K: Kind>(PageSource<'a, K>);
 
@@ -31,7 +31,7 @@ impl Datastore {
 enum PageSource<'a, K: Kind> {
     Etcd(Pager<EtcdSource<K>>),
     Kubernetes(Pager<ApiSource<CalicoObjects<K>>>),
-    /// The file is local, so all selected objects are one page. The selection is `None` after that page.
+    /// The file is local, so all selected objects are one page. The selection is `None` after the read of that page.
     Local(&'a Local, Option<K::Select>),
 }
 

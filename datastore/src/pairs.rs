@@ -29,7 +29,8 @@ pub(crate) fn check_distinct(writes: &[Write]) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// Awaits `transaction`, which returns the revision that the written pairs get. Returns that revision once per write.
+/// Returns, once per write, the revision that `transaction` returns. Does not await `transaction` if there are no
+/// writes or if a path is written twice.
 pub(crate) async fn write_in_transaction(
     writes: &[Write],
     transaction: impl Future<Output = Result<i64, WriteError>>,

@@ -145,7 +145,7 @@ fn wrong_etcd_password_is_rejected_and_the_error_names_the_user() {
             other => panic!("{other:?}"),
         }
     };
-    // A password for a server without users is not an error.
+    // A password for a server without authentication is not an error.
     block_on(read_absent_pool(&open_settings(&settings, &login("root", "secret")).unwrap())).unwrap();
 
     for args in

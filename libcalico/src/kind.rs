@@ -47,7 +47,7 @@ pub trait Kind: Serialize + DeserializeOwned + Clone + fmt::Debug + Send + Sync 
     fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
         serde_json::to_vec(self)
     }
-    /// Decodes stored bytes. On `Err` a single get fails and a list skips the entry (DS-42).
+    /// Decodes stored bytes. On `Err` a get of the object fails, and most lists skip the entry (DS-42).
     fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
     }

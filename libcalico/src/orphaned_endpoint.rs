@@ -41,7 +41,8 @@ pub struct ExaminedNode<'a> {
     pub exists: bool,
 }
 
-/// The reason why an endpoint is an orphan. Except for [`OrphanReason::PodGone`], the pod has none of its addresses.
+/// The reason why an endpoint is an orphan. Except for [`OrphanReason::PodGone`], the pod has none of the
+/// endpoint's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum OrphanReason {
     /// No pod has the name in the endpoint.

@@ -38,7 +38,7 @@ pub enum Orchestrator {
 /// The data that a container runtime provides about a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerIdentity {
-    /// The namespace, `default` unless a Mesos label sets another.
+    /// The namespace, `default` unless `CNI_TEST_NAMESPACE` or a Mesos label sets another.
     pub namespace: String,
     /// The labels, sanitized.
     pub labels: BTreeMap<String, String>,
@@ -145,10 +145,10 @@ impl WorkloadIdentity {
     }
 }
 
-/// Converts the key or the value of a Mesos label to a valid label (CNI-153).
+/// Replaces the characters of the key or the value of a Mesos label that a label cannot contain (CNI-153).
 ///
 /// `/` becomes `.`. A run of other forbidden characters becomes a single `-`. A run of `.` and `-` that contains a `.`
-/// becomes a single `.`.
+/// becomes a single `.`. A `.` or `-` at the beginning or the end is removed.
 fn sanitize_mesos_label(text: &str) -> String {
     dots_from_mixed_runs(&dashes_for_forbidden(text)).trim_matches(is_separator).to_owned()
 }

@@ -18,13 +18,13 @@ impl Code {
     pub const UNSUPPORTED_FIELD: Code = Code(2);
     /// The container does not exist, so the runtime need not call DEL.
     pub const UNKNOWN_CONTAINER: Code = Code(3);
-    /// A `CNI_*` variable is missing or malformed.
+    /// A variable of the environment is missing or invalid, mostly a `CNI_*` variable.
     pub const INVALID_ENVIRONMENT: Code = Code(4);
     /// Reading or writing a file or standard input failed.
     pub const IO: Code = Code(5);
-    /// The configuration cannot be decoded: not JSON, a duplicate key, or a value of the wrong JSON type.
+    /// A document, such as the configuration, is not JSON, or has a duplicate key or a value of the wrong JSON type.
     pub const DECODE: Code = Code(6);
-    /// A key of the configuration is missing or has a value that is not allowed.
+    /// A key of the configuration, or of another document, is missing or has a value that is not allowed.
     pub const INVALID_CONFIG: Code = Code(7);
     /// `CNI_NETNS` is the plugin's own network namespace.
     pub const SAME_NETNS: Code = Code(8);
@@ -36,7 +36,7 @@ impl Code {
     pub const CONNECTION_TEST: Code = Code(100);
     /// CHECK found a difference between the attachment and the state that ADD created.
     pub const CHECK_FAILED: Code = Code(101);
-    /// Any other failure; upstream uses this code for all errors of its own (CNI-26).
+    /// Any other failure; upstream uses this code for its own errors of ADD and DEL (CNI-26).
     pub const INTERNAL: Code = Code(999);
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Code {
 pub struct CniError {
     /// The kind of failure.
     pub code: Code,
-    /// A line for a person, with upstream's text if upstream reports the same failure.
+    /// A line for a person, often with upstream's text for the same failure.
     pub msg: String,
     /// Further help; empty if there is none.
     pub details: String,
@@ -82,8 +82,8 @@ impl CniError {
     /// Returns the JSON for stdout. `version` is the configuration's `cniVersion`, or `None` if that is unknown or
     /// invalid. The specification requires the key `cniVersion`; upstream always omits it (CNI-218).
     ///
-    /// Control characters of `msg` and `details` are escaped, because runtimes print these texts, and kubelet puts them
-    /// into an Event.
+    /// Control characters of `msg` and `details`, except line breaks at the end of `msg`, are escaped, because runtimes
+    /// print these texts, and kubelet puts them into an Event.
     pub fn to_json(&self, version: Option<Version>) -> String {
         let body = self.msg.trim_end_matches('\n');
         let msg = format!("{}{}", printable::line(body), &self.msg[body.len()..]);

@@ -45,7 +45,7 @@ pub(crate) fn refuse_list(root: &Node<'_>) -> Result<(), CniError> {
 pub(crate) const LIST_ADVICE: &str =
     "extract the configuration of the plugin: jq '.plugins[0] + {name, cniVersion}' /etc/cni/net.d/10-calico.conflist";
 
-/// Upstream's prefix of every error about the configuration.
+/// Upstream's prefix of errors about the configuration.
 pub(crate) const LOAD_CONTEXT: &str = "failed to load netconf";
 
 #[cfg(test)]

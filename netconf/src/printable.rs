@@ -64,7 +64,6 @@ mod tests {
             let shown = line(&text);
             assert!(!shown.contains(is_control), "{code:?}");
             if is_control(code) {
-                // Two different texts never look the same.
                 let json = format!("\"{shown}\"");
                 assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
             } else {

@@ -33,7 +33,7 @@ impl RawObject {
         Ok(())
     }
 
-    /// Removes `key`, which matches in any letter case.
+    /// Removes `key`, which matches in any letter case, if it exists.
     pub fn remove(&mut self, key: &str) {
         if let Some(at) = self.position(key) {
             self.entries.remove(at);

@@ -1,4 +1,5 @@
-//! Checks that no input makes the decoders panic. `FUZZ_SECONDS` sets the duration of each test (1 by default).
+//! Checks with generated inputs that the decoders do not panic. `FUZZ_SECONDS` sets the duration of each test (1 by
+//! default).
 
 mod mutation;
 

@@ -13,7 +13,7 @@ pub struct EtcdConfig {
     pub endpoints: Vec<String>,
     /// TLS settings; `None` if the endpoints are `http://`.
     pub tls: Option<TlsConfig>,
-    /// User name and password; `None` if one of the two is not configured.
+    /// User name and password; `None` unless both are configured.
     pub credentials: Option<(String, String)>,
     /// Time limit of one request, including the time to connect.
     pub deadline: Duration,
@@ -58,7 +58,7 @@ impl EtcdConfig {
             return Err(ConfigError::SrvDiscovery { domain });
         }
         let (endpoints, is_encrypted) = parse_endpoints(endpoints)?;
-        // The TLS settings are validated even if the connection does not use them.
+        // Contradictory settings of certificates are errors even if the connection does not use them.
         let material = tls_config(settings, lookup)?;
         let tls = is_encrypted.then_some(material);
         if is_encrypted {
@@ -155,7 +155,7 @@ impl Pem {
     }
 }
 
-/// An inline text may be a key and is never shown.
+/// An inline text may be a key, so it is not shown.
 impl std::fmt::Display for Pem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -9,7 +9,7 @@ use libcalico::kubernetes::ApiGroup;
 use super::{DatastoreSettings, SettingLookup};
 use crate::error::ConfigError;
 
-/// All settings about the API server. Creating the value reads no file.
+/// Settings for reaching an API server. Creating the value reads no file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KubernetesConfig {
     /// Kubeconfig files. A single file must exist. Of several files, missing ones are skipped and earlier ones take

@@ -19,7 +19,7 @@ const ETCD: &str = "etcdv3";
 const LOCAL: &str = "local";
 const KUBERNETES: &str = "kubernetes";
 
-/// Default time limit of one request. Upstream sets no limit (DS-125), but a plugin that hangs blocks the kubelet.
+/// Default time limit of one request. Upstream sets no limit (DS-125), but the kubelet waits for the plugin.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The datastore settings of a network configuration. An empty string means not set.
@@ -86,8 +86,8 @@ impl SettingLookup<'_> {
         self.find(configured, variable).unwrap_or_default()
     }
 
-    /// Returns `None` if no source has the setting, and `Some("")` if an environment variable sets it to the empty
-    /// string.
+    /// Returns `None` if no source has the setting, and `Some("")` if the source of highest precedence is an empty
+    /// environment variable.
     pub(crate) fn find(&self, configured: &str, variable: &str) -> Option<String> {
         match (self.env)(&format!("CALICO_{variable}")) {
             None if !configured.is_empty() => Some(configured.to_owned()),
@@ -128,7 +128,7 @@ impl DatastoreConfig {
         let selected = match datastore_type.as_str() {
             "" if !endpoints.is_empty() => ETCD,
             "" if !path.is_empty() => LOCAL,
-            // Upstream always defaults to Kubernetes (DS-8).
+            // Upstream selects Kubernetes even without a setting (DS-8).
             "" if KubernetesConfig::is_configured(settings, &lookup) => KUBERNETES,
             "" => return Err(ConfigError::NotConfigured),
             other => other,

@@ -27,15 +27,15 @@ pub struct Compaction {
 pub enum Round {
     /// The first round on this etcd. There is no earlier revision to compact to, so nothing was compacted.
     First,
-    /// Another process did the round, or this was the first call of this process.
+    /// Another process did the round, or this process did not know the number of rounds, for example at its first call.
     ByAnotherProcess,
-    /// This process removed the revisions older than this revision.
+    /// This process did the round. The store is compacted to this revision or a later one.
     Compacted(i64),
 }
 
 impl Compaction {
-    /// Compacts to the store's revision at the last call, unless another process has done so since. Call this once per
-    /// period.
+    /// Compacts to the store's revision at the last call, unless another process has done a round since. Call this once
+    /// per period.
     pub async fn round(&mut self, etcd: &Etcd) -> Result<Round, StoreError> {
         let version = Compare::version(KEY, CompareOp::Equal, self.round);
         let election = Txn::new()

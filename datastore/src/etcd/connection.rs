@@ -152,7 +152,7 @@ impl Connection {
         if self.config.credentials.is_some() {
             self.authentications.fetch_add(1, Ordering::Relaxed);
             match client.update_user(self.config.credentials.clone()).await.map_err(EtcdFailure::from) {
-                // As in etcd's own client, a password for a server without users is not an error.
+                // As in etcd's own client, a password for a server without authentication is not an error.
                 Err(EtcdFailure::Status(status)) if status.message() == AUTH_DISABLED_MESSAGE => {}
                 other => other?,
             }

@@ -11,13 +11,13 @@ use crate::error::{causes, describe_error_chain};
 
 #[derive(Debug)]
 pub(super) enum EtcdFailure {
-    /// No connection was made, so nothing was sent.
+    /// No connection was made, so no request was sent.
     Connect(tonic::transport::Error),
-    /// No response arrived within this time.
+    /// No connection was made, or no response arrived, within this time.
     Timeout(Duration),
-    /// The server rejected the request, or the connection ended.
+    /// The server rejected the request, or the connection failed.
     Status(Status),
-    /// The client library rejected the request.
+    /// Another error of the client library.
     Client(etcd_client::Error),
 }
 
@@ -42,7 +42,7 @@ pub(super) async fn await_response<T>(
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct EtcdPeer<'a> {
     pub(super) tls: Option<&'a str>,
-    /// The user whose password was sent; `None` if no credentials are configured.
+    /// The configured user; `None` if no credentials are configured.
     pub(super) user: Option<&'a str>,
     pub(super) has_answered: bool,
 }
@@ -104,7 +104,7 @@ pub(super) fn connect_failures_to_store_error(failures: &[(String, EtcdFailure)]
         match failure.to_store_error(endpoint.clone(), peer, false) {
             StoreError::Unavailable { reason, .. } if failures.len() == 1 => reasons.push(reason),
             StoreError::Unavailable { datastore, reason, .. } => reasons.push(format!("{datastore}: {reason}")),
-            // A rejection explains more than an unreachable endpoint, because a retry cannot succeed.
+            // Another error than an unreachable endpoint explains more.
             refused => return refused,
         }
     }
@@ -135,8 +135,8 @@ fn classify_transport(text: String, peer: &EtcdPeer<'_>, is_connected: bool, is_
         None => Unreachable(format!("{text}; if the server requires TLS, write https:// in etcd_endpoints")),
         Some(_) if is_write => Unreachable(format!("{text}; check that etcd accepts the client certificate ({tls})")),
         Some(_) => Refused(format!(
-            "etcd closed the connection after the TLS handshake, so etcd refuses the client certificate: {text} \
-             ({tls})"
+            "etcd closed the connection after the TLS handshake, so etcd probably refuses the client certificate: \
+             {text} ({tls})"
         )),
     }
 }

@@ -158,7 +158,7 @@ fn encode(pair: &RawEntry) -> Line<'_> {
     let Ok(text) = str::from_utf8(&pair.value) else {
         return Line { base64: Some(BASE64.encode(&pair.value)), ..empty };
     };
-    // JSON with white space around it would lose the white space, and `null` would decode as an absent key.
+    // JSON with white space around it would lose the white space, and `null` would decode as an absent `value`.
     let survives = |raw: &RawValue| raw.get().len() == text.len() && text != "null" && !text.contains(['\n', '\r']);
     match serde_json::from_str::<&RawValue>(text) {
         Ok(raw) if survives(raw) => Line { value: Some(raw), ..empty },

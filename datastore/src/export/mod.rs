@@ -1,4 +1,4 @@
-//! Export and import: all pairs of a datastore as text, with the values byte for byte.
+//! Export and import: all of Calico's pairs in a datastore as text, with the values byte for byte.
 //!
 //! The text is JSON Lines. The number of pairs in the first line shows if the file is truncated. Each other line is one
 //! pair:

@@ -75,7 +75,7 @@ pub enum AccessError {
         /// The problem.
         reason: String,
     },
-    /// Certificates or keys that cannot be used.
+    /// Certificates, keys or other settings of the connection that cannot be used.
     #[error("cannot use the {object} of the Kubernetes API client: {reason}")]
     Tls {
         /// For example `CA certificates`, `certificate` or `key`.

@@ -28,7 +28,7 @@ pub(super) struct ResolvedGroup {
     pub(super) codec: Codec,
     /// True if an earlier process cached the group. Another group may be right by now.
     pub(super) from_cache: bool,
-    /// The result of the check that a cached v3 is still the right group, if a read has needed it.
+    /// The result of the check that a cached v3 is still the right group, if the check has been made.
     is_v3: Arc<OnceCell<bool>>,
 }
 

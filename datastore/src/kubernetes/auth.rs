@@ -102,8 +102,8 @@ impl TokenFile {
         Ok(TokenFile { path: path.into(), header, read_at: Instant::now() })
     }
 
-    /// Returns the header with the present token. As in client-go, the previous token stays in use if the file is
-    /// missing or has no valid token.
+    /// Returns the header with the token, and reads the file again first if the token is older than [`MAX_TOKEN_AGE`].
+    /// As in client-go, the previous token stays in use if the file is unreadable or has no valid token.
     fn read_latest(&mut self) -> HeaderValue {
         if self.read_at.elapsed() >= MAX_TOKEN_AGE {
             match TokenFile::read(&self.path) {

@@ -8,8 +8,8 @@
 //! responses show if v1 is missing. A cached v3 needs a check: the API server still serves v3 after v1 was added. Thus
 //! a process with a cached v3 looks up v1 in parallel with its first reads.
 //!
-//! The rule has one exception: v3 is used if upstream's migration has opened v3 while v1 still exists, see
-//! [`migration`].
+//! The rule for a discovered group has one exception: v3 is used if upstream's migration has opened v3 while v1 still
+//! exists, see [`migration`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ impl GroupCache {
         groups.find(|group| group.api_version() == cached.group)
     }
 
-    /// Caches the group. If the file cannot be written, later processes determine the group themselves.
+    /// Caches the group. A file that cannot be written is not an error.
     pub(super) fn store(&self, server: &str, group: ApiGroup) {
         let Some(file) = &self.file else { return };
         let cached = CachedGroup { server: server.into(), group: group.api_version().into() };
@@ -93,7 +93,7 @@ pub(super) async fn discover_group(client: &ApiClient) -> Result<ApiGroup, Reque
     })
 }
 
-/// Returns true if v3 is the right group for this process. The API server must serve v3.
+/// Returns true if v3 is the right group for this process, under the assumption that the API server serves v3.
 pub(super) async fn is_v3(client: &ApiClient) -> Result<bool, RequestError> {
     match client.send(&ApiRequest::get(format!("/apis/{V1_GROUP}"))).await {
         Ok(_) => migration::has_migrated_to_v3(client).await,

@@ -10,7 +10,7 @@ use libcalico::store::StoreError;
 use super::transport::TransportError;
 use crate::error::{causes, describe_error_chain};
 
-/// Upper limit of the delay in a `Retry-After` header. It exceeds every deadline, so a request with this delay fails.
+/// Upper limit of the delay in a `Retry-After` header. It exceeds usual deadlines, so a request with this delay fails.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// Maximum length, in characters, of the quotation of a response that is not a `Status`.
 const MAX_QUOTE_LENGTH: usize = 200;
@@ -32,7 +32,7 @@ pub(super) enum RequestError {
     /// The API server has no definitions of Calico's objects.
     #[error("{0}")]
     NotInstalled(String),
-    /// A successful response that is invalid: not JSON, or without the requested object.
+    /// An invalid response, for example a success that is not JSON or lacks the requested object.
     #[error("{0}")]
     Unreadable(String),
 }

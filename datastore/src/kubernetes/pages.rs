@@ -71,7 +71,7 @@ fn take_items(list: &List, answer: &mut Value) -> Result<Vec<Value>, RequestErro
     let (kind, plural) = (answer["kind"].as_str().unwrap_or_default().to_owned(), list.resource.plural);
     match answer.get_mut("items").map(Value::take) {
         Some(Value::Array(items)) if list.resource.is_list(&kind) => Ok(items),
-        // Go encodes an empty list as `null`.
+        // Go may encode an empty list as `null`.
         Some(Value::Null) if list.resource.is_list(&kind) => Ok(Vec::new()),
         _ => Err(RequestError::Unreadable(format!("the answer is not a list of {plural} but a {kind:?}"))),
     }

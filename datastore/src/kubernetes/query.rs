@@ -1,4 +1,4 @@
-//! The queries of a read batch: each distinct query is sent once, and its objects are decoded for every range.
+//! The queries of a read batch: each distinct query is sent once, and its objects are decoded for each of its ranges.
 
 use std::time::Duration;
 
@@ -63,8 +63,8 @@ impl<'q> DistinctQuery<'q> {
     }
 
     /// Returns the objects of the query, which are none if the requested object is missing. Returns `None` after a 404
-    /// that is not about the requested object. The API server's cache serves reads that need not be the latest, to save
-    /// the round trip to its storage.
+    /// that is not about the requested object. The API server's cache may serve reads that need not be the latest, to
+    /// save the round trip to its storage.
     pub(super) async fn send(&self, client: &ApiClient) -> Result<Option<Vec<Value>>, StoreError> {
         let may_lag = self.freshness == Freshness::Cached;
         let (outcome, path) = match self.query {
@@ -120,14 +120,14 @@ fn resource_and_path(query: &Query) -> Option<(Resource, String)> {
 }
 
 /// Verifies by discovery that the API server lacks the kind of a query. Call this after a 404 that does not name the
-/// requested object. Fails if the API server has the kind: then a proxy sent the 404.
+/// requested object. Fails if the API server has the kind: then a proxy may have sent the 404.
 pub(super) async fn verify_missing(client: &ApiClient, query: &Query) -> Result<(), StoreError> {
     let Some((resource, path)) = resource_and_path(query) else { return Ok(()) };
     let failure = match discovery::lacks_kind(client, resource).await {
         Ok(true) => return Ok(()),
         Ok(false) => RequestError::Unreadable(
-            "the 404 is not from the API server, which serves this kind; check for a proxy between this process and \
-             the API server"
+            "the 404 may not be from the API server, which serves this kind; check for a proxy between this process \
+             and the API server"
                 .into(),
         ),
         Err(failure) => failure,

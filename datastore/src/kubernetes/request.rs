@@ -104,8 +104,8 @@ impl ApiRequest {
         Ok(Value::Object(Map::from_iter([("metadata".to_owned(), metadata)])))
     }
 
-    /// Returns true if `metadata` belongs to the object of the request. A proxy between this process and the API server
-    /// may send another successful response.
+    /// Returns true if `metadata` can belong to the object of the request. A proxy between this process and the API
+    /// server may send another successful response.
     fn is_written_object(&self, metadata: &Value) -> bool {
         let field = |key: &str| metadata[key].as_str().filter(|text| !text.is_empty());
         let path = self.target.split('?').next().unwrap_or_default();
@@ -206,7 +206,7 @@ impl<'de> Visitor<'de> for PrunedPart {
         Ok(Value::Array(items))
     }
 
-    /// Accepts `null`, as Go encodes an empty list.
+    /// Accepts `null`, as which Go may encode an empty list.
     fn visit_unit<E: Error>(self) -> Result<Value, E> {
         Ok(Value::Null)
     }

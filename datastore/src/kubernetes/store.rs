@@ -1,7 +1,7 @@
 //! [`Kubernetes`]: the API server as a [`Store`].
 //!
-//! Writes are sent one after another. The API server has no transactions, so each list of writes is ordered such that
-//! every state in between is valid (IPAM-221).
+//! Writes are sent one after another. The API server has no transactions, so callers must order a list of writes such
+//! that every state in between is valid (IPAM-221).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl Kubernetes {
         self.client.turns.was_busy()
     }
 
-    /// Returns the number of requests sent so far, without those of watches.
+    /// Returns the number of requests sent so far, without those of a [`source`](Self::source).
     pub fn requests(&self) -> u64 {
         self.client.requests()
     }

@@ -1,7 +1,7 @@
 //! [`ListReader`]: splits a list into its items while the response arrives.
 //!
-//! A list from the API server's cache is not paged, and that of all blocks of a large cluster has hundreds of
-//! megabytes. The reader stores an item only until the item's end arrives.
+//! A list of all blocks of a large cluster has hundreds of megabytes if the API server does not page it. The reader
+//! stores an item only until the item's end arrives.
 
 use http_body_util::BodyExt;
 use kube::client::Body;

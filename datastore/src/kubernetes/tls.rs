@@ -36,7 +36,7 @@ pub(super) fn client_config(config: &Config) -> Result<ClientConfig, AccessError
     Ok(tls)
 }
 
-/// The key exchange over P-256 comes first, because every API server supports it and it takes ring half as much time as
+/// The key exchange over P-256 comes first, because API servers support it and it takes ring half as much time as
 /// X25519.
 fn crypto_provider() -> CryptoProvider {
     let kx_groups = vec![ring::kx_group::SECP256R1, ring::kx_group::X25519, ring::kx_group::SECP384R1];

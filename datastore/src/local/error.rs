@@ -14,7 +14,7 @@ use rusqlite::{ErrorCode, ffi};
 use super::schema::{SchemaError, VERSION};
 use crate::backoff::Backoff;
 
-/// They suit transactions that take a third of a millisecond.
+/// The pauses suit transactions that take a third of a millisecond.
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(4);
 
@@ -168,7 +168,7 @@ fn unavailable(path: &Path, reason: impl Into<String>) -> StoreError {
     StoreError::Unavailable { datastore: path.display().to_string(), reason: reason.into(), outcome_unknown: false }
 }
 
-/// Finds the process that keeps the database locked. Returns for example `process 4711 (calico)`.
+/// Finds a process that has a write lock on the database. Returns for example `process 4711 (calico)`.
 fn find_lock_owner(path: &Path) -> Option<String> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let shared = with_suffix(path, "-shm");

@@ -18,7 +18,7 @@ const DIRECTORY_MODE: u32 = 0o755;
 /// Only the owner may read the file, because it names pods and containers.
 const FILE_MODE: u32 = 0o600;
 /// Number of pages in the log after which a commit copies the log into the database. Reading a long log and copying it
-/// both take time; this number has the lowest total cost.
+/// both take time; this number is a compromise.
 const CHECKPOINT_PAGES: u32 = 48;
 
 /// Opens the file, and creates it first if it is missing.
@@ -99,7 +99,7 @@ struct TemporaryDatabase(PathBuf);
 impl Drop for TemporaryDatabase {
     fn drop(&mut self) {
         for suffix in ["", "-wal", "-shm", "-journal"] {
-            // Most of these files do not exist, and a remaining one does no harm.
+            // Most of these files do not exist. A remaining one only takes space.
             let _ = fs::remove_file(with_suffix(&self.0, suffix));
         }
     }

@@ -10,7 +10,7 @@ use libcalico::store::StoreError;
 /// The schema version that this build reads and writes.
 pub(super) const VERSION: i64 = 1;
 
-/// `counter` contains the revision of the latest transaction, and a row's `revision` is that of its latest write. `kv`
+/// `counter` contains the highest revision so far, and a row's `revision` is that of its latest write. `kv`
 /// has row IDs, because a tree with the path as its key would read whole values on its way down.
 const TABLES: &str = "
     CREATE TABLE kv (path TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL, revision INTEGER NOT NULL);
@@ -52,7 +52,7 @@ pub(super) fn create(connection: &mut Connection) -> Result<(), SchemaError> {
 
 /// Returns the file's ID. Adds an ID to a file of an earlier release.
 pub(super) fn identity(connection: &mut Connection) -> rusqlite::Result<String> {
-    // The read works on a read-only or busy file too.
+    // The read needs no write lock.
     if let Some(id) = find_identity(connection)? {
         return Ok(id);
     }
@@ -79,7 +79,7 @@ fn add_identity(transaction: &Transaction<'_>) -> rusqlite::Result<String> {
     Ok(id)
 }
 
-/// Adds the initial objects, so that a new file needs no `calico-ipam init`.
+/// Adds the ClusterInformation and the built-in tiers.
 fn insert_initial_objects(transaction: &Transaction<'_>) -> Result<(), SchemaError> {
     let writes = bootstrap::initial_objects()?;
     let prepared = pairs::prepare(&writes).map_err(|e| e.cause)?;

@@ -91,9 +91,10 @@ impl Store for Local {
 
     async fn survey(&self, survey: &Survey, on_block: &mut (dyn FnMut(ListedBlock) + Send)) -> Result<(), StoreError> {
         let on_block = RefCell::new(on_block);
-        self.run(|connection| {
-            let mut on_block = on_block.borrow_mut();
-            survey.ranges().iter().try_for_each(|range| {
+        // A read can be blocked only before its first row, so a repeated read passes no block twice.
+        survey.ranges().iter().try_for_each(|range| {
+            self.run(|connection| {
+                let mut on_block = on_block.borrow_mut();
                 pairs::for_each_pair(connection, &range.path, |path, value| {
                     let block = listed_block(path, if survey.ranges_only { &[] } else { value });
                     block.into_iter().for_each(&mut *on_block);

@@ -1,8 +1,8 @@
-//! Watches: list all objects of one kind, then deliver each change, across failures of servers and connections.
+//! Watches: list the objects of one kind, then deliver changes, across failures of servers and connections.
 //!
 //! A [`WatchSource`] lists page by page and then delivers changes. [`Watcher`] drives a source forever. Unlike kube's
-//! own watcher, it retries a failed page instead of a list of hundreds of pages, pauses longer after each repeated
-//! failure, and omits only the unreadable object of a page.
+//! own watcher, it retries a failed page instead of a list of hundreds of pages, pauses longer after repeated failures,
+//! and omits only the unreadable object of a page.
 //!
 //! Read `source` first, then `watcher`.
 

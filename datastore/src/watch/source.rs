@@ -25,7 +25,7 @@ pub trait WatchSource: Send + 'static {
     /// Returns the kind, for logs.
     fn kind(&self) -> &'static str;
 
-    /// Returns the page at the position `page` of the list of all objects; `None` means the first page.
+    /// Returns the page at the position `page` of the list of the objects; `None` means the first page.
     fn list(&mut self, page: Option<Self::Token>) -> impl Future<Output = Result<Page<Self>, WatchFailure>> + Send;
 
     /// Returns a page as [`list`](Self::list) does, or [`WatchFailure::Lost`] if the time limit of a page passes first.
@@ -62,7 +62,7 @@ pub enum NextPage<S: WatchSource + ?Sized> {
     Watch(S::Position),
 }
 
-/// Changes that arrived together, or none with a later position.
+/// Changes that arrived together, or no changes but a later position.
 pub struct WatchStep<S: WatchSource + ?Sized> {
     /// The changes.
     pub changes: Vec<ObjectChange<S::Value, S::Key>>,
@@ -77,7 +77,7 @@ pub enum ObjectChange<V, K> {
     Upsert(V),
     /// The object does not exist.
     Delete(K),
-    /// The object exists but cannot be read. If its key is known, the object counts as deleted.
+    /// The object exists but cannot be read. If its key is known, a [`Watcher`](super::Watcher) reports it as deleted.
     Unreadable {
         /// The object's name on the server.
         name: String,
@@ -108,15 +108,15 @@ pub enum WatchFailure {
     /// The server does not have this kind.
     #[error("the server does not serve this kind: {0}")]
     Missing(String),
-    /// The server rejected the request. A retry cannot succeed before the cause is removed.
+    /// The server rejected the request, or the request failed in another way that a retry is unlikely to change.
     #[error("{0}")]
     Refused(String),
-    /// The server is unreachable or busy, the connection broke, or the response is invalid.
+    /// A failure that may end without a change, for example because the server is unreachable or busy.
     #[error("{reason}")]
     Lost {
         /// The problem.
         reason: String,
-        /// The delay after which the server accepts a retry; `None` if the server names none.
+        /// The delay before a retry that the server asks for; `None` if it asks for none.
         retry_after: Option<Duration>,
     },
 }

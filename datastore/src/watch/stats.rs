@@ -9,7 +9,7 @@ use tokio::time::Instant;
 pub struct WatchStats {
     /// True after the first complete list.
     pub is_synced: bool,
-    /// True if the server does not have the kind. The watch then delivers an empty list.
+    /// True if the last complete list is empty because the server does not have the kind.
     pub is_missing: bool,
     /// True if the server rejected the last request for a list.
     pub is_refused: bool,
@@ -17,13 +17,13 @@ pub struct WatchStats {
     pub lists: u64,
     /// Number of watches opened, including resumed ones.
     pub watches: u64,
-    /// Number of objects delivered as listed, changed or deleted.
+    /// Number of objects delivered as listed, changed or deleted, without unreadable ones.
     pub changes: u64,
-    /// Number of failed requests and broken watches.
+    /// Number of failed requests and broken watches, without lists of a kind that the server does not have.
     pub failures: u64,
     /// Number of times that an object could not be read.
     pub unreadable: u64,
-    /// The instant of the server's last response or event; `None` before the first.
+    /// The instant of the server's last response that is no failure, or of its last event; `None` before the first.
     pub last_response: Option<Instant>,
 }
 

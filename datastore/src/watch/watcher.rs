@@ -36,7 +36,7 @@ pub enum WatchEvent<V, K> {
     ListEnd,
 }
 
-/// A watch of one kind: all objects, and then each change, without end.
+/// A watch of one kind: the objects, and then their changes, without end.
 pub struct Watcher<S: WatchSource> {
     source: S,
     state: WatcherState<S>,
@@ -158,7 +158,7 @@ impl<S: WatchSource> Watcher<S> {
         }
     }
 
-    /// Pauses, then opens the watch again from `position`, or lists again if that cannot succeed.
+    /// Pauses, so that the next request opens the watch again from `position` or, if that may not succeed, lists again.
     async fn resume(&mut self, position: S::Position, failure: WatchFailure) {
         self.state = WatcherState::Listed(position);
         match failure {
@@ -205,7 +205,7 @@ impl<S: WatchSource> Watcher<S> {
             self.end_list(true);
         }
         self.state = WatcherState::Listing { page: None, is_started: false };
-        self.stats.update(|report| report.last_response = Some(Instant::now()));
+        self.stats.update(|report| (report.is_refused, report.last_response) = (false, Some(Instant::now())));
         if self.pending.is_empty() {
             sleep(MISSING_KIND_PAUSE).await;
         }
@@ -236,7 +236,7 @@ impl<S: WatchSource> Watcher<S> {
 
     fn record_response(&mut self) {
         self.backoff.reset();
-        self.stats.update(|report| report.last_response = Some(Instant::now()));
+        self.stats.update(|report| (report.is_refused, report.last_response) = (false, Some(Instant::now())));
         if std::mem::take(&mut self.has_warned) {
             tracing::info!(kind = self.source.kind(), "can list or watch the objects again");
         }

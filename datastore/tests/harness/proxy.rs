@@ -52,7 +52,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, lose: &AtomicBool) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// On a loopback interface, the frames of one read are whole.
+/// In these tests, the frames of one read are whole.
 fn frames(mut bytes: &[u8]) -> impl Iterator<Item = u8> {
     std::iter::from_fn(move || {
         let [a, b, c, kind, ..] = *bytes else { return None };

@@ -6,7 +6,7 @@ use data_encoding::HEXLOWER;
 use sha1::{Digest, Sha1};
 use sha2::Sha256;
 
-/// The prefix of host interfaces unless `FELIX_INTERFACEPREFIX` sets another.
+/// The prefix of host interfaces, unless `FELIX_INTERFACEPREFIX` sets another for pods.
 pub const DEFAULT_INTERFACE_PREFIX: &str = "cali";
 
 /// The number of characters after the prefix. With `cali` they fill the 15 characters that the kernel allows.

@@ -30,7 +30,7 @@ fn escape(segment: &str) -> String {
     percent_encoded(segment, |byte| b"-_.~$&+=:@".contains(&byte))
 }
 
-/// Escapes a text for a URL, except letters, digits and the bytes that `is_plain` accepts.
+/// Escapes a text for a URL, except ASCII letters, digits and the bytes that `is_plain` accepts.
 pub(crate) fn percent_encoded(text: &str, is_plain: fn(u8) -> bool) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -98,8 +98,8 @@ pub struct NodeName {
 
 /// Returns the first input that is not empty, in the order of the fields of [`NodeNameInputs`] (CNI-72).
 ///
-/// White space around the file's content and the kernel's host name is removed. With upstream's trailing line break in
-/// the name, every object of the node fails validation.
+/// White space around the file's content and the kernel's host name is removed, and the latter is converted to lower
+/// case. With upstream's trailing line break in the name, objects of the node fail validation.
 pub fn node_name(inputs: NodeNameInputs<'_>) -> Option<NodeName> {
     let candidates = [
         (NodeNameSource::Config, inputs.nodename.to_owned()),

@@ -78,7 +78,8 @@ impl EndpointIdentifiers {
         Ok(prefix)
     }
 
-    /// Returns true if the parts of `name` equal all identifiers that are not empty. Without a node, no name matches.
+    /// Returns true if each part of `name` equals its identifier, unless the identifier is empty. Without a node, no
+    /// name matches.
     pub fn matches(&self, name: &str) -> bool {
         let parts = split(name);
         let Ok(segments) = self.segments() else { return false };
@@ -276,7 +277,7 @@ mod tests {
             match EndpointIdentifiers::parse(&text) {
                 Ok(of) => {
                     let is_of_n = (of.node.as_str(), of.orchestrator.as_str()) == ("n", "k8s");
-                    // A part is missing, or begins or ends with a dash.
+                    // `name` fails if a part is missing, or begins or ends with a dash.
                     if let Ok(name) = of.name() {
                         prop_assert_eq!(&name, &text);
                         prop_assert!(of.matches(&text));

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha224};
 use self::ast::Expr;
 
 /// The maximum nesting of parentheses, so that malicious input cannot exhaust the stack. Upstream has no limit, but the
-/// CRD schemas limit a selector to 1024 characters, which cannot nest deeper.
+/// CRD schemas limit most selectors to 1024 characters, which cannot nest deeper.
 pub const MAX_NESTING: usize = 512;
 
 /// A parsed selector.

@@ -46,8 +46,7 @@ impl<'t> Parser<'t> {
         found
     }
 
-    /// Parses an expression. Open parentheses are on an explicit stack, so that nesting does not use the thread's
-    /// stack.
+    /// Parses an expression. Open parentheses are on an explicit stack, so that the parser does not recurse.
     fn expression(&mut self) -> Result<Expr, SelectorError> {
         let mut outer: Vec<Group> = Vec::new();
         let mut group = Group::default();

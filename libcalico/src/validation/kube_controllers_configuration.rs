@@ -10,12 +10,12 @@ use crate::validation_error::{FieldError, ValidationError};
 
 /// The default TCP port of the metrics.
 const METRICS_PORT: i64 = 9094;
-/// The default time for which an address must look leaked before it is released.
+/// The default grace period of leaks.
 const LEAK_GRACE_PERIOD: GoDuration = GoDuration::from_mins(15);
 const ALL_SERVICES: &str = "AllServices";
 
-/// Replaces missing values by the defaults. Readers must do the same, because an object written by kubectl does not
-/// have these values (KC-152).
+/// Replaces missing values by the defaults. Readers must do the same, because an object written by kubectl may lack
+/// these values (KC-152).
 pub fn complete_kube_controllers_configuration(spec: &mut KubeControllersConfigurationSpec) {
     spec.prometheus_metrics_port.get_or_insert(METRICS_PORT);
     if let Some(node) = &mut spec.controllers.node {

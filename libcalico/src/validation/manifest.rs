@@ -7,7 +7,7 @@ use crate::api::{
     IpamConfiguration, IpamConfigurationSpec, Node, NodeSpec, Object, Spec, Unknown,
 };
 
-/// The metadata that only servers write; accepted and dropped.
+/// Metadata that only servers write; accepted and dropped.
 const SERVER_METADATA: [&str; 4] = ["selfLink", "generation", "deletionGracePeriodSeconds", "managedFields"];
 
 /// The metadata that is stored unchanged, although [`crate::api::ObjectMeta`] does not model it (DS-32).

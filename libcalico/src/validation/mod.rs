@@ -1,4 +1,4 @@
-//! The rules that upstream's clients and API server apply before an object is stored (DS-46, DS-47).
+//! Rules, mostly those that upstream's clients and API server apply before an object is stored (DS-46, DS-47).
 //!
 //! Functions named `admit_…` add defaults, check the object, and return it; functions named `complete_…` only add
 //! defaults, and functions named `validate_…` only check.

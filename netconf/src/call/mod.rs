@@ -13,13 +13,13 @@ use crate::{CniArgs, CniError, Code, Command, EnvLookup, Version, list};
 /// An operation that a runtime requests, with all its inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// The operation; never VERSION, which needs no configuration.
+    /// The operation. [`crate::invocation()`] makes no call of VERSION, which needs no configuration.
     pub command: Command,
-    /// The container ID; empty for STATUS and GC.
+    /// The container ID. Neither required nor validated for STATUS and GC.
     pub container_id: String,
-    /// Path of the container's network namespace; empty for STATUS and GC, and maybe for DEL.
+    /// Path of the container's network namespace. May be empty for DEL, STATUS and GC.
     pub netns: String,
-    /// Name of the interface inside the container; empty for STATUS and GC.
+    /// Name of the interface inside the container. Neither required nor validated for STATUS and GC.
     pub ifname: String,
     /// `CNI_ARGS`.
     pub args: CniArgs,

@@ -7,7 +7,7 @@ use crate::decode::{DecodeError, FromObject, Object};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct Args {
-    /// Arguments from Mesos. Read by ADD outside of Kubernetes.
+    /// Arguments from Mesos. For plain containers only. Read by ADD, DEL, CHECK.
     #[cfg_attr(feature = "schema", serde(rename = "org.apache.mesos"))]
     pub mesos: OrgApacheMesos,
 }
@@ -16,7 +16,7 @@ pub struct Args {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct OrgApacheMesos {
-    /// The network of the task. Read by ADD outside of Kubernetes.
+    /// The network of the task. For plain containers only. Read by ADD, DEL, CHECK.
     pub network_info: MesosNetworkInfo,
 }
 
@@ -27,7 +27,7 @@ pub struct MesosNetworkInfo {
     /// Name of the network. Not read.
     pub name: String,
 
-    /// Labels of the task. Read by ADD outside of Kubernetes.
+    /// Labels of the task. For plain containers only. Read by ADD, DEL, CHECK.
     pub labels: MesosLabels,
 }
 
@@ -35,7 +35,7 @@ pub struct MesosNetworkInfo {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct MesosLabels {
-    /// The labels, which are copied to the endpoint. Read by ADD outside of Kubernetes.
+    /// The labels, which are copied to the endpoint. For plain containers only. Read by ADD, DEL, CHECK.
     pub labels: Vec<MesosLabel>,
 }
 
@@ -43,10 +43,10 @@ pub struct MesosLabels {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct MesosLabel {
-    /// The label's key. Read by ADD outside of Kubernetes.
+    /// The label's key. For plain containers only. Read by ADD, DEL, CHECK.
     pub key: String,
 
-    /// The label's value. Read by ADD outside of Kubernetes.
+    /// The label's value. For plain containers only. Read by ADD, DEL, CHECK.
     pub value: String,
 }
 

@@ -138,8 +138,8 @@ impl FromObject for DatastoreConf {
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct Policy {
     /// `k8s`: labels, annotations, ports and profiles come from the pod. Empty: the plugin creates a profile with the
-    /// network's name. Any other value: the profile with the network's name is expected to exist. Read by ADD, DEL,
-    /// CHECK, GC.
+    /// network's name, except on an API server. Any other value: the profile with the network's name is expected to
+    /// exist. Read by ADD, DEL, CHECK, GC.
     #[cfg_attr(feature = "schema", serde(rename = "type"))]
     pub policy_type: String,
 

@@ -1,5 +1,5 @@
 //! The configuration of a DEL. Keys that only an ADD needs may be invalid there: a running pod must stay deletable
-//! after any change to the configuration.
+//! after a change to such a key.
 
 use serde_json::Value;
 
@@ -8,8 +8,8 @@ use crate::CniError;
 use crate::decode::{DecodeError, FromNode, Node};
 use crate::list::LOAD_CONTEXT;
 
-/// Keys, in lower case, that a DEL needs. Of `ipam`, only `type` is needed. `calico_api_group` is not needed: without
-/// it, the client discovers the group.
+/// Keys, in lower case, that a DEL needs beside those with [`DATASTORE_KEY_PREFIXES`]. Of `ipam`, only `type` is
+/// needed. `calico_api_group` is not needed: without it, the client discovers the group.
 const REQUIRED_KEYS: [&str; 11] = [
     "name",
     "cniversion",

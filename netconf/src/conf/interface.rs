@@ -35,8 +35,7 @@ pub struct InterfaceConf {
     /// `veth`. Read by ADD.
     pub device_type: DeviceType,
 
-    /// Whether to add default routes to the `ipam.routes` of host-local. Read by ADD and CHECK in Kubernetes with
-    /// host-local.
+    /// Whether to add 0.0.0.0/0 and ::/0 to the `ipam.routes` of host-local. For pods only. Read by ADD, CHECK.
     pub include_default_routes: bool,
 }
 

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use crate::decode::{DecodeError, FromObject, Node, Object};
 use crate::result::IpNet;
 
-/// The IPAM plugin and its settings. Keys of other IPAM plugins are passed to them unchanged.
+/// The IPAM plugin and its settings. Keys of other IPAM plugins are passed to them unchanged, except `usePodCidr` of
+/// host-local.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct Ipam {
@@ -17,13 +18,15 @@ pub struct Ipam {
     /// Not read.
     pub name: String,
 
-    /// host-local: the subnet; `usePodCidr` and `usePodCidrIPv6` stand for the node's pod CIDRs. Read by ADD, DEL.
+    /// host-local: the subnet; `usePodCidr` and `usePodCidrIPv6` stand for the node's pod CIDRs. Read by ADD, DEL,
+    /// CHECK, STATUS, GC.
     pub subnet: String,
 
-    /// host-local: sets of subnets; `usePodCidr` and `usePodCidrIPv6` stand for the node's pod CIDRs. Read by ADD, DEL.
+    /// host-local: sets of subnets; `usePodCidr` and `usePodCidrIPv6` stand for the node's pod CIDRs. Read by ADD, DEL,
+    /// CHECK, STATUS, GC.
     pub ranges: Vec<Vec<IpamRange>>,
 
-    /// host-local: routes inside the container, instead of the default routes. Read by ADD and CHECK in Kubernetes.
+    /// host-local: routes inside the container, instead of 0.0.0.0/0 and ::/0. For pods only. Read by ADD, CHECK.
     pub routes: Vec<IpamRoute>,
 
     /// calico-ipam: the string `"false"` requests no IPv4 address. Read by ADD, STATUS.
@@ -47,7 +50,7 @@ pub struct Ipam {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct IpamRange {
-    /// The subnet, `usePodCidr` or `usePodCidrIPv6`. Read by ADD, DEL.
+    /// The subnet, `usePodCidr` or `usePodCidrIPv6`. Read by ADD, DEL, CHECK, STATUS, GC.
     pub subnet: String,
 }
 
@@ -55,7 +58,7 @@ pub struct IpamRange {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct IpamRoute {
-    /// The destination; a route without one is skipped. Read by ADD and CHECK in Kubernetes.
+    /// The destination; a route without one is skipped. For pods only. Read by ADD, CHECK.
     #[cfg_attr(feature = "schema", serde(serialize_with = "as_text"), schemars(with = "Option<String>"))]
     pub dst: Option<IpNet>,
 }

@@ -6,22 +6,23 @@ use crate::decode::{DecodeError, FromNode, FromObject, Node, Object};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
 pub struct LogConf {
-    /// `debug`, `info` or `error`, in any letter case; any other value means `info`. Read by every command.
+    /// `debug`, `info` or `error`, in any letter case; any other text means `info`. Read by ADD, DEL, CHECK, STATUS,
+    /// GC.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub log_level: LogLevel,
 
-    /// Additional log file; its directory is created if missing. Read by every command.
+    /// Additional log file; its directory is created if missing. Read by ADD, DEL, CHECK, STATUS, GC.
     pub log_file_path: String,
 
-    /// Size in MiB at which the file is rotated; 0 means 100. Read by every command.
+    /// Size in MiB at which the file is rotated; 0 means 100. Read by ADD, DEL, CHECK, STATUS, GC.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 4294967295u32)))]
     pub log_file_max_size: u32,
 
-    /// Days for which rotated files are kept; 0 means 30. Read by every command.
+    /// Days for which rotated files are kept; 0 means 30. Read by ADD, DEL, CHECK, STATUS, GC.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 4294967295u32)))]
     pub log_file_max_age: u32,
 
-    /// Number of rotated files that are kept; 0 means 10. Read by every command.
+    /// Number of rotated files that are kept; 0 means 10. Read by ADD, DEL, CHECK, STATUS, GC.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 4294967295u32)))]
     pub log_file_max_count: u32,
 }
@@ -64,7 +65,7 @@ impl FromObject for LogConf {
 }
 
 impl FromNode for LogLevel {
-    /// A wrong log level must not fail a pod's ADD.
+    /// An unknown level must not fail a pod's ADD.
     fn from_node(node: &Node<'_>) -> Result<LogLevel, DecodeError> {
         Ok(match node.text("a string")?.to_ascii_lowercase().as_str() {
             "debug" => LogLevel::Debug,

@@ -74,7 +74,7 @@ pub struct NetConf {
     /// Settings of a dataplane other than the kernel. Read by ADD, DEL, CHECK, GC.
     pub dataplane_options: DataplaneOptions,
 
-    /// Arguments from the orchestrator. Read by ADD outside of Kubernetes.
+    /// Arguments from the orchestrator. For plain containers only. Read by ADD, DEL, CHECK.
     pub args: Args,
 
     /// Settings from the runtime, for the requested capabilities. Read on Windows only.
@@ -138,7 +138,7 @@ impl FromObject for NetConf {
 }
 
 impl FromObject for Attachment {
-    /// A GC that read a missing key as empty would delete the network of a running container.
+    /// A GC that read a missing key as empty could delete the network of a running container.
     fn from_object(object: &Object<'_>) -> Result<Attachment, DecodeError> {
         Ok(Attachment {
             container_id: object.require("containerID", "the id of a container")?,
@@ -151,7 +151,7 @@ impl NetConf {
     /// Decodes a configuration, which may lack keys that only CNI calls need.
     ///
     /// # Errors
-    /// Code 6 or 7; the message gives the JSON path, the value found and the values allowed.
+    /// Code 6 or 7. For a value that is not allowed, the message gives the JSON path and the values allowed.
     pub fn parse(bytes: &[u8]) -> Result<NetConf, CniError> {
         let document = decode::parse(bytes).map_err(|e| CniError::new(Code::DECODE, format!("{LOAD_CONTEXT}: {e}")))?;
         let root = Node::root("$", &document);

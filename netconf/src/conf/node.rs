@@ -14,7 +14,7 @@ pub struct NodeConf {
     pub nodename_file: String,
 
     /// Whether to accept a missing `nodename_file`. With `datastore_type` `local` it may always be missing, because no
-    /// program writes it there. Read by ADD, DEL, STATUS.
+    /// program writes it there. Read by ADD, DEL, STATUS, GC.
     pub nodename_file_optional: bool,
 
     /// File that the IPAM processes of this node lock, so that they run in turn. Read by ADD, DEL with `calico-ipam`.

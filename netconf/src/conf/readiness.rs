@@ -9,12 +9,12 @@ pub struct ReadinessConf {
     /// HTTP URLs that must return a success before ADD starts. Read by ADD.
     pub readiness_gates: Vec<String>,
 
-    /// Seconds to wait until Felix has programmed the policy of the new endpoint; 0 disables the wait. Read by ADD in
-    /// Kubernetes.
+    /// Seconds to wait until Felix has programmed the policy of the new endpoint; 0 disables the wait. For pods only.
+    /// Read by ADD.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 2147483647)))]
     pub policy_setup_timeout_seconds: u32,
 
-    /// Directory in which Felix lists the endpoints that are ready. Read by ADD in Kubernetes.
+    /// Directory in which Felix lists the endpoints that are ready. For pods only. Read by ADD.
     pub endpoint_status_dir: String,
 }
 

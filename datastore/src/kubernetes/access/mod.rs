@@ -174,8 +174,8 @@ fn parse_url(server: &str) -> Result<hyper::Uri, AccessError> {
     }
 }
 
-/// Returns the error for a kubeconfig that cannot be used. The parser's message is left out, because it quotes lines
-/// that may contain tokens and passwords.
+/// Returns the error for a kubeconfig that cannot be used. The parser's message is left out, because it may quote
+/// lines that contain tokens and passwords.
 fn unreadable(place: &str, error: &KubeconfigError) -> AccessError {
     let reason = match error {
         KubeconfigError::Parse(error) => {

@@ -48,15 +48,15 @@ fn is_ready(information: &Value) -> bool {
     information["spec"]["datastoreReady"] == true
 }
 
-/// Calls `discover` once per `period` until two successive results are the same group, and returns that group. A single
-/// result is not sufficient, because an API server that is starting may not serve all groups yet.
+/// Calls `discover` once per `period` until two successive groups are the same, and returns that group. A single group
+/// is not sufficient, because an API server that is starting may not serve all groups yet.
 pub async fn wait_for_stable_group<E>(period: Duration, discover: impl AsyncFn() -> Result<ApiGroup, E>) -> ApiGroup {
     let mut last = None;
     loop {
         match discover().await {
             Ok(group) if last == Some(group) => return group,
             Ok(group) => last = Some(group),
-            // An unreachable server gives no information about groups.
+            // A failed discovery gives no information about groups.
             Err(_) => {}
         }
         sleep(period).await;

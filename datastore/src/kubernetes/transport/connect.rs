@@ -18,7 +18,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use crate::dial::{dial, host, port};
 use crate::error::describe_error_chain;
 
-/// Interval between keep-alive messages on a silent connection.
+/// Time of silence on a connection before a keep-alive message.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);

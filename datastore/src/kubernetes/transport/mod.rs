@@ -1,7 +1,7 @@
-//! The connection to the API server for all requests of a process: HTTP/2 if the server supports it, else HTTP/1.1.
+//! The connections of a client to the API server: one with HTTP/2 if the server selects it, else several with HTTP/1.1.
 //!
 //! kube's own transport supports only HTTP/1.1, and thus needs a connection for each parallel request. Over HTTP/1.1,
-//! each watch has its own connection here, because a watch would block other requests forever.
+//! each watch has its own connection here, because a watch would block other requests until it ends.
 
 mod connect;
 mod http1_pool;

@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 const LOCK_POLL: Duration = Duration::from_millis(50);
-/// Maximum delay in the file. A longer one is ignored, because the clock was set back after the delay was written.
+/// Maximum delay in the file. A longer one is ignored: the clock may have been set back after the delay was written.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
 /// The rule by which requests of a process wait for a busy API server.
@@ -68,7 +68,7 @@ impl Turns {
         self.rule().is_some()
     }
 
-    /// Returns true if the server has been busy for a request of this process.
+    /// Returns true if a request of this process has had to wait for a busy server.
     pub(super) fn was_busy(&self) -> bool {
         self.was_busy.load(Ordering::Relaxed)
     }
@@ -136,8 +136,8 @@ impl Turns {
             let file = rule.file.display();
             tracing::warn!(
                 %file,
-                "the API server is busy; until the time limit for waiting, this process sends its requests one by \
-                 one, in turn with other processes of the node"
+                "the API server is busy; this process sends its requests one by one, and waits for other processes of \
+                 the node until its time limit"
             );
         }
         (rule.before_waiting)();

@@ -84,7 +84,7 @@ impl<K: Kind> Decode for CalicoObjects<K> {
     fn decode(&mut self, object: &str) -> Option<ObjectChange<Entry<K>, K::Key>> {
         match serde_json::from_str(object) {
             Ok(PrunedObject(object)) => self.read(object),
-            // The text is valid JSON, so it is nested too deeply or has a field of an unexpected type.
+            // The text is valid JSON, but may for example be nested too deeply or have a field of an unexpected type.
             Err(error) => Some(ObjectChange::Unreadable { name: String::new(), key: None, reason: error.to_string() }),
         }
     }

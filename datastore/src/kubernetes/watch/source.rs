@@ -46,7 +46,7 @@ pub trait Decode: Send + 'static {
     fn collection(&mut self) -> impl Future<Output = Result<String, CollectionError>> + Send;
 
     /// Decodes an object of a list, or of an event that adds or changes the object. Returns `None` for an object that
-    /// does not belong to the watch; after an event, the object then counts as deleted.
+    /// does not belong to the watch; after an event, the object then counts as deleted if it has a key.
     fn decode(&mut self, object: &str) -> Option<ObjectChange<Self::Value, Self::Key>>;
 
     /// Returns the key of an object, even if other parts of the object are invalid. Returns `None` if the object has no
@@ -187,8 +187,8 @@ impl<D: Decode> WatchSource for ApiSource<D> {
 struct List<'a> {
     kind: Cow<'a, str>,
     metadata: ListMetadata,
-    /// The key `items` must exist, so that another response does not count as an empty list. Go encodes an empty list
-    /// as `null`.
+    /// The key `items` must exist, so that another response does not count as an empty list. Go may encode an empty
+    /// list as `null`.
     #[serde(borrow, deserialize_with = "Option::deserialize")]
     items: Option<Vec<&'a RawValue>>,
 }

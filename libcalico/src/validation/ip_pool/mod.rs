@@ -21,7 +21,7 @@ const MAX_SELECTOR: usize = 1024;
 pub struct PoolContext<'a> {
     /// The pool as stored; `None` if the pool is new.
     pub previous: Option<&'a IpPool>,
-    /// All stored pools, also the pool itself.
+    /// All stored pools, including the pool itself. Not used for an update.
     pub pools: &'a [IpPool],
     /// All existing blocks, for a new pool.
     pub blocks: &'a [Cidr],

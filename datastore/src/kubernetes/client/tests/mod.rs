@@ -39,7 +39,7 @@ async fn concurrent_requests_share_a_connection_on_http1_and_http2() {
     }
 }
 
-/// Over a shared HTTP/1.1 connection, a request would wait for the watch forever.
+/// Over a shared HTTP/1.1 connection, a request would wait for the end of the watch.
 #[tokio::test]
 async fn open_watches_do_not_block_requests() {
     for alpn in [&["h2"][..], &["http/1.1"]] {

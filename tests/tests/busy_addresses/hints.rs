@@ -1,4 +1,4 @@
-//! Hints: ADDs on the node avoid a busy address for a minute.
+//! Hints: for a minute, ADDs on the node assign a busy address only if no other address is free.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! DEL removes the interface, the endpoint and the addresses of an ADD, and nothing else.
+//! DEL removes the interface, the endpoint and the addresses of an ADD, and leaves those of others.
 
 use integration_tests::cluster::{Cluster, Pod};
 use integration_tests::command::ip;

@@ -17,7 +17,7 @@ pub(crate) enum Kind {
 
 use Kind::{Flag, List, Number, Object, Text, Texts, Word};
 
-/// At least each key of the published schema, as a JSON pointer.
+/// The keys, at least those of the published schema, as JSON pointers.
 pub(crate) const KEYS: &[(&str, Kind)] = &[
     ("/cniVersion", Text),
     ("/name", Text),

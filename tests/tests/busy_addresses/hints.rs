@@ -1,4 +1,4 @@
-//! Hints: for a minute, ADDs on the node assign a busy address only if no other address is free.
+//! Hints: for a minute, IPAM chooses a busy address for ADDs on the node only if no other address is free.
 
 use std::fs;
 

@@ -36,7 +36,8 @@ pub struct Accounts {
     pub affinities: BTreeSet<(String, String)>,
     /// Number of released addresses that blocks still allocate, because of a cooldown.
     pub cooling: usize,
-    /// Contradictions in blocks, and between blocks, handles, endpoints and affinities, and values that cannot be parsed.
+    /// Contradictions in blocks, and between blocks, handles, endpoints and affinities, and values that cannot be
+    /// parsed.
     pub problems: Vec<String>,
 }
 

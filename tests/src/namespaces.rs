@@ -208,7 +208,8 @@ fn run_self_in_user_namespace() -> Result<()> {
         .stderr(Stdio::inherit())
         .output()
         .context("cannot run unshare")?;
-    // The stdout of the copy is printed only if the copy failed: its closing line would be counted as that of another test.
+    // The stdout of the copy is printed only if the copy failed: its closing line would be counted as that of another
+    // test.
     ensure!(inside.status.success(), "{test}: {}", String::from_utf8_lossy(&inside.stdout));
     Ok(())
 }

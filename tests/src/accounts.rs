@@ -34,9 +34,10 @@ pub struct Accounts {
     pub blocks: BTreeMap<String, Option<String>>,
     /// (host, block) of each affinity.
     pub affinities: BTreeSet<(String, String)>,
-    /// Number of released addresses that are not free until their cooldown ends.
+    /// Number of released addresses that blocks still allocate, because of a cooldown.
     pub cooling: usize,
-    /// Contradictions between blocks, handles, endpoints and affinities, and values that cannot be parsed.
+    /// Contradictions in blocks, and between blocks, handles, endpoints and affinities, and values that cannot be
+    /// parsed.
     pub problems: Vec<String>,
 }
 
@@ -98,7 +99,7 @@ impl Accounts {
             referenced.insert(index);
             let attribute = attributes.get(index as usize).unwrap_or(&Value::Null);
             match attribute["handle_id"].as_str() {
-                // A released address stays allocated, without a handle, until its cooldown ends.
+                // With a cooldown, a released address stays allocated for some time, without a handle.
                 None if attribute["releasedAt"].is_string() => self.cooling += 1,
                 None => self.problems.push(format!("{address}: no handle")),
                 Some(handle) => {

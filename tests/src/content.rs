@@ -60,7 +60,7 @@ impl Content {
         Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26).pool("pool6", "fd00:65::/64", 122)
     }
 
-    /// Returns the content as custom resources of a group, keyed by `<plural>/<name>`. Nodes are Kubernetes objects.
+    /// Returns the content without nodes, as custom resources of a group, keyed by `<plural>/<name>`.
     pub fn objects(&self, group: ApiGroup) -> BTreeMap<String, Value> {
         let object = |(key, object): (&String, &Value)| {
             let name = key.strip_prefix(RESOURCES).filter(|name| !name.starts_with("nodes/"))?;

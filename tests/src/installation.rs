@@ -129,7 +129,7 @@ impl Container {
         state["files"][place].as_object().into_iter().flat_map(|files| files.keys().cloned()).collect()
     }
 
-    /// Returns the metadata of every file of the node. Any write to a file changes them.
+    /// Returns metadata of every file of the node. A write to a file usually changes them.
     pub fn fingerprint(&self) -> BTreeMap<PathBuf, (u64, u32, i64, i64, u64)> {
         let mut found = BTreeMap::new();
         for directory in ["host", "var/lib"] {

@@ -25,7 +25,7 @@ const SYSCTLS: [&str; 10] = [
     "ipv6/conf/*/proxy_ndp",
 ];
 
-/// Time within which the kernel gives every link its IPv6 link-local address.
+/// Longest wait for the IPv6 link-local addresses of the links.
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// Reads the state of the host: `cali*` links, their sysctls and routes.
@@ -137,8 +137,8 @@ fn routes(links: &Map<String, Value>) -> Result<Vec<Value>> {
     Ok(sorted_routes(routes))
 }
 
-/// Returns a route as iproute2 prints it, without empty flags and defaults. The kernel sets and clears `linkdown` some
-/// time after the carrier changed.
+/// Returns a route as iproute2 prints it, without `linkdown`, empty flags and the default `pref`. The kernel sets and
+/// clears `linkdown` some time after the carrier changed.
 fn describe_route(mut route: Value) -> Value {
     if let Some(flags) = route.get_mut("flags").and_then(Value::as_array_mut) {
         flags.retain(|flag| flag != "linkdown");

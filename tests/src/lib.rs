@@ -1,8 +1,8 @@
-//! The harness of the integration suites: private hosts, real datastores, the release binaries and inspection of the
+//! The harness of the integration suites: private hosts, real datastores, the built programs and inspection of the
 //! state that they leave.
 //!
-//! A suite in `tests/tests/` gets a private host from [`namespaces::isolated`], starts a datastore in it ([`store`]),
-//! executes the plugins ([`plugin`]) and inspects the kernel ([`kernel`]) and the datastore. [`golden`] replays
+//! Most suites in `tests/tests/` get a private host from [`namespaces::isolated`], start a datastore in it ([`store`]),
+//! execute the plugins ([`plugin`]) and inspect the kernel ([`kernel`]) and the datastore. [`golden`] replays
 //! recordings of upstream. A test that needs a missing program calls [`skip`].
 
 pub mod accounts;

@@ -102,7 +102,8 @@ fn files(directory: &Path) -> Vec<String> {
     found
 }
 
-/// Lists running servers, plugins and programs of container runtimes, or only those that `started_by` started.
+/// Lists running processes with certain names of servers, plugins and container runtimes: all, or the children of
+/// `started_by`.
 pub fn servers(started_by: Option<u32>) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {

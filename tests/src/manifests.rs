@@ -66,7 +66,7 @@ pub fn built(program: &str) -> Result<PathBuf> {
 /// Parses the objects of a YAML text. The hash in the name of the workloads' configuration is removed.
 ///
 /// # Errors
-/// Returns an error if an object occurs twice.
+/// Returns an error if, for example, an object occurs twice.
 pub fn parse(text: &str) -> Result<Objects> {
     let mut objects = Objects::new();
     let text = HASHED.replace_all(text, "calico-cni-config");

@@ -1,7 +1,7 @@
 //! A private host for each test: a separate network and mount namespace with empty state directories.
 //!
-//! The namespaces belong to the thread that unshared them and to its child processes. Once these have ended, the kernel
-//! removes them and their files.
+//! The namespaces belong to the thread that unshared them, and to the threads and processes that it starts. Once these
+//! have ended and no [`Neighbor`] refers to the namespaces, the kernel removes them and their files.
 
 use std::fs::{self, File};
 use std::panic::resume_unwind;
@@ -25,7 +25,7 @@ const PRIVATE_DIRS: [&str; 4] = ["/run", "/var/lib", "/var/log", "/etc/cni"];
 /// Variable of the copy of a test that runs inside a user namespace.
 const INSIDE_USER_NAMESPACE: &str = "INTEGRATION_TESTS_IN_USER_NAMESPACE";
 
-/// A private host. At first `lo` is up, and there are no other interfaces and no routes.
+/// A private host. At first `lo` is up, and there are no other interfaces.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Host {}
@@ -88,7 +88,7 @@ impl Host {
     }
 
     /// Runs `f` as on a reinstalled host: in the same network, but with empty private directories and without pods. The
-    /// calling thread keeps its own.
+    /// calling thread keeps its directories and pods.
     pub fn reinstalled<T: Send>(&self, f: impl FnOnce(&Host) -> Result<T> + Send) -> Result<T> {
         let joined = thread::scope(|scope| {
             scope
@@ -101,7 +101,7 @@ impl Host {
         joined.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Creates another private host. The two share neither network nor files.
+    /// Creates another private host. The two share neither the network nor the private directories.
     pub fn neighbor(&self) -> Result<Neighbor> {
         let make = || {
             Self::enter()?;
@@ -177,7 +177,7 @@ impl Neighbor {
     /// Runs `f` on this other host.
     pub fn on<T: Send>(&self, f: impl FnOnce(&Host) -> Result<T> + Send) -> Result<T> {
         let enter = || {
-            // A thread that shares its working directory with others cannot change its mounts.
+            // A thread that shares its working directory with others cannot enter a mount namespace.
             unshare(CloneFlags::CLONE_FS)?;
             setns(&self.files, CloneFlags::CLONE_NEWNS).context("cannot enter the mounts of another host")?;
             setns(&self.network, CloneFlags::CLONE_NEWNET).context("cannot enter the network of another host")?;
@@ -208,7 +208,8 @@ fn run_self_in_user_namespace() -> Result<()> {
         .stderr(Stdio::inherit())
         .output()
         .context("cannot run unshare")?;
-    // The output of the copy is printed only if it failed: its closing line would be counted as that of another test.
+    // The stdout of the copy is printed only if the copy failed: its closing line would be counted as that of another
+    // test.
     ensure!(inside.status.success(), "{test}: {}", String::from_utf8_lossy(&inside.stdout));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Skips tests that this machine cannot run: writes a line to stderr, where `make test` counts it, and panics in CI.
+//! Skips tests that this machine cannot run: writes a line to stderr, where `make test` counts it, or panics in CI.
 
 use std::io::Write;
 use std::thread;

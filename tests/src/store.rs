@@ -1,5 +1,4 @@
-//! The datastores of the suites: etcd, the embedded datastore through the command-line tool, and custom resources of
-//! Kubernetes.
+//! The datastores of the suites: etcd, the embedded datastore, and custom resources of Kubernetes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -154,7 +153,7 @@ impl Store {
         })
     }
 
-    /// Reads every pair.
+    /// Reads the content, without the keys of an API server that uses the same etcd.
     pub fn dump(&self) -> Result<BTreeMap<String, Value>> {
         match self {
             Store::Etcd(etcd) => etcd.dump(),

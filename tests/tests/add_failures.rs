@@ -249,7 +249,7 @@ fn each_log_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_
                 assert!(lines[0].contains(level), "{}", lines[0]);
                 let parts: &[&str] = match *word {
                     word if word.starts_with("assigned") => &[" blocks=\"10.65.", " pools=\"", " handle="],
-                    word if word.starts_with("released") => &[" handle="],
+                    word if word.starts_with("ended the release") => &[" handle="],
                     _ => &[],
                 };
                 assert!(parts.iter().all(|part| lines[0].contains(part)), "{}", lines[0]);

@@ -150,7 +150,7 @@ fn lose_namespace(cluster: &Cluster<'_>, pod: &Pod) {
     cluster.host.add_pod(&pod.name).unwrap();
 }
 
-/// The state after a DEL that was killed when it had released the address.
+/// The endpoint still lists an address that IPAM has assigned to another pod.
 fn add_does_not_restore_a_lost_interface_with_reassigned_addresses(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let (pod, other) = (cluster.pod(1), cluster.pod(2));

@@ -131,7 +131,7 @@ fn check_names_each_defect_in_the_kernel(cluster: &Cluster<'_>) {
         ),
         of(
             "the pod's address",
-            // Without any address the interface would lose its routes.
+            // Without an IPv4 address the interface would lose its IPv4 routes.
             &[in_pod("address add 192.0.2.99/32 dev eth0"), in_pod(&format!("address del {v4} dev eth0"))],
             &[in_pod(&format!("address add {v4} dev eth0")), in_pod("address del 192.0.2.99/32 dev eth0")],
             &[v4_bare],

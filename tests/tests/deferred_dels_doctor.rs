@@ -1,4 +1,4 @@
-//! `calico doctor` lists each deferred DEL, the oldest first.
+//! `calico doctor` lists deferred DELs, the oldest first.
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

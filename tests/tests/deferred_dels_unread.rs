@@ -1,4 +1,4 @@
-//! An unreadable journal of deferred DELs: no call treats it as empty.
+//! Calls with an unreadable journal of deferred DELs.
 
 use std::fs;
 use std::os::unix::fs::symlink;

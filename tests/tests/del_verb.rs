@@ -1,4 +1,4 @@
-//! DEL removes everything that remains of an ADD, and nothing else.
+//! DEL removes the interface, the endpoint and the addresses of an ADD, and leaves those of others.
 
 use integration_tests::cluster::{Cluster, Pod};
 use integration_tests::command::ip;
@@ -106,7 +106,7 @@ fn del_leaves_a_foreign_interface_of_the_pod(cluster: &Cluster<'_>) {
     assert_eq!(links.as_object().unwrap().keys().collect::<Vec<_>>(), ["eth1"]);
 }
 
-/// The names of the host interface and of the handle depend only on the container.
+/// The names of the host interface and of the handle do not depend on the name of the pod's interface.
 fn del_of_a_different_interface_changes_nothing(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);

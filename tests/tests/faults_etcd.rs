@@ -154,7 +154,7 @@ fn del_with_frozen_etcd_succeeds_and_is_replayed_by_the_next_add() {
     });
 }
 
-/// No DEL is deferred during an upgrade of the datastore.
+/// As with upstream, a DEL fails then, and is not deferred.
 #[test]
 fn add_and_del_on_a_datastore_that_is_not_ready_change_nothing() {
     on_etcd(|faulty| {

@@ -1,4 +1,4 @@
-//! Addresses from a third-party IPAM plugin: Debian's host-local, and fakes that misbehave.
+//! Addresses from a third-party IPAM plugin: Debian's host-local, and fakes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Replays every recording of upstream on etcd against our binaries on a real etcd.
+//! Replays the recordings of upstream on etcd, except those with Kubernetes, against our binaries on a real etcd.
 
 mod recordings;
 

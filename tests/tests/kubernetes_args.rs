@@ -80,7 +80,7 @@ fn endpoint_and_interface_are_named_after_the_pod(cluster: &Cluster<'_>) {
     assert!(holders(cluster).is_empty());
 }
 
-/// The kubelet starts a new sandbox before it has stopped the old one.
+/// The kubelet may start a new sandbox before it has stopped the old one.
 fn new_sandbox_adopts_the_endpoint_which_survives_a_late_del(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster);
     let (old, new) = (cluster.pod(1), cluster.pod(2));

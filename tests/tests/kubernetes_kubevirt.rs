@@ -332,7 +332,6 @@ fn unknown_vmi_fails_the_add_and_disabled_persistence_uses_the_pod_handle() {
     });
 }
 
-/// No other suite covers the permissions for KubeVirt in `deploy/rbac`.
 #[test]
 fn plugin_user_needs_and_uses_the_kubevirt_permissions() {
     on_cluster(|cluster, control_plane| {

@@ -231,8 +231,8 @@ fn add_without_pod_data_from_the_api_fails_without_a_leak(lab: &mut Lab<'_>) {
     lab.cluster.assert_nothing_left();
 }
 
-/// As in upstream, only the namespace selectors of pools have an effect without the policy type `k8s` (CNI-115,
-/// IPAM-36).
+/// As in upstream, without the policy type `k8s` the pod has no effect, and the namespace selectors of pools have one
+/// (CNI-115, IPAM-36).
 fn only_namespace_labels_have_effect_without_kubernetes_policy(lab: &mut Lab<'_>) {
     let path = format!("/api/v1/namespaces/{NAMESPACE}");
     let labels = json!({ "metadata": { "labels": { "team": "red" } } });

@@ -134,7 +134,7 @@ fn late_del_of_an_old_sandbox_keeps_the_new_sandboxs_address() {
         cluster.verb("DEL", "c1").run().unwrap().success();
         assert_eq!((cluster.annotation("containerID"), cluster.annotation("podIP")), (json!("c2"), address));
         assert_eq!(cluster.custom("ipamhandles").len(), 1);
-        // Usually the pod is deleted from the API server before its last DEL.
+        // The pod may be deleted from the API server before its last DEL.
         cluster.delete_pod();
         cluster.verb("DEL", "c2").run().unwrap().success();
         assert!(cluster.custom("ipamhandles").is_empty());

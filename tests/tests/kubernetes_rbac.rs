@@ -13,7 +13,7 @@ use integration_tests::plugin::{Outcome, Plugins};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// The steps of a node. Each step needs permissions that the steps before do not need.
+/// The steps of a node. Together they need each permission.
 const LIFE: [Step; 10] = [
     Step::Verb("STATUS", ""),
     Step::Verb("ADD", "web-1"),

@@ -46,7 +46,7 @@ fn assert_within(what: &str, requests: &[Request], most: usize, in_sequence: usi
     let waves = waves(requests, HELD * 9 / 10);
     let told = format!("{what}: {} requests in {waves} round trips\n{listed}", requests.len());
     assert!(!requests.is_empty() && requests.len() <= most && waves <= in_sequence, "{told}");
-    // No list grows with the cluster.
+    // No list grows with the number of nodes.
     for request in requests.iter().filter(|request| request.verb == "list") {
         let few = ["ippools", "ipreservations"].contains(&request.resource.as_str());
         assert!(few || request.uri.contains("hostname-hash"), "{told}");

@@ -123,7 +123,7 @@ fn block_update_removes_managed_fields() {
     });
 }
 
-/// A revision that no cache ever reaches makes the server read etcd.
+/// After a read of a revision that no cache ever reaches, the store reads the latest version.
 #[test]
 fn block_read_from_the_cache_has_at_least_the_given_revision() {
     on_kubernetes(|_, kubernetes| {
@@ -141,7 +141,7 @@ fn block_read_from_the_cache_has_at_least_the_given_revision() {
             };
             block_on(async {
                 let mut revision = store.create::<Block>(&cidr(), &block).await.unwrap();
-                // An outdated response would show in one of these repetitions.
+                // An outdated response might show in one of these repetitions.
                 for _ in 0..50 {
                     block.count_write();
                     revision = store.update::<Block>(&cidr(), &block, &revision).await.unwrap();

@@ -1,4 +1,4 @@
-//! STATUS reports whether an ADD would succeed; GC removes containers that the runtime does not list.
+//! STATUS names causes for which an ADD would fail; GC removes containers that the runtime does not list.
 
 use std::collections::BTreeSet;
 use std::fs;

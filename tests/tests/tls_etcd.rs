@@ -1,4 +1,4 @@
-//! The release binary and an etcd that requires client certificates.
+//! The plugin and an etcd that requires client certificates.
 
 #[expect(unreachable_pub, reason = "the datastore's own tests share it as a module")]
 #[path = "../../datastore/tests/harness/certificates.rs"]
@@ -61,7 +61,7 @@ fn add_and_del_over_tls_succeed() {
     });
 }
 
-/// The error of ADD and the reason of the deferred DEL name the file to repair.
+/// The error of ADD and the reason of the deferred DEL name the file or the key to correct.
 #[test]
 fn wrong_certificates_fail_an_add_and_defer_a_del() {
     let (ours, theirs) = (Certificates::new("ours"), Certificates::new("theirs"));

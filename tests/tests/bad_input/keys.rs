@@ -1,4 +1,4 @@
-//! The keys of the network configuration, and the values that each key must reject.
+//! The keys of the network configuration, and values that each key must reject.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ pub(crate) enum Kind {
 
 use Kind::{Flag, List, Number, Object, Text, Texts, Word};
 
-/// Every key, as a JSON pointer.
+/// The keys, at least those of the published schema, as JSON pointers.
 pub(crate) const KEYS: &[(&str, Kind)] = &[
     ("/cniVersion", Text),
     ("/name", Text),
@@ -112,7 +112,7 @@ pub(crate) const KEYS: &[(&str, Kind)] = &[
     ("/windows_loopback_DSR", Flag),
 ];
 
-/// Returns the values that a key of this kind must reject.
+/// Returns values that a key of this kind must reject.
 pub(crate) fn wrong_values(kind: Kind) -> Vec<Value> {
     let mut values =
         vec![json!(true), json!("x"), json!(1), json!(1.5), json!([]), json!({}), json!([{}]), json!(["x"])];

@@ -1,4 +1,4 @@
-//! Kills and broken connections at each request of an ADD that replaces busy addresses. After each call no endpoint
+//! Kills and broken connections at requests of an ADD that replaces busy addresses. After each call no endpoint
 //! lists a free address, and after DEL no address is leaked.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Hints: ADDs on the node avoid a busy address for a minute.
+//! Hints: for a minute, IPAM chooses a busy address for ADDs on the node only if no other address is free.
 
 use std::fs;
 

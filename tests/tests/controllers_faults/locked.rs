@@ -1,4 +1,4 @@
-//! A locked datastore, `datastoreReady: false`: no controller writes until the datastore is unlocked.
+//! A locked datastore, `datastoreReady: false`: only some kinds of objects are written until the datastore is unlocked.
 
 use std::thread::sleep;
 

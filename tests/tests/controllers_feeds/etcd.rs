@@ -128,7 +128,6 @@ fn watch_continues_after_a_restart_and_a_freeze_of_etcd() {
         scene.etcd.restart().unwrap();
         scene.put("after", "10.200.0.0/16");
         heard.becomes(&scene.pools);
-        // Pings detect the frozen server.
         scene.etcd.freeze().unwrap();
         thread::sleep(Duration::from_secs(3));
         scene.etcd.thaw().unwrap();

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::listening::{Calico, Heard, Listening};
 
-/// Starts a proxy before the API server. Returns the proxy and a kubeconfig through it.
+/// Starts a proxy in front of the API server. Returns the proxy and a kubeconfig through it.
 fn behind_proxy(kubernetes: &Kubernetes) -> (Proxy, PathBuf) {
     let api = &kubernetes.api;
     let account: ServiceAccount = api.service_account("kube-system", "watches").unwrap();

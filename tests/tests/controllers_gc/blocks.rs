@@ -1,4 +1,4 @@
-//! Garbage collection of empty blocks, and of released addresses in their cooldown.
+//! Garbage collection of empty blocks, and beside unreadable objects.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Two replicas on one API server, of which only the leader writes.
+//! Replicas on one API server: except for initial objects and Leases, only the leader writes.
 
 mod lab;
 mod middle;
@@ -36,7 +36,8 @@ fn only_the_leader_writes_and_releases_the_lease_at_exit() {
     });
 }
 
-/// Asserts that replica `two` only read the Lease between the last renewal by `one` and its own acquisition.
+/// Asserts that replica `two` read the Lease and did not write it between the last renewal by `one` and its own
+/// acquisition.
 #[track_caller]
 fn assert_lease_was_left_alone(lab: &lab::Lab<'_>) {
     let renewed = lab.writes("one", true).into_iter().rfind(succeeded).unwrap().answered;

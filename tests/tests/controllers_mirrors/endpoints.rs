@@ -1,4 +1,4 @@
-//! The labels of pods on their endpoints, and the deletion of endpoints without a pod, which upstream never deletes.
+//! The labels of pods on their endpoints, and the deletion of endpoints without a pod.
 
 use std::thread;
 use std::time::Duration;

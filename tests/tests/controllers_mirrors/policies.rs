@@ -57,7 +57,7 @@ fn policy_changes_while_stopped_are_mirrored_at_start() {
         scene.policy("comes", 4);
         scene.delete_policy("goes");
         scene.delete(&format!("{POLICIES}knp.default.stays"));
-        // Upstream compares nothing without a reconcile period.
+        // With a period of zero, the controller compares the policies once, at its start.
         let _running = scene.start(only_at_first);
         becomes(mirrored(&[("stays", 1), ("changes", 5), ("comes", 4)]), || scene.ports());
     });

@@ -1,4 +1,4 @@
-//! A control plane with Calico's objects in etcd, and controllers that a test starts and stops.
+//! A control plane, and mirroring controllers that a test starts and stops.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

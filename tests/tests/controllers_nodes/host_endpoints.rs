@@ -17,7 +17,7 @@ fn ours(labels: Value) -> Value {
     json!({ "labels": labels })
 }
 
-/// Returns an endpoint's labels without the label that names the creator, its interface and its addresses.
+/// Returns the labels, the interface and the addresses of an endpoint. The label that names the creator is left out.
 fn shown(scene: &Scene, name: &str) -> Option<(Vec<String>, String, Vec<String>)> {
     let endpoint = scene.get::<HostEndpointSpec>(name)?.value;
     let labels = endpoint.metadata.labels.iter().filter(|(key, _)| !key.ends_with("created-by"));

@@ -130,7 +130,7 @@ fn services_get_requested_addresses_and_release_them_with_the_pools() {
     });
 }
 
-/// Upstream never assigns an address of a family that gets a pool later.
+/// Upstream assigns no IPv6 address to a Service that has an IPv4 address (KC-509).
 #[test]
 fn each_family_of_a_dual_stack_service_gets_an_address() {
     on_each(&[ETCD, V3], |scene| {

@@ -1,8 +1,8 @@
 //! [`Grudging`]: a role whose permissions are withheld until kube-controllers cannot continue without them.
 //!
 //! If all permissions of a verb are withheld, a run stops repeatedly. Each time, every permission that was denied more
-//! than once is granted: a program that can do without a permission does not request it a second time. A permission
-//! that is still withheld at the end of the run was not needed. Therefore a few runs suffice instead of one for each
+//! than once is granted: a program that can do without a permission seldom requests it a second time. A permission that
+//! is still withheld at the end of the run was not needed. Therefore a few runs suffice instead of one for each
 //! permission, and they also show that kube-controllers continues by itself when its role is corrected.
 
 use std::cell::{Cell, RefCell};

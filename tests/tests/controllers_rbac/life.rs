@@ -1,4 +1,4 @@
-//! Events in a cluster while kube-controllers runs. Each step needs permissions that the steps before do not need.
+//! Events in a cluster while kube-controllers runs. The steps need different permissions.
 
 use integration_tests::controllers::{Controllers, NAMESPACE, PATIENCE, Setup, World, await_that};
 use integration_tests::namespaces::Host;

@@ -1,7 +1,7 @@
-//! The roles in `deploy/rbac`: the role of kube-controllers grants exactly the permissions that its work needs, and the
-//! roles for users grant access to Calico's resources to users who may view, edit or administer a namespace.
+//! The roles in `deploy/rbac`: the role of kube-controllers grants the permissions that its work needs, and the roles
+//! for users grant access to Calico's resources to users who may view, edit or administer a namespace.
 //!
-//! The tests prove that each permission is needed by withholding it, see `grudging.rs`.
+//! The tests withhold most permissions, to show that each of these is needed, see `grudging.rs`.
 
 mod grudging;
 mod life;

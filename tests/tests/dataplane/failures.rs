@@ -1,4 +1,4 @@
-//! ADD with a failure at each step: the error names the step, and no interface or route remains.
+//! ADD with a failure at different steps: the error names the step, and no interface or route remains.
 
 use cni_plugin::dataplane::EndpointPlan;
 use integration_tests::command::{ip_json, run};

@@ -13,7 +13,7 @@ fn checksums(objects: &Objects) -> [String; 2] {
     })
 }
 
-/// Covers every value that the workloads read from a ConfigMap.
+/// Covers values that the workloads read from a ConfigMap, and others.
 #[test]
 fn changed_configuration_changes_the_checksum_of_both_workloads() {
     if !can_render() {

@@ -29,7 +29,7 @@ const CHART_LABELS: [&str; 5] = [
     "helm.sh/chart",
 ];
 
-/// Returns true if helm and kubectl are available; otherwise marks the test as skipped.
+/// Returns true if helm, kubectl and kustomize are available; otherwise marks the test as skipped.
 fn can_render() -> bool {
     helm().and_then(|_| kustomizers()).map_err(|missing| skipped(&missing.to_string())).is_ok()
 }

@@ -1,4 +1,4 @@
-//! The alerts use only metrics that the programs have, with the labels of these metrics.
+//! The alerts use only metrics of the programs and a few others, with the labels of the metrics of the programs.
 
 use std::fs;
 

@@ -1,8 +1,8 @@
 //! Upstream's own manifest with our images, or with our DaemonSet: no other field changes, the API server accepts the
 //! result, and applying upstream's manifest again restores upstream.
 //!
-//! The two upstream manifests in this folder contain the parts about CNI, IPAM and kube-controllers of upstream's
-//! generated manifests, with their defects (INST-2).
+//! The manifests `upstream-v3.*.yaml` in this folder contain the parts about CNI, IPAM and kube-controllers of
+//! upstream's generated manifests, with their defects (INST-2).
 
 use std::fs;
 use std::path::Path;

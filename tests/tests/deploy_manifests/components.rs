@@ -78,7 +78,7 @@ fn component_host_network_changes_only_kube_controllers() {
     assert_eq!(changed, [format!("{pod}/dnsPolicy"), format!("{pod}/hostNetwork")]);
 }
 
-/// Only the role of the program that creates the pool permits it to list and create pools.
+/// The component extends the role of the program that creates the pool.
 #[test]
 fn component_default_pool_sets_the_pool_and_its_permission() {
     if !can_render() {

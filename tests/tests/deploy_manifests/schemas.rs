@@ -67,7 +67,7 @@ fn published(api: &ApiServer, path: &str, names: &Value) -> (String, Value) {
     panic!("no schema of {names}");
 }
 
-/// Forbids additional fields in objects whose schema lists fields.
+/// Forbids additional fields in objects whose schema lists fields and does not permit others.
 fn forbid_others(schema: &mut Value) {
     let Value::Object(fields) = schema else { return };
     let is_open = fields.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true));

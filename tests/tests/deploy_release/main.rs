@@ -1,4 +1,4 @@
-//! `make release`, for this machine's architecture, with the programs of `make build`.
+//! `deploy/release.sh`, for this machine's architecture, with the programs in `target/plugin`.
 
 mod files;
 mod published;

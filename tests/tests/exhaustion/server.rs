@@ -100,7 +100,7 @@ impl Server {
         out.whole(200, &object)
     }
 
-    /// Returns the object or the short list at a path; `None` for a path that this server does not serve.
+    /// Returns the object or the short list at a path; `None` for another path.
     fn object(&self, path: &str, metadata_only: bool) -> Option<Value> {
         let state = self.state.lock().unwrap();
         let metadata =

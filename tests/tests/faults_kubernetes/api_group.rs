@@ -39,14 +39,14 @@ fn cached_api_group_that_is_missing_is_discovered_again() {
     });
 }
 
-/// Upstream prefers v1 (DS-22). A node that continued with v3 would assign addresses that other nodes also assign.
+/// Upstream prefers v1 (DS-22). A node that continued with v3 could assign addresses that other nodes also assign.
 #[test]
 fn cached_v3_is_replaced_once_v1_is_served_too() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
         faulty.conf.as_object_mut().unwrap().remove("calico_api_group");
         let (first, second) = (faulty.pod(), faulty.pod());
         faulty.run("ADD", &first);
-        // All objects except the handle that an ADD creates ahead of its reads.
+        // All objects except handles: an ADD creates one ahead of its reads.
         let kept = |faulty: &Faulty<'_>| {
             let mut objects = faulty.cluster.store.dump().unwrap();
             objects.retain(|key, _| !key.contains("ipamhandles"));

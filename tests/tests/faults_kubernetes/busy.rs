@@ -1,4 +1,4 @@
-//! A busy API server (429): only one call of a node retries, and no waiting call has a lock that others need.
+//! A busy API server (429): only one call of a node retries at a time, without the lock of addresses in its pauses.
 
 use std::fs::{self, File};
 use std::path::PathBuf;

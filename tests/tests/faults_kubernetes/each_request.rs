@@ -86,7 +86,7 @@ fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
     let clean = faulty.pod();
     let requests = faulty.requests("ADD", &clean);
     faulty.run("DEL", &clean);
-    // An ADD that claims a block is tested only with faults of its additional writes.
+    // An ADD that claims a block is tested with fewer faults.
     let cases =
         if claiming { cases_of(requests, &[refused(409), refused(500)], &[Fault::Cut]) } else { cases(requests) };
     for case in cases {

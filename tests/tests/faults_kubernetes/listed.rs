@@ -1,4 +1,4 @@
-//! No address is released while an endpoint, which is the annotations of a pod, lists it.
+//! No address is released while the annotations of a pod that has not ended list it.
 
 use std::path::PathBuf;
 

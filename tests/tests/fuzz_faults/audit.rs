@@ -72,8 +72,7 @@ fn is_overcount_of_live(world: &World<'_>, finding: &Value) -> bool {
         && world.live.values().any(|live| finding["handle"] == handle_of(live))
 }
 
-/// Returns true for an affinity that upstream or an ADD left incomplete. The next ADD of the node repairs it, but not
-/// every round has such an ADD.
+/// Returns true for an affinity that upstream or an ADD left incomplete. A later ADD of the node may repair it.
 fn is_unfinished_claim(world: &World<'_>, finding: &Value) -> bool {
     let Some(block) = finding["block"].as_str() else { return false };
     let is_of_claim = finding["finding"] == "blockWithoutAffinity" && !finding["state"].is_null();

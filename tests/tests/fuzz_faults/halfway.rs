@@ -67,7 +67,7 @@ pub(crate) fn leave(world: &mut World<'_>) -> Result<Vec<(usize, Sandbox)>> {
 }
 
 fn leave_one(world: &mut World<'_>, moment: Moment, node: usize) -> Result<Option<Sandbox>> {
-    // Only upstream's plugin for Kubernetes marks objects before it deletes them.
+    // Upstream marks objects before it deletes them only on Kubernetes.
     let is_buried = matches!(moment, Moment::HandleBuried | Moment::ClaimBuried);
     if is_buried && !world.has_pods() {
         return Ok(None);

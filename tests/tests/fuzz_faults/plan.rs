@@ -108,7 +108,7 @@ const BROKEN: Fault = Fault::InTurn(&[
     Fault::Refuse(Refusal { code: 503, retry_after: None }),
 ]);
 
-/// The writes of ADD and DEL.
+/// Writes of ADD and DEL.
 const WRITES: [(&str, &str); 8] = [
     ("POST", "/ipamhandles"),
     ("PUT", "/ipamhandles/"),

@@ -39,7 +39,7 @@ impl World<'_> {
             unsettled.extend(self.after(job, &outcome)?);
         }
         if is_late {
-            // By now the server has executed the requests whose connections were cut.
+            // After this time the server has executed the requests whose connections were cut.
             thread::sleep(LATEST);
         }
         for (node, sandbox) in unsettled {

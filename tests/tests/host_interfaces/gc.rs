@@ -1,4 +1,4 @@
-//! GC keeps running containers of any runtime, unless `gc_running_containers` is set.
+//! GC keeps connected containers with a process, unless `gc_running_containers` is set.
 
 use std::process::{Child, Command, Stdio};
 
@@ -200,7 +200,7 @@ fn gc_keeps_the_endpoint_of_an_interface_without_ownership_proof(cluster: &Clust
     assert_eq!(cluster.state(), before);
 }
 
-/// An ADD of this network failed and left its address, and an ADD of another network followed.
+/// An ADD of this network left an address, and the interface is that of another network.
 fn gc_of_a_leak_keeps_the_containers_interface_in_another_network(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     let sandbox = Sandbox::new(cluster, 3, "team-a", "web-2");

@@ -55,7 +55,7 @@ fn add_overtaken_at_the_endpoint_write_keeps_the_later_interface() {
 
 #[test]
 fn add_overtaken_at_the_first_request_fails_and_keeps_the_later_interface() {
-    // A runtime sets CNI_NETNS_OVERRIDE for every call.
+    // A runtime may set CNI_NETNS_OVERRIDE.
     for netns_override in ["0", "1"] {
         overtake(
             Point::First("POST", ""),
@@ -97,7 +97,7 @@ fn late_del_keeps_the_next_sandboxs_interface_with_the_same_address() {
     });
 }
 
-/// On an API server, a pod may write any address into its own endpoint.
+/// On an API server, a tenant may write any address into the endpoint of a pod.
 #[test]
 fn del_keeps_an_interface_if_only_the_endpoint_lists_its_address() {
     const ENDPOINTS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints";

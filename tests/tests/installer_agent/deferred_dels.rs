@@ -14,7 +14,7 @@ use crate::scene::{CONF, PLUGINS, in_pod, install};
 
 const CONTAINER: &str = "0123456789abcdef";
 
-/// The agent's own account may not change Calico's objects.
+/// The agent's own account may not release addresses.
 #[test]
 fn agent_replays_deferred_dels_once_the_datastore_is_ready() {
     in_pod(|_, kubernetes, mut pod| {

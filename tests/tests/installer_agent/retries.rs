@@ -1,4 +1,4 @@
-//! The installer and the agent continue by themselves when an obstacle is gone.
+//! Obstacles, and whether the installer and the agent continue by themselves when they are gone.
 
 use std::net::TcpListener;
 

@@ -1,4 +1,4 @@
-//! Entries that other programs chain into the configuration remain there, however our entries change.
+//! Entries that other programs chain into a valid configuration remain there, however our entries change.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -157,7 +157,7 @@ fn renamed_configuration_keeps_chained_plugins_of_other_programs() {
     });
 }
 
-/// A runtime reads a single plugin only from `.conf` and a list only from `.conflist`.
+/// A runtime reads no list from `.conf`, and no single plugin from `.conflist`.
 #[test]
 fn conf_file_converted_to_a_list_by_a_neighbor_is_not_written_again() {
     isolated(|host| {

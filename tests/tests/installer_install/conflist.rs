@@ -127,7 +127,7 @@ fn template_that_is_not_json_is_refused_without_changes() {
     });
 }
 
-/// With an unreadable configuration, the plugin would fail every ADD and DEL.
+/// With such a configuration, the plugin would fail every ADD.
 #[test]
 fn template_that_the_plugin_cannot_read_is_refused_without_changes() {
     isolated(|host| {

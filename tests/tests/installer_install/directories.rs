@@ -128,7 +128,7 @@ fn directory_in_place_of_a_program_fails_the_install() {
     });
 }
 
-/// `calico uninstall` keeps unrecorded files.
+/// `calico uninstall` may keep unrecorded files.
 #[test]
 fn unwritable_state_file_is_a_warning() {
     isolated(|host| {

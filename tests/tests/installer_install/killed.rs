@@ -92,7 +92,7 @@ fn drafts(container: &Container) -> usize {
     names.filter(|name| name.ends_with(".tmp")).count()
 }
 
-/// Two installations run concurrently when a DaemonSet is replaced.
+/// Two installations may run concurrently when a DaemonSet is replaced.
 #[test]
 fn two_concurrent_installs_both_succeed() {
     isolated(|host| {

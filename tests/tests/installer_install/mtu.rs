@@ -1,4 +1,4 @@
-//! `/var/lib/calico/mtu`, which the installer writes if the configuration sets no MTU.
+//! `/var/lib/calico/mtu`, which the installer writes if the plugin needs it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -169,7 +169,7 @@ fn install_creates_ipam_settings_with_strict_affinity_and_keeps_existing_setting
     });
 }
 
-/// A deferred DEL belongs to the datastore whose identity the node knows, even if no agent runs.
+/// A deferred DEL then names its datastore by this identity, even if no agent runs.
 #[test]
 fn install_stores_the_datastore_identity_with_the_plugins_credentials() {
     on_kubernetes(|host, kubernetes| {
@@ -221,7 +221,7 @@ fn install_selects_the_same_datastore_as_the_plugin() {
     });
 }
 
-/// IPAM assigns no address without the Node, and on etcd no other program creates it.
+/// IPAM assigns no address without the Node, and on etcd there may be no other program that creates it.
 #[test]
 fn install_on_etcd_creates_the_node_too() {
     on_kubernetes(|host, kubernetes| {

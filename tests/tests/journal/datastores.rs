@@ -237,7 +237,7 @@ fn deferred_del_of_a_moved_embedded_datastore_is_replayed() {
     });
 }
 
-/// `calico-ipam init` gives the datastore a new identity.
+/// Without a ClusterInformation, `calico-ipam init` gives the datastore a new identity.
 #[test]
 fn deferred_del_without_cluster_information_is_replayed_after_init() {
     with_etcd(|cluster| {

@@ -318,7 +318,7 @@ fn replay_keeps_the_endpoint_of_the_pods_next_sandbox() {
     });
 }
 
-/// The names of the host interface and of the handle depend only on the container.
+/// The names of the host interface and of the handle do not depend on the name of the pod's interface.
 #[test]
 fn replay_for_a_different_interface_keeps_the_containers_interface() {
     with_etcd(|cluster| {

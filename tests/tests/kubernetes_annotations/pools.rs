@@ -90,7 +90,7 @@ fn namespace_selectors_of_pools_match_the_namespace_labels() {
     });
 }
 
-/// Without this feature, annotations select from all pools, as in upstream.
+/// Without this feature, annotations select pools regardless of the namespace, as in upstream.
 #[test]
 fn restricted_annotations_select_only_pools_of_the_namespace() {
     on_each_group(|cluster, _| {

@@ -39,7 +39,7 @@ fn agent_makes_tokens_of_its_node_for_the_api_server_and_a_day_only() {
     });
 }
 
-/// A token that `kubectl create token` makes names no node.
+/// A token that `kubectl create token` makes without options names no node.
 #[test]
 fn tokens_without_a_node_are_refused() {
     restricted(ApiGroup::CrdV1, |scene| {

@@ -1,4 +1,4 @@
-//! An earlier function of a list of calls in docs/architecture.md can call each function of the list.
+//! Each function of a list of calls in docs/architecture.md, except the first, can be called by an earlier one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -33,7 +33,7 @@ fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience() 
     });
 }
 
-/// While the ClusterInformation is missing, no pod starts.
+/// While the ClusterInformation is missing, every ADD fails.
 #[test]
 fn stolen_agent_token_locks_a_datastore_only_if_nobody_has_opened_it() {
     with_kubernetes(|_, servers| {

@@ -75,7 +75,7 @@ fn attack(thief: &Thief<'_>) {
     }
     thief.deletes(&world.path("ipamblocks", "10-65-2-0-26"));
 
-    // No pod of the cluster starts while this is false.
+    // Every ADD fails while this is false.
     let information = world.path("clusterinformations", "default");
     thief.replaces(&information, |object| object["spec"]["datastoreReady"] = json!(false));
     assert_eq!(world.get(&information)["spec"]["datastoreReady"], false);

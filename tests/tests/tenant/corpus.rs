@@ -6,7 +6,7 @@ use super::others::{VICTIM_FILES, Victim};
 use super::texts::FORGED;
 use super::world::World;
 
-/// Annotations that plugins or the kubelet read or write.
+/// Annotations, most of which plugins or the kubelet read or write.
 const ANNOTATIONS: [&str; 21] = [
     "cni.projectcalico.org/containerID",
     "cni.projectcalico.org/podIP",

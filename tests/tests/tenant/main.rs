@@ -1,4 +1,4 @@
-//! A tenant beside other owners, from whose names, IDs, handles, addresses and paths the tenant chooses every text.
+//! A tenant beside other owners, from whose names, IDs, handles, addresses and paths the tenant chooses texts.
 //! Calls on two nodes and passes of garbage collection run in random order. Nothing of the other owners changes.
 //!
 //! `FUZZ_TENANT_SECONDS` sets the duration, and `FUZZ_TENANT_SEED` the first world (`make fuzz-tenant`).

@@ -28,7 +28,7 @@ impl World<'_> {
         }
     }
 
-    /// Adds a new pod. A sandbox whose ADD fails is deleted, at once or later.
+    /// Adds a new pod. A sandbox whose ADD fails may be deleted later.
     fn add_new(&mut self) -> Result<()> {
         let (namespace, name) = self.names();
         // The node of the pod whose host interface has the same name.

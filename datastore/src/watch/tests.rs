@@ -202,6 +202,15 @@ async fn expired_watch_position_triggers_a_new_list() {
     assert_eq!(event_log(&mut watch).await, "( a1 ) ( b1 ) ( )");
 }
 
+#[tokio::test(start_paused = true)]
+async fn list_that_is_answered_after_a_refusal_is_awaited_until_its_last_page() {
+    let refused = Fail(WatchFailure::Refused("no".into()));
+    let (mut watch, _) = script([refused, Page(vec![put("a", 1)], Some(2)), Never]);
+    let stats = watch.stats();
+    assert_eq!(event_log(&mut watch).await, "( a1");
+    assert!(stats.read().is_awaited());
+}
+
 /// Upstream also lists again after five errors at one revision (KC-409).
 #[tokio::test(start_paused = true)]
 async fn watch_position_refused_five_times_triggers_a_new_list() {

@@ -30,8 +30,9 @@ pub struct UnsupportedVersion {
 }
 
 /// Checks that the programs of `conflist` support its `cniVersion`. Asks none if the configuration has no
-/// `cniVersion`. A program that lacks the version and that only foreign entries name is logged as a warning, and so is a
-/// program without a valid answer. Missing programs are skipped; `template::find_problems` reports those of our entries.
+/// `cniVersion`. A program that lacks the version and that only foreign entries name is logged as a warning. A program
+/// without a valid answer is logged as well. Missing programs are skipped; `template::find_problems` reports those of
+/// our entries.
 ///
 /// # Errors
 /// Returns an error that names the programs of our entries that lack the version.

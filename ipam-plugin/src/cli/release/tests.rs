@@ -245,7 +245,7 @@ fn release_from_a_report_repairs_an_inconsistent_block() {
     assert!(dry.contains("would be: repaired"), "{dry}");
     assert_eq!(only_block(&shell), damaged);
 
-    let expected = format!("repaired: free again: {}; kept for pods that report them: {}", addresses[2], addresses[1]);
+    let expected = format!("repaired: free again: {}; kept for the recorded owners: {}", addresses[2], addresses[1]);
     let output = shell.ok(&["release", "--from-report", &file]);
     assert!(output.contains(&expected), "{output}");
     let block = only_block(&shell);
@@ -272,7 +272,7 @@ fn repair_retains_an_address_reported_by_a_running_pod() {
         Lookup::Present(serde_json::from_value(pod).unwrap())
     };
     for (pod, expected) in [
-        (pod("Running", &address), "kept for pods that report them: 10."),
+        (pod("Running", &address), "kept for the recorded owners: 10."),
         (pod("Succeeded", &address), "free again: 10."),
         (pod("Running", "10.9.9.9"), "free again: 10."),
         (Lookup::Unknown, "pod default/web cannot be read"),

@@ -143,7 +143,7 @@ fn release_from_a_report_repairs_its_findings() {
     assert!(is_held(&shell, &alive) && is_held(&shell, &homeless));
 }
 
-/// The ADD has incremented its handle, read the block, and written nothing while `check` ran.
+/// The ADD has incremented its handle and read the block, but does not write the block while `check` runs.
 #[test]
 fn handle_repair_makes_a_concurrent_add_lose_its_race() {
     let shell = Shell::with_pool();
@@ -234,8 +234,8 @@ fn release_from_a_report_repairs_an_inconsistent_block() {
     let endpoint_of = |name: &str, n: usize| shell.endpoint(name, &addresses[n]);
     endpoint_of("a", 0);
     endpoint_of("b", 1);
-    // The first address is both allocated and free. The second, which a pod has, and the third, which no pod has, are
-    // lost.
+    // The first address is both allocated and free. The second, which a pod has, is neither. The third, which no pod
+    // has, names attributes that do not exist. The fourth is in the free list twice.
     let damaged = damage(&shell, |block| {
         block.unallocated.extend([0, 3]);
         (block.allocations[1], block.allocations[2]) = (None, Some(77));

@@ -98,7 +98,7 @@ pub enum IpamError {
     /// A block is inconsistent.
     #[error(transparent)]
     Corrupt(#[from] CorruptBlock),
-    /// A block cannot be read or is inconsistent. The log contains the details.
+    /// A block cannot be read, is inconsistent or is being deleted. The log may contain the details.
     #[error("block {0} cannot be read; run `calico-ipam check` for the reason")]
     UnreadableBlock(Cidr),
     /// The block of a requested address would overlap with a block of another size.

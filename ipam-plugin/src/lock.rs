@@ -1,4 +1,4 @@
-//! [`HostLock`]: the lock by which the plugin's processes on a node take turns.
+//! [`HostLock`]: a lock on a file, usually the lock by which the plugin's processes on a node take turns.
 //!
 //! Two first pods on a node then share a new block instead of claiming one each. The operations are correct without the
 //! lock too, with one exception (`alloc/reserved_handle`), because every write is a compare-and-swap. Upstream's

@@ -31,8 +31,8 @@ impl<'a, C: Clock> Retry<'a, C> {
         Retry { clock, deadline: clock.elapsed() + limit, pauses: 0 }
     }
 
-    /// Pauses before another attempt, longer each time up to a limit. Returns `false` without a pause if the time would
-    /// end during the pause.
+    /// Pauses before another attempt, on average longer each time up to a limit. Returns `false` without a pause if the
+    /// time would end during the pause.
     pub async fn pause(&mut self) -> bool {
         self.pauses += 1;
         let pause = PAUSES.pause(self.pauses, fastrand::f64());

@@ -2,8 +2,8 @@
 //! search again.
 //!
 //! A search reads all blocks of a family, and kubelet repeats a failed ADD. A note is valid as long as no pool,
-//! reservation or setting changes and this node releases no address, for a minute at most, because other nodes may
-//! release addresses. The note does not cover the node's own blocks: each ADD reads their revisions.
+//! reservation or setting changes and this node's plugins release no address, for a minute at most, because other nodes
+//! may release addresses. The note does not cover the node's own blocks: each ADD reads their revisions.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;

@@ -18,7 +18,7 @@ use crate::reads::find_each;
 use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
 
-/// The handles of a container, as read.
+/// The handles to release, as read.
 #[derive(Debug, Clone)]
 pub struct ReleaseInputs {
     cooldown_seconds: i64,

@@ -66,7 +66,8 @@ pub async fn addresses_to_release<S: Store>(
 
 /// Removes addresses from endpoints. A release by handle calls this before each write that frees addresses.
 pub trait Listings: Sync {
-    /// Returns after no endpoint lists any of the addresses. After an error, no address is released.
+    /// Returns after no endpoint lists any of the addresses. After an error, the caller releases none of these
+    /// addresses.
     fn unlist(&self, leaving: &[AddressToRelease]) -> impl Future<Output = Result<()>> + Send;
 }
 

@@ -1,6 +1,6 @@
 //! [`BusyAddress`]: an address that is free in IPAM although this node's kernel has a route to it.
 //!
-//! The file is a hint for the next ADDs of the node. Without it, each of them would get the address, find the route and
+//! The file is a hint for the next ADDs of the node. Without it, each of them might get the address, find the route and
 //! request another address.
 
 use std::net::IpAddr;

@@ -34,7 +34,7 @@ pub fn wait_until(until: Instant, store: &Datastore, api: &KubernetesApi) {
 }
 
 /// Returns the result of a STATUS from `status`, the result of its checks. A STATUS that ran out of time while waiting
-/// for a busy server succeeds, because runtimes would report the node as not ready.
+/// for a busy server succeeds, because runtimes would otherwise report the node as not ready.
 pub fn status(status: Result<(), CniError>, store: &Datastore, api: &KubernetesApi) -> Result<(), CniError> {
     match status {
         Err(error) if store.has_given_up() || matches!(api, KubernetesApi::Separate(api) if api.has_given_up()) => {

@@ -49,7 +49,7 @@ pub enum IpamError {
         /// A description of the owner; empty if the owner is unknown.
         holder: String,
     },
-    /// The requested address is in no enabled pool. Upstream's text ends with a newline.
+    /// The requested address is in no usable pool. Upstream's text ends with a newline.
     #[error("The provided IP address is not in a configured pool\n")]
     NotInPool {
         /// The address.
@@ -72,7 +72,7 @@ pub enum IpamError {
         /// The uses that the pool allows.
         allowed: Vec<AllowedUse>,
     },
-    /// The requested address is not for the pod's namespace, and annotations are restricted.
+    /// The pool's namespace selector or a reservation withholds the requested address, and annotations are restricted.
     #[error("IP address {ip} is not for this pod: {reason}")]
     Withheld {
         /// The address.
@@ -98,7 +98,7 @@ pub enum IpamError {
     /// A block is inconsistent.
     #[error(transparent)]
     Corrupt(#[from] CorruptBlock),
-    /// A block cannot be read or is inconsistent. The log contains the details.
+    /// A block cannot be read, is inconsistent or is being deleted. The log may contain the details.
     #[error("block {0} cannot be read; run `calico-ipam check` for the reason")]
     UnreadableBlock(Cidr),
     /// The block of a requested address would overlap with a block of another size.
@@ -189,7 +189,9 @@ impl From<VmiError> for CniError {
                 (Code::INVALID_CONFIG, "IPAMConfiguration default: set kubeVirtVMAddressPersistence to Enabled")
             }
             VmiError::Unknown(cause) if !cause.is_unavailable() => {
-                (Code::INTERNAL, "let the plugin's role get virtualmachineinstances and virtualmachines of kubevirt.io")
+                let advice = "if the API server forbids it, let the plugin's role get virtualmachineinstances and \
+                     virtualmachines of kubevirt.io";
+                (Code::INTERNAL, advice)
             }
             VmiError::NothingHeld(_) => {
                 (Code::TRY_AGAIN, "the other pod of the virtual machine has no address of this network")
@@ -233,7 +235,7 @@ pub enum Exhaustion {
     /// The node's blocks are full, no block is free to be claimed, and blocks of others must not be used.
     #[error("No more free affine blocks and strict affinity enabled")]
     StrictAffinity,
-    /// No block of the pools has a free address.
+    /// No usable block of the pools has a free address.
     #[error("No IPs available in pools: [{}]", space_separated(pools))]
     PoolsFull {
         /// The pools.

@@ -18,8 +18,8 @@ pub struct HostLink {
     pub up: bool,
     /// True if the interface can carry packets.
     pub carrier: bool,
-    /// The container ID, or a digest of it ([`libcalico::names::InterfaceAlias::container`]). `None` for an interface
-    /// of upstream's plugin.
+    /// The container ID, or a digest of it ([`libcalico::names::InterfaceAlias::container`]). `None` without one, as
+    /// for an interface of upstream's plugin.
     pub container_id: Option<String>,
     /// Destinations of the routes through this interface in the main table.
     pub routes: Vec<String>,

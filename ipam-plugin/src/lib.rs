@@ -6,7 +6,7 @@
 //! Store ─▶ AllocationInputs (1 read) ─▶ blocks (1 read) ┘
 //! ```
 //!
-//! Every operation is a loop of *read, plan, write*. The plan is a function of the objects read. The write is a list of
+//! Most operations are loops of *read, plan, write*. The plan is a function of the objects read. The write is a list of
 //! compare-and-swaps. If only the first few of them are applied, upstream understands the stored state (IPAM-221), and
 //! the next plan can continue from it.
 //!

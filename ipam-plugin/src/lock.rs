@@ -1,8 +1,8 @@
-//! [`HostLock`]: the lock by which the plugin's processes on a node take turns.
+//! [`HostLock`]: a lock on a file, usually the lock by which the plugin's processes on a node take turns.
 //!
 //! Two first pods on a node then share a new block instead of claiming one each. The operations are correct without the
-//! lock too, because every write is a compare-and-swap. Upstream's processes use the same file, also with flock(2)
-//! (IPAM-44).
+//! lock too, with one exception (`alloc/reserved_handle`), because every write is a compare-and-swap. Upstream's
+//! processes use the same file, also with flock(2) (IPAM-44).
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};

@@ -20,7 +20,7 @@ pub(crate) async fn find<K: Kind>(store: &impl Store, key: &K::Key) -> FoundEntr
     }
 }
 
-/// Reads objects of one kind in one request. Returns the answers in the order of `keys`.
+/// Reads objects of one kind in one batch. Returns the answers in the order of `keys`.
 pub(crate) async fn find_each<K: Kind>(
     store: &impl Store,
     keys: impl IntoIterator<Item = &K::Key>,

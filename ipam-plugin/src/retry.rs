@@ -7,9 +7,10 @@ use libcalico::backoff::{Backoff, Jitter};
 use crate::error::{IpamError, Result};
 use os::clock::Clock;
 
-/// Maximum duration of an allocation or release, as long as an ADD waits for a busy API server. Upstream allows 90 s.
+/// Time for the attempts of an allocation or release. It equals the longest wait of an ADD for a busy API server.
+/// Upstream allows 90 s.
 pub const OPERATION_TIME: Duration = Duration::from_secs(110);
-/// Maximum duration of an undo, even after the operation's own time has ended (IPAM-185).
+/// Time for the attempts of an undo, even after the operation's own time has ended (IPAM-185).
 pub const UNDO_TIME: Duration = Duration::from_secs(30);
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -30,8 +31,8 @@ impl<'a, C: Clock> Retry<'a, C> {
         Retry { clock, deadline: clock.elapsed() + limit, pauses: 0 }
     }
 
-    /// Pauses before another attempt, longer each time up to a limit. Returns `false` without a pause if the time would
-    /// end during the pause.
+    /// Pauses before another attempt, on average longer each time up to a limit. Returns `false` without a pause if the
+    /// time would end during the pause.
     pub async fn pause(&mut self) -> bool {
         self.pauses += 1;
         let pause = PAUSES.pause(self.pauses, fastrand::f64());

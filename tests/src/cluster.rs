@@ -38,7 +38,7 @@ macro_rules! on_each_datastore {
     };
 }
 
-/// A private host with everything that a plugin needs.
+/// A private host with an uplink, the plugins and a datastore.
 #[derive(Debug)]
 pub struct Cluster<'h> {
     /// The host.
@@ -63,7 +63,7 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Returns the `CNI_ARGS` that a runtime passes for the Pod; empty without a Pod.
+    /// Returns `CNI_ARGS` as a runtime passes them for the Pod, but without its UID; empty without a Pod.
     pub fn args(&self) -> String {
         let Some(name) = &self.object else { return String::new() };
         format!(
@@ -186,15 +186,15 @@ impl<'h> Cluster<'h> {
         assert_same(before, &self.state());
     }
 
-    /// Asserts that nothing of any pod is left.
+    /// Asserts that neither the datastore nor the interfaces and routes of the host contain anything of a pod.
     #[track_caller]
     pub fn assert_nothing_left(&self) {
         self.assert_only(&[]);
         assert_eq!(kernel::host().unwrap()["routes"], serde_json::json!([]));
     }
 
-    /// Asserts that exactly these pods are networked, that the bookkeeping is consistent, and that nothing else is
-    /// left.
+    /// Asserts that exactly these pods have addresses and host interfaces, that the bookkeeping is consistent, and that
+    /// other pods have no interfaces.
     #[track_caller]
     pub fn assert_only(&self, pods: &[&Pod]) {
         let accounts = self.checked_accounts();

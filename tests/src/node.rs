@@ -112,7 +112,7 @@ impl Node {
 }
 
 impl Sandbox {
-    /// Returns the `CNI_ARGS` that a kubelet passes; empty for a plain container.
+    /// Returns `CNI_ARGS` as a kubelet passes them, but without the pod's UID; empty for a plain container.
     fn args(&self) -> String {
         let Some((namespace, name)) = &self.pod else { return String::new() };
         format!(

@@ -287,7 +287,7 @@ impl Outcome {
 pub struct CniError {
     /// Error code of the CNI specification.
     pub code: u32,
-    /// Message, one line.
+    /// Message.
     pub msg: String,
     /// Additional details, or empty.
     #[serde(default)]

@@ -41,7 +41,7 @@ pub async fn add_labels(store: &impl Store, owner: &AffinityOwner, gate: &impl W
         }
         tracing::info!(affinity = %entry.key, "adding labels to the block affinity");
         match store.update::<BlockAffinity>(&entry.key, &entry.value, &entry.revision).await {
-            // A concurrent write adds the labels too, and a deleted affinity needs none.
+            // A concurrent write usually adds the labels too, and a deleted affinity needs none.
             Err(error) if error.is_race() => {}
             outcome => _ = outcome?,
         }

@@ -50,8 +50,8 @@ pub(crate) async fn release_affinity<S: Store>(
     }
 }
 
-/// Confirms an affinity that is pending at its revision. Tries again while the stored affinity is pending, and succeeds
-/// if it is confirmed.
+/// Confirms an affinity that is pending at its revision. Makes at most three attempts while the stored affinity is
+/// pending, and succeeds if it is confirmed.
 pub(crate) async fn confirm<S: Store>(
     store: &S,
     mut entry: Entry<BlockAffinity>,

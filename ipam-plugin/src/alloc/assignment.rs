@@ -1,5 +1,5 @@
 //! [`BlockAssignment`]: addresses assigned in memory. [`Assigned`]: the addresses assigned to a request. [`WriteList`]:
-//! the writes of an allocation: the handle, then each block after its affinity.
+//! the writes of an allocation: the handle first, and each affinity before its block.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -35,10 +35,10 @@ pub struct Assigned {
     /// The families with fewer addresses than requested. As in upstream, this is not an error here.
     pub shortfalls: Vec<Shortfall>,
     pub(crate) next_hints: HintedBlocks,
-    /// The revision of the last block that was written; `None` if there is none or it is not known.
+    /// The revision of the last block in the last commit without an error; `None` if there is none or it is not known.
     pub(crate) last_write: Option<Revision>,
     pub(crate) searches: Vec<SearchOutcome>,
-    /// True if the node claimed a block, or completed its claim of one.
+    /// True if the node claimed a block for these addresses, or confirmed its affinity to one.
     pub(crate) has_claimed: bool,
 }
 
@@ -49,7 +49,7 @@ pub(crate) enum BlockSource {
     Claimed,
     /// The node took over an empty block of another node.
     Reclaimed,
-    /// The block is another node's, or has no owner.
+    /// The block has another owner or none.
     Borrowed,
 }
 
@@ -116,7 +116,7 @@ impl BlockAssignment {
         self.block.cidr
     }
 
-    /// `is_reclaimed` is true if the block was another owner's before this allocation.
+    /// `is_reclaimed` is true if this allocation released the block from another owner.
     pub(crate) fn source(&self, owner: &AffinityOwner, is_reclaimed: bool) -> BlockSource {
         match &self.revision {
             Some(_) => BlockSource::of_existing(&self.block, owner),
@@ -125,8 +125,8 @@ impl BlockAssignment {
         }
     }
 
-    /// Returns true if `stored` contains the addresses as this assignment writes them. The attributes contain the time,
-    /// so the allocations of another request differ.
+    /// Returns true if `stored` contains the addresses as this assignment writes them. The attributes of a container's
+    /// address contain the time, so the allocations of another request differ.
     pub(crate) fn is_stored_in(&self, request: &AssignRequest, stored: &Block) -> bool {
         self.addresses.iter().all(|ip| stored.allocation(*ip).is_some_and(|held| is_from_request(request, &held)))
     }
@@ -160,8 +160,8 @@ pub(crate) fn log_assigned(
         return;
     }
     let (blocks, sources): (Vec<String>, Vec<&str>) = blocks.into_iter().unzip();
-    let (blocks, source, pools) = (blocks.join(","), sources.join(","), Vec::from_iter(names).join(","));
-    tracing::info!(addresses = comma_separated(&ips), blocks, %handle, pools, source, "assigned addresses");
+    let (blocks, block_source, pools) = (blocks.join(","), sources.join(","), Vec::from_iter(names).join(","));
+    tracing::info!(addresses = comma_separated(&ips), blocks, %handle, pools, block_source, "assigned addresses");
 }
 
 pub(crate) fn comma_separated(ips: &[IpAddr]) -> String {
@@ -275,7 +275,10 @@ mod tests {
                 }
             });
             let lines = lines.await;
-            let source = |line: &String| line.rsplit_once("source=").unwrap().1.trim_matches('"').to_owned();
+            let source = |line: &String| {
+                let (_, rest) = line.split_once("block_source=").unwrap();
+                rest.split(' ').next().unwrap().trim_matches('"').to_owned()
+            };
             let sources: Vec<String> = lines.iter().map(source).collect();
             let both = if is_first_block_own { "own,borrowed" } else { "borrowed,own" };
             assert_eq!(sources, ["claimed", "claimed", both, "own", "reclaimed", "borrowed", "own"]);

@@ -26,8 +26,8 @@ pub(crate) struct BlockHints {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct NodeHints {
     blocks: BTreeMap<String, HintedBlocks>,
-    /// The revision of the last block that an ADD or DEL in the network wrote. Networks may belong to different
-    /// clusters.
+    /// The revision of the last block that an ADD or DEL in the network wrote, as far as known. Networks may belong to
+    /// different clusters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     since: BTreeMap<String, String>,
 }
@@ -36,7 +36,7 @@ struct NodeHints {
 pub(crate) struct HintedBlocks {
     /// The first block with a free address, for each family.
     pub(crate) with_room: Vec<Cidr>,
-    /// The node's other blocks.
+    /// The node's other blocks that an ADD reads first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) others: Vec<Cidr>,
 }
@@ -48,7 +48,7 @@ impl BlockHints {
         BlockHints { file: file.into(), hints: hints.unwrap_or_default() }
     }
 
-    /// Returns `None` if `lock` is not held: another process may then be about to write the file.
+    /// Returns `None` without a file, and if `lock` is not held: another process may then be about to write the file.
     pub(crate) fn read_locked(lock: &HostLock, file: Option<&Path>) -> Option<Self> {
         file.filter(|_| lock.is_held()).map(BlockHints::read)
     }
@@ -61,7 +61,7 @@ impl BlockHints {
         self.hints.since.get(network).cloned().map(Revision)
     }
 
-    /// With `written` as `None`, the stored revision stays.
+    /// With `written` as `None`, the stored revision stays, unless a further pair empties the file.
     pub(crate) fn store(&mut self, network: &str, namespace: &str, blocks: HintedBlocks, written: Option<&Revision>) {
         let is_stored = self.blocks_of(network, namespace) == blocks;
         if !is_stored {
@@ -90,7 +90,6 @@ impl BlockHints {
         previous.as_deref() != Some(revision)
     }
 
-    /// Failure costs the next ADD a round trip or two.
     fn write(&self) {
         if let Err(error) = hint_file::write_in_place(&self.file, &self.hints) {
             tracing::debug!(

@@ -19,7 +19,7 @@ use os::clock::Clock;
 
 #[derive(Debug)]
 pub(crate) struct CommitError {
-    /// The assignments that took effect nevertheless.
+    /// The assignments that are known to have taken effect nevertheless.
     pub(crate) committed: Vec<BlockAssignment>,
     pub(crate) cause: StoreError,
 }
@@ -40,9 +40,8 @@ pub(crate) struct Commit<'a, S, C> {
 }
 
 impl<S: Store, C: Clock> Commit<'_, S, C> {
-    /// Writes the assignments. An affinity may stay unconfirmed, until the node's next allocation from the block. After
-    /// an error the snapshot is out of date, and assignments that are not in `committed` have been undone if the
-    /// datastore was reachable.
+    /// Writes the assignments. An affinity may stay unconfirmed. After an error the snapshot is out of date.
+    /// Assignments that are not in `committed` are undone as far as possible; a pending affinity may stay.
     pub(crate) async fn write(
         &mut self,
         assignments: Vec<BlockAssignment>,
@@ -140,14 +139,13 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
 fn warn_unconfirmed(block: Cidr, error: &StoreError) {
     tracing::warn!(
         %block, %error,
-        "cannot confirm the block affinity; the block is not advertised until the node's next allocation from it or a \
-         garbage collection confirms the affinity"
+        "cannot confirm the block affinity; an unconfirmed block is not advertised until the node's next allocation \
+         from it or a garbage collection confirms the affinity"
     );
 }
 
 /// Releases the addresses of `written`, if their allocations are unchanged. A VMI's address may have passed to another
-/// launcher pod under the same handle. Failure is only logged: the handle still counts the addresses, so DEL finds
-/// them.
+/// launcher pod under the same handle. Failure is only logged, because the handle still counts the remaining addresses.
 pub(crate) async fn undo(store: &impl Store, clock: &impl Clock, request: &AssignRequest, written: &[BlockAssignment]) {
     let blocks: BTreeSet<Cidr> = written.iter().map(BlockAssignment::cidr).collect();
     let requests = |block: &Block| {
@@ -162,7 +160,8 @@ pub(crate) async fn undo(store: &impl Store, clock: &impl Clock, request: &Assig
     if let Err(error) = released.and_then(ReleasedBatch::into_addresses) {
         tracing::error!(
             %handle, %error,
-            "cannot release all addresses of a failed allocation; the DEL releases the remaining ones"
+            "cannot release all addresses of a failed allocation; the remaining ones stay allocated until a DEL or \
+             kube-controllers releases them"
         );
     }
 }

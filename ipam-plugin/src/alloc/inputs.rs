@@ -72,7 +72,7 @@ pub enum StoredHandle {
     Unread,
     /// Read and missing.
     Absent,
-    /// Created by this operation, or left by a crash or an earlier address of the same container (IPAM-22).
+    /// Created by this operation, or earlier, for example for another address of the same container (IPAM-22).
     Existing(Entry<Handle>),
 }
 
@@ -114,9 +114,8 @@ pub struct AllocationInputs {
 impl AllocationInputs {
     /// Adds the reads to a batch.
     pub fn add_to(batch: &mut ReadBatch, query: &InputsQuery) -> PendingInputs {
-        // A deleted or a newer affinity is detected before any address is assigned, but not a wrong number of
-        // affinities. Close to the node's limit of blocks, the affinities are therefore read again without a cache
-        // (`planner/new_block.rs`).
+        // Stale affinities suffice to find blocks, but not to count them. Close to the node's limit of blocks, the
+        // affinities are therefore read again without a cache (`planner/new_block.rs`).
         let own = AffinitySelect::of(query.owner.clone());
         let affinities = if query.may_lag { batch.list_lagging(&own) } else { batch.list(&own) };
         // The write detects a stale block. It does not detect a block that looks full or looks like another owner's, so

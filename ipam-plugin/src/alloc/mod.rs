@@ -1,7 +1,7 @@
 //! Allocation of addresses: a loop of plan, read and commit.
 //!
 //! [`inputs`] reads the objects that every allocation needs. `planner` decides the next step from the `snapshot`, and
-//! `commit` writes the step. [`one_address`] assigns a requested address.
+//! `commit` writes assigned addresses. [`one_address`] assigns a requested address.
 
 pub(crate) mod assignment;
 pub mod block_hints;
@@ -63,7 +63,7 @@ struct AllocationRun<'a, S, C> {
 }
 
 /// Assigns the requested addresses, or as many of them as are available. On error, and if `all_or_nothing` is set and
-/// too few are available, all of them are released again.
+/// too few are available, the addresses that this call assigned are released again, as far as possible.
 pub async fn assign<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -193,7 +193,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         }
         if !error.is_race() {
             // The request does not depend on this block.
-            tracing::warn!(block = %cidr, %error, "cannot repair the block affinity; this request excludes the block");
+            tracing::warn!(block = %cidr, %error, "cannot repair the block affinity; continuing without the repair");
             if let Some(family) = self.families.iter_mut().find(|family| family.planner.version == version) {
                 family.planner.excluded.insert(cidr);
                 family.planner.may_reclaim &= !(is_reclaim && matches!(error, StoreError::Unauthorized { .. }));

@@ -26,7 +26,7 @@ pub struct Predecessor {
 
 impl Predecessor {
     /// Returns the sandbox that an annotation of the pod names. Returns `None` for an empty text, and for one with a
-    /// dot, which might form the handle of a VMI; no runtime uses a dot in a sandbox's name.
+    /// dot, which might form the handle of a VMI; no known runtime uses a dot in a sandbox's name.
     pub fn from_annotation(network: &str, annotated: &str, namespace: &str, pod: &str) -> Option<Self> {
         let is_sandbox = !annotated.is_empty() && !annotated.contains('.');
         let handle = is_sandbox.then(|| HandleId::for_container(network, annotated))?;
@@ -49,7 +49,7 @@ impl Predecessor {
     /// Releases those of `addresses` that the sandbox has for this pod, and returns them.
     ///
     /// # Errors
-    /// Returns an error if the addresses of a block could not be released; those of other blocks are.
+    /// Returns an error if an address could not be released; others may be released.
     pub async fn release<S: Store, C: Clock>(&self, store: &S, clock: &C, addresses: &[IpAddr]) -> Result<Vec<IpAddr>> {
         let blocks = blocks_by_pool(&all_pools(store).await?, addresses);
         let requests = |block: &Block| self.requests(block, addresses);

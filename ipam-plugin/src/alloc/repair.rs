@@ -1,4 +1,4 @@
-//! [`AffinityRepair`]: repairs the affinity of a node to a block before an allocation from the block.
+//! [`AffinityRepair`]: repairs or releases the affinity of an owner to a block during an allocation.
 
 use libcalico::ipam::{AffinityOwner, Block, BlockAffinity};
 use libcalico::net::Cidr;
@@ -8,10 +8,10 @@ use super::snapshot::Snapshot;
 use crate::affinity::repair::{reconfirm, release_affinity};
 use crate::block_writes::PriorAffinity;
 
-/// A repair of an affinity. It fails if an object has changed since it was read.
+/// A repair of an affinity. It fails if an object that it writes has changed since it was read.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum AffinityRepair {
-    /// Deletes the affinity, because the block is another owner's.
+    /// Deletes the affinity, because the block is not the owner's.
     Delete { affinity: Entry<BlockAffinity> },
     /// Confirms the affinity, because the block is the owner's. A rewrite of the block makes a concurrent release of it
     /// fail (IPAM-123).

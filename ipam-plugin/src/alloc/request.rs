@@ -37,11 +37,11 @@ pub struct AssignRequest {
     pub namespace: Option<Namespace>,
     /// The intended use of the addresses.
     pub purpose: AllowedUse,
-    /// Maximum number of blocks that the node may own, if the cluster's setting is not lower; 0 is no limit of the
-    /// request (IPAM-103).
+    /// Maximum number of blocks of a family that the node may own in the chosen pools, if the cluster's setting is not
+    /// lower; 0 is no limit of the request (IPAM-103).
     pub max_blocks: usize,
-    /// Maximum number of addresses per family under the handle; 0 is no limit. At the limit, the request returns the
-    /// addresses that are already allocated (IPAM-115).
+    /// Maximum number of addresses per family under the handle; 0 is no limit. At the limit, the request returns
+    /// addresses that are already allocated, or fails if these are too few (IPAM-115).
     pub max_per_handle: usize,
     /// Whether to assign no address at all if a family gets fewer addresses than requested.
     pub all_or_nothing: bool,

@@ -1,7 +1,7 @@
 //! Determines which writes took effect when the response to them was lost (IPAM-184).
 //!
 //! A block that lacks the addresses may still get them, because the server may still execute the lost write. The block
-//! is therefore rewritten unchanged, so that the lost write fails its compare-and-swap.
+//! is therefore rewritten unchanged, or created without addresses, so that the lost write fails its compare-and-swap.
 
 use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle};
 use libcalico::net::Cidr;
@@ -23,8 +23,8 @@ struct ObservedWrite {
 }
 
 impl<S: Store, C: Clock> Commit<'_, S, C> {
-    /// Returns the assignments that took effect; the others never will. If the datastore stays unreachable for too
-    /// long, returns none, although writes may have taken effect. A DEL then releases the addresses.
+    /// Returns the assignments that took effect; the others never will. If the outcome cannot be determined in time,
+    /// for example because the datastore is unreachable, returns none, although writes may have taken effect.
     pub(super) async fn resolve_unknown_outcome(&mut self, unknown: &UnknownWrite<'_>) -> Vec<BlockAssignment> {
         let mut retry = Retry::new(self.clock, UNDO_TIME);
         loop {
@@ -38,12 +38,13 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
             if !self.store.has_given_up() && retry.pause().await {
                 tracing::debug!(
                     handle = %self.request.handle, %error,
-                    "cannot determine the outcome of a write yet; retrying"
+                    "cannot determine the outcome of a write yet; trying again to determine it"
                 );
             } else {
                 tracing::error!(
                     handle = %self.request.handle, %error,
-                    "cannot determine the outcome of a write; the DEL releases the addresses if the write took effect"
+                    "cannot determine the outcome of a write; if the write took effect, its addresses stay allocated \
+                     until a DEL or kube-controllers releases them"
                 );
                 self.snapshot.take_reserved();
                 return Vec::new();

@@ -31,7 +31,7 @@ pub(super) struct ClusterRead {
     pub(super) unreadable: Vec<UnreadableObject>,
 }
 
-/// A stored value that cannot be read. Allocation skips such values without an error (DS-42).
+/// A stored value that cannot be read. Allocation skips such values in lists without an error (DS-42).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct UnreadableObject {
     pub(super) key: String,

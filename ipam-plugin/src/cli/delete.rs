@@ -79,7 +79,7 @@ async fn delete_node_and_contents(name: &str, force: bool, app: &mut App<'_>) ->
     let store = app.store;
     let node = store.get::<Node>(&ObjectKey::global(name)).await?;
     if let Datastore::Kubernetes(_) = store {
-        // The API server manages Node objects itself. Its refusal comes before any address is released.
+        // The API server manages Node objects itself. The refusal comes before any address is released.
         return Ok(store.delete::<Node>(&node.key, None).await?);
     }
     let endpoints = endpoints_of_node(store, name).await?;
@@ -133,7 +133,7 @@ async fn release_blocks(name: &str, range: &Cidr, app: &mut App<'_>) -> Result<(
     let in_use: usize = inside.map(|block| block.value.allocated().count()).sum();
     app.notice(format_args!("{} blocks of IPPool {name} released", released.released.len()));
     if in_use > 0 {
-        app.notice(format_args!("note: {in_use} addresses of IPPool {name} stay in use until their pods are deleted"));
+        app.notice(format_args!("note: {in_use} addresses of IPPool {name} stay in use until they are released"));
     }
     Ok(())
 }

@@ -40,8 +40,8 @@ pub(super) enum CliError {
     #[error("{0} does not exist, so no deferred DEL can belong to it; name the datastore of the deferred DELs")]
     NoSuchFile(String),
     #[error(
-        "container {container} has its interface {interface}: it was added again after the DEL, and the replay would \
-         release its addresses; if no other cleanup remains, remove {entry}"
+        "container {container} has its interface {interface}: it was probably added again after the DEL, and the \
+         replay would release its addresses; if no other cleanup remains, remove {entry}"
     )]
     InterfaceExists { container: String, interface: String, entry: String },
     #[error(

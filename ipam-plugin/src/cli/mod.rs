@@ -5,8 +5,8 @@
 //!                                                               └───────▶ notices and progress on stderr
 //! ```
 //!
-//! Each command has a file of its own with its arguments (`…Args`) and `run`. Read `connection` and `app` first, then
-//! the commands.
+//! Most commands have a file of their own with the arguments (`…Args`) and `run`. Read `connection` and `app` first,
+//! then the commands.
 
 mod app;
 mod apply;

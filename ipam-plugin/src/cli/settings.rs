@@ -116,7 +116,7 @@ fn config_of(spec: &IpamConfigurationSpec) -> IpamConfig {
     }
 }
 
-/// An unset value appears as its default.
+/// An unset value appears as its default, or as `unset`.
 fn fields(spec: &IpamConfigurationSpec) -> [(&'static str, String); 5] {
     let persistence = spec.kube_virt_vm_address_persistence.clone();
     [

@@ -30,7 +30,8 @@ impl std::fmt::Display for Applied {
     }
 }
 
-/// Runs `attempt`, which reads and writes the object called `name`, again after each lost race.
+/// Runs `attempt`, which reads and writes the object called `name`, again after a lost race, [`ATTEMPTS`] times at
+/// most.
 pub(super) async fn retry_races<T>(name: &str, attempt: impl AsyncFn() -> Result<T, CliError>) -> Result<T, CliError> {
     for _ in 0..ATTEMPTS {
         match attempt().await {

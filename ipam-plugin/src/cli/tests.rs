@@ -24,7 +24,7 @@ fn help_of_every_command_has_examples() {
     }
 }
 
-/// A pod can write its annotations, which become parts of its endpoint.
+/// A tenant can write the annotations of a pod, which become parts of the pod's endpoint.
 #[test]
 fn command_output_escapes_control_characters_of_stored_objects() {
     const TEXT: &str = "x\nnothing is wrong\r\x1b[2K\u{9b}1A\u{202e}\x7f";

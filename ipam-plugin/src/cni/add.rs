@@ -34,8 +34,8 @@ pub struct AddResult {
     pub replaced: BTreeMap<String, String>,
 }
 
-/// Assigns the addresses that the call requests. On error, all of them are released again. `lock` is the node's lock if
-/// the caller already has it.
+/// Assigns the addresses that the call requests. On error, the addresses that it assigned are released again, as far as
+/// possible. `lock` is the node's lock if the caller already has it.
 pub async fn add<S: Store, C: Clock>(
     store: &S,
     clock: &C,

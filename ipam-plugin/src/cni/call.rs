@@ -54,8 +54,8 @@ pub struct IpamRequest {
     pub ip: Option<IpAddr>,
     /// The pod's previous sandbox, from which a requested address passes to this container.
     pub predecessor: Option<Predecessor>,
-    /// Maximum number of blocks that the node may own, if the cluster's setting is not lower; 0 is no limit of the
-    /// call.
+    /// Maximum number of blocks of a family that the node may own in the chosen pools, if the cluster's setting is not
+    /// lower; 0 is no limit of the call.
     pub max_blocks: usize,
     /// The lock file by which processes of this node take turns; `None` disables the lock.
     pub lock_file: Option<PathBuf>,
@@ -79,8 +79,8 @@ pub struct Pod {
 }
 
 impl IpamRequest {
-    /// Creates the call that the runtime requests on `node`. For a pod, `calico` adds the values of annotations and the
-    /// labels of the namespace.
+    /// Creates the call that the runtime requests on `node`. For a pod, the caller adds the labels of the namespace;
+    /// `calico` also adds the values of annotations.
     pub fn from_call(call: &Call, node: impl Into<String>) -> Self {
         let ipam = &call.conf.ipam;
         IpamRequest {

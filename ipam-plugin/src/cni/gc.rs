@@ -38,7 +38,7 @@ struct Leak {
     requests: Vec<ReleaseRequest>,
 }
 
-/// Releases the handles of `network` on `node` whose container is not in `valid`.
+/// Releases the addresses that [`leaked`] finds in all blocks.
 pub async fn gc<S: Store, C: Clock>(
     store: &S,
     clock: &C,

@@ -1,4 +1,4 @@
-//! STATUS: reports if an ADD could be served now.
+//! STATUS: verifies conditions of an ADD.
 
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::net::IpVersion;

@@ -1,9 +1,9 @@
 //! [`SearchNotes`]: a file with the searches of this node that found no free address, so that the next ADDs need not
 //! search again.
 //!
-//! A search reads every block of the cluster, and kubelet repeats a failed ADD. A note is valid as long as no pool,
-//! reservation or setting changes and this node releases no address, for a minute at most, because other nodes may
-//! release addresses. The note does not cover the node's own blocks: each ADD reads their revisions.
+//! A search reads all blocks of a family, and kubelet repeats a failed ADD. A note is valid as long as no pool,
+//! reservation or setting changes and this node's plugins release no address, for a minute at most, because other nodes
+//! may release addresses. The note does not cover the node's own blocks: each ADD reads their revisions.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
@@ -21,7 +21,8 @@ use crate::hint_file;
 /// The file with the notes. A reboot deletes it.
 pub const FILE: &str = "/var/run/calico/cni/no_free_address";
 
-/// The validity of the first note of a search, in seconds. Each further note is valid for twice as long.
+/// The validity of the first note of a search, in seconds. Each further note is valid for twice as long, up to
+/// [`LONGEST_VALIDITY`].
 const FIRST_VALIDITY: i64 = Duration::seconds(5).whole_seconds();
 const LONGEST_VALIDITY: i64 = Duration::MINUTE.whole_seconds();
 
@@ -125,7 +126,7 @@ impl SearchNotes {
                 tracing::debug!(
                     file = %releases.display(), %error,
                     "cannot write the number of the last release; if this search finds no address, the next ADD \
-                     searches again"
+                     may search again"
                 );
                 return None;
             }
@@ -169,7 +170,7 @@ impl SearchNotes {
                     |note: &Note| self.now < note.made.saturating_add(note.holds).saturating_add(LONGEST_VALIDITY);
                 let is_same = |note: &Note| note.search == search && note.release == release && is_recent(note);
                 let holds = earlier.filter(is_same).map_or(FIRST_VALIDITY, |note| note.holds.saturating_mul(2));
-                // An address that was released after the search passed its block is found a minute later at most.
+                // An address that was released after the search passed its block is found about a minute later at most.
                 let longest = LONGEST_VALIDITY.saturating_sub(made.saturating_sub(self.now));
                 let holds = holds.clamp(FIRST_VALIDITY, longest.clamp(FIRST_VALIDITY, LONGEST_VALIDITY));
                 Some(Note { search, release, made, holds, pools, own })

@@ -10,8 +10,8 @@ use crate::retry::{Retry, UNDO_TIME};
 use os::clock::Clock;
 
 /// Decrements the handle by `counts`, and deletes it if it then counts no address. Failure is only logged, because a
-/// handle that counts too many addresses is harmless (IPAM-75). A handle that counts too few would lose addresses, so
-/// each count is subtracted at most once.
+/// handle may count too many addresses (IPAM-75). A handle that counts too few would lose addresses, so each count is
+/// subtracted at most once.
 pub(crate) async fn decrement<S: Store, C: Clock>(store: &S, clock: &C, id: &HandleId, counts: &[(Cidr, usize)]) {
     decrement_unless_applied(store, clock, id, counts, None).await;
 }
@@ -32,7 +32,7 @@ pub(crate) async fn decrement_unless_applied<S: Store, C: Clock>(
         if !again || !retry.pause().await {
             tracing::warn!(
                 handle = %id, %error,
-                "cannot decrement the handle; the handle may count too many addresses until the handle is deleted"
+                "cannot decrement the handle; the handle may count too many addresses until it is repaired or deleted"
             );
             return;
         }
@@ -68,8 +68,8 @@ async fn try_decrement<S: Store>(
     outcome.map(|_| ())
 }
 
-/// Subtracts `counts` from the handle in memory, except those that the handle does not have. Returns false if it has
-/// none of them.
+/// Subtracts each of `counts` from the handle in memory, except a count that is larger than the handle's count for the
+/// block, or whose block the handle does not have. Returns false if nothing was subtracted.
 pub(crate) fn subtract(handle: &mut Handle, id: &HandleId, counts: impl IntoIterator<Item = (Cidr, usize)>) -> bool {
     let mut has_changed = false;
     for (cidr, n) in counts {

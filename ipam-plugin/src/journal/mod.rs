@@ -1,4 +1,4 @@
-//! The journal of deferred DELs. A DEL that cannot finish its cleanup in the datastore removes the pod's interface and
+//! The journal of deferred DELs. A DEL that cannot finish its cleanup in the datastore removes the interface and
 //! records the remaining cleanup here, in a small file per attachment and datastore.
 //!
 //! The addresses and the endpoint are released when a later call, or the agent, reaches the datastore. An ADD of the
@@ -73,7 +73,7 @@ impl Journal {
     pub fn record_without_identity(&self, pending_del: &PendingDel) -> Result<(), JournalError> {
         fs::create_dir_all(&self.directory).map_err(JournalError::at("create", &self.directory))?;
         let mut pending_del = pending_del.clone();
-        // A directory that is writable but not readable gets the entry nevertheless: a second replay is harmless.
+        // A directory that is writable but not readable gets the entry nevertheless, perhaps beside an earlier one.
         let entries =
             self.entries_of(&pending_del.network, &pending_del.container_id, &pending_del.ifname).unwrap_or_default();
         let former = entries.into_iter().find(|(_, former)| former.has_same_datastore(&pending_del));
@@ -90,7 +90,8 @@ impl Journal {
     /// Returns true if the journal contains a deferred DEL of this attachment, for any datastore.
     ///
     /// # Errors
-    /// Returns an error if the directory or the attachment's entry exists and cannot be read.
+    /// Returns an error if the directory or the attachment's first entry exists and cannot be read. A damaged entry,
+    /// and a further entry that cannot be read, are left out.
     pub fn contains(&self, network: &str, container_id: &str, ifname: &str) -> Result<bool, JournalError> {
         self.entries_of(network, container_id, ifname).map(|pending_dels| !pending_dels.is_empty())
     }
@@ -178,7 +179,8 @@ impl Journal {
     /// Returns the entries of an attachment, for any datastore.
     ///
     /// # Errors
-    /// Returns an error if the directory or the attachment's entry exists and cannot be read.
+    /// Returns an error if the directory or the attachment's first entry exists and cannot be read. A damaged entry,
+    /// and a further entry that cannot be read, are left out.
     pub fn entries_of(
         &self,
         network: &str,
@@ -197,8 +199,8 @@ impl Journal {
                 Ok(pending_del) if pending_del.is_of_attachment(network, container_id, ifname) => {
                     pending_dels.push((path, pending_del))
                 }
-                // An entry's file name identifies its attachment. A damaged entry is never replayed, but one that the
-                // disk cannot read now may be replayed later.
+                // The name of a first entry's file identifies its attachment. A damaged entry is never replayed, but
+                // one that the disk cannot read now may be replayed later.
                 Err(source) if path == first_file && !is_damage(&source) => {
                     return Err(JournalError::Unread { path, source });
                 }
@@ -231,8 +233,8 @@ impl Journal {
 }
 
 impl LockedJournal<'_> {
-    /// Stores the identity of `target`, if it has one, and adds it to all entries without identity under its name:
-    /// these belong to the first datastore that is reached under the name.
+    /// Stores the identity of `target`, if it has one, and adds it to all readable entries without identity under its
+    /// name: these belong to the first datastore that is reached under the name.
     ///
     /// # Errors
     /// Returns an error if a file of the journal cannot be written.

@@ -23,7 +23,7 @@ pub struct PendingDel {
     /// The datastore as the DEL's configuration named it, see [`datastore_name`]. Never contains credentials.
     pub datastore: String,
     /// The identity of the datastore, see [`datastore::Datastore::identity`]. While it is empty, the entry belongs to
-    /// the first datastore that a call reaches under the name in `datastore`.
+    /// the first datastore that a call or the agent reaches under the name in `datastore`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub identity: String,
     /// Namespace and name of the WorkloadEndpoint to delete if it still belongs to this container.
@@ -140,7 +140,7 @@ impl PendingDel {
     }
 }
 
-/// Returns an age in its two largest units, as kubectl prints it.
+/// Returns an age in its two largest units, or in seconds, similar to kubectl.
 pub fn short_age(age: Duration) -> String {
     let seconds = age.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);

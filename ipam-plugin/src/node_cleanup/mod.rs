@@ -1,4 +1,4 @@
-//! [`delete_node`]: deletes a node of the datastore, with all objects that exist for it (KC-472).
+//! [`delete_node`]: deletes a node of the datastore, with the objects that exist for it (KC-472).
 //!
 //! This is for etcd and the embedded datastore. On an API server, a Node is Kubernetes' own object.
 
@@ -26,7 +26,7 @@ use os::clock::Clock;
 pub struct NodeCleanup {
     /// Number of released addresses: those of its endpoints and its tunnels.
     pub addresses: usize,
-    /// Number of deleted endpoints.
+    /// Number of deleted endpoints, including those that another program deleted meanwhile.
     pub endpoints: usize,
     /// Number of released blocks.
     pub blocks: usize,
@@ -34,7 +34,7 @@ pub struct NodeCleanup {
     pub owned_objects: usize,
 }
 
-/// The reason why the node still exists. The next attempt continues from there.
+/// The reason why the node may still exist. The next attempt continues from there.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeCleanupError {
     /// An error of the datastore, or of an address.

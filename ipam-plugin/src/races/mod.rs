@@ -1,5 +1,5 @@
 //! Changes by other processes and broken connections between any two requests of an operation. These are upstream's
-//! race tests and every crash window of the allocation protocol.
+//! race tests and crash windows of the allocation protocol.
 //!
 //! Read `interleavings` first, then `protocol`, then `faults`.
 

@@ -1,5 +1,5 @@
-//! [`Listings`]: the endpoints that list addresses. An address becomes free only after no endpoint lists it any more,
-//! because another container may get it then.
+//! [`Listings`]: the endpoints that list addresses. A release with listings frees an address only after no endpoint
+//! lists it any more, because another container may get it then.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -64,9 +64,10 @@ pub async fn addresses_to_release<S: Store>(
     Ok(leaving)
 }
 
-/// Removes addresses from endpoints. A release calls this before each write that frees addresses.
+/// Removes addresses from endpoints. A release by handle calls this before each write that frees addresses.
 pub trait Listings: Sync {
-    /// Returns after no endpoint lists any of the addresses. After an error, no address is released.
+    /// Returns after no endpoint lists any of the addresses. After an error, the caller releases none of these
+    /// addresses.
     fn unlist(&self, leaving: &[AddressToRelease]) -> impl Future<Output = Result<()>> + Send;
 }
 

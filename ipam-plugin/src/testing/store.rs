@@ -110,7 +110,7 @@ impl MemoryStore {
         std::mem::take(&mut self.state.lock().unwrap().surveys)
     }
 
-    /// Returns the number of reads and of writes since the last call.
+    /// Returns the number of reads and of writes since the last call, or since [`MemoryStore::before_each`].
     pub(crate) fn take_counts(&self) -> (usize, usize) {
         let mut state = self.state.lock().unwrap();
         (std::mem::take(&mut state.reads), std::mem::take(&mut state.writes))

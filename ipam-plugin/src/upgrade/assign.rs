@@ -80,7 +80,7 @@ pub(super) async fn ensure_tunnel_ip<S: Store, C: Clock>(store: &S, clock: &C, n
     .await
 }
 
-/// Runs `attempt`, which reads an object and writes it, again after a lost race.
+/// Runs `attempt`, which reads an object and writes it, again after a lost race, [`ATTEMPTS`] times at most.
 pub(super) async fn until_written<C: Clock>(
     clock: &C,
     attempt: impl AsyncFn() -> Result<(), UpgradeError>,

@@ -8,7 +8,7 @@ use super::{Cluster, Pod};
 use crate::plugin::{Call, DEADLINE, Outcome, wait};
 use crate::proxy::{Fault, Point, Proxy};
 
-/// More requests than any CNI call makes.
+/// More requests than a CNI call of the suites makes.
 const MANY: usize = 100;
 
 /// A cluster whose plugins reach the datastore through a proxy.
@@ -18,7 +18,7 @@ pub struct Faulty<'a> {
     pub cluster: &'a Cluster<'a>,
     /// The proxy.
     pub proxy: &'a Proxy,
-    /// The configuration of every call.
+    /// The configuration of the calls that [`Faulty::call`] prepares.
     pub conf: Value,
     pods: usize,
 }

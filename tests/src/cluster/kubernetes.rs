@@ -1,4 +1,5 @@
-//! A [`Cluster`] on an API server: its pods are also Kubernetes objects, and plugins reach the server through a proxy.
+//! A [`Cluster`] on an API server: its pods are also Kubernetes objects, and its plugins usually reach the server
+//! through a proxy.
 
 use std::sync::Arc;
 

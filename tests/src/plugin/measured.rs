@@ -21,8 +21,8 @@ pub struct Usage {
 }
 
 impl Call {
-    /// Runs the plugin to its end, without a deadline. In contrast to `wait4`, does not count the forked process before
-    /// its exec.
+    /// Runs the plugin to its end, without a deadline. In contrast to `wait4`, the peak memory does not include that of
+    /// the forked process before its exec.
     pub fn run_measured(&self) -> Result<(Outcome, Usage)> {
         let started = Instant::now();
         let mut child = self.begin()?;

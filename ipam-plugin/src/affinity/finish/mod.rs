@@ -18,13 +18,14 @@ pub enum FinishedAffinity {
     Released,
     /// The owner had no such block, and the affinity is deleted.
     Deleted,
-    /// No change was necessary or possible.
+    /// No change was necessary or possible, or a concurrent write interrupted the change.
     Unchanged,
 }
 
-/// Completes or deletes an affinity that is still at `revision`, in upstream's order. To claim: affinity pending,
-/// block, affinity confirmed. To release: affinity pendingDeletion, block deleted, affinity deleted. If `gate` closes
-/// in between, the result is [`IpamError::Stopped`], and any process may continue from that state.
+/// Completes or deletes an affinity that is still at `revision`, in upstream's order, or creates a missing one for the
+/// owner's block. To claim: affinity pending, block, affinity confirmed. To release: affinity pendingDeletion, block
+/// deleted, affinity deleted. If `gate` closes in between, the result is [`IpamError::Stopped`], and any process may
+/// continue from that state.
 ///
 /// A process that claims the block may be between its writes of the affinity and of the block. After the affinity is
 /// deleted, the block is therefore read again. If it is the owner's, its affinity is restored.

@@ -1,4 +1,4 @@
-//! Releases all blocks of a host or of a pool, and empty blocks whose pool no longer selects the node (IPAM-149).
+//! Releases blocks of a host or of a pool, and empty blocks whose pool no longer selects the node (IPAM-149).
 
 use libcalico::api::{IpPool, Node, ObjectKey, ObjectSelect};
 use libcalico::ipam::{AffinityKey, AffinityOwner, AffinitySelect, Block, BlockAffinity, enabled_pool};
@@ -55,7 +55,8 @@ async fn host_affinities<S: Store, C: Clock>(
 }
 
 /// Releases a block of `owner` if it has no addresses, or else returns [`IpamError::BlockNotEmpty`]. A block that is
-/// missing or another owner's counts as released. If `gate` closes in between, the result is [`IpamError::Stopped`].
+/// missing, is another owner's or has no affinity of `owner` counts as released. If `gate` closes in between, the
+/// result is [`IpamError::Stopped`].
 pub async fn release_empty_block<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
@@ -68,8 +69,8 @@ pub async fn release_empty_block<S: Store, C: Clock, G: WriteGate>(
     if gated.has_refused() { Err(IpamError::Stopped) } else { outcome }
 }
 
-/// Releases every block in `range`, whoever the owner is, as a pool's deletion requires (IPAM-100). As in upstream,
-/// blocks of virtual owners stay on etcd and in the embedded datastore.
+/// Releases the blocks in `range` that have an affinity, whoever the owner is, as a pool's deletion requires
+/// (IPAM-100). As in upstream, blocks of virtual owners stay on etcd and in the embedded datastore.
 pub async fn release_pool_affinities<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -151,7 +152,8 @@ pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr,
             Ok(()) => {}
             Err(error) if error.is_race() => tracing::debug!(
                 block = %cidr, %error,
-                "ending the release of a block whose pool does not select the node: another process changed it"
+                "ending the release of a block whose pool does not select the node: another process changed the \
+                 block or its affinity"
             ),
             Err(error) => tracing::warn!(
                 block = %cidr, %error,
@@ -162,7 +164,7 @@ pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr,
     }
 }
 
-/// Returns those of `emptied` whose pools do not select their nodes. A missing node counts as selected.
+/// Returns those of `emptied` whose enabled pools do not select their nodes. A missing node counts as selected.
 async fn find_deselected<'a, S: Store>(
     store: &S,
     emptied: &'a [(Cidr, AffinityOwner)],

@@ -170,7 +170,7 @@ impl<'a> RequestedAddress<'a> {
 
 pub(crate) fn describe_owner(held: &libcalico::ipam::Allocation<'_>) -> String {
     if held.is_cooling() {
-        return "no owner: the address was released a moment ago and is cooling down".into();
+        return "no owner: the address was released and is cooling down".into();
     }
     let attributes = held.attributes();
     let attribute = |key: &str| attributes.and_then(|attributes| attributes.get(key)).filter(|value| !value.is_empty());
@@ -187,7 +187,7 @@ fn block_of(inputs: &AllocationInputs, request: &AssignRequest, ip: IpAddr) -> R
     pool_of(inputs, request, ip)?.block_of(ip).ok_or(IpamError::NotInPool { ip, refused: Vec::new() })
 }
 
-/// Returns an error for an address that automatic assignment would not give to the request's namespace.
+/// Returns an error if the pool's namespace selector or a reservation withholds the address from the request.
 fn ensure_is_for_namespace(
     inputs: &AllocationInputs,
     request: &AssignRequest,

@@ -13,7 +13,7 @@ use crate::error::Result;
 
 impl FamilyPlanner<'_> {
     /// Returns the step for the first own block, in list order, that has a free address or first needs a read or a
-    /// repair. Returns `None` if no own block has a free address.
+    /// repair. Returns `None` if no own block gives an address.
     pub(super) fn assign_from_own_blocks(&self, snapshot: &Snapshot, remaining: usize) -> Result<Option<PlannerStep>> {
         for affinity in self.own_blocks(snapshot) {
             if let Some(step) = self.assign_from_own_block(snapshot, affinity, remaining)? {

@@ -1,9 +1,9 @@
 //! [`FamilyPlanner`]: plans the next step for one family of a request, as a function of the snapshot and without I/O.
 //!
 //! The order is upstream's (IPAM-110): first the node's own blocks in the textual order of the paths of their
-//! affinities (IPAM-112), then another block of the chosen pools ([`new_block`]), then other nodes' blocks, to borrow
-//! from. Another block is a free range, which the node claims, or an empty block of another node, which the node
-//! reclaims.
+//! affinities (IPAM-112), then another block of the chosen pools ([`new_block`]), then blocks of other owners or none,
+//! to borrow from. A chosen pool gives a free range, which the node claims, a block of the node without an affinity, or
+//! an empty block of another node, which the node reclaims.
 
 mod existing_block;
 mod new_block;
@@ -55,7 +55,7 @@ pub(crate) struct FamilyPlanner<'a> {
     search: Search,
     pub(crate) excluded: BTreeSet<Cidr>,
     /// False once the datastore has forbidden this request to reclaim a block. The planner then reclaims no other
-    /// block, because the datastore would refuse that too.
+    /// block, because the datastore would probably refuse that too.
     pub(crate) may_reclaim: bool,
 }
 

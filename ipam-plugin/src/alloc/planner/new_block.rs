@@ -1,4 +1,4 @@
-//! Plans addresses from a block that the node does not own yet (IPAM-116).
+//! Plans addresses from a block that the node does not own yet, or to which it has no affinity (IPAM-116).
 
 use std::collections::BTreeSet;
 
@@ -14,11 +14,11 @@ use crate::error::{Exhaustion, Result};
 /// Number of blocks that are read, in the order in which the node tries new blocks, before all blocks are read.
 const PROBED_BLOCKS: usize = 8;
 
-/// Number of the node's affinities that may be too new for a cache.
+/// Assumed maximum number of the node's affinities that are too new for a cache.
 const AFFINITIES_BEYOND_CACHE: usize = 4;
 
 impl FamilyPlanner<'_> {
-    /// Returns the next step towards addresses from another block, or `None` if every block is taken.
+    /// Returns the next step towards addresses from another block, or `None` if the node can get no other block.
     ///
     /// Close to the limit, the affinities are read again without a cache. A cache may lack some of them, and no write
     /// would detect that the node exceeds its limit.

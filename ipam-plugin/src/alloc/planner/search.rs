@@ -28,7 +28,8 @@ impl FamilyPlanner<'_> {
         missing
     }
 
-    /// Returns the note's entry for an own block that was full, if no read contradicts the entry.
+    /// Returns the note's entry for an own block that was full, if no read contradicts the entry and the affinity is
+    /// confirmed.
     pub(super) fn full_by_note(&self, snapshot: &Snapshot, cidr: &Cidr) -> Option<&FullBlock> {
         let full = self.valid_note(snapshot)?.own.get(cidr)?;
         (!snapshot.changed.contains(cidr) && self.is_confirmed(snapshot, cidr)).then_some(full)

@@ -1,4 +1,4 @@
-//! The blocks that a node uses, releases and leaves alone, as in upstream's tests.
+//! The blocks that a node uses, releases and leaves alone.
 
 use libcalico::api::AllowedUse;
 use libcalico::ipam::{AffinityOwner, AffinityState, Block, BlockAffinity, BlockWalk};

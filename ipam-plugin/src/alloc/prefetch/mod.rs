@@ -2,8 +2,9 @@
 //! together with the inputs, and the handle is created at the same time.
 //!
 //! Earlier ADDs on this node stored the names of these blocks in a file (`block_hints.rs`), which is only a hint. The
-//! process takes the node's lock before it reads the block and keeps it until the block is written. If another process
-//! on the node has the lock, nothing is prefetched, because the block is about to change.
+//! process takes the node's lock before it reads the block and keeps it until the block is written, unless it waits for
+//! a busy API server. If another process on the node has the lock, nothing is prefetched, because the block is about to
+//! change.
 
 use std::fs;
 use std::path::Path;
@@ -40,8 +41,8 @@ pub struct Prefetch {
 
 impl Prefetch {
     /// Returns the prefetch for a request that wants one address each of `families` for the pod `pod` of `namespace`;
-    /// both are empty outside Kubernetes. Returns `None` if a prefetch is impossible or saves nothing. `files` are the
-    /// node's lock file and the file with the block hints.
+    /// `pod` and `namespace` are empty outside Kubernetes. Returns `None` if a prefetch is impossible or saves nothing.
+    /// `files` are the node's lock file and the file with the block hints.
     pub(crate) fn new<S: Store>(
         store: &S,
         files: (&Path, &Path),
@@ -90,11 +91,11 @@ impl Prefetch {
             Ok((stored, reserved)) => (answers, ReservedHandle { stored, reserved, is_slow }),
             // The handle may exist without counting for this operation, so continuing could count twice.
             Err(error @ StoreError::Unavailable { outcome_unknown: true, .. }) => (answers.and(Err(error)), unknown),
-            // Any permanent error occurs again when the allocation creates the handle.
+            // A permanent error occurs again when the allocation creates the handle.
             Err(error) => {
                 tracing::debug!(
                     %handle, %error,
-                    "cannot create the handle ahead of the allocation; the allocation tries again"
+                    "cannot create the handle ahead of the allocation; the allocation tries again to create the handle"
                 );
                 (answers, unknown)
             }

@@ -1,8 +1,8 @@
 //! Creates the handle concurrently with the read of the blocks that the handle will count.
 //!
 //! The handle counts an address before the block assigns it (IPAM-128), and the address nearly always comes from the
-//! first block. This gives up one guarantee: during a concurrent DEL of the same container, which no runtime sends,
-//! only the node's lock prevents the DEL from deleting the handle of an address that is about to be assigned.
+//! first block. This gives up one guarantee: during a concurrent DEL of the same container, which no known runtime
+//! sends, only the node's lock prevents the DEL from deleting the handle of an address that is about to be assigned.
 
 use futures::future::join;
 use libcalico::ipam::{Block, Handle, HandleId};

@@ -128,7 +128,7 @@ impl Snapshot {
         Some(entry)
     }
 
-    /// Returns the number of allocated addresses in the block, or 0 if that is unknown.
+    /// Returns the number of addresses that are not in the block's free list, or 0 if that is unknown.
     pub(crate) fn in_use(&self, cidr: &Cidr) -> u32 {
         self.blocks.get(cidr).and_then(|block| self.room(block)).map_or(0, |room| room.in_use)
     }

@@ -62,8 +62,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Reads again after a lost race or an unknown outcome, also the inputs, since a pool may be disabled by now
-    /// (IPAM-100). Blocks other than `touched` are removed from the snapshot.
+    /// Reads again, for example after a lost race or an unknown outcome, also the inputs, since a pool may be disabled
+    /// by now (IPAM-100). Blocks other than `touched` are removed from the snapshot.
     pub(crate) async fn refresh<S: Store>(
         &mut self,
         store: &S,

@@ -89,7 +89,8 @@ impl Snapshot {
     }
 }
 
-/// Adds the ranges of all blocks of `families` to a batch. Returns the families that have to be surveyed instead.
+/// Adds to a batch the read of the ranges of all blocks of `families`, and returns the tickets. A store without
+/// transactions gets no such read: then returns the families, which have to be surveyed instead.
 pub(super) fn add_range_reads<S: Store>(
     batch: &mut ReadBatch,
     store: &S,

@@ -1,4 +1,4 @@
-//! `check`: finds inconsistencies between blocks, handles, affinities and endpoints. It changes nothing.
+//! `check`: finds inconsistencies of blocks, handles, affinities and endpoints. It changes no stored object.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -191,7 +191,7 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
     Ok(CommandOutcome::Success)
 }
 
-/// Returns the interface of the container, if an ADD has created one since the DEL was deferred.
+/// Returns the name of the container's interface, if it exists and its alias names no other container.
 fn recreated_interface(app: &mut App<'_>, pending_del: &PendingDel) -> Option<String> {
     let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
     let name = match pending_del.pod() {

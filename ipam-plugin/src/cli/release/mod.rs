@@ -1,4 +1,4 @@
-//! `release`: releases unused addresses, and repairs wrong counts of handles and inconsistent blocks.
+//! `release`: releases addresses, and repairs wrong counts of handles and inconsistent blocks.
 
 mod plan;
 mod repairs;

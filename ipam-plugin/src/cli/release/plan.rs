@@ -22,8 +22,9 @@ pub(super) fn steps_for_addresses(addresses: &[IpAddr], cluster: &ClusterRead, f
     addresses.into_iter().map(step).collect()
 }
 
-/// Returns the steps to repair the findings of a report that are still present. Blocks come first, because the handles
-/// of an unrepaired block stay unchanged, and then handles, because releasing an address changes its handle.
+/// Returns the steps for the findings of a report; only findings that are still present lead to changes. Blocks come
+/// first, because the handles of an unrepaired block stay unchanged, and then handles, because releasing an address
+/// changes its handle.
 pub(super) fn steps_for_report(report: &Report, cluster: &ClusterRead, force: bool) -> Vec<ReleaseStep> {
     let leaks = Leaks::find(cluster);
     let current = cluster.audit(Duration::ZERO);
@@ -76,7 +77,7 @@ fn as_leak(finding: &Finding) -> Option<&AllocatedAddress> {
     Some(held)
 }
 
-/// Addresses without endpoint. Those in `old_enough` cannot be part of an ADD in progress.
+/// Addresses without endpoint. Those in `old_enough` are not treated as part of an ADD in progress.
 struct Leaks {
     all: BTreeMap<IpAddr, AllocatedAddress>,
     old_enough: BTreeSet<IpAddr>,

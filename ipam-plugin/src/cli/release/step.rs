@@ -108,7 +108,7 @@ impl BlockRepair {
             [] => "no address".to_owned(),
             some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         };
-        format!("free again: {}; kept for pods that report them: {}", of(freed), of(kept))
+        format!("free again: {}; kept for the recorded owners: {}", of(freed), of(kept))
     }
 }
 

@@ -143,7 +143,7 @@ fn release_from_a_report_repairs_its_findings() {
     assert!(is_held(&shell, &alive) && is_held(&shell, &homeless));
 }
 
-/// The ADD has incremented its handle, read the block, and written nothing while `check` ran.
+/// The ADD has incremented its handle and read the block, but does not write the block while `check` runs.
 #[test]
 fn handle_repair_makes_a_concurrent_add_lose_its_race() {
     let shell = Shell::with_pool();
@@ -234,8 +234,8 @@ fn release_from_a_report_repairs_an_inconsistent_block() {
     let endpoint_of = |name: &str, n: usize| shell.endpoint(name, &addresses[n]);
     endpoint_of("a", 0);
     endpoint_of("b", 1);
-    // The first address is both allocated and free. The second, which a pod has, and the third, which no pod has, are
-    // lost.
+    // The first address is both allocated and free. The second, which a pod has, is neither. The third, which no pod
+    // has, names attributes that do not exist. The fourth is in the free list twice.
     let damaged = damage(&shell, |block| {
         block.unallocated.extend([0, 3]);
         (block.allocations[1], block.allocations[2]) = (None, Some(77));
@@ -245,7 +245,7 @@ fn release_from_a_report_repairs_an_inconsistent_block() {
     assert!(dry.contains("would be: repaired"), "{dry}");
     assert_eq!(only_block(&shell), damaged);
 
-    let expected = format!("repaired: free again: {}; kept for pods that report them: {}", addresses[2], addresses[1]);
+    let expected = format!("repaired: free again: {}; kept for the recorded owners: {}", addresses[2], addresses[1]);
     let output = shell.ok(&["release", "--from-report", &file]);
     assert!(output.contains(&expected), "{output}");
     let block = only_block(&shell);
@@ -272,7 +272,7 @@ fn repair_retains_an_address_reported_by_a_running_pod() {
         Lookup::Present(serde_json::from_value(pod).unwrap())
     };
     for (pod, expected) in [
-        (pod("Running", &address), "kept for pods that report them: 10."),
+        (pod("Running", &address), "kept for the recorded owners: 10."),
         (pod("Succeeded", &address), "free again: 10."),
         (pod("Running", "10.9.9.9"), "free again: 10."),
         (Lookup::Unknown, "pod default/web cannot be read"),

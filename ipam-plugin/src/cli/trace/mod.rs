@@ -1,4 +1,4 @@
-//! `trace`: shows all data about one pod on this node.
+//! `trace`: shows the data about one pod on this node.
 
 mod log_lines;
 mod report;
@@ -20,7 +20,7 @@ use super::error::CliError;
 use crate::host_link::{HostLinks, NoHostLinks};
 use node_process::{node_name, process};
 
-/// The configuration that the installer writes.
+/// The configuration that the installer writes by default.
 const CONFIGURATION: &str = "/etc/cni/net.d/10-calico.conflist";
 
 const LOG_FILE: &str = "/var/log/calico/cni/cni.log";

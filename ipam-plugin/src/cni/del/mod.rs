@@ -15,8 +15,9 @@ use crate::release::{
 use crate::vmi;
 use os::clock::Clock;
 
-/// Releases the handles in `inputs`, those of [`IpamRequest::handles_to_read`]. A DEL without any address succeeds.
-/// Addresses that a VMI keeps are not released; only the pod is removed as their owner.
+/// Releases the handles in `inputs`, those of [`IpamRequest::handles_to_read`]. A DEL without any address succeeds. The
+/// pod is removed as an owner of the addresses that its VMI keeps; these are released only if the VMI is being deleted
+/// and no owner remains.
 pub async fn del<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -43,7 +44,7 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
         _ => inputs,
     };
     if inputs.is_empty() && call.vmi.is_none() {
-        tracing::info!(handle = %call.container_handle(), "no address to release");
+        tracing::info!(handle = %call.container_handle(), "no address to release: no handle of the container exists");
         return Ok(());
     }
     let _releasing = call.begin_release();

@@ -166,7 +166,8 @@ async fn failed_endpoint_update_retains_addresses_of_the_old_handle() {
     }
 }
 
-/// An ADD may be about to allocate an address under the handle. kube-controllers deletes it after the grace period.
+/// An ADD may be about to allocate an address under the handle. kube-controllers deletes the handle after the grace
+/// period.
 #[tokio::test]
 async fn old_handle_of_a_killed_del_is_left_to_the_controllers() {
     for cluster in clusters() {

@@ -26,7 +26,7 @@ pub struct ReleasedAddresses {
 }
 
 /// Releases the addresses. A request whose handle or sequence number does not match rejects all requests for the same
-/// block (IPAM-144). After an error for one block, the addresses of other blocks are released nevertheless.
+/// block (IPAM-144). After an error for one block, the release continues with the other blocks.
 pub async fn release_addresses<S: Store, C: Clock>(
     store: &S,
     clock: &C,

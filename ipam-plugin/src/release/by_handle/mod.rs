@@ -18,7 +18,7 @@ use crate::reads::find_each;
 use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
 
-/// The handles of a container, as read.
+/// The handles to release, as read.
 #[derive(Debug, Clone)]
 pub struct ReleaseInputs {
     cooldown_seconds: i64,
@@ -68,7 +68,8 @@ impl ReleaseInputs {
         Ok(ReleaseInputs { handles: found?.into_iter().flatten().collect(), ..self })
     }
 
-    /// Sets the node on which the containers ran. The release then ensures that no killed ADD creates a block any more.
+    /// Sets the node on which the containers ran. The release then prevents, where possible, that a killed ADD still
+    /// creates a block.
     #[must_use]
     pub fn on_node(mut self, node: &str) -> Self {
         self.owner = Some(AffinityOwner::Host(node.to_owned()));
@@ -97,7 +98,7 @@ impl ReleaseInputs {
 /// The result of a release.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReleasedHandles {
-    /// Number of released addresses.
+    /// Number of released addresses, except those of a write whose response was lost.
     pub addresses: usize,
     /// The released addresses, for the log.
     pub ips: Vec<IpAddr>,

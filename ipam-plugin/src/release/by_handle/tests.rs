@@ -127,7 +127,7 @@ async fn release_without_a_datastore_returns_an_unavailable_error() {
     assert!(matches!(error, crate::error::IpamError::Store(ref cause) if cause.is_unavailable()), "{error}");
 }
 
-/// A DEL repeats until it succeeds, so an inconsistent block would otherwise block its containers forever.
+/// A runtime repeats a DEL until it succeeds, so an inconsistent block would otherwise block its containers forever.
 #[tokio::test]
 async fn inconsistent_block_allows_releases_and_no_assignments() {
     const BLOCK: &str = "10.65.166.128/26";

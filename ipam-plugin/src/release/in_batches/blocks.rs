@@ -1,4 +1,4 @@
-//! The blocks of a batch: read together, each written once.
+//! The blocks of a batch.
 
 use std::collections::BTreeMap;
 

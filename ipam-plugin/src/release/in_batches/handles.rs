@@ -1,4 +1,4 @@
-//! The handles of a batch: read together, each written once.
+//! The handles of a batch.
 
 use futures::future::join_all;
 use futures::{StreamExt, stream};

@@ -1,4 +1,4 @@
-//! [`release_batch`]: releases many addresses of known blocks, with one write per block and one per handle.
+//! [`release_batch`]: releases many addresses of known blocks, usually with one write per block and one per handle.
 
 mod blocks;
 mod handles;
@@ -46,7 +46,7 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
             break;
         }
     }
-    // Handles of released addresses are decremented even if no further block may be written.
+    // Handles of released addresses are decremented as far as the gate admits it, also after it refused a block.
     decrement_handles(store, clock, gate, parallel, &mut outcome).await;
     let emptied = std::mem::take(&mut outcome.emptied);
     let gated = GatedStore::new(store, gate);

@@ -119,6 +119,6 @@ fn missing_node_of_the_embedded_datastore_is_a_failure_only_if_its_name_is_inval
     only("FAIL node object: the datastore has no Node node_1: no pod", |snapshot| {
         without_node(snapshot);
         let node = node(snapshot);
-        (node.name, node.configured, node.written) = (Ok("node_1".into()), "node_1".into(), Some("node_1".into()));
+        (node.name, node.configured, node.written) = (Ok("node_1".into()), "node_1".into(), Ok(Some("node_1".into())));
     });
 }

@@ -21,7 +21,7 @@ use node_process::{node_name, process};
 
 use crate::node_conf::{self, NodeConfError};
 use crate::service_account::{ServiceAccount, ServiceAccountError};
-use crate::settings::Settings;
+use crate::settings::{PoolRequest, Settings};
 
 /// Time limit for one request.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -121,13 +121,13 @@ impl ClusterError {
 /// Creates nothing if `conf` is `None`, if the datastore is a file, or if it is an API server and `pod` is `None`.
 pub fn ensure(conf: Option<&NetConf>, pod: Option<&ServiceAccount>, settings: &Settings) -> Result<(), ClusterError> {
     let Some(conf) = conf else {
-        warn_skipped_pools(settings, "Calico's plugin is not in the configuration, so its datastore is unknown");
+        warn_skipped(settings, "Calico's plugin is not in the configuration, so its datastore is unknown");
         return Ok(());
     };
     let (store, requester) = match conf.datastore.kind() {
         DatastoreType::Kubernetes => {
             let Some(pod) = pod else {
-                warn_skipped_pools(settings, "there is no service account outside of a pod; apply the IPPool");
+                warn_skipped(settings, "there is no service account outside of a pod; create it with kubectl");
                 return Ok(());
             };
             let access = KubernetesConfig { group: configured_group(conf), ..pod.access(DEADLINE)? };
@@ -138,7 +138,7 @@ pub fn ensure(conf: Option<&NetConf>, pod: Option<&ServiceAccount>, settings: &S
             (store, "the configuration's user of etcd")
         }
         DatastoreType::Local => {
-            warn_skipped_pools(settings, "the datastore is a file of this node; run `calico-ipam init`");
+            warn_skipped(settings, "the datastore is a file of this node; use `calico-ipam init` and `apply`");
             return Ok(());
         }
     };
@@ -188,10 +188,17 @@ async fn create_missing(
     Ok(())
 }
 
-fn warn_skipped_pools(settings: &Settings, reason: &str) {
-    for request in &settings.pools {
-        tracing::warn!("IPPool {}, {}, is not created: {reason}", request.name, request.spec.cidr);
+fn warn_skipped(settings: &Settings, reason: &str) {
+    for object in requested(settings) {
+        tracing::warn!("{object}, is not created: {reason}");
     }
+}
+
+/// Returns descriptions of the objects that the settings request.
+fn requested(settings: &Settings) -> Vec<String> {
+    let pool = |request: &PoolRequest| format!("IPPool {}, {}", request.name, request.spec.cidr);
+    let config = settings.strict_affinity.then(|| "IPAMConfig default, with strictAffinity".to_owned());
+    settings.pools.iter().map(pool).chain(config).collect()
 }
 
 /// Returns the API group that the configuration names, or `None` if the group must be discovered.
@@ -231,6 +238,16 @@ mod tests {
             r#"{"type": "calico", "Datastore_Type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1"}"#;
         assert_eq!(configured_group(&conf(v1)), Some(ApiGroup::CrdV1));
         assert_eq!(configured_group(&conf(r#"{"type": "calico"}"#)), None);
+    }
+
+    #[test]
+    fn objects_that_the_settings_request_are_listed_for_the_warning() {
+        assert_eq!(requested(&settings(&[])), [""; 0]);
+        let pool = ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16");
+        assert_eq!(
+            requested(&settings(&[pool, ("CALICO_IPAM_STRICT_AFFINITY", "true")])),
+            ["IPPool default-ipv4-ippool, 10.65.0.0/16", "IPAMConfig default, with strictAffinity"]
+        );
     }
 
     #[test]

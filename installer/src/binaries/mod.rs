@@ -149,6 +149,9 @@ pub enum BinariesError {
     /// A program of this container cannot be read, or its copy cannot be written.
     #[error(transparent)]
     Copy(#[from] AtomicFileError),
+    /// A program of this container changed after it was planned.
+    #[error("{} changed while it was being installed; run the installer again", .0.display())]
+    SourceChanged(PathBuf),
     /// The copy differs from the source.
     #[error("the copy {} differs from its source after it was written; check the disk", .0.display())]
     Differs(PathBuf),
@@ -219,6 +222,9 @@ fn copy(source: &SourceProgram, target: &Path) -> Result<(), BinariesError> {
     let finished = draft.finish(source.mode)?;
     let written = digest::of_file(finished.path()).unwrap_or_default();
     if written != source.digest {
+        if digest::of_bytes(&contents) != source.digest {
+            return Err(BinariesError::SourceChanged(source.path.clone()));
+        }
         return Err(BinariesError::Differs(target.to_owned()));
     }
     if source.name == CALICO {
@@ -242,7 +248,7 @@ mod tests {
         let mut source =
             SourceProgram { path: from, name: "portmap".into(), digest: digest::of_bytes(b"newer"), mode: 0o755 };
         let error = copy(&source, &to).unwrap_err();
-        assert!(error.to_string().contains("differs from its source"), "{error}");
+        assert!(error.to_string().ends_with("/from changed while it was being installed; run the installer again"));
         assert_eq!(fs::read(&to).unwrap(), b"old");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
 

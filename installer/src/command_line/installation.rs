@@ -142,7 +142,8 @@ In a container the node's directories are expected at /host/opt/cni/bin, /host/s
 
 /// The help of `calico install` after the variables.
 const INSTALL_NOTES: &str = "
-A second run changes no file that is up to date. A failed run keeps the previous installation.
+A second run changes no file that is up to date. A failed run keeps the previous configuration of the network. Programs,
+TLS files and calico-kubeconfig may be new by then; each of them is complete.
 
 Example, a node without a container: calico install --root /
 It installs calico and calico-ipam, the configuration, and the node's name from KUBERNETES_NODE_NAME or the host. It

@@ -159,11 +159,16 @@ async fn delete_owned_objects<S: Store>(store: &S, node: &str) -> Result<usize, 
     let mut batch = ReadBatch::new();
     let peers = batch.list::<BgpPeer>(&ObjectSelect::default());
     let endpoints = batch.list::<HostEndpoint>(&ObjectSelect::default());
-    let answers = store.read(&batch).await?;
     let configuration = ObjectKey::global(configuration_of_node(node));
+    let felix = batch.get_revision::<FelixConfiguration>(&configuration);
+    let bgp = batch.get_revision::<BgpConfiguration>(&configuration);
+    let answers = store.read(&batch).await?;
     let mut writes: Vec<Write> = of_node::<BgpPeer>(answers.raw_entries(&peers), node).collect();
-    writes.push(Write::delete::<FelixConfiguration>(&configuration, None));
-    writes.push(Write::delete::<BgpConfiguration>(&configuration, None));
+    // Without a revision, a late request could delete the settings of a new Node with the same name.
+    let delete_felix = |revision| Write::delete::<FelixConfiguration>(&configuration, Some(revision));
+    let delete_bgp = |revision| Write::delete::<BgpConfiguration>(&configuration, Some(revision));
+    writes.extend(answers.revision(&felix).map(delete_felix));
+    writes.extend(answers.revision(&bgp).map(delete_bgp));
     writes.extend(of_node::<HostEndpoint>(answers.raw_entries(&endpoints), node));
     let mut deleted = 0;
     for write in writes {

@@ -3,8 +3,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use libcalico::api::{
-    BgpPeer, BgpPeerSpec, FelixConfiguration, FelixConfigurationSpec, HostEndpoint, HostEndpointSpec, Node, ObjectKey,
-    WorkloadEndpoint, WorkloadEndpointSpec, configuration_of_node,
+    BgpConfigurationSpec, BgpPeer, BgpPeerSpec, FelixConfiguration, FelixConfigurationSpec, HostEndpoint,
+    HostEndpointSpec, Node, ObjectKey, WorkloadEndpoint, WorkloadEndpointSpec, configuration_of_node,
 };
 use libcalico::ipam::{Block, HandleId};
 use libcalico::store::{Kind, Store, WriteOp};
@@ -238,6 +238,37 @@ async fn address_taken_over_before_the_write_is_not_released() {
     let cleanup = delete(&cluster, "node1").await.unwrap();
     assert_eq!(holders(&cluster), ["net.c1"]);
     assert_eq!(cleanup.addresses, 0);
+}
+
+#[tokio::test]
+async fn settings_written_after_the_read_of_node_cleanup_are_not_deleted() {
+    for (felix, bgp) in [(true, false), (false, true)] {
+        let cluster = Cluster::new();
+        let felix_settings = FelixConfiguration::new(configuration_of_node("node1"), FelixConfigurationSpec::default());
+        let bgp_settings = BgpConfiguration::new(configuration_of_node("node1"), BgpConfigurationSpec::default());
+        if felix {
+            cluster.store.put(&felix_settings.key(), &felix_settings);
+        }
+        if bgp {
+            cluster.store.put(&bgp_settings.key(), &bgp_settings);
+        }
+        let (felix_key, bgp_key) = (felix_settings.key(), bgp_settings.key());
+        cluster.store.before_each(move |_, writes, pairs| {
+            for write in writes.into_iter().flatten() {
+                match write.kind {
+                    FelixConfiguration::KIND => pairs.put(write.path.clone(), felix_settings.encode().unwrap()),
+                    BgpConfiguration::KIND => pairs.put(write.path.clone(), bgp_settings.encode().unwrap()),
+                    _ => {}
+                }
+            }
+            Fault::None
+        });
+        let error = delete(&cluster, "node1").await.unwrap_err();
+        assert!(matches!(error, NodeCleanupError::Ipam(IpamError::Store(StoreError::Conflict { .. }))), "{error}");
+        let pairs = cluster.store.pairs();
+        assert_eq!(pairs.get::<FelixConfiguration>(&felix_key).is_some(), felix);
+        assert_eq!(pairs.get::<BgpConfiguration>(&bgp_key).is_some(), bgp);
+    }
 }
 
 #[tokio::test]

@@ -42,6 +42,8 @@ pub(crate) struct Configuration {
     /// The settings of the object at the start, until [`Configuration::follow`] takes them. `None` if the object was
     /// missing.
     first_spec: Mutex<Option<KubeControllersConfigurationSpec>>,
+    /// The notes and problems of the last [`Configuration::report`].
+    reported: Mutex<Option<(Vec<String>, Vec<String>)>>,
 }
 
 type ConfigurationEvents = mpsc::UnboundedReceiver<WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>>;
@@ -51,7 +53,8 @@ impl Configuration {
     pub(crate) fn new(clients: Clients, environment: Environment, elected: Leadership, leadership: Leadership) -> Self {
         let Clients { kubernetes, calico, mode } = clients;
         let reporter = ProblemReporter::new(kubernetes, mode);
-        Configuration { calico, environment, mode, elected, leadership, reporter, first_spec: Mutex::default() }
+        let (first_spec, reported) = (Mutex::default(), Mutex::default());
+        Configuration { calico, environment, mode, elected, leadership, reporter, first_spec, reported }
     }
 
     /// Returns the first settings, or `None` if `stop` is canceled before the object has been read. A failed read is
@@ -97,21 +100,25 @@ impl Configuration {
     /// Follows the object until `stop`, publishes the effective settings in `settings` whenever they change, creates
     /// the object and writes its status.
     pub(crate) async fn follow(self, settings: watch::Sender<Arc<Settings>>, stop: CancellationToken) {
-        let Some((mut events, _watching)) = self.watch() else { return };
+        let Some((events, _watching)) = self.watch() else { return };
+        self.follow_events(events, settings, stop).await;
+    }
+
+    async fn follow_events(
+        self,
+        mut events: ConfigurationEvents,
+        settings: watch::Sender<Arc<Settings>>,
+        stop: CancellationToken,
+    ) {
         let (mut state, mut backoff) = (ConfigurationState::default(), StatusBackoff::default());
         state.last_spec = self.first_spec.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let mut reported: Option<(Vec<String>, Vec<String>)> = None;
         loop {
             let merged = state.entry.as_ref().map(|entry| merge(&self.environment, &entry.value.spec, self.mode));
             if let Some(merged) = &merged {
                 if **settings.borrow() != merged.settings {
                     settings.send_replace(Arc::new(merged.settings.clone()));
                 }
-                // `read` has reported the first messages, unless the object changed in between.
-                let before = reported.replace((merged.notes.clone(), merged.problems.clone()));
-                if before.is_some_and(|(notes, problems)| notes != merged.notes || problems != merged.problems) {
-                    self.report(merged).await;
-                }
+                self.report(merged).await;
             }
             let change = state.next_write(merged.as_ref().map(|merged| &merged.status));
             let mut right = if change == StateChange::Create { self.leadership.clone() } else { self.elected.clone() };
@@ -168,8 +175,13 @@ impl Configuration {
         }
     }
 
-    /// Logs `notes`, and passes `problems` to the `ProblemReporter`.
+    /// Logs `notes`, and passes `problems` to the `ProblemReporter`, unless the last report had the same ones.
     async fn report(&self, Merged { notes, problems, .. }: &Merged) {
+        let messages = Some((notes.clone(), problems.clone()));
+        let before = mem::replace(&mut *self.reported.lock().unwrap_or_else(PoisonError::into_inner), messages.clone());
+        if before == messages {
+            return;
+        }
         for note in notes {
             tracing::warn!("KubeControllersConfiguration({NAME}): {note}");
         }

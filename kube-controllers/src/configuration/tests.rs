@@ -99,6 +99,29 @@ async fn configuration_with_an_unknown_value_is_applied_and_reported() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn problem_that_appears_between_the_first_read_and_the_watch_is_reported() {
+    let invalid = String::from_utf8(configured("15m")).unwrap().replace("\"Enabled\"", "\"Enable\"").into_bytes();
+    let valid = configured("15m");
+    for (before, described) in [(None, "created"), (Some(valid), "changed"), (Some(invalid.clone()), "unchanged")] {
+        let scene = scene();
+        if let Some(before) = before {
+            store(&scene.calico, before).await;
+        }
+        let settings = scene.configuration.read_first(&scene.status, &scene.stop).await.expect("not told to stop");
+        store(&scene.calico, invalid.clone()).await;
+        let found = scene.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await.unwrap();
+        let (sender, watched) = mpsc::unbounded_channel();
+        sender.send(WatchEvent::Upsert(found)).unwrap();
+        let settings = watch::Sender::new(Arc::new(settings));
+        let follow = scene.configuration.follow_events(watched, settings, scene.stop);
+        assert!(timeout(Duration::from_secs(60), follow).await.is_err(), "it follows until it is told to stop");
+        let events = scene.events.lock().unwrap();
+        let [event] = &events[..] else { panic!("{described}: {events:?}") };
+        assert!(event["message"].as_str().unwrap().contains("`Enable` is not one of Enabled"), "{event}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn missing_configuration_yields_the_default_settings() {
     let scene = scene();
     let settings = scene.configuration.read_first(&scene.status, &scene.stop).await.unwrap();

@@ -6,6 +6,7 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Response, StatusCode, Uri};
 
 use super::profile::{self, ProfileError};
+use super::server::MAX_CONNECTION_TIME;
 use crate::status::{Condition, Status};
 use crate::telemetry::Metrics;
 
@@ -24,8 +25,9 @@ const EXPOSITION: HeaderValue = HeaderValue::from_static("text/plain; version=0.
 
 /// Default duration of a profile in seconds, as in Go.
 const DEFAULT_SECONDS: u64 = 30;
-/// Longest duration of a profile that a request may name, in seconds.
-const MAX_SECONDS: u64 = 300;
+/// Longest duration of a profile that a request may name, in seconds. The rest of the connection's time is for sending
+/// the request and the profile.
+const MAX_SECONDS: u64 = MAX_CONNECTION_TIME.as_secs() - 30;
 
 impl Routes {
     pub(super) async fn respond(&self, method: &Method, uri: &Uri) -> HttpResponse {

@@ -17,9 +17,9 @@ use super::routes::Routes;
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit for a client to send the header of its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit of a connection, longer than most profiles. Without it, 64 connections that clients never close would
-/// block kubelet's probe.
-const MAX_CONNECTION_TIME: Duration = Duration::from_secs(90);
+/// Time limit of a connection, longer than the longest profile. Without it, 64 connections that clients never close
+/// would block kubelet's probe.
+pub(super) const MAX_CONNECTION_TIME: Duration = Duration::from_secs(90);
 /// Maximum number of open connections. Further ones wait.
 const MAX_CONNECTIONS: usize = 64;
 

@@ -71,7 +71,12 @@ pub const CONTROLLERS: [Variable; 24] = [
     variable(LEADER_ELECTION_NAME, "calico-kube-controllers", "name of the Lease"),
     variable("POD_NAME", "the host's name", "name of the replica in the Lease and in Events"),
     variable("POD_NAMESPACE", "that of the pod", "namespace of the pod"),
-    variable(GC_MODE, "reclaim", "report: leaked addresses are logged and not released"),
+    variable(
+        GC_MODE,
+        "reclaim",
+        "report: unused or wrong addresses, blocks, handles, affinities, and in etcd endpoints and nodes, are only \
+         logged",
+    ),
     variable(GC_PARALLELISM, "8", "blocks that garbage collection works on at once"),
     variable(GC_REQUESTS_PER_SECOND, "0", "requests per second of garbage collection; 0: the limit of the client"),
     variable(

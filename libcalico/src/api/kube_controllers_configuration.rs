@@ -35,6 +35,7 @@ pub struct KubeControllersConfigurationSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prometheus_metrics_port: Option<i64>,
     /// Settings of the controllers. The sections select the controllers that run, unless `ENABLED_CONTROLLERS` is set.
+    /// `policy`, `workloadEndpoint`, `serviceAccount` and `namespace` have an effect only with etcd.
     pub controllers: ControllersConfig,
     /// TCP port on localhost for profiles of the process; 0 disables it.
     #[serde(skip_serializing_if = "Option::is_none")]

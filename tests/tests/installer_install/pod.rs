@@ -213,10 +213,12 @@ fn install_selects_the_same_datastore_as_the_plugin() {
         }
         let local = r#"{"type": "calico", "datastore_type": "local"}"#;
         for template in [local, r#"{"type": "flannel"}"#] {
-            let pool = ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16");
-            let outcome = pod.run(&[("CNI_NETWORK_CONFIG", template), ("CNI_TRY_SECONDS", "0"), pool]);
+            let cluster = [("CALICO_IPV4POOL_CIDR", "10.65.0.0/16"), ("CALICO_IPAM_STRICT_AFFINITY", "true")];
+            let outcome =
+                pod.run(&[("CNI_NETWORK_CONFIG", template), ("CNI_TRY_SECONDS", "0"), cluster[0], cluster[1]]);
             succeeded(&outcome);
             logged(&outcome, "IPPool default-ipv4-ippool, 10.65.0.0/16, is not created: ");
+            logged(&outcome, "IPAMConfig default, with strictAffinity, is not created: ");
         }
     });
 }

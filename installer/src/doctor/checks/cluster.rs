@@ -1,5 +1,7 @@
 //! Checks of the API server and the datastore.
 
+use libcalico::api::{Node, NodeSpec};
+use libcalico::validation::validate_node;
 use netconf::conf::DatastoreType;
 
 use super::configuration::REINSTALL;
@@ -143,25 +145,33 @@ fn fail_unreadable(reason: &Unobserved, cluster: &Cluster) -> Checked {
 
 fn check_node(cluster: &Cluster, answers: &DatastoreAnswers, snapshot: &NodeSnapshot) -> Option<Checked> {
     let name = snapshot.node.as_ref()?.name.as_ref().ok()?;
-    let create_node = format!(
-        "start calico-node, or run `calico-ipam init --node {name}`, which create the Node; or correct nodename"
-    );
+    let missing = || format!("the datastore has no Node {name}: no pod gets an address");
     Some(match answers.node_exists.as_ref()? {
         Ok(true) => pass(format!("Node {name} exists")),
         Ok(false) if cluster.kind == DatastoreType::Kubernetes => fail(
             format!("the API server has no Node {name}: kube-controllers treats its addresses as leaked"),
             "correct nodename in the configuration and in the nodename file (KUBERNETES_NODE_NAME of the installer)",
         ),
+        Ok(false) if cluster.kind == DatastoreType::Local && is_valid(name) => {
+            pass(format!("the datastore has no Node {name} yet; the first ADD creates it"))
+        }
+        Ok(false) if cluster.kind == DatastoreType::Local => {
+            fail(missing(), "set nodename in the configuration to a name of lower-case letters, digits, `-` and `.`")
+        }
         Ok(false) => fail(
-            format!("the datastore has no Node {name}: no pod gets an address"),
-            match cluster.kind {
-                // Only on etcd does the installer create the Node.
-                DatastoreType::Etcdv3 => format!("{REINSTALL}, or {create_node}"),
-                _ => create_node,
-            },
+            missing(),
+            format!(
+                "{REINSTALL}, or start calico-node, or run `calico-ipam init --node {name}`, which create the Node; \
+                 or correct nodename"
+            ),
         ),
         Err(reason) => Err(reason.clone()),
     })
+}
+
+/// Returns true if a Node may have this name. An ADD creates no Node with an invalid name.
+fn is_valid(name: &str) -> bool {
+    validate_node(&Node::new(name, NodeSpec::default())).is_ok()
 }
 
 fn check_cluster_information(cluster: &Cluster, ready: &Observed<Option<Option<bool>>>) -> Checked {

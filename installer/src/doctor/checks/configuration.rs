@@ -38,7 +38,7 @@ pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Checked {
         return check_delegate(name, content, delegate);
     }
     let observation = format!("{name} sorts first and is not Calico's: it runs {}", content.plugins.join(", "));
-    let remedy = match names.iter().find(|other| other.contains("calico")) {
+    let remedy = match names.iter().find(|other| *other != name && other.contains("calico")) {
         Some(ours) => format!("remove {directory}/{name}, or give {ours} a name that sorts before it"),
         // Cilium with cni.exclusive renames every other configuration.
         None if content.plugins.iter().any(|plugin| plugin == CILIUM) => CILIUM_REMEDY.to_owned(),

@@ -18,12 +18,19 @@ pub(super) fn check_name(snapshot: &NodeSnapshot) -> Checked {
         Ok(name) => name,
         Err(reason) => return fail(reason.clone(), format!("write the Node's name into {path}")),
     };
-    match written.as_deref().map(str::trim) {
-        Some(written) if !configured.is_empty() && written != configured => fail(
+    match written.as_ref().map(|text| text.as_deref().map(str::trim)) {
+        // The plugins take the name from the configuration, and only check that the file exists.
+        Err(_) if !configured.is_empty() => pass(name),
+        Err(reason) => warn(
+            format!("{path} cannot be read: {reason}; if the plugins cannot read the file either, they use {name}"),
+            "run `calico doctor` as root; if the file is damaged, remove it and run the installer again or start \
+             calico-node",
+        ),
+        Ok(Some(written)) if !configured.is_empty() && written != configured => fail(
             format!("the configuration has the node name {configured}, but {path} has {written}"),
             "correct the name that is not the Node's: IPAM treats two names as two nodes",
         ),
-        None if !optional => fail(
+        Ok(None) if !optional => fail(
             format!("{path} does not exist: every ADD fails, and each DEL is deferred"),
             format!(
                 "start calico-node or run the installer, which write the file; or write it: printf %s {name} > {path}"

@@ -74,7 +74,7 @@ fn read_node_name(conf: &NetConf) -> NodeName {
         name: node_name::from_conf(conf).map_err(Unobserved::new),
         configured: conf.node.nodename.clone(),
         path: conf.node.nodename_file.clone().into(),
-        written: fs::read_to_string(&conf.node.nodename_file).ok(),
+        written: node::read_nodename_file(&conf.node.nodename_file),
         optional: conf.node.nodename_file_optional || conf.datastore.kind() == netconf::conf::DatastoreType::Local,
     }
 }

@@ -35,6 +35,14 @@ pub(super) async fn observe_locks(conf: Option<&NetConf>, layout: &Layout) -> Ve
     locks
 }
 
+pub(super) fn read_nodename_file(path: &str) -> Observed<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        Err(error) => Err(Unobserved::new(error)),
+    }
+}
+
 pub(super) fn read_mtu_file(layout: &Layout) -> Observed<Option<String>> {
     match fs::read(layout.state_dir().join(mtu::NAME)) {
         Ok(text) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
@@ -205,6 +213,10 @@ mod tests {
         fs::write(layout.journal_dir(), "").unwrap();
         assert!(read_mtu_file(&layout).unwrap_err().to_string().contains("directory"));
         assert!(read_journal(&layout).unwrap_err().to_string().contains("cni-journal: "));
+        let nodename = |name: &str| read_nodename_file(layout.state_dir().join(name).to_str().unwrap());
+        assert_eq!(nodename("nodename"), Ok(None));
+        fs::create_dir(layout.state_dir().join("nodename")).unwrap();
+        assert!(nodename("nodename").unwrap_err().to_string().contains("directory"));
     }
 
     #[test]

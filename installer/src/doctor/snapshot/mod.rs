@@ -93,8 +93,8 @@ pub struct NodeName {
     pub configured: String,
     /// The file in which calico-node or the installer writes the name.
     pub path: PathBuf,
-    /// The content of that file; `None` if it cannot be read.
-    pub written: Option<String>,
+    /// The content of that file; `None` if the file is missing.
+    pub written: Observed<Option<String>>,
     /// True if the file may be missing.
     pub optional: bool,
 }

@@ -156,7 +156,8 @@ impl HostEndpointReconciler {
         }
     }
 
-    /// Updates the fields that this controller manages.
+    /// Updates the fields that this controller manages. Profiles and ports stay, so that people can change them
+    /// (KC-488).
     async fn update(&self, stored: Entry<HostEndpoint>, wanted: &HostEndpoint) -> Result<(), ReconcileError> {
         let mut endpoint = stored.value;
         endpoint.metadata.labels = wanted.metadata.labels.clone();
@@ -164,7 +165,6 @@ impl HostEndpointReconciler {
         endpoint.spec.node = wanted.spec.node.clone();
         endpoint.spec.interface_name = wanted.spec.interface_name.clone();
         endpoint.spec.expected_ips = wanted.spec.expected_ips.clone();
-        endpoint.spec.profiles = wanted.spec.profiles.clone();
         validate(&endpoint)?;
         Ok(self.store.update(&stored.key, &endpoint, &stored.revision).await.map(drop)?)
     }

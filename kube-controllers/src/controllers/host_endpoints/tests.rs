@@ -1,5 +1,5 @@
 use libcalico::api::HostEndpointTemplate;
-use libcalico::api::{HostEndpointSpec, NodeBgp, NodeSpec};
+use libcalico::api::{HostEndpointPort, HostEndpointSpec, NodeBgp, NodeSpec};
 use libcalico::host_endpoints::{AutoHostEndpoints, CREATED_BY};
 use libcalico::store::{Kind, Write, WriteOp};
 use serde_json::json;
@@ -149,6 +149,23 @@ async fn foreign_changes_to_automatic_host_endpoints_are_reverted() {
     assert_eq!(fixture.on_event().await, ["node-1"]);
     fixture.settle().await;
     assert_eq!(fixture.names().await, ["node-1-auto-hep"]);
+}
+
+#[tokio::test]
+async fn update_of_an_automatic_host_endpoint_keeps_changed_profiles_and_ports() {
+    let fixture = Fixture::new(default_endpoint());
+    fixture.node("node-1").await;
+    fixture.settle().await;
+    let before = fixture.endpoint("node-1-auto-hep").await;
+    let mut changed = before.value.clone();
+    changed.spec.profiles = vec!["own".into()];
+    let port = HostEndpointPort { name: "ssh".into(), protocol: json!("TCP"), port: 22, ..HostEndpointPort::default() };
+    changed.spec.ports = vec![port];
+    let kept = changed.spec.clone();
+    changed.spec.expected_ips = vec!["1.2.3.4".into()];
+    fixture.store.update(&before.key, &changed, &before.revision).await.unwrap();
+    fixture.settle().await;
+    assert_eq!(fixture.endpoint("node-1-auto-hep").await.value.spec, kept);
 }
 
 #[tokio::test]

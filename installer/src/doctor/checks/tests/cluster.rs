@@ -108,3 +108,17 @@ fn missing_cluster_information_and_unusable_pools_are_reported() {
         answers(cluster(snapshot)).node_exists = Some(Ok(false))
     });
 }
+
+#[test]
+fn missing_node_of_the_embedded_datastore_is_a_failure_only_if_its_name_is_invalid() {
+    let without_node = |snapshot: &mut NodeSnapshot| {
+        cluster(snapshot).kind = DatastoreType::Local;
+        answers(cluster(snapshot)).node_exists = Some(Ok(false));
+    };
+    assert_eq!(wrong(without_node), Vec::<String>::new());
+    only("FAIL node object: the datastore has no Node node_1: no pod", |snapshot| {
+        without_node(snapshot);
+        let node = node(snapshot);
+        (node.name, node.configured, node.written) = (Ok("node_1".into()), "node_1".into(), Ok(Some("node_1".into())));
+    });
+}

@@ -34,6 +34,23 @@ fn missing_invalid_or_foreign_active_configuration_is_reported() {
 }
 
 #[test]
+fn remedy_for_a_foreign_file_named_calico_does_not_name_the_file_twice() {
+    let foreign = |names: &[&str]| {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        move |snapshot: &mut NodeSnapshot| {
+            content(snapshot).plugins = vec!["bridge".into()];
+            snapshot.selected.as_mut().unwrap().name = names[0].clone();
+            snapshot.candidates = Ok(names);
+        }
+    };
+    assert!(ways_out(foreign(&["05-calico.conf"]))[0].starts_with("run the installer again"));
+    assert_eq!(
+        ways_out(foreign(&["05-calico.conf", "10-calico.conflist"]))[0],
+        "remove /etc/cni/net.d/05-calico.conf, or give 10-calico.conflist a name that sorts before it"
+    );
+}
+
+#[test]
 fn configuration_rejected_by_the_plugin_is_a_failure() {
     only(
         "FAIL configuration: 10-calico.conflist: Calico's plugin rejects the configuration ($.mtu: why): every ADD",

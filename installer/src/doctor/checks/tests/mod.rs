@@ -87,7 +87,7 @@ fn good() -> NodeSnapshot {
             name: Ok("node1".into()),
             configured: "node1".into(),
             path: "/var/lib/calico/nodename".into(),
-            written: Some("node1".into()),
+            written: Ok(Some("node1".into())),
             optional: false,
         }),
         cluster: Some(Cluster {

@@ -11,15 +11,25 @@ fn missing_or_mismatched_node_name_is_reported() {
     only(
         "FAIL nodename: the configuration has the node name node1, but /var/lib/calico/nodename has node2",
         |snapshot| {
-            node(snapshot).written = Some("node2\n".into());
+            node(snapshot).written = Ok(Some("node2\n".into()));
         },
     );
-    only("FAIL nodename: /var/lib/calico/nodename does not exist", |snapshot| node(snapshot).written = None);
+    only("FAIL nodename: /var/lib/calico/nodename does not exist", |snapshot| node(snapshot).written = Ok(None));
     let optional = wrong(|snapshot| {
-        node(snapshot).written = None;
+        node(snapshot).written = Ok(None);
         node(snapshot).optional = true;
     });
     assert!(optional.is_empty(), "{optional:?}");
+}
+
+#[test]
+fn unreadable_nodename_file_is_reported_only_if_the_configuration_has_no_name() {
+    let unreadable = |snapshot: &mut NodeSnapshot| node(snapshot).written = Err("denied".into());
+    assert_eq!(wrong(unreadable), Vec::<String>::new());
+    only("warn nodename: /var/lib/calico/nodename cannot be read: denied; if the plugins cannot", |snapshot| {
+        unreadable(snapshot);
+        node(snapshot).configured = String::new();
+    });
 }
 
 #[test]

@@ -32,6 +32,9 @@ use crate::node_conf;
 /// The name of the step in the report.
 pub(super) const TARGET: &str = "addresses and blocks of this node";
 
+/// The addresses that kube-controllers releases.
+const OF_DELETED_NODES: &str = ", and kube-controllers releases those of pods when the Node is deleted";
+
 /// Time limit for one request to the datastore.
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -64,9 +67,11 @@ pub(super) async fn release(
         let reason = "they remain in the datastore; kube-controllers removes them when the Node is deleted";
         report.add_remaining(target, reason);
     }
+    // kube-controllers cannot reach the embedded datastore.
+    let is_local = conf.as_ref().is_ok_and(|conf| conf.datastore.kind() == DatastoreType::Local);
     if !options.release_addresses {
-        let reason = "they remain in the datastore; --release-addresses releases them, and kube-controllers releases \
-            those of pods when the Node is deleted";
+        let collection = if is_local { "" } else { OF_DELETED_NODES };
+        let reason = format!("they remain in the datastore; --release-addresses releases them{collection}");
         report.add_remaining(TARGET, reason);
         return true;
     }
@@ -78,7 +83,8 @@ pub(super) async fn release(
         Ok((target, others)) => {
             report.add_success("release", target);
             for (handle, addresses) in others {
-                let reason = "it belongs to no container of this network; its owner or kube-controllers releases it";
+                let releaser = if is_local { "its owner" } else { "its owner or kube-controllers" };
+                let reason = format!("it belongs to no container of this network; {releaser} releases it");
                 report.add_remaining(format!("{addresses}, allocated to handle {handle}"), reason);
             }
             true
@@ -167,4 +173,27 @@ fn other_allocations(blocks: &[Entry<Block>], node: &str, leaked: &LeakedAddress
         }
     }
     others
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host_network::testing::FixedNetwork;
+
+    #[tokio::test]
+    async fn report_names_kube_controllers_only_for_a_datastore_that_they_reach() {
+        for (datastore, is_collected) in [
+            (r#""datastore_type":"local","datastore_path":"/x/db""#, false),
+            (r#""datastore_type":"kubernetes""#, true),
+            (r#""etcd_endpoints":"http://127.0.0.1:2379""#, true),
+        ] {
+            let conf = NetConf::parse(format!(r#"{{"name":"n",{datastore}}}"#).as_bytes()).unwrap();
+            let mut report = UninstallReport::default();
+            let (network, options) = (FixedNetwork::default(), Options::default());
+            assert!(release(Ok(conf), options, &BTreeSet::new(), &network, &mut report).await);
+            let text = report.to_string();
+            assert!(text.contains("--release-addresses releases them"), "{text}");
+            assert_eq!(text.contains("kube-controllers"), is_collected, "{text}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ipam_plugin::affinity::remove_host;
 use ipam_plugin::cni::{self, LeakedAddresses};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
-use ipam_plugin::lock::HostLock;
+use ipam_plugin::lock::{HostLock, LONGEST_WAIT};
 use ipam_plugin::release::NoListings;
 use libcalico::ipam::{Block, HandleId};
 use libcalico::store::{Entry, Store};
@@ -115,7 +115,8 @@ async fn release_unused(
     let (config, store) = node_conf::datastore(conf, DEADLINE)?;
     let clock = SystemClock::start();
     // An ADD assigns its address under this lock if it can, so the blocks read below should include the address.
-    let _lock = options.yes.then(|| HostLock::acquire(Path::new(&conf.node.ipam_lock_file)));
+    let lock_file = Path::new(&conf.node.ipam_lock_file);
+    let _lock = options.yes.then(|| HostLock::acquire_within(lock_file, LONGEST_WAIT)).transpose()?;
     let blocks = store.list::<Block>(&None).await?;
     let leaked = cni::leaked(&blocks, &conf.name, &node, &BTreeSet::new());
     let others = other_allocations(&blocks, &node, &leaked);
@@ -195,5 +196,23 @@ mod tests {
             assert!(text.contains("--release-addresses releases them"), "{text}");
             assert_eq!(text.contains("kube-controllers"), is_collected, "{text}");
         }
+    }
+
+    /// A running ADD could assign an address after the blocks are read, and the address would stay allocated.
+    #[tokio::test]
+    async fn release_without_the_ipam_lock_is_refused_before_any_request() {
+        let lock = tempfile::tempdir().unwrap();
+        let (path, network) = (lock.path().display(), FixedNetwork::default());
+        let conf = format!(
+            r#"{{"name":"n","datastore_type":"kubernetes","kubernetes":{{"k8s_api_root":"http://127.0.0.1:1"}},
+                "nodename":"node1","ipam_lock_file":"{path}"}}"#
+        );
+        let conf = NetConf::parse(conf.as_bytes()).unwrap();
+        let options = Options { yes: true, release_addresses: true, ..Options::default() };
+        let mut report = UninstallReport { acted: true, ..UninstallReport::default() };
+        assert!(!release(Ok(conf), options, &BTreeSet::new(), &network, &mut report).await);
+        let text = report.to_string();
+        assert!(text.contains(&format!("cannot open lock file {path}: ")), "{text}");
+        assert!(text.contains("run the command again"), "{text}");
     }
 }

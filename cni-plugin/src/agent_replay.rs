@@ -39,7 +39,9 @@ pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, ReplayError> {
     if cluster.value.spec.datastore_ready != Some(true) {
         return Err(failed("ClusterInformation default says that the datastore is not ready"));
     }
-    let identity = match store.identity().await {
+    let identity = store.identity().await;
+    let has_read_identity = identity.is_ok();
+    let identity = match identity {
         Ok(identity) => identity.unwrap_or_default(),
         Err(error) if journal.is_empty() => {
             return Err(failed(format!("cannot read the identity of the datastore: {error}")));
@@ -68,9 +70,38 @@ pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, ReplayError> {
         target,
     };
     let ReplayOutcome { replayed, remaining } = replayer.replay_some(&locked).await;
-    Ok(ReplayPass { has_read_identity: true, replayed, remaining })
+    Ok(ReplayPass { has_read_identity, replayed, remaining })
 }
 
 fn failed(reason: impl Display) -> ReplayError {
     ReplayError::Plugin(reason.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use ipam_plugin::journal::PendingDel;
+
+    use super::*;
+    use crate::testing::{ApiServer, context, without_pods};
+
+    #[tokio::test]
+    async fn replay_without_the_identity_of_the_datastore_does_not_report_the_identity_as_read() {
+        let files = tempfile::tempdir().unwrap();
+        let server = ApiServer::start(|request| without_pods(request, "/namespaces/kube-system")).await;
+        let (journal, cx) = (files.path().join("journal"), context("DEL", &server, files.path()));
+        let pending_del = PendingDel {
+            network: "net1".into(),
+            container_id: "c9".into(),
+            ifname: "eth0".into(),
+            node: "node1".into(),
+            datastore: cx.datastore_name(),
+            endpoint: ("shop".into(), "node1-k8s-gone-eth0".into()),
+            ..PendingDel::default()
+        };
+        cx.journal.record(&pending_del).unwrap();
+        let conf = cx.call.conf.clone();
+        let plugins = NodePlugins { conf, datastore: cx.datastore_name(), journal, reads_identity: true };
+        let pass = replay(&plugins).await.unwrap();
+        assert_eq!(pass, ReplayPass { has_read_identity: false, replayed: 1, remaining: 0 });
+    }
 }

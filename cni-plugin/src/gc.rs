@@ -152,7 +152,9 @@ fn unreadable(error: DataplaneError) -> CniError {
 }
 
 fn read_error(object: &str, error: &dyn fmt::Display) -> CniError {
-    let text = format!("garbage collection released nothing: cannot read {object}: {error}; the next GC retries");
+    let text = format!(
+        "garbage collection ended after the replay of deferred DELs: cannot read {object}: {error}; the next GC retries"
+    );
     CniError::new(Code::TRY_AGAIN, text)
 }
 
@@ -226,4 +228,33 @@ fn endpoints_of<'s>(cx: &'s Context, entry: &ExistingEndpoint) -> ContainerEndpo
     // On Kubernetes the pod has to be read: the endpoint lacks some properties of the pod.
     let listings = (!cx.is_on_kubernetes()).then(|| vec![entry.clone().into()]);
     ContainerEndpoints::new(&cx.store, workload).with_listings(listings)
+}
+
+#[cfg(test)]
+mod tests {
+    use ipam_plugin::journal::PendingDel;
+
+    use super::*;
+    use crate::testing::{ApiServer, context, without_pods};
+
+    #[tokio::test]
+    async fn gc_that_cannot_read_the_blocks_reports_the_replay_before() {
+        let files = tempfile::tempdir().unwrap();
+        let server = ApiServer::start(|request| without_pods(request, "/ipamblocks")).await;
+        let cx = context("ADD", &server, files.path());
+        let pending_del = PendingDel {
+            network: "net1".into(),
+            container_id: "c9".into(),
+            ifname: "eth0".into(),
+            node: "node1".into(),
+            datastore: cx.datastore_name(),
+            endpoint: ("shop".into(), "node1-k8s-gone-eth0".into()),
+            ..PendingDel::default()
+        };
+        cx.journal.record(&pending_del).unwrap();
+        let error = gc(&cx).await.unwrap_err();
+        assert!(cx.journal.entries().unwrap().is_empty());
+        let expected = "garbage collection ended after the replay of deferred DELs: cannot read the blocks: ";
+        assert!(error.msg.starts_with(expected), "{error}");
+    }
 }

@@ -108,6 +108,32 @@ pub(crate) struct Reply {
 /// A function that returns the reply to `METHOD PATH`; `None` for no reply.
 type Script = fn(&str) -> Option<Reply>;
 
+/// Answers at once for a cluster without pods. Forbids requests whose path contains `forbidden`.
+pub(crate) fn without_pods(request: &str, forbidden: &str) -> Option<Reply> {
+    let path = request.split([' ', '?']).nth(1)?;
+    let name = path.rsplit('/').next()?;
+    let object = |version: &str, kind: &str, spec: Value| {
+        let metadata = json!({ "name": name, "uid": "00000000-0000-0000-0000-000000000001", "resourceVersion": "7" });
+        (200, json!({ "apiVersion": version, "kind": kind, "spec": spec, "metadata": metadata }))
+    };
+    let refused = |code: u16, reason: &str| {
+        let details = json!({ "name": name });
+        let status = json!({
+            "kind": "Status", "status": "Failure", "reason": reason, "code": code, "details": details,
+        });
+        (code, status)
+    };
+    let (status, body) = match path {
+        _ if path.contains(forbidden) => refused(403, "Forbidden"),
+        _ if path.ends_with("/clusterinformations/default") => {
+            object("crd.projectcalico.org/v1", "ClusterInformation", json!({ "datastoreReady": true }))
+        }
+        "/api/v1/namespaces/kube-system" => object("v1", "Namespace", json!({})),
+        _ => refused(404, "NotFound"),
+    };
+    Some(Reply { after: Duration::ZERO, status, body })
+}
+
 /// An HTTP server that handles the requests of each connection in order.
 pub(crate) struct ApiServer {
     pub(crate) url: String,

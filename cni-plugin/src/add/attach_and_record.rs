@@ -149,11 +149,8 @@ pub(super) fn with_removal_outcome(error: CniError, removed: &Result<(), CniErro
 impl Attachment<'_> {
     /// Undoes the assignment of the addresses. Returns `error`, extended by the outcome.
     pub(super) async fn roll_back(&self, assigned: &AssignedAddresses, step: &str, error: CniError) -> CniError {
-        let detail = match assigned.unassign(&self.cx.store, &self.cx.call, &self.request.workload).await {
-            Ok(()) => format!("failed while {step}; the addresses were released"),
-            Err(e) => format!("failed while {step}; the addresses could not be released ({e}); DEL will release them"),
-        };
-        with_detail(error, &detail)
+        let outcome = assigned.unassign(&self.cx.store, &self.cx.call, &self.request.workload).await;
+        with_detail(error, &assigned.describe_failure(step, &outcome))
     }
 }
 

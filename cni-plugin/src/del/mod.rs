@@ -127,7 +127,11 @@ async fn remove(cx: &Context, timings: &mut Timings, deadline: Instant, busy_unt
             _ = timeout_at(deadline, deferred_del::remove_own_and_replay(cx, busy_until)).await;
             Ok(())
         }
-        Err(ReleaseError::Deferrable(error)) => defer(cx, &error, Journal::record),
+        Err(ReleaseError::Deferrable(error)) => {
+            // The journal does not record addresses of another plugin, whose DEL may not have run yet.
+            ipam::release_by_plugin(&cx.call)?;
+            defer(cx, &error, Journal::record)
+        }
         Err(ReleaseError::Permanent(error)) => Err(error),
     }
 }

@@ -1,5 +1,9 @@
 //! Tests of the time limits of a DEL, on a clock that only the test advances.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::store::Store;
 use serde_json::json;
@@ -14,13 +18,25 @@ const POD: &str = "/api/v1/namespaces/shop/pods/web";
 
 struct DelCall {
     cx: Context,
-    _files: TempDir,
+    files: TempDir,
 }
 
 impl DelCall {
     fn new(server: &ApiServer) -> DelCall {
         let files = tempfile::tempdir().unwrap();
-        DelCall { cx: context("DEL", server, files.path()), _files: files }
+        DelCall { cx: context("DEL", server, files.path()), files }
+    }
+
+    /// Returns the DEL of a network with another IPAM plugin, and the file to which the plugin appends its commands.
+    fn with_other_ipam_plugin(server: &ApiServer) -> (DelCall, PathBuf) {
+        let mut del = DelCall::new(server);
+        let directory = del.files.path();
+        let (plugin, commands) = (directory.join("test-ipam"), directory.join("commands"));
+        fs::write(&plugin, format!("#!/bin/sh\necho $CNI_COMMAND >> {}\n", commands.display())).unwrap();
+        fs::set_permissions(&plugin, Permissions::from_mode(0o755)).unwrap();
+        del.cx.call.path = vec![directory.display().to_string()];
+        del.cx.call.conf.ipam.ipam_type = "test-ipam".into();
+        (del, commands)
     }
 
     /// Runs the DEL, which succeeds and records a deferred DEL. Returns the seconds by the clock, and the recorded
@@ -86,6 +102,17 @@ async fn del_on_a_slow_api_server_ends_after_30_seconds_and_is_deferred() {
     let (requests, is_patch) = (server.requests(), |request: &&String| request.starts_with("PATCH "));
     assert_eq!((took, requests.iter().filter(is_patch).count()), (30, 3), "{requests:?}");
     assert!(reason.contains("did not finish within the time limit of this call"), "{reason}");
+}
+
+/// The journal does not record the addresses of the plugin.
+#[tokio::test(start_paused = true)]
+async fn deferred_del_on_a_slow_api_server_runs_del_of_another_ipam_plugin() {
+    let _clock = Clock::stop();
+    let server = ApiServer::start(slowly).await;
+    let (mut del, commands) = DelCall::with_other_ipam_plugin(&server);
+    let (_, reason) = del.run().await;
+    assert!(reason.contains("did not finish within the time limit of this call"), "{reason}");
+    assert_eq!(fs::read_to_string(commands).unwrap(), "DEL\n");
 }
 
 fn never(_: &str) -> Option<Reply> {

@@ -163,9 +163,57 @@ impl AssignedAddresses {
         Ok(())
     }
 
+    /// Describes the failure of the ADD in `step`, and its addresses after [`AssignedAddresses::unassign`] with this
+    /// outcome.
+    pub fn describe_failure(&self, step: &str, unassigned: &Result<(), CniError>) -> String {
+        let has_vmi = self.request.as_ref().is_some_and(|request| request.vmi.is_some());
+        match unassigned {
+            Ok(()) if !self.is_recorded => format!("failed while {step}; IPAM does not record the addresses"),
+            Ok(()) if has_vmi => format!("failed while {step}; the VMI keeps its addresses"),
+            Ok(()) => format!("failed while {step}; the addresses were released"),
+            Err(e) if !self.is_recorded => {
+                format!("failed while {step}; the endpoint may list the addresses ({e}); DEL will remove the endpoint")
+            }
+            Err(e) if has_vmi => format!(
+                "failed while {step}; the VMI keeps its addresses, and this pod may still be their owner ({e}); DEL \
+                 will remove this owner"
+            ),
+            Err(e) => {
+                format!("failed while {step}; the addresses could not be released ({e}); DEL will release them")
+            }
+        }
+    }
+
     /// Returns the addresses that this ADD allocated, including busy ones.
     fn allocated(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let is_replaced = |busy: &&BusyRoute| !self.addresses.contains(&busy.address);
         self.addresses.iter().copied().chain(self.busy.iter().filter(is_replaced).map(|busy| busy.address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netconf::Code;
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::open;
+
+    #[tokio::test]
+    async fn error_of_a_failed_add_reports_only_released_addresses_as_released() {
+        let files = tempfile::tempdir().unwrap();
+        let conf = json!({ "datastore_type": "local", "datastore_path": files.path().join("db") });
+        let call = open("ADD", "", conf, files.path()).call;
+        let assigned = |vmi| AssignedAddresses::new(CniResult::default(), request(&call, "node1", vmi).map(Box::new));
+        let fixed = AssignedAddresses { is_recorded: false, ..AssignedAddresses::default() };
+        for (assigned, are_released) in
+            [(fixed, false), (assigned(Some(VmiPod::default())), false), (assigned(None), true)]
+        {
+            for outcome in [Ok(()), Err(CniError::new(Code::TRY_AGAIN, "unreachable"))] {
+                let text = assigned.describe_failure("writing", &outcome);
+                assert_eq!(text.contains("released"), are_released, "{text}");
+                assert_eq!(text.contains("unreachable"), outcome.is_err(), "{text}");
+            }
+        }
     }
 }

@@ -16,6 +16,9 @@ use super::plan::Options;
 use super::report::UninstallReport;
 use crate::host_network::{HostNetwork, Interface, NetworkError, addresses_behind, pod_interface_prefix};
 
+/// The reason why an interface with the prefix of pods' interfaces remains.
+const FOREIGN_INTERFACE: &str = "it is not the interface of one of Calico's pods";
+
 /// The addresses behind interfaces that were deleted on this node, which count as unused. Any other address that a pod
 /// or an endpoint may have counts as used, because the configuration may name another node by mistake, whose pods still
 /// run.
@@ -43,19 +46,20 @@ pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mu
         }
     };
     let mut is_complete = true;
-    let mut names: Vec<String> = interfaces.into_iter().map(|interface| interface.name).collect();
-    names.retain(|name| has_calico_prefix(name));
-    names.sort();
-    for name in names {
+    let prefixed = interfaces.into_iter().filter(|interface| has_calico_prefix(&interface.name));
+    let by_name: BTreeMap<_, _> = prefixed.map(|interface| (interface.name, interface.is_pod_interface)).collect();
+    for (name, is_pod_interface) in by_name {
         let target = format!("interface {name}");
-        if !options.tear_down_pods {
+        if !is_pod_interface {
+            report.add_remaining(target, FOREIGN_INTERFACE);
+        } else if !options.tear_down_pods {
             report.add_remaining(target, "its pod is still connected; --tear-down-pods deletes it");
         } else if !options.yes {
             report.add_success("remove", target);
         } else {
             match network.remove_pod_interface(&name) {
                 Ok(true) => report.add_success("remove", target),
-                Ok(false) => report.add_remaining(target, "it is not the interface of one of Calico's pods"),
+                Ok(false) => report.add_remaining(target, FOREIGN_INTERFACE),
                 Err(reason) => {
                     report.add_failure("remove", target, reason);
                     is_complete = false;
@@ -194,6 +198,23 @@ pub(super) async fn delete_endpoints<S: Store>(endpoints: &Endpoints, store: &S)
 mod tests {
     use super::*;
     use crate::host_network::testing::{FixedNetwork, interface, route};
+
+    #[test]
+    fn tear_down_reports_a_foreign_interface_without_a_pod() {
+        let ours = Interface { is_pod_interface: true, ..interface("cali1", 1500) };
+        let network = FixedNetwork { interfaces: vec![ours, interface("cali2", 1500)], ..FixedNetwork::default() };
+        let foreign = "interface cali2: it is not the interface of one of Calico's pods";
+        for (tear_down_pods, own) in [
+            (false, "interface cali1: its pod is still connected; --tear-down-pods deletes it"),
+            (true, "would remove interface cali1"),
+        ] {
+            let mut report = UninstallReport::default();
+            assert!(tear_down(Options { tear_down_pods, ..Options::default() }, &network, &mut report));
+            let text = report.to_string();
+            assert!(text.contains(own) && text.contains(foreign), "{text}");
+            assert_eq!(text.matches("cali").count(), 2, "{text}");
+        }
+    }
 
     #[test]
     fn connected_pods_are_found_by_interface_and_by_route() {

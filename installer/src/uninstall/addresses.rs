@@ -8,7 +8,7 @@ use std::time::Duration;
 use ipam_plugin::affinity::remove_host;
 use ipam_plugin::cni::{self, LeakedAddresses};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
-use ipam_plugin::lock::HostLock;
+use ipam_plugin::lock::{HostLock, LONGEST_WAIT};
 use ipam_plugin::release::NoListings;
 use libcalico::ipam::{Block, HandleId};
 use libcalico::store::{Entry, Store};
@@ -31,6 +31,9 @@ use crate::node_conf;
 
 /// The name of the step in the report.
 pub(super) const TARGET: &str = "addresses and blocks of this node";
+
+/// The addresses that kube-controllers releases.
+const OF_DELETED_NODES: &str = ", and kube-controllers releases those of pods when the Node is deleted";
 
 /// Time limit for one request to the datastore.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -64,9 +67,11 @@ pub(super) async fn release(
         let reason = "they remain in the datastore; kube-controllers removes them when the Node is deleted";
         report.add_remaining(target, reason);
     }
+    // kube-controllers cannot reach the embedded datastore.
+    let is_local = conf.as_ref().is_ok_and(|conf| conf.datastore.kind() == DatastoreType::Local);
     if !options.release_addresses {
-        let reason = "they remain in the datastore; --release-addresses releases them, and kube-controllers releases \
-            those of pods when the Node is deleted";
+        let collection = if is_local { "" } else { OF_DELETED_NODES };
+        let reason = format!("they remain in the datastore; --release-addresses releases them{collection}");
         report.add_remaining(TARGET, reason);
         return true;
     }
@@ -78,7 +83,8 @@ pub(super) async fn release(
         Ok((target, others)) => {
             report.add_success("release", target);
             for (handle, addresses) in others {
-                let reason = "it belongs to no container of this network; its owner or kube-controllers releases it";
+                let releaser = if is_local { "its owner" } else { "its owner or kube-controllers" };
+                let reason = format!("it belongs to no container of this network; {releaser} releases it");
                 report.add_remaining(format!("{addresses}, allocated to handle {handle}"), reason);
             }
             true
@@ -109,7 +115,8 @@ async fn release_unused(
     let (config, store) = node_conf::datastore(conf, DEADLINE)?;
     let clock = SystemClock::start();
     // An ADD assigns its address under this lock if it can, so the blocks read below should include the address.
-    let _lock = options.yes.then(|| HostLock::acquire(Path::new(&conf.node.ipam_lock_file)));
+    let lock_file = Path::new(&conf.node.ipam_lock_file);
+    let _lock = options.yes.then(|| HostLock::acquire_within(lock_file, LONGEST_WAIT)).transpose()?;
     let blocks = store.list::<Block>(&None).await?;
     let leaked = cni::leaked(&blocks, &conf.name, &node, &BTreeSet::new());
     let others = other_allocations(&blocks, &node, &leaked);
@@ -167,4 +174,45 @@ fn other_allocations(blocks: &[Entry<Block>], node: &str, leaked: &LeakedAddress
         }
     }
     others
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host_network::testing::FixedNetwork;
+
+    #[tokio::test]
+    async fn report_names_kube_controllers_only_for_a_datastore_that_they_reach() {
+        for (datastore, is_collected) in [
+            (r#""datastore_type":"local","datastore_path":"/x/db""#, false),
+            (r#""datastore_type":"kubernetes""#, true),
+            (r#""etcd_endpoints":"http://127.0.0.1:2379""#, true),
+        ] {
+            let conf = NetConf::parse(format!(r#"{{"name":"n",{datastore}}}"#).as_bytes()).unwrap();
+            let mut report = UninstallReport::default();
+            let (network, options) = (FixedNetwork::default(), Options::default());
+            assert!(release(Ok(conf), options, &BTreeSet::new(), &network, &mut report).await);
+            let text = report.to_string();
+            assert!(text.contains("--release-addresses releases them"), "{text}");
+            assert_eq!(text.contains("kube-controllers"), is_collected, "{text}");
+        }
+    }
+
+    /// A running ADD could assign an address after the blocks are read, and the address would stay allocated.
+    #[tokio::test]
+    async fn release_without_the_ipam_lock_is_refused_before_any_request() {
+        let lock = tempfile::tempdir().unwrap();
+        let (path, network) = (lock.path().display(), FixedNetwork::default());
+        let conf = format!(
+            r#"{{"name":"n","datastore_type":"kubernetes","kubernetes":{{"k8s_api_root":"http://127.0.0.1:1"}},
+                "nodename":"node1","ipam_lock_file":"{path}"}}"#
+        );
+        let conf = NetConf::parse(conf.as_bytes()).unwrap();
+        let options = Options { yes: true, release_addresses: true, ..Options::default() };
+        let mut report = UninstallReport { acted: true, ..UninstallReport::default() };
+        assert!(!release(Ok(conf), options, &BTreeSet::new(), &network, &mut report).await);
+        let text = report.to_string();
+        assert!(text.contains(&format!("cannot open lock file {path}: ")), "{text}");
+        assert!(text.contains("run the command again"), "{text}");
+    }
 }

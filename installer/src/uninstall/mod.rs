@@ -30,6 +30,7 @@ pub use run::run;
 use std::path::PathBuf;
 
 use ipam_plugin::error::IpamError;
+use ipam_plugin::lock::LockError;
 use libcalico::api::ObjectKey;
 use libcalico::ipam::HandleId;
 use libcalico::net::Cidr;
@@ -67,6 +68,12 @@ enum ReleaseError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Ipam(#[from] IpamError),
+    /// A running ADD may assign an address at the same time.
+    #[error(
+        "running ADDs may still assign addresses: {0}; end the process that holds the lock, or make the lock file \
+        writable, and run the command again"
+    )]
+    Unlocked(#[from] LockError),
     /// Interfaces of pods remain.
     #[error("pods are still connected with these addresses: {}; delete their interfaces first, which needs \
         CAP_NET_ADMIN (ip link delete)", .0.join(", "))]

@@ -52,8 +52,8 @@ pub(super) fn find_blockers(
 fn remaining_configuration(net_dir: &Path, named: &BTreeMap<String, String>) -> Option<Blocker> {
     let name = ["calico", "calico-ipam"].into_iter().find_map(|program| named.get(program))?;
     let target = format!("beside {}", net_dir.join(name).display());
-    let reason = "this configuration runs Calico's plugins, and is not as the installer wrote it; remove the file, or \
-        run without --tear-down-pods and --release-addresses";
+    let reason = "this configuration runs Calico's plugins, and the installer did not write its present content; \
+        remove the file, or run without --tear-down-pods and --release-addresses";
     Some(Blocker { action: "uninstall", target, reason: reason.to_owned() })
 }
 
@@ -168,6 +168,14 @@ mod tests {
         assert_eq!(foreign_root(&Layout::container()), None);
         std::fs::create_dir(root.path().join("host")).unwrap();
         assert_eq!(foreign_root(&Layout::below(root.path())), None, "a container's root");
+    }
+
+    #[test]
+    fn remaining_configuration_is_not_reported_as_one_of_the_installer() {
+        let named = BTreeMap::from([("calico".to_owned(), "05-other.conflist".to_owned())]);
+        let blocker = remaining_configuration(Path::new("/etc/cni/net.d"), &named).unwrap();
+        assert_eq!(blocker.target, "beside /etc/cni/net.d/05-other.conflist");
+        assert!(blocker.reason.contains("the installer did not write its present content"), "{}", blocker.reason);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use datastore::Datastore;
 use libcalico::api::{AllowedUse, IpPool, IpPoolSpec, Node, ObjectKey, ObjectSelect, WorkloadEndpoint};
 use libcalico::ipam::{
     AffinityOwner, AffinitySelect, Allocation, AuditedEndpoint, Block, BlockAffinity, Finding, Handle, HandleId,
-    InUseReason, Inventory, Lookup, PodState, Pods, RecordedOwner, audit, pod_in_use_reason, tunnels_of,
+    InUseReason, Inventory, LOAD_BALANCER_HOST, Lookup, PodState, Pods, RecordedOwner, audit, pod_in_use_reason,
+    tunnels_of,
 };
 use libcalico::kubernetes::{CONTAINER_ID, Pod};
 use libcalico::net::Cidr;
@@ -79,7 +80,9 @@ impl ClusterRead {
         let pools = batch.list(&ObjectSelect::default());
         let blocks = batch.list(&None);
         let handles = batch.list(&());
-        let affinities = batch.list(&AffinitySelect::default());
+        let affinities = batch.list::<BlockAffinity>(&AffinitySelect::default());
+        let of_services =
+            batch.list::<BlockAffinity>(&AffinitySelect::of(AffinityOwner::Virtual(LOAD_BALANCER_HOST.into())));
         let endpoints = batch.list(&ObjectSelect::default());
         // This takes no further request, because endpoints are derived from the same response.
         let pods = batch.list::<Pod>(&ObjectSelect::default());
@@ -88,7 +91,7 @@ impl ClusterRead {
             pools: answers.list(&pools),
             blocks: answers.list(&blocks),
             handles: answers.list(&handles),
-            affinities: answers.list(&affinities),
+            affinities: [answers.list(&affinities), answers.list(&of_services)].concat(),
             endpoints: answers.list(&endpoints).iter().map(|entry| audited_endpoint(&entry.value)).collect(),
             pods: answers
                 .each(&pods)
@@ -217,5 +220,31 @@ pub(super) fn audited_endpoint(endpoint: &WorkloadEndpoint) -> AuditedEndpoint {
         pod: (!spec.pod.is_empty()).then(|| ObjectKey::namespaced(&endpoint.metadata.namespace, &spec.pod)),
         addresses: spec.ip_networks.iter().filter_map(address).collect(),
         container_id: (!spec.container_id.is_empty()).then(|| spec.container_id.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use node_process::process::block_on;
+
+    use super::*;
+    use crate::cli::testing::Shell;
+
+    /// The embedded datastore lists affinities by owner, as an API server does.
+    #[test]
+    fn read_by_kind_and_read_of_all_pairs_have_the_affinities_of_services() {
+        let shell = Shell::with_pool();
+        shell.put("/calico/ipam/v2/virtual/load-balancer/ipv4/block/10.0.0.64-29", r#"{"state":"confirmed"}"#);
+        shell.put(
+            "/calico/ipam/v2/assignment/ipv4/block/10.0.0.64-29",
+            r#"{"cidr":"10.0.0.64/29","affinity":"virtual:load-balancer","unallocated":[0,1,2,3,4,5,6,7],
+                "allocations":[null,null,null,null,null,null,null,null],"attributes":[]}"#,
+        );
+        let by_kind = block_on(ClusterRead::read_objects(&shell.store)).unwrap();
+        let pairs = block_on(ClusterRead::read_pairs(&shell.store)).unwrap();
+        for cluster in [by_kind, pairs] {
+            assert_eq!((cluster.blocks.len(), cluster.affinities.len()), (1, 1));
+            assert_eq!(cluster.audit(Duration::ZERO), []);
+        }
     }
 }

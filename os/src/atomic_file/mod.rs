@@ -1,8 +1,8 @@
 //! Atomic file replacement: writes a draft in the same directory, then renames it.
 //!
 //! containerd reloads its configuration when a file in its directory is renamed, and not when one is moved in from
-//! elsewhere (INST-161). The draft's name has no extension that a runtime reads (INST-159). Each draft is locked while
-//! its process runs; [`sweep`] removes unlocked ones.
+//! elsewhere (INST-161). The draft's name has no extension that a runtime reads (INST-159). Each draft except that of
+//! a [`link()`] is locked while its process runs; [`sweep`] removes unlocked ones.
 
 mod amend;
 mod draft;
@@ -43,7 +43,8 @@ pub fn has_contents(path: &Path, contents: &[u8], mode: u32) -> bool {
 /// Gives `file` the second name `name`, and replaces any other file of that name.
 ///
 /// # Errors
-/// Returns an error, for example if the file system has no hard links, or if the directory cannot be written.
+/// Returns an error, for example if the file system has no hard links, if the directory cannot be written, or if
+/// another process sweeps the directory at the same time: the draft is a name of `file` and so cannot be locked.
 pub fn link(file: &Path, name: &Path) -> Result<()> {
     let refused = |action| move |source| AtomicFileError { action, path: name.into(), source };
     let draft = draft_name(name);

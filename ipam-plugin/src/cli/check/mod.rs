@@ -22,7 +22,8 @@ Examples:
 
 Exit status 1 if there are findings; notes do not count. `check` reads the objects a second time a moment later, because
 ADD and DEL change several objects one after the other, and reports only the findings of both reads. Addresses that
-another main plugin than calico requested have no endpoint, and are reported as notes.")]
+another main plugin than calico requested have no endpoint. They are findings, except, on an API server, those that an
+existing pod has.")]
 pub(super) struct CheckArgs {
     /// Write the findings to a file, for `release --from-report`
     #[arg(long, visible_alias = "json", value_name = "FILE")]

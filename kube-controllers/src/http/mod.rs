@@ -6,6 +6,8 @@ mod server;
 
 pub use server::{ListenError, Ports};
 
+use std::time::Duration;
+
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -14,6 +16,10 @@ use crate::status::Status;
 use crate::telemetry::Metrics;
 use routes::Routes;
 use server::PortServer;
+
+/// Time limit of a connection, longer than the longest profile. Without it, 64 connections that clients never close
+/// would block kubelet's probe.
+const MAX_CONNECTION_TIME: Duration = Duration::from_secs(90);
 
 /// Serves the ports and follows their changes, until `stop`. Fails if the first port of health or metrics cannot be
 /// opened, as in upstream (KC-150): probes of this process would reach another process.

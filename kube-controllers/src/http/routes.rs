@@ -5,8 +5,8 @@ use hyper::body::Bytes;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Response, StatusCode, Uri};
 
+use super::MAX_CONNECTION_TIME;
 use super::profile::{self, ProfileError};
-use super::server::MAX_CONNECTION_TIME;
 use crate::status::{Condition, Status};
 use crate::telemetry::Metrics;
 

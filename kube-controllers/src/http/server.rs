@@ -12,14 +12,12 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::MAX_CONNECTION_TIME;
 use super::routes::Routes;
 
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit for a client to send the header of its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit of a connection, longer than the longest profile. Without it, 64 connections that clients never close
-/// would block kubelet's probe.
-pub(super) const MAX_CONNECTION_TIME: Duration = Duration::from_secs(90);
 /// Maximum number of open connections. Further ones wait.
 const MAX_CONNECTIONS: usize = 64;
 

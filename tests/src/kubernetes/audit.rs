@@ -41,8 +41,8 @@ pub struct Request {
     pub code: Option<u16>,
     /// Path and query.
     pub uri: String,
-    /// The client's `User-Agent`.
-    pub user_agent: String,
+    /// The reason in the response to a failed request; empty if there is none.
+    pub reason: String,
     /// Time of the request.
     pub received: OffsetDateTime,
     /// Time of the response; the time of the request while there is no response.
@@ -138,7 +138,7 @@ pub fn waves(requests: &[Request], apart: Duration) -> usize {
     usize::from(!arrivals.is_empty()) + arrivals.windows(2).filter(|pair| pair[1] - pair[0] > apart).count()
 }
 
-/// Formats a request, such as `get pods/status golden/pod1: 200`.
+/// Formats a request, such as `get pods/status golden/pod1: 200`. The text of a server error has the reason.
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.verb, self.resource)?;
@@ -148,6 +148,7 @@ impl fmt::Display for Request {
             (false, _) => write!(f, " {}/{}", self.namespace, self.name)?,
         }
         match self.code {
+            Some(code @ 500..) => write!(f, ": {code} {}", self.reason),
             Some(code) => write!(f, ": {code}"),
             None => f.write_str(": no answer"),
         }

@@ -20,8 +20,6 @@ struct Event {
     verb: String,
     user: User,
     #[serde(default)]
-    user_agent: String,
-    #[serde(default)]
     object_ref: ObjectRef,
     response_status: Option<Status>,
     #[serde(rename = "requestReceivedTimestamp", with = "time::serde::rfc3339")]
@@ -57,6 +55,8 @@ struct ObjectRef {
 #[derive(Deserialize)]
 struct Status {
     code: Option<u16>,
+    #[serde(default)]
+    message: String,
 }
 
 /// Parses a part of the log that ends with a complete line.
@@ -77,6 +77,7 @@ pub(super) fn requests(log: &str) -> Result<Vec<Request>> {
             // A watch that has not ended counts as answered at its start.
             if event.stage != Stage::ResponseStarted || event.verb == "watch" {
                 (request.code, request.answered) = (code, event.reached);
+                request.reason = event.response_status.map(|status| status.message).unwrap_or_default();
             }
         }
     }
@@ -98,9 +99,9 @@ impl From<Event> for Request {
             namespace: object.namespace,
             name: object.name,
             user: event.user.username,
-            code: event.response_status.and_then(|status| status.code),
+            code: event.response_status.as_ref().and_then(|status| status.code),
+            reason: event.response_status.map(|status| status.message).unwrap_or_default(),
             uri: event.uri,
-            user_agent: event.user_agent,
             received: event.received,
             answered: event.reached,
         }

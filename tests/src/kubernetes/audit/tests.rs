@@ -10,11 +10,11 @@ fn line(id: &str, stage: &str, verb: &str, at: u64, code: Option<u16>) -> String
         "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "Metadata", "auditID": id, "stage": stage,
         "requestURI": "/api/v1/namespaces/golden/pods/pod1/status?fieldManager=x", "verb": verb,
         "user": { "username": "system:serviceaccount:kube-system:plugin", "groups": ["system:authenticated"] },
-        "sourceIPs": ["127.0.0.1"], "userAgent": "calico",
+        "sourceIPs": ["127.0.0.1"],
         "objectRef": {
             "resource": "pods", "namespace": "golden", "name": "pod1", "apiVersion": "v1", "subresource": "status",
         },
-        "responseStatus": code.map_or(Value::Null, |code| json!({ "metadata": {}, "code": code })),
+        "responseStatus": code.map_or(Value::Null, |code| json!({ "metadata": {}, "code": code, "message": "why" })),
         "requestReceivedTimestamp": time(0), "stageTimestamp": time(at), "annotations": {},
     });
     format!("{event}\n")
@@ -36,12 +36,18 @@ fn request_has_the_fields_and_status_code_of_its_audit_events() {
         user: "system:serviceaccount:kube-system:plugin".to_owned(),
         code: Some(409),
         uri: "/api/v1/namespaces/golden/pods/pod1/status?fieldManager=x".to_owned(),
-        user_agent: "calico".to_owned(),
+        reason: "why".to_owned(),
         received: datetime!(2026-11-21 10:00:00 UTC),
         answered: datetime!(2026-11-21 10:00:00.007 UTC),
     };
     assert_eq!(request.to_string(), "patch pods/status golden/pod1: 409");
     assert_eq!(event::requests(&log).unwrap(), [request]);
+}
+
+#[test]
+fn text_of_a_server_error_has_the_reason() {
+    let log = line("a", "RequestReceived", "get", 0, None) + &line("a", "ResponseComplete", "get", 1, Some(500));
+    assert_eq!(texts(&log), ["get pods/status golden/pod1: 500 why"]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! Writes `/var/lib/calico/mtu` on a node without Felix, which otherwise writes it (INST-59). The plugins read the file
-//! if their configuration sets no MTU or requires the file.
+//! Writes `/var/lib/calico/mtu`, which Felix writes too, if the file is missing or has another number of ours
+//! (INST-59). The plugins take the MTU from the file if their configuration sets none, and an ADD fails without the
+//! file if the configuration requires it.
 
 use std::error::Error;
 use std::io::ErrorKind;

@@ -88,7 +88,8 @@ async fn follow(
     }
 }
 
-/// Publishes each value of `changes` in `unlocked`, except `None`. Initializes the datastore before it publishes true.
+/// Publishes the latest value of `changes` in `unlocked`, unless it is `None`. Initializes the datastore each time
+/// before it publishes true, and publishes no true that changes meanwhile.
 async fn unlock<E: Display>(
     mut changes: watch::Receiver<Option<bool>>,
     unlocked: watch::Sender<bool>,

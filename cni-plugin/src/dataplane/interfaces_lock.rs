@@ -33,7 +33,8 @@ pub(super) fn acquire(ifname: &str) -> Result<Option<HostLock>, DataplaneError> 
         Err(error) => {
             tracing::warn!(
                 %error, interface = ifname,
-                "cannot lock the interfaces of this node; examining without the lock if the interface is to be deleted"
+                "cannot lock the interfaces of this node; examining without the lock whether the interface may be \
+                 deleted"
             );
             Ok(None)
         }

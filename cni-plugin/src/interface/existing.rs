@@ -38,7 +38,10 @@ impl InterfaceConfig<'_> {
         let (attributes, lookup_error) = if self.call.conf.ipam.is_calico() && !conflicting.addresses.is_empty() {
             match attributes_of(store, &conflicting.addresses).await {
                 Ok(attributes) => (attributes, None),
-                Err(error) => (Vec::new(), Some(format!("cannot read the owner of the interface from IPAM: {error}"))),
+                Err(error) => {
+                    let failure = "cannot read from IPAM to whom the addresses behind the host interface are allocated";
+                    (Vec::new(), Some(format!("{failure}: {error}")))
+                }
             }
         } else {
             (Vec::new(), None)
@@ -69,7 +72,8 @@ impl InterfaceConfig<'_> {
         let attributes = attributes_of(store, &found.addresses).await.unwrap_or_else(|error| {
             tracing::warn!(
                 %error, interface = found.ifname,
-                "cannot read the owner of the host interface from IPAM; the interface stays"
+                "cannot read from IPAM to whom the addresses behind the host interface are allocated; this DEL keeps \
+                 the interface"
             );
             Vec::new()
         });

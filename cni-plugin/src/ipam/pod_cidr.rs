@@ -1,5 +1,5 @@
-//! Replaces `usePodCidr` and `usePodCidrIPv6` in a host-local configuration before the plugin runs: for an ADD with
-//! pod CIDRs of the node.
+//! Replaces `usePodCidr` and `usePodCidrIPv6` in a host-local configuration before the plugin runs: for an ADD by the
+//! pod CIDRs of the node, for every other verb by subnets that contain every address.
 
 use std::borrow::Cow;
 

@@ -127,10 +127,7 @@ pub(crate) async fn replay_repeatedly(
             }
             Err(reason) => {
                 if reported.as_ref() != Some(&reason) {
-                    tracing::info!(
-                        "cannot read the identity of the datastore or replay deferred DELs now, trying again each \
-                         minute: {reason}"
-                    );
+                    tracing::info!("this pass replayed no deferred DELs; trying again each minute: {reason}");
                 }
                 reported = Some(reason);
             }

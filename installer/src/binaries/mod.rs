@@ -59,7 +59,7 @@ impl Binaries {
                 plans.push(plan);
             } else {
                 let denied = UnwritableDirectory::denied(&dir);
-                let reason = denied.map_or(SkipReason::NotWritable, SkipReason::OfAnotherUser);
+                let reason = denied.map_or(SkipReason::NotWritable, SkipReason::NeedsDacOverride);
                 tracing::info!("{} {reason}, skipping the directory", dir.display());
                 skipped.push((dir, reason));
             }
@@ -171,7 +171,7 @@ pub enum SkipReason {
     NotWritable,
     /// The directory is writable only with a capability that this process lacks.
     #[error("is not writeable: {0}")]
-    OfAnotherUser(UnwritableDirectory),
+    NeedsDacOverride(UnwritableDirectory),
     /// The file system is mounted with `noexec`.
     #[error("is mounted noexec")]
     NoExec,

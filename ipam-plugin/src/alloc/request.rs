@@ -25,8 +25,8 @@ pub struct AssignRequest {
     pub num4: usize,
     /// Number of IPv6 addresses.
     pub num6: usize,
-    /// Names or CIDRs of the IPv4 pools to assign from, in order of preference. Empty: all pools that permit the
-    /// request.
+    /// Names or CIDRs of the IPv4 pools to assign from. Their order counts only for a new block and for borrowing: the
+    /// node's own blocks in any of them come first. Empty: all pools that permit the request.
     pub pools4: Vec<String>,
     /// Names or CIDRs of the IPv6 pools, as for `pools4`.
     pub pools6: Vec<String>,

@@ -23,7 +23,7 @@ use crate::lock::HostLock;
 /// File whose existence means that the node's affinities have labels. Upstream uses the same file; a reboot deletes it.
 const LABELS_MARKER: &str = "/var/run/calico/cni/ipam_upgraded";
 
-/// File with the blocks of recent allocations. A reboot deletes it.
+/// File with hints about this node's blocks. A reboot deletes it.
 const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
 
 /// A call of the IPAM plugin for one container.
@@ -43,7 +43,8 @@ pub struct IpamRequest {
     pub assign_ipv4: bool,
     /// Whether to assign an IPv6 address.
     pub assign_ipv6: bool,
-    /// Names or CIDRs of the IPv4 pools to assign from, in order of preference.
+    /// Names or CIDRs of the IPv4 pools to assign from. Their order counts only for a new block and for borrowing: the
+    /// node's own blocks in any of them come first.
     pub ipv4_pools: Vec<String>,
     /// Names or CIDRs of the IPv6 pools, as for `ipv4_pools`.
     pub ipv6_pools: Vec<String>,
@@ -59,7 +60,7 @@ pub struct IpamRequest {
     pub max_blocks: usize,
     /// The lock file by which processes of this node take turns; `None` disables the lock.
     pub lock_file: Option<PathBuf>,
-    /// The file that stores the blocks of recent addresses; `None` disables it.
+    /// The file with the hints about this node's blocks; `None` disables it.
     pub recent_file: Option<PathBuf>,
     /// The file of [`crate::busy`]; `None` disables it.
     pub busy_file: Option<PathBuf>,
@@ -200,7 +201,8 @@ impl IpamRequest {
         self.lock_file.as_deref().and_then(HostLock::acquire)
     }
 
-    /// Returns the hints for the next ADD if the caller has the node's lock and the datastore makes use of hints.
+    /// Reads the node's file of block hints, which the caller updates for later ADDs; `None` unless the caller has the
+    /// node's lock and the datastore makes use of hints.
     pub(crate) fn recent_blocks<S: Store>(&self, lock: Option<&HostLock>, store: &S) -> Option<BlockHints> {
         let lock = lock.filter(|_| store.write_model() == WriteModel::PerObject)?;
         BlockHints::read_locked(lock, self.recent_file.as_deref())

@@ -58,7 +58,8 @@ pub(crate) struct Note {
 pub(crate) struct SearchedPool {
     pub(crate) cidr: Cidr,
     pub(crate) in_use: u64,
-    /// True if a block of the pool had a free address. In a note, this node must not use that block.
+    /// True if a block of the pool had a free address. In a note, such a block is one that this node was not allowed to
+    /// use (strict affinity).
     pub(crate) has_room: bool,
 }
 

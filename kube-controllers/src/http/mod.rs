@@ -21,8 +21,8 @@ use server::PortServer;
 /// would block kubelet's probe.
 const MAX_CONNECTION_TIME: Duration = Duration::from_secs(90);
 
-/// Serves the ports and follows their changes, until `stop`. Fails if the first port of health or metrics cannot be
-/// opened, as in upstream (KC-150): probes of this process would reach another process.
+/// Serves the ports and follows their changes, until `stop`. Fails if the health port that `ports` has at the start
+/// cannot be opened, because probes of this process would reach another process (KC-150).
 pub async fn start(
     ports: watch::Receiver<Ports>,
     status: Status,

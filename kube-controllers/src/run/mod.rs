@@ -109,7 +109,7 @@ impl Process {
                 "the Lease was not released within {STOP_DEADLINE:?}; another replica can take it when it expires"
             );
         }
-        tracing::info!("all controllers and the leader election have ended; the process ends");
+        tracing::info!("all controllers have ended; the process ends");
         ended
     }
 

@@ -31,8 +31,9 @@ pub struct Merged {
     pub problems: Vec<String>,
 }
 
-/// Merges the configuration, field by field, with the environment, which takes precedence. `spec` may lack the defaults
-/// that upstream's client adds; these defaults are added here.
+/// Merges the configuration with the environment. A variable takes precedence over its field, and
+/// `AUTO_HOST_ENDPOINTS` over its whole section (KC-130). `spec` may lack the defaults that upstream's client adds;
+/// these defaults are added here.
 pub fn merge(environment: &Environment, spec: &KubeControllersConfigurationSpec, mode: Mode) -> Merged {
     let mut spec = spec.clone();
     complete_kube_controllers_configuration(&mut spec);

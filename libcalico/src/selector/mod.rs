@@ -61,7 +61,8 @@ pub struct SelectorError {
     pub offset: usize,
 }
 
-/// The reason why a text is not a selector. The messages are upstream's, except that of `TooDeep`.
+/// The reason why a text is not a selector. The messages follow upstream's; `TooDeep`, and what `UnexpectedToken`,
+/// `TrailingContent` and `ExpectedOperator` say about the text, are this project's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorErrorReason {
     /// A quote that is not closed.

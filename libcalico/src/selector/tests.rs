@@ -45,7 +45,7 @@ fn selectors_match_upstreams_vectors() {
     }
 }
 
-/// Upstream's errors: input, start of the error text, offset.
+/// Upstream's errors, except that of `a (`: input, start of the error text, offset.
 #[rustfmt::skip]
 const ERRORS: &[(&str, &str, usize)] = &[
     ("a == 'b", "unterminated string", 5),

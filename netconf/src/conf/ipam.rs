@@ -37,12 +37,12 @@ pub struct Ipam {
     #[cfg_attr(feature = "schema", serde(serialize_with = "as_word"), schemars(schema_with = "word_schema"))]
     pub assign_ipv6: bool,
 
-    /// calico-ipam: CIDRs or names of the pools for IPv4 addresses, in order of preference; default any pool. Read by
-    /// ADD, STATUS.
+    /// calico-ipam: CIDRs or names of the pools for IPv4 addresses, in order of preference for a new block and for
+    /// borrowing; default any pool. Read by ADD, STATUS.
     pub ipv4_pools: Vec<String>,
 
-    /// calico-ipam: CIDRs or names of the pools for IPv6 addresses, in order of preference; default any pool. Read by
-    /// ADD, STATUS.
+    /// calico-ipam: CIDRs or names of the pools for IPv6 addresses, in order of preference for a new block and for
+    /// borrowing; default any pool. Read by ADD, STATUS.
     pub ipv6_pools: Vec<String>,
 }
 

@@ -24,7 +24,7 @@ pub enum FinishedAffinity {
 
 /// Completes or deletes an affinity that is still at `revision`, in upstream's order, or creates a missing one for the
 /// owner's block. To claim: affinity pending, block, affinity confirmed. To release: affinity pendingDeletion, block
-/// deleted, affinity deleted. If `gate` closes in between, the result is [`IpamError::Stopped`], and any process may
+/// deleted, affinity deleted. If `gate` refuses a write, the result is [`IpamError::Stopped`], and any process may
 /// continue from that state.
 ///
 /// A process that claims the block may be between its writes of the affinity and of the block. After the affinity is

@@ -22,7 +22,7 @@ pub struct ReleasedAffinities {
 }
 
 /// Releases every block of `owner`, or with `only_empty` those without addresses. An error for one block does not stop
-/// the others, unless the datastore is unreachable. If `gate` closes in between, the result is [`IpamError::Stopped`],
+/// the others, unless the datastore is unreachable. If `gate` refuses a write, the result is [`IpamError::Stopped`],
 /// and any process may complete an affinity that is between two writes.
 pub async fn release_host_affinities<S: Store, C: Clock, G: WriteGate>(
     store: &S,
@@ -55,7 +55,7 @@ async fn host_affinities<S: Store, C: Clock>(
 }
 
 /// Releases a block of `owner` if it has no addresses, or else returns [`IpamError::BlockNotEmpty`]. A block that is
-/// missing, is another owner's or has no affinity of `owner` counts as released. If `gate` closes in between, the
+/// missing, is another owner's or has no affinity of `owner` counts as released. If `gate` refuses a write, the
 /// result is [`IpamError::Stopped`].
 pub async fn release_empty_block<S: Store, C: Clock, G: WriteGate>(
     store: &S,

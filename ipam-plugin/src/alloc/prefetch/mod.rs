@@ -131,7 +131,7 @@ impl ReservedHandle {
     }
 }
 
-/// Deletes the file with the blocks, so that no ADD on this node prefetches until another ADD has succeeded. Call this
+/// Deletes the file with the hints, so that no ADD on this node prefetches until another ADD has succeeded. Call this
 /// if the datastore is not ready. `own_prefetch` is the call's own prefetch, which has the node's lock.
 pub fn stop(lock_file: Option<&Path>, recent_file: Option<&Path>, own_prefetch: Option<&Prefetch>) {
     let Some(file) = recent_file.filter(|file| file.exists()) else { return };
@@ -141,8 +141,8 @@ pub fn stop(lock_file: Option<&Path>, recent_file: Option<&Path>, own_prefetch: 
     if let Err(error) = fs::remove_file(file) {
         tracing::debug!(
             file = %file.display(), %error,
-            "cannot delete the file with the blocks of recent addresses; the next ADD may create its handle although \
-            the datastore is not ready"
+            "cannot delete the file with the hints about this node's blocks; the datastore is not ready, and the next \
+             ADD may nevertheless create its handle"
         );
     }
 }

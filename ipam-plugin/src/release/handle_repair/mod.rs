@@ -24,9 +24,9 @@ pub struct RepairedHandles {
 
 /// Reads each suspect again, together with its blocks, and corrects its counts.
 ///
-/// An old allocation may still be between its writes of the handle and of the block (IPAM-128). Where a handle is to
-/// count less, the blocks concerned are therefore rewritten unchanged first. Such an allocation then loses the race for
-/// its block, reads again, and finds the corrected handle.
+/// An allocation in progress may have written the handle but not yet the block (IPAM-128). Where a handle is to count
+/// less, the blocks concerned are therefore rewritten unchanged first. Such an allocation then loses the race for its
+/// block, reads again, and finds the corrected handle.
 pub async fn repair_handles<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,

@@ -52,7 +52,8 @@ impl AffinityAudit {
         nodes.iter().for_each(|node| cache.index().add_affinity(node));
     }
 
-    /// Returns the earliest time at which an unfinished affinity is due, or `None` if no affinity is unfinished.
+    /// Returns the time after `now` at which the next unfinished affinity is due; `None` if none becomes due after
+    /// `now`.
     pub(super) fn next_deadline(&self, now: Duration, grace: Duration) -> Option<Duration> {
         self.get().next_deadline(now, grace)
     }

@@ -42,8 +42,8 @@ impl EventPublisher {
     pub(super) async fn write(&self, client: &kube::Client, gate: &LeaderGate, event: Value) -> bool {
         // A 403 in a namespace other than `default` may come from a quota or from the namespace's deletion, and does
         // not apply to other namespaces.
-        let is_cluster_scope = event["metadata"]["namespace"] == NAMESPACE;
-        if is_cluster_scope && self.forbidden.load(Ordering::Relaxed) {
+        let is_in_default = event["metadata"]["namespace"] == NAMESPACE;
+        if is_in_default && self.forbidden.load(Ordering::Relaxed) {
             return true;
         }
         // Posting an Event is a write, so a replica that is no longer the leader posts none.
@@ -54,7 +54,7 @@ impl EventPublisher {
             Ok(()) => true,
             Err(kube::Error::Api(status)) if status.code == 409 => true,
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                if is_cluster_scope && !self.forbidden.swap(true, Ordering::Relaxed) {
+                if is_in_default && !self.forbidden.swap(true, Ordering::Relaxed) {
                     tracing::warn!(reason = %status.message,
                         "the API server forbids an Event; posting no more Events in namespace default");
                 }

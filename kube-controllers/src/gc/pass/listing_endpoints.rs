@@ -140,8 +140,8 @@ impl GcPass {
     }
 }
 
-/// Returns the pod that the suspect's allocation names. For an address of a virtual machine, returns the pods that own
-/// the address.
+/// Returns the pod that the suspect's allocation names or, for an address of a virtual machine, the pods that it names
+/// as owners instead; none for other owners.
 fn named_pods<'s>(suspect: &'s Suspect, state: &CurrentState) -> Vec<NamedPod<'s>> {
     let pod = suspect.required_lookups().pod.map(|(namespace, name)| NamedPod {
         namespace,

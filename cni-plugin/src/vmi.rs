@@ -4,13 +4,14 @@ use datastore::Datastore;
 use ipam_plugin::error::{VmiError, cni_error};
 use ipam_plugin::exhausted::ReleaseGuard;
 use ipam_plugin::journal::PendingDel;
+use ipam_plugin::reads::find;
 use ipam_plugin::release::Listings;
 use ipam_plugin::vmi::{DetectedVmi, detect, release_ownership};
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::{Pod, VmiPod, may_be_virt_launcher};
 use libcalico::names::EndpointIdentifiers;
-use libcalico::store::{Store, StoreError};
+use libcalico::store::StoreError;
 use netconf::CniError;
 use os::clock::SystemClock;
 
@@ -44,16 +45,12 @@ async fn detect_vmi(store: &Datastore, api: &Datastore, pending_del: &PendingDel
     let key = pending_del.attachment().key().map_err(|error| naming_error(&error))?;
     let doing = format!("read pod {namespace}/{pod} of a virtual machine");
     let unreadable = |error: StoreError| store_error(&doing, &error);
-    match store.get::<WorkloadEndpoint>(&key).await {
-        Ok(entry) if !endpoint::is_of_container(&entry.value, container_id, Some(pod_uid)) => return Ok(None),
-        Err(error) if !matches!(error, StoreError::NotFound { .. }) => return Err(unreadable(error)),
-        _ => {}
+    let found = find::<WorkloadEndpoint>(store, &key).await.map_err(unreadable)?;
+    if found.is_some_and(|entry| !endpoint::is_of_container(&entry.value, container_id, Some(pod_uid))) {
+        return Ok(None);
     }
-    let pod = match api.get::<Pod>(&ObjectKey::namespaced(namespace, pod)).await {
-        Ok(entry) => entry.value,
-        Err(StoreError::NotFound { .. }) => return Ok(None),
-        Err(error) => return Err(unreadable(error)),
-    };
-    let detected = detect(Some(api), store, Some(&pod)).await.map_err(VmiError::from)?;
+    let pod = find::<Pod>(api, &ObjectKey::namespaced(namespace, pod)).await.map_err(unreadable)?;
+    let Some(pod) = pod else { return Ok(None) };
+    let detected = detect(Some(api), store, Some(&pod.value)).await.map_err(VmiError::from)?;
     Ok(detected.and_then(DetectedVmi::for_del))
 }

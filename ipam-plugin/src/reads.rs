@@ -9,10 +9,10 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError};
 
 /// The answer to the read of one object; `Ok(None)` if the object is missing.
-pub(crate) type FoundEntry<K> = Result<Option<Entry<K>>, StoreError>;
+pub type FoundEntry<K> = Result<Option<Entry<K>>, StoreError>;
 
 /// Returns `None` if the object is missing.
-pub(crate) async fn find<K: Kind>(store: &impl Store, key: &K::Key) -> FoundEntry<K> {
+pub async fn find<K: Kind>(store: &impl Store, key: &K::Key) -> FoundEntry<K> {
     match store.get::<K>(key).await {
         Ok(found) => Ok(Some(found)),
         Err(StoreError::NotFound { .. }) => Ok(None),

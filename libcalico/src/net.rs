@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
+use ipnetwork::IpNetwork;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The two address families.
@@ -47,19 +47,13 @@ pub struct Cidr(IpNetwork);
 impl Cidr {
     /// Returns the network of length `prefix` that contains `ip`; `None` if the prefix is longer than the address.
     pub fn new(ip: IpAddr, prefix: u8) -> Option<Self> {
-        let masked = match IpNetwork::new(ip, prefix).ok()? {
-            IpNetwork::V4(n) => IpNetwork::V4(Ipv4Network::new(n.network(), prefix).ok()?),
-            IpNetwork::V6(n) => IpNetwork::V6(Ipv6Network::new(n.network(), prefix).ok()?),
-        };
-        Some(Cidr(masked))
+        let network = IpNetwork::new(ip, prefix).ok()?.network();
+        IpNetwork::new(network, prefix).ok().map(Cidr)
     }
 
     /// Returns the single address `ip` as a /32 or /128.
     pub fn host(ip: IpAddr) -> Self {
-        match ip {
-            IpAddr::V4(a) => Cidr(IpNetwork::V4(Ipv4Network::from(a))),
-            IpAddr::V6(a) => Cidr(IpNetwork::V6(Ipv6Network::from(a))),
-        }
+        Cidr(IpNetwork::from(ip))
     }
 
     /// Parses a network, or an address without a prefix length as the network of that address alone.
@@ -73,10 +67,8 @@ impl Cidr {
         let parse_error = || CidrParseError(text.to_owned());
         let (address, prefix) = text.split_once('/').ok_or_else(parse_error)?;
         // Go's ParseCIDR accepts decimal digits only.
-        if prefix.is_empty() || prefix.len() > 3 || !prefix.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(parse_error());
-        }
-        if prefix.len() > 1 && prefix.starts_with('0') {
+        let is_padded = prefix.len() > 1 && prefix.starts_with('0');
+        if is_padded || prefix.is_empty() || prefix.len() > 3 || !prefix.bytes().all(|b| b.is_ascii_digit()) {
             return Err(parse_error());
         }
         let ip: IpAddr = address.parse().map_err(|_| parse_error())?;

@@ -2,7 +2,7 @@
 //! (IPAM-121).
 
 use libcalico::ipam::{AffinityOwner, AffinityState, Block, BlockAffinity};
-use libcalico::store::{Entry, Revision, Store, StoreError, Write};
+use libcalico::store::{Entry, Revision, Store, StoreError, Write, ignore_missing};
 
 use crate::block_writes::PriorAffinity;
 
@@ -44,10 +44,7 @@ pub(crate) async fn release_affinity<S: Store>(
     };
     let revisions = store.write(&[mark, release]).await.map_err(|error| error.cause)?;
     let marked = revisions.into_iter().next().ok_or_else(no_revision)?;
-    match store.delete::<BlockAffinity>(&affinity.key, Some(&marked)).await {
-        Err(StoreError::NotFound { .. }) => Ok(()),
-        outcome => outcome,
-    }
+    ignore_missing(store.delete::<BlockAffinity>(&affinity.key, Some(&marked)).await)
 }
 
 /// Confirms an affinity that is pending at its revision. Makes at most three attempts while the stored affinity is

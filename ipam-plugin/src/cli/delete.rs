@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use datastore::Datastore;
 use libcalico::api::{ClusterInformation, IpPool, IpReservation, IpamConfiguration, Node, ObjectKey};
-use libcalico::ipam::Block;
+use libcalico::ipam::{AffinitySelect, Block};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Kind, Store, StoreError, identifier};
 
@@ -124,7 +124,8 @@ async fn disable_pool(app: &App<'_>, key: &ObjectKey) -> Result<Entry<IpPool>, C
 }
 
 async fn release_blocks(name: &str, range: &Cidr, app: &mut App<'_>) -> Result<(), CliError> {
-    let released = release_pool_affinities(app.store, &SystemClock::start(), range).await?;
+    let owners = AffinitySelect::default();
+    let released = release_pool_affinities(app.store, &SystemClock::start(), &owners, range, false).await?;
     if let Some((block, cause)) = released.kept.into_iter().next() {
         return Err(CliError::BlockKept { of: format!("IPPool {name}"), block, cause: Box::new(cause) });
     }

@@ -11,29 +11,18 @@ pub(super) enum ResourceKind {
     ClusterInformation,
 }
 
+/// The kinds with their names, and with other names in lower case and without a plural `s`.
+const KINDS: [(ResourceKind, &str, &[&str]); 5] = [
+    (ResourceKind::IpPool, "IPPool", &["pool", "ipp"]),
+    (ResourceKind::IpReservation, "IPReservation", &["reservation"]),
+    (ResourceKind::IpamConfiguration, "IPAMConfiguration", &["ipamconfig", "ipamconf"]),
+    (ResourceKind::Node, "Node", &["no"]),
+    (ResourceKind::ClusterInformation, "ClusterInformation", &["clusterinfo"]),
+];
+
 impl ResourceKind {
-    const ALL: [ResourceKind; 5] =
-        [Self::IpPool, Self::IpReservation, Self::IpamConfiguration, Self::Node, Self::ClusterInformation];
-
     pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::IpPool => "IPPool",
-            Self::IpReservation => "IPReservation",
-            Self::IpamConfiguration => "IPAMConfiguration",
-            Self::Node => "Node",
-            Self::ClusterInformation => "ClusterInformation",
-        }
-    }
-
-    /// Returns other names, in lower case and without a plural `s`.
-    fn aliases(self) -> &'static [&'static str] {
-        match self {
-            Self::IpPool => &["pool", "ipp"],
-            Self::IpReservation => &["reservation"],
-            Self::IpamConfiguration => &["ipamconfig", "ipamconf"],
-            Self::Node => &["no"],
-            Self::ClusterInformation => &["clusterinfo"],
-        }
+        KINDS.iter().find(|(kind, ..)| *kind == self).map_or("", |(_, name, _)| name)
     }
 }
 
@@ -51,9 +40,11 @@ impl FromStr for ResourceKind {
     fn from_str(text: &str) -> Result<Self, UnknownKind> {
         let lower = text.to_ascii_lowercase();
         let singular = lower.strip_suffix('s').unwrap_or(&lower);
-        let named = |kind: &Self| kind.name().eq_ignore_ascii_case(singular) || kind.aliases().contains(&singular);
-        match Self::ALL.into_iter().find(named) {
-            Some(kind) => Ok(kind),
+        let is_named = |(_, name, others): &&(Self, &str, &[&str])| {
+            name.eq_ignore_ascii_case(singular) || others.contains(&singular)
+        };
+        match KINDS.iter().find(is_named) {
+            Some((kind, ..)) => Ok(*kind),
             None if matches!(singular, "workloadendpoint" | "wep") => Err(UnknownKind::Endpoints),
             None => Err(UnknownKind::Other),
         }

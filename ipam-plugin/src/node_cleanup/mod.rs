@@ -14,11 +14,12 @@ use libcalico::api::{
 };
 use libcalico::names::EndpointIdentifiers;
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, Kind, RawEntry, ReadBatch, Store, StoreError, Write};
+use libcalico::store::{Entry, Kind, RawEntry, ReadBatch, Store, StoreError, Write, ignore_missing};
 use serde_json::Value;
 
 use crate::affinity::remove_host;
 use crate::error::IpamError;
+use crate::reads::find;
 use os::clock::Clock;
 
 /// The numbers of objects that were deleted or released with a node.
@@ -135,23 +136,15 @@ async fn delete_node_object<S: Store>(store: &S, node: &Entry<Node>) -> Result<(
     let mut revision = node.revision.clone();
     loop {
         match store.delete::<Node>(&node.key, Some(&revision)).await {
-            Err(StoreError::Conflict { key }) => match store.get::<Node>(&node.key).await {
-                Ok(found) if found.value.metadata.uid != node.value.metadata.uid || found.revision == revision => {
+            Err(StoreError::Conflict { key }) => match find::<Node>(store, &node.key).await? {
+                Some(found) if found.value.metadata.uid != node.value.metadata.uid || found.revision == revision => {
                     return Err(StoreError::Conflict { key });
                 }
-                Ok(found) => revision = found.revision,
-                Err(StoreError::NotFound { .. }) => return Ok(()),
-                Err(error) => return Err(error),
+                Some(found) => revision = found.revision,
+                None => return Ok(()),
             },
             outcome => return ignore_missing(outcome),
         }
-    }
-}
-
-fn ignore_missing(outcome: Result<(), StoreError>) -> Result<(), StoreError> {
-    match outcome {
-        Err(StoreError::NotFound { .. }) => Ok(()),
-        outcome => outcome,
     }
 }
 

@@ -86,16 +86,13 @@ fn replace(path: &Path, file: &StatusFile) -> io::Result<()> {
     let renamed = fs::write(&new, &bytes)
         .and_then(|()| fs::set_permissions(&new, Permissions::from_mode(0o644)))
         .and_then(|()| fs::rename(&new, path));
-    match renamed {
-        Ok(()) => Ok(()),
-        Err(error) => match error.kind() {
-            // For example, the file itself is a mount point, which cannot be replaced, or its directory is read-only.
-            // So the file is overwritten in place.
-            ErrorKind::ResourceBusy | ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-                fs::write(path, &bytes)?;
-                fs::set_permissions(path, Permissions::from_mode(0o644))
-            }
-            _ => Err(error),
-        },
+    match renamed.as_ref().map_err(io::Error::kind) {
+        // For example, the file itself is a mount point, which cannot be replaced, or its directory is read-only. So
+        // the file is overwritten in place.
+        Err(ErrorKind::ResourceBusy | ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
+            fs::write(path, &bytes)?;
+            fs::set_permissions(path, Permissions::from_mode(0o644))
+        }
+        _ => renamed,
     }
 }

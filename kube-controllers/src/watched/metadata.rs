@@ -37,20 +37,6 @@ pub struct ServiceAccount {
     pub labels: Labels,
 }
 
-/// A VirtualMachine, running or not.
-#[derive(Debug, Clone, PartialEq)]
-pub struct WatchedVm {
-    /// Namespace and name.
-    pub name: ObjectKey,
-}
-
-/// A VirtualMachineInstance (VMI).
-#[derive(Debug, Clone, PartialEq)]
-pub struct WatchedVmi {
-    /// Namespace and name.
-    pub name: ObjectKey,
-}
-
 /// The stored form of an object with the metadata `M`.
 #[derive(Deserialize)]
 struct Stored<M> {
@@ -139,33 +125,40 @@ impl Projection for ServiceAccount {
     }
 }
 
-impl Projection for WatchedVm {
-    const OBJECT: &'static str = "VirtualMachine";
-    const COLLECTION: &'static str = "/apis/kubevirt.io/v1/virtualmachines";
+/// Defines a projection of KubeVirt's objects of one kind, which keeps only the key.
+macro_rules! kubevirt_object {
+    ($(#[$doc:meta])* $projection:ident, $object:literal, $collection:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct $projection {
+            /// Namespace and name.
+            pub name: ObjectKey,
+        }
 
-    fn name(&self) -> &ObjectKey {
-        &self.name
-    }
+        impl Projection for $projection {
+            const OBJECT: &'static str = $object;
+            const COLLECTION: &'static str = $collection;
 
-    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
-        let Stored { metadata: VmMetadata { name, namespace } } = serde_json::from_str(json)?;
-        Ok(WatchedVm { name: ObjectKey::namespaced(namespace, name) })
-    }
+            fn name(&self) -> &ObjectKey {
+                &self.name
+            }
+
+            fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
+                let Stored { metadata: VmMetadata { name, namespace } } = serde_json::from_str(json)?;
+                Ok($projection { name: ObjectKey::namespaced(namespace, name) })
+            }
+        }
+    };
 }
 
-impl Projection for WatchedVmi {
-    const OBJECT: &'static str = "VirtualMachineInstance";
-    const COLLECTION: &'static str = "/apis/kubevirt.io/v1/virtualmachineinstances";
-
-    fn name(&self) -> &ObjectKey {
-        &self.name
-    }
-
-    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
-        let Stored { metadata: VmMetadata { name, namespace } } = serde_json::from_str(json)?;
-        Ok(WatchedVmi { name: ObjectKey::namespaced(namespace, name) })
-    }
-}
+kubevirt_object!(
+    /// A VirtualMachine, running or not.
+    WatchedVm, "VirtualMachine", "/apis/kubevirt.io/v1/virtualmachines"
+);
+kubevirt_object!(
+    /// A VirtualMachineInstance (VMI).
+    WatchedVmi, "VirtualMachineInstance", "/apis/kubevirt.io/v1/virtualmachineinstances"
+);
 
 #[cfg(test)]
 mod tests {

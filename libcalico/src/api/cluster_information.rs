@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Object, Spec, Unknown};
+use super::{Object, Unknown};
 
 /// The object that says whether the datastore is ready, and data about the cluster. While the datastore is not ready,
 /// such as during an upgrade, the plugins and kube-controllers change no addresses, endpoints or policies.
@@ -32,9 +32,4 @@ pub struct ClusterInformationSpec {
     /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
-}
-
-impl Spec for ClusterInformationSpec {
-    const KIND: &'static str = "ClusterInformation";
-    const PLURAL: &'static str = "clusterinformations";
 }

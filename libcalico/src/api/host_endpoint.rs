@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Object, Spec, Unknown};
+use super::{Object, Unknown};
 
 /// An interface of a host, or all of them with the interface name `*`.
 pub type HostEndpoint = Object<HostEndpointSpec>;
@@ -51,11 +51,6 @@ pub struct HostEndpointPort {
     /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
-}
-
-impl Spec for HostEndpointSpec {
-    const KIND: &'static str = "HostEndpoint";
-    const PLURAL: &'static str = "hostendpoints";
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Object, Spec, StringEnum, Unknown};
+use super::{Object, StringEnum, Unknown};
 use crate::net::{Cidr, CidrParseError, IpVersion};
 
 /// A range from which addresses are assigned.
@@ -78,11 +78,6 @@ pub enum AssignmentMode {
     Automatic,
     /// Only requests that name the pool use it.
     Manual,
-}
-
-impl Spec for IpPoolSpec {
-    const KIND: &'static str = "IPPool";
-    const PLURAL: &'static str = "ippools";
 }
 
 impl IpPoolSpec {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Object, Spec, Unknown};
+use super::{Object, Unknown};
 
 /// Ranges from which no address is assigned automatically.
 pub type IpReservation = Object<IpReservationSpec>;
@@ -18,9 +18,4 @@ pub struct IpReservationSpec {
     /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
-}
-
-impl Spec for IpReservationSpec {
-    const KIND: &'static str = "IPReservation";
-    const PLURAL: &'static str = "ipreservations";
 }

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Object, Spec, Unknown};
+use super::{Object, Unknown};
 
 /// The IPAM settings of the v3 API. Allocation reads only the persistence of KubeVirt addresses in this form, and all
 /// other settings as [`crate::ipam::IpamConfig`] (DS-26).
@@ -35,9 +35,4 @@ pub struct IpamConfigurationSpec {
     /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
-}
-
-impl Spec for IpamConfigurationSpec {
-    const KIND: &'static str = "IPAMConfiguration";
-    const PLURAL: &'static str = "ipamconfigurations";
 }

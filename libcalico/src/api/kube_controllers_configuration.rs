@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::go_duration::GoDuration;
-use super::{Object, Spec, Unknown};
+use super::{Object, Unknown};
 
 /// The settings of kube-controllers, and in the status the settings in effect. Environment variables may override
 /// settings.
@@ -202,9 +202,4 @@ pub struct KubeControllersConfigurationStatus {
     /// Environment variables that override settings.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub environment_vars: BTreeMap<String, String>,
-}
-
-impl Spec for KubeControllersConfigurationSpec {
-    const KIND: &'static str = "KubeControllersConfiguration";
-    const PLURAL: &'static str = "kubecontrollersconfigurations";
 }

@@ -52,3 +52,28 @@ pub use rule::{Rule, RuleEntity};
 pub use string_enum::StringEnum;
 pub use tier::{Tier, TierSpec};
 pub use workload_endpoint::{EndpointPort, IpNat, WorkloadEndpoint, WorkloadEndpointSpec};
+
+/// Implements [`Spec`] for resources without a namespace: the type, the kind, and the plural.
+macro_rules! global_resources {
+    ($($spec:ty: $kind:literal, $plural:literal;)*) => {
+        $(impl Spec for $spec {
+            const KIND: &'static str = $kind;
+            const PLURAL: &'static str = $plural;
+        })*
+    };
+}
+
+global_resources! {
+    BgpConfigurationSpec: "BGPConfiguration", "bgpconfigurations";
+    BgpPeerSpec: "BGPPeer", "bgppeers";
+    ClusterInformationSpec: "ClusterInformation", "clusterinformations";
+    FelixConfigurationSpec: "FelixConfiguration", "felixconfigurations";
+    HostEndpointSpec: "HostEndpoint", "hostendpoints";
+    IpPoolSpec: "IPPool", "ippools";
+    IpReservationSpec: "IPReservation", "ipreservations";
+    IpamConfigurationSpec: "IPAMConfiguration", "ipamconfigurations";
+    KubeControllersConfigurationSpec: "KubeControllersConfiguration", "kubecontrollersconfigurations";
+    NodeSpec: "Node", "nodes";
+    ProfileSpec: "Profile", "profiles";
+    TierSpec: "Tier", "tiers";
+}

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Object, Spec, Unknown};
+use super::{Object, Unknown};
 
 /// A host. The node selectors of pools match its labels.
 pub type Node = Object<NodeSpec>;
@@ -118,11 +118,6 @@ pub struct NodeAddress {
     /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
-}
-
-impl Spec for NodeSpec {
-    const KIND: &'static str = "Node";
-    const PLURAL: &'static str = "nodes";
 }
 
 #[cfg(test)]

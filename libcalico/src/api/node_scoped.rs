@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Object, Spec, Unknown};
+use super::{Object, Unknown};
 
 /// A BGP peer of nodes.
 pub type BgpPeer = Object<BgpPeerSpec>;
@@ -39,21 +39,6 @@ pub struct FelixConfigurationSpec {
     /// All fields.
     #[serde(flatten)]
     pub unknown: Unknown,
-}
-
-impl Spec for BgpPeerSpec {
-    const KIND: &'static str = "BGPPeer";
-    const PLURAL: &'static str = "bgppeers";
-}
-
-impl Spec for BgpConfigurationSpec {
-    const KIND: &'static str = "BGPConfiguration";
-    const PLURAL: &'static str = "bgpconfigurations";
-}
-
-impl Spec for FelixConfigurationSpec {
-    const KIND: &'static str = "FelixConfiguration";
-    const PLURAL: &'static str = "felixconfigurations";
 }
 
 /// Returns the name of the BGPConfiguration and the FelixConfiguration of `node`.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Object, Rule, Spec, Unknown};
+use super::{Object, Rule, Unknown};
 
 /// Default rules and labels of endpoints.
 pub type Profile = Object<ProfileSpec>;
@@ -25,9 +25,4 @@ pub struct ProfileSpec {
     /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
-}
-
-impl Spec for ProfileSpec {
-    const KIND: &'static str = "Profile";
-    const PLURAL: &'static str = "profiles";
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
-use super::{Object, Spec, Unknown};
+use super::{Object, Unknown};
 
 /// An ordered group of policies.
 pub type Tier = Object<TierSpec>;
@@ -23,9 +23,4 @@ pub struct TierSpec {
     /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
-}
-
-impl Spec for TierSpec {
-    const KIND: &'static str = "Tier";
-    const PLURAL: &'static str = "tiers";
 }

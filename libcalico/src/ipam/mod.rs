@@ -46,9 +46,8 @@ pub use audit::{
     repair,
 };
 pub use block::{
-    Allocation, AssignError, Attribute, Block, BlockRequest, BlockTooLarge, CorruptBlock, HostReserved,
-    MAX_BLOCK_CAPACITY, OldHandle, OwnerSlot, RecordedOwner, ReleaseError, ReleaseRequest, Released, Repaired,
-    WINDOWS_RESERVED_HANDLE,
+    Allocation, AssignError, Attribute, Block, BlockRequest, BlockTooLarge, CorruptBlock, MAX_BLOCK_CAPACITY,
+    OldHandle, OwnerSlot, RecordedOwner, ReleaseError, ReleaseRequest, Released, Repaired, WINDOWS_RESERVED_HANDLE,
 };
 pub use block_search::{BlockWalk, RoomOf, UsableBlock, borrow_order, usable_block};
 pub use config::{IpamConfig, IpamConfigKey};

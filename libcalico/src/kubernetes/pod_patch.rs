@@ -33,14 +33,9 @@ pub(super) fn attach_patch(container_id: &str, ip_networks: &[String], uid: Opti
     json!({ "metadata": metadata })
 }
 
-/// Returns the patch of DEL, which keeps the container ID, so that a late DEL of the same sandbox is still recognized.
-/// With a `revision`, the patch fails if the pod has changed since.
-pub(super) fn detach_patch(revision: Option<&ObjectRevision>) -> Value {
-    address_patch(&[], revision)
-}
-
-/// Returns the patch that reduces the addresses to `ip_networks`. It does not write the container ID, because the pod
-/// may have another sandbox by now. With a `revision`, the patch fails if the pod has changed since.
+/// Returns the patch that reduces the addresses to `ip_networks`, to none for DEL. It does not write the container ID:
+/// the pod may have another sandbox by now, and a late DEL of the same sandbox must still be recognized. With a
+/// `revision`, the patch fails if the pod has changed since.
 pub(super) fn address_patch(ip_networks: &[String], revision: Option<&ObjectRevision>) -> Value {
     let mut metadata = addresses(ip_networks);
     if let Some(revision) = revision {
@@ -105,10 +100,10 @@ mod tests {
             ObjectRevision { resource_version: "4711".into(), uid: Some("u".into()), ..ObjectRevision::default() };
         let annotations = json!({POD_IP: "", POD_IPS: ""});
         assert_eq!(
-            detach_patch(Some(&revision)),
+            address_patch(&[], Some(&revision)),
             json!({"metadata": {"annotations": annotations, "resourceVersion": "4711", "uid": "u"}})
         );
-        assert_eq!(detach_patch(None), json!({"metadata": {"annotations": annotations}}));
+        assert_eq!(address_patch(&[], None), json!({"metadata": {"annotations": annotations}}));
     }
 
     #[test]
@@ -120,7 +115,6 @@ mod tests {
             address_patch(&left, Some(&revision)),
             json!({"metadata": {"annotations": annotations, "resourceVersion": "4711", "uid": "u"}})
         );
-        assert_eq!(address_patch(&[], Some(&revision)), detach_patch(Some(&revision)));
     }
 
     #[test]

@@ -128,7 +128,9 @@ fn patch(location: Location, write: &Write) -> Result<Request, CodecError> {
             let (_, networks) = read_written_fields(write, bytes)?;
             pod_patch::address_patch(&networks, Some(&ObjectRevision::parse(revision)))
         }
-        WriteOp::Delete(revision) => pod_patch::detach_patch(revision.as_ref().map(ObjectRevision::parse).as_ref()),
+        WriteOp::Delete(revision) => {
+            pod_patch::address_patch(&[], revision.as_ref().map(ObjectRevision::parse).as_ref())
+        }
     };
     Ok(Request::PatchStatus { location, body })
 }

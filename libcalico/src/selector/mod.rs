@@ -11,9 +11,6 @@ mod token;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use data_encoding::BASE64URL_NOPAD;
-use sha2::{Digest, Sha224};
-
 use self::ast::Expr;
 
 /// The maximum nesting of parentheses, so that malicious input cannot exhaust the stack. Upstream has no limit, but the
@@ -35,12 +32,6 @@ impl Selector {
     /// Returns true if the selector matches `labels`. A missing label differs from every value (DS-113).
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.root.matches(labels)
-    }
-
-    /// Returns the ID that Felix gives the selector: equal IDs mean equal canonical text (DS-115).
-    pub fn unique_id(&self) -> String {
-        let digest = Sha224::digest(format!("s:{self}"));
-        format!("s:{}", BASE64URL_NOPAD.encode(&digest))
     }
 }
 

@@ -161,6 +161,14 @@ fn encode<K: Kind>(key: &K::Key, value: &K) -> Result<Vec<u8>, StoreError> {
     value.encode().map_err(|e| StoreError::Other(format!("cannot encode {}: {e}", identifier::<K>(key))))
 }
 
+/// Turns the error of a deletion that finds no object into success.
+pub fn ignore_missing(deleted: Result<(), StoreError>) -> Result<(), StoreError> {
+    match deleted {
+        Err(StoreError::NotFound { .. }) => Ok(()),
+        outcome => outcome,
+    }
+}
+
 /// Returns `Kind(key)`, the form in which error messages name an object (DS-118).
 pub fn identifier<K: Kind>(key: &K::Key) -> String {
     format!("{}({key})", K::KIND)

@@ -185,14 +185,10 @@ impl Answers {
         &self.0[ticket.0]
     }
 
-    /// Returns the keys of a selection, including those of entries that cannot be decoded.
-    pub fn keys<K: Kind>(&self, ticket: &ListTicket<K>) -> impl Iterator<Item = K::Key> {
-        self.0[ticket.0].iter().filter_map(|raw| K::parse_path(&raw.path))
-    }
-
-    /// Returns the keys of a selection that was read with [`ReadBatch::list_keys`].
+    /// Returns the keys of a selection that was read with [`ReadBatch::list_keys`], including those of entries that
+    /// cannot be decoded.
     pub fn listed_keys<K: Kind>(&self, ticket: &KeysTicket<K>) -> impl Iterator<Item = K::Key> {
-        self.keys(&ticket.0)
+        self.0[ticket.0.0].iter().filter_map(|raw| K::parse_path(&raw.path))
     }
 }
 

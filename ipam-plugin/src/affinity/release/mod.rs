@@ -69,28 +69,19 @@ pub async fn release_empty_block<S: Store, C: Clock, G: WriteGate>(
     if gated.has_refused() { Err(IpamError::Stopped) } else { outcome }
 }
 
-/// Releases the blocks in `range` that have an affinity, whoever the owner is, as a pool's deletion requires
-/// (IPAM-100). As in upstream, blocks of virtual owners stay on etcd and in the embedded datastore.
+/// Releases the selected blocks in `range`, or with `only_empty` those without addresses, as a pool's deletion requires
+/// (IPAM-100). As in upstream, the default selection leaves the blocks of virtual owners on etcd and in the embedded
+/// datastore.
 pub async fn release_pool_affinities<S: Store, C: Clock>(
     store: &S,
     clock: &C,
+    select: &AffinitySelect,
     range: &Cidr,
+    only_empty: bool,
 ) -> Result<ReleasedAffinities> {
-    let mut affinities = store.list::<BlockAffinity>(&AffinitySelect::default()).await?;
+    let mut affinities = store.list::<BlockAffinity>(select).await?;
     affinities.retain(|affinity| range.contains(affinity.key.cidr.network()));
-    release_blocks(store, clock, affinities, false).await
-}
-
-/// Releases the blocks of `owner` in `range` that have no address.
-pub async fn release_empty_affinities<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    owner: &AffinityOwner,
-    range: &Cidr,
-) -> Result<ReleasedAffinities> {
-    let mut affinities = store.list::<BlockAffinity>(&AffinitySelect::of(owner.clone())).await?;
-    affinities.retain(|affinity| range.contains(affinity.key.cidr.network()));
-    release_blocks(store, clock, affinities, true).await
+    release_blocks(store, clock, affinities, only_empty).await
 }
 
 /// Releases all blocks of a host. The addresses of its pods stay allocated.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use datastore::Datastore;
 use libcalico::api::{HostEndpoint, Node as CalicoNode, ObjectKey};
 use libcalico::host_endpoints::{DesiredEndpoints, HostNode, desired, differs, is_ours};
-use libcalico::store::{Entry, Store, StoreError, WriteModel};
+use libcalico::store::{Entry, Store, StoreError, WriteModel, ignore_missing};
 use libcalico::validation::validate_host_endpoint;
 use regex::bytes::{Regex, RegexBuilder};
 use time::OffsetDateTime;
@@ -133,11 +133,9 @@ impl HostEndpointReconciler {
                 }
             }
             DueWrite::Update(stored, wanted) => self.update(*stored, &wanted).await,
-            DueWrite::Delete(old) => match self.store.delete::<HostEndpoint>(&old.key, Some(&old.revision)).await {
-                // Another writer deleted the endpoint first, which is success.
-                Err(StoreError::NotFound { .. }) => Ok(()),
-                outcome => Ok(outcome?),
-            },
+            DueWrite::Delete(old) => {
+                Ok(ignore_missing(self.store.delete::<HostEndpoint>(&old.key, Some(&old.revision)).await)?)
+            }
         }
     }
 

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datastore::Datastore;
-use ipam_plugin::affinity::{release_empty_affinities, release_pool_affinities};
+use ipam_plugin::affinity::release_pool_affinities;
 use libcalico::api::{IpPool, IpPoolSpec, ObjectKey};
-use libcalico::ipam::{AffinityOwner, Block, LOAD_BALANCER_HOST};
+use libcalico::ipam::{AffinityOwner, AffinitySelect, Block, LOAD_BALANCER_HOST};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store};
 use os::clock::SystemClock;
@@ -153,11 +153,12 @@ impl IpPoolReconciler {
         let problem = |error: ipam_plugin::error::IpamError| {
             ReconcileError::Retry(format!("cannot release the blocks of IPPool {name}: {error}"))
         };
-        release_pool_affinities(&*self.store, &clock, range).await.map_err(problem)?;
+        let hosts = AffinitySelect::default();
+        release_pool_affinities(&*self.store, &clock, &hosts, range, false).await.map_err(problem)?;
         // Of the blocks for Services, only the empty ones are released: Services find their addresses by the owner of
         // the block.
-        let services = AffinityOwner::Virtual(LOAD_BALANCER_HOST.into());
-        release_empty_affinities(&*self.store, &clock, &services, range).await.map_err(problem)?;
+        let services = AffinitySelect::of(AffinityOwner::Virtual(LOAD_BALANCER_HOST.into()));
+        release_pool_affinities(&*self.store, &clock, &services, range, true).await.map_err(problem)?;
         let mut batch = ReadBatch::new();
         let keys = batch.list_keys::<Block>(&Some(range.version()));
         let answers = self.store.read(&batch).await?;

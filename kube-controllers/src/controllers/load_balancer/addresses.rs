@@ -8,6 +8,7 @@ use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::alloc::one_address::assign_address;
 use ipam_plugin::alloc::request::{AssignRequest, Namespace, go_time};
 use ipam_plugin::error::IpamError;
+use ipam_plugin::reads::find;
 use ipam_plugin::release::{ReleaseInputs, release, release_addresses};
 use libcalico::api::{AllowedUse, ObjectKey};
 use libcalico::ipam::{Block, Handle, HandleId, LOAD_BALANCER_HOST, Labels};
@@ -25,13 +26,9 @@ pub(super) struct ServiceAddresses {
 
 impl ServiceAddresses {
     pub(super) async fn held(&self, handle: &HandleId) -> Result<Vec<HeldAddress>, StoreError> {
-        let blocks = match self.store.get::<Handle>(handle).await {
-            Ok(entry) => entry.value.block,
-            Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
+        let Some(stored) = find::<Handle>(&*self.store, handle).await? else { return Ok(Vec::new()) };
         let mut batch = ReadBatch::new();
-        let tickets: Vec<_> = blocks.keys().map(|cidr| batch.get::<Block>(cidr)).collect();
+        let tickets: Vec<_> = stored.value.block.keys().map(|cidr| batch.get::<Block>(cidr)).collect();
         let answers = self.store.read(&batch).await?;
         let mut all = Vec::new();
         for ticket in &tickets {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use ipam_plugin::node_cleanup::{delete_node, endpoint_keys, read_endpoints};
+use ipam_plugin::reads::find;
 use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};
 use libcalico::kubernetes::NODES;
 use libcalico::store::{Entry, Store, StoreError};
@@ -71,10 +72,8 @@ impl Reconcile for DeletedNodeReconciler {
     async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         let missing_kubernetes_node = self.cache.lock().missing_kubernetes_node(key);
         let Some(kubernetes) = missing_kubernetes_node else { return Ok(NextReconcile::AwaitChange) };
-        let node = match self.store.get::<CalicoNode>(key).await {
-            Err(StoreError::NotFound { .. }) => return Ok(NextReconcile::AwaitChange),
-            read => read?,
-        };
+        let stored = find::<CalicoNode>(&*self.store, key).await?;
+        let Some(node) = stored else { return Ok(NextReconcile::AwaitChange) };
         if node.value.spec.kubernetes_name() != Some(kubernetes.name.as_str()) {
             return Ok(NextReconcile::AwaitChange);
         }

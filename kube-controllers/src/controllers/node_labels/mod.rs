@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use datastore::Datastore;
+use ipam_plugin::reads::find;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
-use libcalico::store::{Entry, Store, StoreError};
+use libcalico::store::{Entry, Store};
 use tokio::sync::watch;
 
 use super::cached::{CachedController, CachedReconcile, SharedCache};
@@ -63,10 +64,8 @@ impl Reconcile for NodeLabelReconciler {
             return Ok(NextReconcile::AwaitChange);
         }
         // The cache may lag behind, so the labels are merged again into the stored node.
-        let mut node = match self.store.get::<CalicoNode>(key).await {
-            Err(StoreError::NotFound { .. }) => return Ok(NextReconcile::AwaitChange),
-            read => read?,
-        };
+        let stored = find::<CalicoNode>(&*self.store, key).await?;
+        let Some(mut node) = stored else { return Ok(NextReconcile::AwaitChange) };
         if node.value.spec.kubernetes_name() != Some(kubernetes.name.as_str()) {
             return Ok(NextReconcile::AwaitChange);
         }

@@ -13,9 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use ipam_plugin::reads::find;
 use libcalico::api::{Object, PolicyKind, PolicySpec};
 use libcalico::backoff::{Backoff, Jitter};
-use libcalico::store::{Store, StoreError};
+use libcalico::store::{Store, StoreError, ignore_missing};
 
 use self::misnamed::{DuplicatePolicy, MisnamedPolicies, StoredPolicy, is_misnamed};
 use self::rollout::{Rollout, RolloutBlocker};
@@ -127,11 +128,8 @@ impl PolicyNameReconciler {
     /// Renames a policy: creates the new object, then deletes the old object, so that the policy always exists.
     async fn rename<K: PolicyKind>(&self, listed: &StoredPolicy<K>) -> Result<(), ReconcileError> {
         // Read again, because the list may be old. A policy that was deleted after the list must not be created again.
-        let old = match self.context.calico.get::<Object<PolicySpec<K>>>(&listed.key).await {
-            Ok(old) if is_misnamed(&old) => old,
-            Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
+        let old = find::<Object<PolicySpec<K>>>(&*self.context.calico, &listed.key).await?;
+        let Some(old) = old.filter(is_misnamed) else { return Ok(()) };
         let (key, new) = (&old.key, old.value.key());
         self.context.leadership.may_write()?;
         match self.context.calico.create(&new, &old.value).await {
@@ -141,16 +139,9 @@ impl PolicyNameReconciler {
         }
         self.context.leadership.may_write()?;
         // Deletes only the version that was copied. A later version is a conflict and causes a retry.
-        match self.context.calico.delete::<Object<PolicySpec<K>>>(key, Some(&old.revision)).await {
-            Ok(()) | Err(StoreError::NotFound { .. }) => {
-                tracing::info!(
-                    controller = Self::NAME, kind = K::KIND, old = %key, %new,
-                    "renamed a policy to its own name"
-                );
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
-        }
+        ignore_missing(self.context.calico.delete::<Object<PolicySpec<K>>>(key, Some(&old.revision)).await)?;
+        tracing::info!(controller = Self::NAME, kind = K::KIND, old = %key, %new, "renamed a policy to its own name");
+        Ok(())
     }
 
     /// Handles a policy that already exists under its own name. Replaces the new policy if the old one was written

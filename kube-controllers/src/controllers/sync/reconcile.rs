@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use datastore::watch::ObjectChange;
 use libcalico::api::{Object, ObjectKey, ObjectSelect, Spec};
-use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError};
+use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, ignore_missing};
 use prometheus::{IntGauge, Opts};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -167,13 +167,9 @@ impl<K: SyncedKind> SyncReconciler<K> {
             return Err(ReconcileError::Retry(text));
         }
         self.context.leadership.may_write()?;
-        match self.context.calico.delete::<Object<K::Target>>(key, Some(revision)).await {
-            Ok(()) | Err(StoreError::NotFound { .. }) => {
-                tracing::info!(controller = K::NAME, %key, "deleted an object that has no Kubernetes object");
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
-        }
+        ignore_missing(self.context.calico.delete::<Object<K::Target>>(key, Some(revision)).await)?;
+        tracing::info!(controller = K::NAME, %key, "deleted an object that has no Kubernetes object");
+        Ok(())
     }
 
     /// Records the failed validation. Returns an error only if the reason is new, so that comparisons do not repeat the

@@ -164,11 +164,7 @@ impl CurrentState {
 
     fn pod(&self, names: Option<(&str, &str)>) -> Lookup<PodState<'_>> {
         let lookup = names.and_then(|names| self.pods.get(&key(names)));
-        match lookup {
-            Some(Lookup::Present(pod)) => Lookup::Present(pod_state(pod)),
-            Some(Lookup::Absent) => Lookup::Absent,
-            Some(Lookup::Unknown) | None => Lookup::Unknown,
-        }
+        lookup.map_or(Lookup::Unknown, |lookup| lookup.map(pod_state))
     }
 }
 

@@ -196,14 +196,12 @@ impl<L: Leases> Elector<L> {
     /// Releases the Lease if [`Election::released`] permits it, so that the next replica starts at once.
     async fn release_lease(&mut self) {
         let name = self.config.name.clone();
-        match timeout(self.config.timing.retry, self.try_to_release()).await {
-            Ok(Ok(true)) => tracing::info!(lease = name, "released the Lease"),
-            Ok(Ok(false)) => {}
-            Ok(Err(error)) => {
+        let outcome = timeout(self.config.timing.retry, self.try_to_release()).await;
+        match outcome.unwrap_or_else(|_| Err(LeaseError::Other("no answer".into()))) {
+            Ok(true) => tracing::info!(lease = name, "released the Lease"),
+            Ok(false) => {}
+            Err(error) => {
                 tracing::warn!(lease = name, "cannot release the Lease; it may stay held until it expires: {error}")
-            }
-            Err(_) => {
-                tracing::warn!(lease = name, "cannot release the Lease; it may stay held until it expires: no answer")
             }
         }
     }

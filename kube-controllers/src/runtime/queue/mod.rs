@@ -82,12 +82,6 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
         }
     }
 
-    /// Waits for the next key and takes it. The caller has to call [`Queue::done`] with the key. If the future is
-    /// dropped, no key is taken.
-    pub async fn next(&self) -> K {
-        self.take_next().await.key
-    }
-
     /// Records that the worker has finished with `key`. Adds the key again if it was added while the worker processed
     /// it.
     pub fn done(&self, key: &K) {
@@ -98,19 +92,8 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
         });
     }
 
-    /// Returns the number of waiting keys, without keys whose delay has not ended.
-    pub fn len(&self) -> usize {
-        let mut state = self.state();
-        state.add_due(Instant::now());
-        state.waiting.len()
-    }
-
-    /// Returns true if no key is waiting.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Like [`Queue::next`], and also returns the time that the key waited.
+    /// Waits for the next key and takes it. The caller has to call [`Queue::done`] with the key. If the future is
+    /// dropped, no key is taken.
     pub(super) async fn take_next(&self) -> TakenKey<K> {
         loop {
             let changed = self.shared.changed.notified();

@@ -5,6 +5,25 @@ use tokio::time::timeout;
 
 use super::*;
 
+impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
+    /// Waits for the next key and takes it.
+    pub(crate) async fn next(&self) -> K {
+        self.take_next().await.key
+    }
+
+    /// Returns the number of waiting keys, without keys whose delay has not ended.
+    pub(crate) fn len(&self) -> usize {
+        let mut state = self.state();
+        state.add_due(Instant::now());
+        state.waiting.len()
+    }
+
+    /// Returns true if no key is waiting.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// Returns the key that can be taken within a millisecond, if any.
 async fn soon<K: Clone + Eq + Hash + Send + 'static>(queue: &Queue<K>) -> Option<K> {
     timeout(Duration::from_millis(1), queue.next()).await.ok()

@@ -130,10 +130,7 @@ fn rule(direction: Direction, given: &[PolicyPeer], ports: &[PolicyPort]) -> Res
 
 impl fmt::Display for Direction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Direction::Ingress => "Ingress",
-            Direction::Egress => "Egress",
-        })
+        fmt::Debug::fmt(self, f)
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use time::OffsetDateTime;
 
-use super::{Attribute, Block};
+use super::Block;
 use crate::api::{Unknown, seconds_in_utc};
-use crate::ipam::{AffinityOwner, HandleId};
+use crate::ipam::AffinityOwner;
 use crate::net::Cidr;
 
 /// The maximum number of addresses in a block: a /20 or a /116.
@@ -16,19 +16,6 @@ pub const MAX_BLOCK_CAPACITY: u128 = 4096;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("block {0} is too large; set the pool's blockSize to 20..32 for IPv4, or to 116..128 for IPv6")]
 pub struct BlockTooLarge(pub Cidr);
-
-/// Addresses at both ends of a block that a Windows host reserves.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostReserved {
-    /// The number of addresses at the start.
-    pub start: usize,
-    /// The number of addresses at the end.
-    pub end: usize,
-    /// The handle of these allocations.
-    pub handle: HandleId,
-    /// The reason, for people.
-    pub note: String,
-}
 
 impl Block {
     /// Creates a block of `owner` in which every address is free. Its sequence number starts at the clock, so that a
@@ -50,28 +37,6 @@ impl Block {
             deleted: false,
             unknown: Unknown::new(),
         })
-    }
-
-    /// Allocates the addresses that the host reserves in a new block, as in upstream without sequence numbers.
-    #[must_use]
-    pub fn with_host_reserved(mut self, reserved: &HostReserved) -> Self {
-        let capacity = self.allocations.len();
-        let end_at = capacity.saturating_sub(reserved.end);
-        let taken = |ordinal: usize| ordinal < reserved.start || ordinal >= end_at;
-        if !(0..capacity).any(taken) {
-            return self;
-        }
-        let index = self.attributes.len();
-        self.attributes.push(Attribute {
-            handle_id: Some(reserved.handle.to_string()),
-            active_owner: BTreeMap::from([("note".to_owned(), reserved.note.clone())]),
-            ..Attribute::default()
-        });
-        self.unallocated.retain(|&ordinal| !taken(ordinal));
-        for ordinal in (0..capacity).filter(|&ordinal| taken(ordinal)) {
-            self.allocations[ordinal] = Some(index);
-        }
-        self
     }
 
     /// Removes the owner from the block, as for a block that is given up with addresses in use (IPAM-126).

@@ -10,7 +10,7 @@ mod inspect;
 mod owners;
 mod release;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::assign::{AssignError, BlockRequest};
 pub use self::corrupt::{RecordedOwner, Repaired};
-pub use self::create::{BlockTooLarge, HostReserved, MAX_BLOCK_CAPACITY};
+pub use self::create::{BlockTooLarge, MAX_BLOCK_CAPACITY};
 pub use self::inspect::{Allocation, CorruptBlock, WINDOWS_RESERVED_HANDLE};
 pub use self::owners::OwnerSlot;
 pub use self::release::{OldHandle, ReleaseError, ReleaseRequest, Released};

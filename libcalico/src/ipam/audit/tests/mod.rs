@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use time::macros::datetime;
 
 use super::*;
+use crate::ipam::block::tests::host_reserved::HostReserved;
 use crate::ipam::{
-    AffinityKey, AffinityOwner, AffinityState, BlockRequest, HandleId, HostReserved, Reservations,
-    WINDOWS_RESERVED_HANDLE,
+    AffinityKey, AffinityOwner, AffinityState, BlockRequest, HandleId, Reservations, WINDOWS_RESERVED_HANDLE,
 };
 use crate::store::Revision;
 

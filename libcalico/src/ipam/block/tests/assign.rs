@@ -1,3 +1,4 @@
+use super::host_reserved::HostReserved;
 use super::*;
 
 #[test]

@@ -2,6 +2,7 @@ mod algebra;
 mod assign;
 mod corrupt;
 mod encoding;
+pub(crate) mod host_reserved;
 mod hostile;
 mod inspect;
 mod release;

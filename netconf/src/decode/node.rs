@@ -22,8 +22,8 @@ impl<T: FromObject> FromNode for T {
     }
 }
 
-/// Implements [`FromObject`] for a struct. The key of a field is the text beside it, or else the field's name; a missing
-/// key stands for the default of the field's type.
+/// Implements [`FromObject`] for a struct. The key of a field is the text beside it, or else the field's name. A
+/// missing key stands for the default of the field's type.
 macro_rules! read_fields {
     ($type:ident { $($field:ident $(: $key:literal)?),+ $(,)? }) => {
         impl $crate::decode::FromObject for $type {

@@ -33,6 +33,17 @@ pub enum Datastore {
     Kubernetes(Arc<Kubernetes>),
 }
 
+/// Evaluates the same expression for the store of each variant.
+macro_rules! each_store {
+    ($datastore:expr, $store:ident => $call:expr) => {
+        match $datastore {
+            Datastore::Etcd($store) => $call,
+            Datastore::Local($store) => $call,
+            Datastore::Kubernetes($store) => $call,
+        }
+    };
+}
+
 impl Datastore {
     /// Prepares the datastore that `config` describes. Sends no request and opens no database.
     pub fn open(config: &DatastoreConfig) -> Result<Self, ConfigError> {
@@ -65,11 +76,7 @@ impl Datastore {
 
     /// Returns the number of requests sent so far, without those of watches and of [`pages`](Self::pages).
     pub fn requests(&self) -> u64 {
-        match self {
-            Datastore::Etcd(etcd) => etcd.requests(),
-            Datastore::Local(local) => local.requests(),
-            Datastore::Kubernetes(kubernetes) => kubernetes.requests(),
-        }
+        each_store!(self, store => store.requests())
     }
 
     /// Ends later requests to a server, except those of watches and of [`pages`](Self::pages), as soon as `patience`
@@ -185,22 +192,14 @@ impl<K: Kind> CalicoWatcher<K> {
     }
 }
 
-/// The futures of remote calls are boxed, because they are large.
+/// The futures are boxed, because those of remote calls are large.
 impl Store for Datastore {
     async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
-        match self {
-            Datastore::Etcd(etcd) => Box::pin(etcd.read(batch)).await,
-            Datastore::Local(local) => local.read(batch).await,
-            Datastore::Kubernetes(kubernetes) => Box::pin(kubernetes.read(batch)).await,
-        }
+        each_store!(self, store => Box::pin(store.read(batch)).await)
     }
 
     async fn survey(&self, survey: &Survey, on_block: &mut (dyn FnMut(ListedBlock) + Send)) -> Result<(), StoreError> {
-        match self {
-            Datastore::Etcd(etcd) => Box::pin(etcd.survey(survey, on_block)).await,
-            Datastore::Local(local) => local.survey(survey, on_block).await,
-            Datastore::Kubernetes(kubernetes) => Box::pin(kubernetes.survey(survey, on_block)).await,
-        }
+        each_store!(self, store => Box::pin(store.survey(survey, on_block)).await)
     }
 
     fn has_given_up(&self) -> bool {
@@ -208,18 +207,10 @@ impl Store for Datastore {
     }
 
     fn write_model(&self) -> WriteModel {
-        match self {
-            Datastore::Etcd(etcd) => etcd.write_model(),
-            Datastore::Local(local) => local.write_model(),
-            Datastore::Kubernetes(kubernetes) => kubernetes.write_model(),
-        }
+        each_store!(self, store => store.write_model())
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
-        match self {
-            Datastore::Etcd(etcd) => Box::pin(etcd.write(writes)).await,
-            Datastore::Local(local) => local.write(writes).await,
-            Datastore::Kubernetes(kubernetes) => Box::pin(kubernetes.write(writes)).await,
-        }
+        each_store!(self, store => Box::pin(store.write(writes)).await)
     }
 }

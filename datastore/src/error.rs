@@ -16,11 +16,8 @@ pub enum ConfigError {
     )]
     NotConfigured,
     /// A datastore type that is not supported.
-    #[error("unknown datastore type: {found}; datastore_type must be `kubernetes`, `etcdv3` or `local`")]
-    UnknownType {
-        /// The configured type.
-        found: String,
-    },
+    #[error("unknown datastore type: {0}; datastore_type must be `kubernetes`, `etcdv3` or `local`")]
+    UnknownType(String),
     /// `local` in a program that is built without the embedded datastore.
     #[error(
         "datastore_type `local` is not supported by this program, only by the plugins; set datastore_type to \
@@ -33,21 +30,15 @@ pub enum ConfigError {
          environment, for example `https://10.0.0.1:2379`"
     )]
     NoEndpoints,
-    /// An endpoint that is not an etcd URL.
+    /// An endpoint that is not an etcd URL, with `...` instead of the text before an `@`.
     #[error(
-        "etcd_endpoints: `{found}` is not an etcd URL; write `https://HOST:PORT` or `http://HOST:PORT`, and set the \
+        "etcd_endpoints: `{0}` is not an etcd URL; write `https://HOST:PORT` or `http://HOST:PORT`, and set the \
          user with ETCD_USERNAME and ETCD_PASSWORD"
     )]
-    InvalidEndpoint {
-        /// The invalid endpoint, with `...` instead of the text before an `@`.
-        found: String,
-    },
-    /// `etcd_discovery_srv`, which would take a DNS query in each CNI call.
-    #[error("etcd_discovery_srv `{domain}` is not supported; list the servers in etcd_endpoints instead")]
-    SrvDiscovery {
-        /// The configured domain.
-        domain: String,
-    },
+    InvalidEndpoint(String),
+    /// The domain of `etcd_discovery_srv`, which would take a DNS query in each CNI call.
+    #[error("etcd_discovery_srv `{0}` is not supported; list the servers in etcd_endpoints instead")]
+    SrvDiscovery(String),
     /// A TLS setting that this client cannot satisfy. Ignoring it could weaken the connection (DS-7).
     #[error(
         "{variable}={value} is not supported: this client offers TLS 1.2 and 1.3 with the cipher suites of rustls; \

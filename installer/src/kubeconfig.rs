@@ -41,12 +41,11 @@ pub enum Trust<'a> {
 
 /// Reasons for a missing token or a failed write.
 #[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 pub enum KubeconfigError {
     /// The token request failed.
-    #[error(transparent)]
     Token(#[from] TokenError),
     /// The CA certificates of the API server cannot be read, or the kubeconfig cannot be written.
-    #[error(transparent)]
     File(#[from] AtomicFileError),
 }
 

@@ -63,12 +63,6 @@ impl Layout {
         Layout { root: "/".into(), is_container: true, bin_dir: BIN_DIR.into(), secondary_bin_dir: None }
     }
 
-    /// Returns the layout of the node itself.
-    #[must_use]
-    pub fn node() -> Self {
-        Layout { root: "/".into(), is_container: false, bin_dir: BIN_DIR.into(), secondary_bin_dir: None }
-    }
-
     /// Returns the layout below `root`: a container's if the directory `host` exists there, else a node's.
     #[must_use]
     pub fn below(root: &Path) -> Self {
@@ -226,6 +220,13 @@ mod tests {
     use ipam_plugin::journal::DEFAULT_DIRECTORY;
 
     use super::*;
+
+    impl Layout {
+        /// A node, without a container.
+        pub(crate) fn node() -> Self {
+            Layout { is_container: false, ..Layout::container() }
+        }
+    }
 
     #[test]
     fn container_state_is_persistent_only_below_a_mount() {

@@ -183,10 +183,8 @@ impl State {
 
     /// Restores the records of a directory from another state, because the directory was not changed.
     pub fn restore(&mut self, place: DirectoryRole, before: &State) {
-        match before.files.get(&place) {
-            Some(files) => drop(self.files.insert(place, files.clone())),
-            None => drop(self.files.remove(&place)),
-        }
+        self.files.remove(&place);
+        self.files.extend(before.files.get(&place).map(|files| (place, files.clone())));
     }
 
     /// Removes the record of a file.

@@ -20,15 +20,8 @@ pub enum Version {
 
 impl Version {
     /// Every supported version, oldest first. Upstream stops at 1.0.0, but runtimes and Multus request 1.1.0 (CNI-213).
-    pub const ALL: [Version; 7] = [
-        Version::V0_1_0,
-        Version::V0_2_0,
-        Version::V0_3_0,
-        Version::V0_3_1,
-        Version::V0_4_0,
-        Version::V1_0_0,
-        Version::V1_1_0,
-    ];
+    pub const ALL: [Version; 7] =
+        [Self::V0_1_0, Self::V0_2_0, Self::V0_3_0, Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
 
     /// The newest supported version. Results in memory have the form of this version.
     pub const LATEST: Version = Version::V1_1_0;

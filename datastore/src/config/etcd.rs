@@ -55,7 +55,7 @@ impl EtcdConfig {
     ) -> Result<Self, ConfigError> {
         let domain = lookup.get(&settings.etcd_discovery_srv, "ETCD_DISCOVERY_SRV");
         if !domain.is_empty() {
-            return Err(ConfigError::SrvDiscovery { domain });
+            return Err(ConfigError::SrvDiscovery(domain));
         }
         let (endpoints, is_encrypted) = parse_endpoints(endpoints)?;
         // Contradictory settings of certificates are errors even if the connection does not use them.
@@ -89,7 +89,7 @@ fn parse_endpoint(item: &str, scheme: &str) -> Result<String, ConfigError> {
     let url = format!("{scheme}://{authority}");
     let parsed = url.parse::<tonic::transport::Uri>().ok().filter(|uri| uri.path() == "/" && uri.query().is_none());
     let has_host = parsed.is_some_and(|uri| uri.host().is_some_and(|host| !host.is_empty()));
-    if has_host && !authority.contains('@') { Ok(url) } else { Err(ConfigError::InvalidEndpoint { found: redacted }) }
+    if has_host && !authority.contains('@') { Ok(url) } else { Err(ConfigError::InvalidEndpoint(redacted)) }
 }
 
 /// Rejects settings that this client cannot satisfy.

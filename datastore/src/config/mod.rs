@@ -140,7 +140,7 @@ impl DatastoreConfig {
                 Ok(Self::Local(LocalConfig { path: path.into(), deadline: settings.deadline() }))
             }
             KUBERNETES => KubernetesConfig::new(settings, &lookup).map(Box::new).map(Self::Kubernetes),
-            other => Err(ConfigError::UnknownType { found: other.into() }),
+            other => Err(ConfigError::UnknownType(other.into())),
         }
     }
 }

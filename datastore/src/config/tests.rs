@@ -76,7 +76,7 @@ fn kubernetes_is_selected_by_type_kubeconfig_or_in_cluster_environment() {
     let home = kubernetes(&DatastoreSettings::default(), &[("DATASTORE_TYPE", "kubernetes"), ("HOME", "/root")]);
     assert_eq!(home.home_kubeconfig.as_deref(), Some(Path::new("/root/.kube/config")));
     let upper = resolve(&DatastoreSettings::default(), &[("DATASTORE_TYPE", "ETCDv3")]);
-    assert_eq!(upper, Err(ConfigError::UnknownType { found: "ETCDv3".into() }));
+    assert_eq!(upper, Err(ConfigError::UnknownType("ETCDv3".into())));
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn first_endpoint_decides_encryption_for_all_endpoints() {
 #[test]
 fn invalid_endpoint_urls_are_reported() {
     for bad in ["unix:///run/etcd.sock", "http://", "https://a:1/path", "http://a b:1"] {
-        assert_eq!(resolve(&endpoints(bad), &[]), Err(ConfigError::InvalidEndpoint { found: bad.into() }), "{bad}");
+        assert_eq!(resolve(&endpoints(bad), &[]), Err(ConfigError::InvalidEndpoint(bad.into())), "{bad}");
     }
 }
 
@@ -135,7 +135,7 @@ fn endpoint_with_a_password_is_rejected_without_echoing_the_password() {
 #[test]
 fn srv_discovery_is_rejected_only_for_etcd() {
     let srv = [("ETCD_DISCOVERY_SRV", "example.org")];
-    let discovery = ConfigError::SrvDiscovery { domain: "example.org".into() };
+    let discovery = ConfigError::SrvDiscovery("example.org".into());
     assert_eq!(resolve(&endpoints("http://a:1"), &srv), Err(discovery));
     assert_eq!(resolve(&DatastoreSettings::default(), &srv), Err(ConfigError::NotConfigured));
 }

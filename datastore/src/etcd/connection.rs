@@ -172,8 +172,7 @@ fn create_endpoints(config: &EtcdConfig) -> Result<Vec<Endpoint>, ConfigError> {
 }
 
 fn create_endpoint(url: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint, ConfigError> {
-    let endpoint =
-        Endpoint::from_shared(url.to_owned()).map_err(|_| ConfigError::InvalidEndpoint { found: url.into() })?;
+    let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| ConfigError::InvalidEndpoint(url.into()))?;
     let Some(tls) = tls else { return Ok(endpoint) };
     endpoint.tls_config(tls.clone()).map_err(|e| ConfigError::UnreadablePem {
         setting: "etcd_cert_file, etcd_key_file, etcd_ca_cert_file",

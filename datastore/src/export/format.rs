@@ -40,12 +40,9 @@ pub enum TransferError {
     /// Reading or writing the text failed.
     #[error("cannot read or write the export: {0}")]
     Io(#[from] io::Error),
-    /// The text is not an export, or is of an unsupported version.
-    #[error("not a Calico export of version {VERSION}: invalid header in the first line: {reason}")]
-    Header {
-        /// The problem with the first line.
-        reason: String,
-    },
+    /// The text is not an export, or is of an unsupported version: the problem with its first line.
+    #[error("not a Calico export of version {VERSION}: invalid header in the first line: {0}")]
+    Header(String),
     /// A line is not a valid pair, or repeats the key of another line.
     #[error("line {line}: {reason}")]
     Line {
@@ -117,7 +114,7 @@ pub(super) fn parse(mut input: impl BufRead) -> Result<BTreeMap<String, Vec<u8>>
 }
 
 fn parse_header(line: &str) -> Result<Header, TransferError> {
-    let invalid = |reason: String| TransferError::Header { reason };
+    let invalid = TransferError::Header;
     let header: Header = serde_json::from_str(line).map_err(|error| invalid(error.to_string()))?;
     match (header.format.as_str(), header.version) {
         (FORMAT, VERSION) => Ok(header),

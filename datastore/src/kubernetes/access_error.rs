@@ -13,12 +13,9 @@ pub enum AccessError {
         /// The position of a syntax error, or the cause of another error.
         reason: String,
     },
-    /// Several kubeconfig files are configured, and none of them exists.
-    #[error("no kubeconfig: none of {files} exists; name an existing file in kubernetes.kubeconfig")]
-    NoKubeconfig {
-        /// The paths of the files.
-        files: String,
-    },
+    /// Several kubeconfig files are configured, with these paths, and none of them exists.
+    #[error("no kubeconfig: none of {0} exists; name an existing file in kubernetes.kubeconfig")]
+    NoKubeconfig(String),
     /// Neither a kubeconfig nor a server is configured, and the process has no usable service account of a pod.
     #[error(
         "no Kubernetes API server is configured, and the service account of a pod is not usable ({0}); set \

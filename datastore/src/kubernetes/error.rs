@@ -16,24 +16,19 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 const MAX_QUOTE_LENGTH: usize = 200;
 
 #[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub(super) enum RequestError {
     /// A response with an error status, from the API server or from a proxy.
-    #[error("{0}")]
     Refused(Box<ApiStatusError>),
     /// No request was sent.
-    #[error("{0}")]
     NoAccess(String),
     /// The request was not sent, for example because there was no connection.
-    #[error("{0}")]
     NotSent(String),
     /// The request may have been sent and executed, but no complete response arrived.
-    #[error("{0}")]
     NoResponse(String),
     /// The API server has no definitions of Calico's objects.
-    #[error("{0}")]
     NotInstalled(String),
     /// An invalid response, for example a success that is not JSON or lacks the requested object.
-    #[error("{0}")]
     Unreadable(String),
 }
 

@@ -137,17 +137,13 @@ pub async fn run(
     let serving = server::serve(settings.listen, listener, status.clone());
     let reported = status.clone();
     let watching = async {
-        match condition {
-            Some(condition) => condition.watch(reported).await,
-            None => pending().await,
-        }
+        let Some(condition) = condition else { return pending().await };
+        condition.watch(reported).await
     };
     let mut agent = Agent { token, schedule: RefreshSchedule::new(settings.pace, now), reconcile, status };
     let moved = async {
-        match group {
-            Some(group) => group.wait_for_move().await,
-            None => pending().await,
-        }
+        let Some(group) = group else { return pending().await };
+        group.wait_for_move().await
     };
     tokio::select! {
         () = agent.run_tasks() => {}

@@ -47,7 +47,8 @@ enum HealthArgumentError {
     NoTimeout,
 }
 
-fn parse_query(given: &GivenOptions) -> Result<(u16, Probe, Duration), HealthArgumentError> {
+/// Returns the port, the path of the probe and the time limit.
+fn parse_query(given: &GivenOptions) -> Result<(u16, &'static str, Duration), HealthArgumentError> {
     let port = match given.value("port") {
         None => DEFAULT_LISTEN.port(),
         Some(text) => {
@@ -55,8 +56,8 @@ fn parse_query(given: &GivenOptions) -> Result<(u16, Probe, Duration), HealthArg
         }
     };
     let probe = match given.value("type") {
-        None | Some("readiness") => Probe::Readiness,
-        Some("liveness") => Probe::Liveness,
+        None | Some("readiness") => READINESS,
+        Some("liveness") => LIVENESS,
         Some(other) => return Err(HealthArgumentError::Probe(other.to_owned())),
     };
     let limit = given.value("timeout").unwrap_or("5s");
@@ -67,11 +68,9 @@ fn parse_query(given: &GivenOptions) -> Result<(u16, Probe, Duration), HealthArg
     Ok((port, probe, limit))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Probe {
-    Readiness,
-    Liveness,
-}
+/// The paths of the two probes.
+const READINESS: &str = "/readiness";
+const LIVENESS: &str = "/liveness";
 
 #[derive(Debug, thiserror::Error)]
 enum HealthError {
@@ -92,19 +91,10 @@ enum HealthError {
     },
 }
 
-impl Probe {
-    fn path(self) -> &'static str {
-        match self {
-            Probe::Readiness => "/readiness",
-            Probe::Liveness => "/liveness",
-        }
-    }
-}
-
 /// Queries the probe on `host:port`. `limit` applies to each connection attempt, to each write and to each read.
-fn query_probe(host: &str, port: u16, probe: Probe, limit: Duration) -> Result<(), HealthError> {
+fn query_probe(host: &str, port: u16, probe: &str, limit: Duration) -> Result<(), HealthError> {
     let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    let url = format!("{bracketed}:{port}{}", probe.path());
+    let url = format!("{bracketed}:{port}{probe}");
     let response = exchange(host, port, &bracketed, probe, limit)
         .map_err(|source| HealthError::NoResponse { url: url.clone(), source })?;
     let (head, body) = response.split_once("\r\n\r\n").unwrap_or((&response, ""));
@@ -115,14 +105,14 @@ fn query_probe(host: &str, port: u16, probe: Probe, limit: Duration) -> Result<(
     Err(HealthError::Unhealthy { url, status: status.into(), reason: body.trim().into() })
 }
 
-fn exchange(host: &str, port: u16, bracketed: &str, probe: Probe, limit: Duration) -> io::Result<String> {
+fn exchange(host: &str, port: u16, bracketed: &str, probe: &str, limit: Duration) -> io::Result<String> {
     let mut last_error = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in (host, port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, limit) {
             Ok(mut stream) => {
                 stream.set_read_timeout(Some(limit))?;
                 stream.set_write_timeout(Some(limit))?;
-                let request = format!("GET {} HTTP/1.0\r\nHost: {bracketed}:{port}\r\n\r\n", probe.path());
+                let request = format!("GET {probe} HTTP/1.0\r\nHost: {bracketed}:{port}\r\n\r\n");
                 stream.write_all(request.as_bytes())?;
                 let mut response = Vec::new();
                 stream.take(64 * 1024).read_to_end(&mut response)?;
@@ -142,7 +132,7 @@ mod tests {
     use super::super::arguments::ParsedArguments;
     use super::*;
 
-    fn of(line: &str) -> Result<(u16, Probe, Duration), String> {
+    fn of(line: &str) -> Result<(u16, &'static str, Duration), String> {
         match SPEC.parse(line.split_whitespace().map(str::to_owned)) {
             ParsedArguments::Run(given) => parse_query(&given).map_err(|error| error.to_string()),
             other => Err(format!("{other:?}")),
@@ -151,8 +141,8 @@ mod tests {
 
     #[test]
     fn health_command_accepts_upstreams_options() {
-        assert_eq!(of("--port=9440 --type=liveness"), Ok((9440, Probe::Liveness, Duration::from_secs(5))));
-        assert_eq!(of("--timeout 500ms"), Ok((9097, Probe::Readiness, Duration::from_millis(500))));
+        assert_eq!(of("--port=9440 --type=liveness"), Ok((9440, LIVENESS, Duration::from_secs(5))));
+        assert_eq!(of("--timeout 500ms"), Ok((9097, READINESS, Duration::from_millis(500))));
         for nonsense in ["--port 0", "--port x", "--type health", "--timeout soon", "--timeout 0", "9440"] {
             assert!(of(nonsense).is_err(), "{nonsense}");
         }
@@ -176,14 +166,14 @@ mod tests {
     #[test]
     fn success_response_is_healthy() {
         let (port, server) = answering("HTTP/1.1 200 OK\r\n\r\nready\n");
-        query_probe("127.0.0.1", port, Probe::Readiness, LIMIT).unwrap();
+        query_probe("127.0.0.1", port, READINESS, LIMIT).unwrap();
         assert!(server.join().unwrap().starts_with("GET /readiness HTTP/1.0\r\nHost: 127.0.0.1:"));
     }
 
     #[test]
     fn error_response_is_reported_with_status_and_body() {
         let (port, server) = answering("HTTP/1.1 503 Service Unavailable\r\n\r\nthe token has expired\n");
-        let error = query_probe("127.0.0.1", port, Probe::Liveness, LIMIT).unwrap_err().to_string();
+        let error = query_probe("127.0.0.1", port, LIVENESS, LIMIT).unwrap_err().to_string();
         assert!(error.ends_with("/liveness answered 503 Service Unavailable: the token has expired"), "{error}");
         server.join().unwrap();
     }
@@ -191,10 +181,10 @@ mod tests {
     #[test]
     fn missing_health_response_is_reported() {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let error = query_probe("127.0.0.1", port, Probe::Liveness, LIMIT).unwrap_err();
+        let error = query_probe("127.0.0.1", port, LIVENESS, LIMIT).unwrap_err();
         assert!(matches!(error, HealthError::NoResponse { .. }), "{error}");
         let (port, server) = answering("");
-        let error = query_probe("localhost", port, Probe::Liveness, LIMIT).unwrap_err().to_string();
+        let error = query_probe("localhost", port, LIVENESS, LIMIT).unwrap_err().to_string();
         assert!(error.contains("answered nothing"), "{error}");
         server.join().unwrap();
     }

@@ -22,36 +22,27 @@ pub use reconcile::InstallReconciler;
 
 /// Reasons for a failed installation.
 #[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 pub enum InstallError {
     /// The pod's account is unusable.
-    #[error(transparent)]
     Account(#[from] ServiceAccountError),
     /// A directory of the node is writable only with a capability that this process lacks.
-    #[error(transparent)]
     Directory(#[from] UnwritableDirectory),
     /// The settings yield no valid configuration.
-    #[error(transparent)]
     Conflist(#[from] ConflistError),
     /// A program that our entries name does not support the `cniVersion` of the configuration.
-    #[error(transparent)]
     Version(#[from] UnsupportedVersion),
     /// The programs cannot be installed.
-    #[error(transparent)]
     Binaries(#[from] BinariesError),
     /// No valid token can be requested for the plugins' kubeconfig, or the kubeconfig cannot be written.
-    #[error(transparent)]
     Credentials(#[from] KubeconfigError),
     /// etcd, in which this run is to create cluster objects, is unreachable.
-    #[error(transparent)]
     Cluster(#[from] ClusterError),
     /// A file cannot be read or written.
-    #[error(transparent)]
     File(#[from] AtomicFileError),
     /// The TLS files for etcd cannot be read or copied.
-    #[error(transparent)]
     Tls(AtomicFileError),
     /// The records of earlier installations cannot be read.
-    #[error(transparent)]
     State(#[from] StateError),
 }
 

@@ -4,7 +4,6 @@
 mod values;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -74,24 +73,26 @@ pub fn program_names(plugin: &Map<String, Value>) -> Vec<&str> {
 const NEWEST: (u32, u32, u32) = (1, 1, 0);
 
 /// A problem of a network configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigProblem {
     /// The text contains a word that looks like a placeholder, which the installer does not know.
+    #[error("{0} is not a placeholder of the installer; see `calico install --help` for the placeholders")]
     Placeholder(String),
     /// The configuration contains no plugin.
+    #[error("the configuration contains no plugin; runtimes do not load it")]
     NoPlugin,
     /// The program of a plugin, or one that the plugin calls, is in none of the directories.
+    #[error("the plugin {name} is missing in {}, so no pod starts; install the plugin, or remove it from the \
+        configuration", join_paths(.directories))]
     MissingProgram {
         /// The name of the program.
         name: String,
         /// The directories that were searched.
         directories: Vec<PathBuf>,
     },
-    /// Calico's plugin does not support this version of the specification.
-    TooNew {
-        /// The value of `cniVersion`.
-        version: String,
-    },
+    /// Calico's plugin does not support this version of the specification, the value of `cniVersion`.
+    #[error("cniVersion {0} is newer than the plugin supports; use 1.1.0 or older")]
+    TooNew(String),
 }
 
 /// Returns the problems of a configuration, given as text and parsed. Programs are searched in `directories`.
@@ -111,7 +112,7 @@ pub fn find_problems(text: &str, conf: &Map<String, Value>, directories: &[PathB
     }
     let version = conf.get("cniVersion").and_then(Value::as_str).unwrap_or_default();
     if plugins.first().is_some_and(|first| kind(first) == "calico") && is_too_new(version) {
-        problems.push(ConfigProblem::TooNew { version: version.to_owned() });
+        problems.push(ConfigProblem::TooNew(version.to_owned()));
     }
     problems
 }
@@ -138,28 +139,7 @@ fn is_too_new(version: &str) -> bool {
     (next(), next(), next()) > (Some(NEWEST.0), Some(NEWEST.1), Some(NEWEST.2))
 }
 
-impl fmt::Display for ConfigProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConfigProblem::Placeholder(name) => {
-                write!(
-                    f,
-                    "{name} is not a placeholder of the installer; see `calico install --help` for the placeholders"
-                )
-            }
-            ConfigProblem::NoPlugin => f.write_str("the configuration contains no plugin; runtimes do not load it"),
-            ConfigProblem::MissingProgram { name, directories } => {
-                let places: Vec<_> = directories.iter().map(|directory| directory.display().to_string()).collect();
-                let places = places.join(" or ");
-                write!(
-                    f,
-                    "the plugin {name} is missing in {places}, so no pod starts; install the plugin, or remove it from \
-                     the configuration"
-                )
-            }
-            ConfigProblem::TooNew { version } => {
-                write!(f, "cniVersion {version} is newer than the plugin supports; use 1.1.0 or older")
-            }
-        }
-    }
+fn join_paths(paths: &[PathBuf]) -> String {
+    let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+    paths.join(" or ")
 }

@@ -139,5 +139,5 @@ fn unsupported_newer_cni_versions_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("calico"), "").unwrap();
     let text = r#"{"cniVersion": "1.2.0", "type": "calico"}"#;
-    assert_eq!(of(text, &[dir.path().into()]), [ConfigProblem::TooNew { version: "1.2.0".into() }]);
+    assert_eq!(of(text, &[dir.path().into()]), [ConfigProblem::TooNew("1.2.0".into())]);
 }

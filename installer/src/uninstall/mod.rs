@@ -55,18 +55,13 @@ enum ConfError {
 
 /// Reasons why addresses and blocks are not released.
 #[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 enum ReleaseError {
-    #[error(transparent)]
     Conf(#[from] ConfError),
-    #[error(transparent)]
     NodeConf(#[from] NodeConfError),
-    #[error(transparent)]
     Call(#[from] CniError),
-    #[error(transparent)]
     Network(#[from] NetworkError),
-    #[error(transparent)]
     Store(#[from] StoreError),
-    #[error(transparent)]
     Ipam(#[from] IpamError),
     /// A running ADD may assign an address at the same time.
     #[error(

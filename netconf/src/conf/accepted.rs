@@ -1,7 +1,7 @@
 //! Keys that are accepted for compatibility. On Linux, only the labels of a Mesos task and `windows_use_single_network`
 //! have an effect.
 
-use crate::decode::{DecodeError, FromObject, Object};
+use crate::decode::{DecodeError, FromObject, Object, read_fields};
 
 /// Arguments from the orchestrator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,35 +50,11 @@ pub struct MesosLabel {
     pub value: String,
 }
 
-impl FromObject for Args {
-    fn from_object(object: &Object<'_>) -> Result<Args, DecodeError> {
-        Ok(Args { mesos: object.read_or_default("org.apache.mesos")? })
-    }
-}
-
-impl FromObject for OrgApacheMesos {
-    fn from_object(object: &Object<'_>) -> Result<OrgApacheMesos, DecodeError> {
-        Ok(OrgApacheMesos { network_info: object.read_or_default("network_info")? })
-    }
-}
-
-impl FromObject for MesosNetworkInfo {
-    fn from_object(object: &Object<'_>) -> Result<MesosNetworkInfo, DecodeError> {
-        Ok(MesosNetworkInfo { name: object.read_or_default("name")?, labels: object.read_or_default("labels")? })
-    }
-}
-
-impl FromObject for MesosLabels {
-    fn from_object(object: &Object<'_>) -> Result<MesosLabels, DecodeError> {
-        Ok(MesosLabels { labels: object.read_or_default("labels")? })
-    }
-}
-
-impl FromObject for MesosLabel {
-    fn from_object(object: &Object<'_>) -> Result<MesosLabel, DecodeError> {
-        Ok(MesosLabel { key: object.read_or_default("key")?, value: object.read_or_default("value")? })
-    }
-}
+read_fields!(Args { mesos: "org.apache.mesos" });
+read_fields!(OrgApacheMesos { network_info });
+read_fields!(MesosNetworkInfo { name, labels });
+read_fields!(MesosLabels { labels });
+read_fields!(MesosLabel { key, value });
 
 /// Keys of the Windows dataplane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -165,19 +141,5 @@ pub struct RuntimeDns {
     pub options: Vec<String>,
 }
 
-impl FromObject for RuntimeConfig {
-    fn from_object(object: &Object<'_>) -> Result<RuntimeConfig, DecodeError> {
-        Ok(RuntimeConfig { dns: object.read_or_default("dns")? })
-    }
-}
-
-impl FromObject for RuntimeDns {
-    fn from_object(object: &Object<'_>) -> Result<RuntimeDns, DecodeError> {
-        Ok(RuntimeDns {
-            servers: object.read_or_default("servers")?,
-            domain: object.read_or_default("domain")?,
-            searches: object.read_or_default("searches")?,
-            options: object.read_or_default("options")?,
-        })
-    }
-}
+read_fields!(RuntimeConfig { dns });
+read_fields!(RuntimeDns { servers, domain, searches, options });

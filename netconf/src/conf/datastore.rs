@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::decode::{DecodeError, FromNode, FromObject, Node, Object};
+use crate::decode::{DecodeError, FromNode, FromObject, Node, Object, read_fields};
 
 /// Location and credentials of the datastore. The environment can add to these settings and override them; see
 /// [`super::NetConf::with_environment`].
@@ -201,28 +201,15 @@ impl fmt::Debug for Secret {
     }
 }
 
-impl FromObject for Policy {
-    fn from_object(object: &Object<'_>) -> Result<Policy, DecodeError> {
-        Ok(Policy {
-            policy_type: object.read_or_default("type")?,
-            k8s_api_root: object.read_or_default("k8s_api_root")?,
-            k8s_auth_token: object.read_or_default("k8s_auth_token")?,
-            k8s_client_certificate: object.read_or_default("k8s_client_certificate")?,
-            k8s_client_key: object.read_or_default("k8s_client_key")?,
-            k8s_certificate_authority: object.read_or_default("k8s_certificate_authority")?,
-        })
-    }
-}
-
-impl FromObject for Kubernetes {
-    fn from_object(object: &Object<'_>) -> Result<Kubernetes, DecodeError> {
-        Ok(Kubernetes {
-            kubeconfig: object.read_or_default("kubeconfig")?,
-            k8s_api_root: object.read_or_default("k8s_api_root")?,
-            node_name: object.read_or_default("node_name")?,
-        })
-    }
-}
+read_fields!(Policy {
+    policy_type: "type",
+    k8s_api_root,
+    k8s_auth_token,
+    k8s_client_certificate,
+    k8s_client_key,
+    k8s_certificate_authority
+});
+read_fields!(Kubernetes { kubeconfig, k8s_api_root, node_name });
 
 impl FromNode for Secret {
     fn from_node(node: &Node<'_>) -> Result<Secret, DecodeError> {

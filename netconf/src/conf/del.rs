@@ -8,23 +8,14 @@ use crate::CniError;
 use crate::decode::{DecodeError, FromNode, Node};
 use crate::list::LOAD_CONTEXT;
 
-/// Keys, in lower case, that a DEL needs beside those with [`DATASTORE_KEY_PREFIXES`]. Of `ipam`, only `type` is
-/// needed. `calico_api_group` is not needed: without it, the client discovers the group.
-const REQUIRED_KEYS: [&str; 11] = [
-    "name",
-    "cniversion",
-    "ipam",
-    "kubernetes",
-    "policy",
-    "args",
-    "dataplane_options",
-    "nodename",
-    "nodename_file",
-    "nodename_file_optional",
-    "hostname",
-];
+/// Keys, in lower case, that a DEL needs beside those with [`REQUIRED_PREFIXES`] and the `type` of `ipam`.
+/// `calico_api_group` is not needed: without it, the client discovers the group.
+const REQUIRED_KEYS: [&str; 7] =
+    ["name", "cniversion", "kubernetes", "policy", "args", "dataplane_options", "hostname"];
 
-const DATASTORE_KEY_PREFIXES: [&str; 2] = ["etcd_", "datastore_"];
+/// Prefixes of further required keys: those of the datastore, and `nodename`, `nodename_file` and
+/// `nodename_file_optional`.
+const REQUIRED_PREFIXES: [&str; 3] = ["etcd_", "datastore_", "nodename"];
 
 impl NetConf {
     /// Decodes the configuration of a DEL. Returns the errors of keys that a DEL does not need; those keys get their
@@ -59,7 +50,7 @@ fn remove_setting(document: &mut Value, path: &str) -> bool {
         return setting.zip(ipam).is_some_and(|(setting, ipam)| ipam.remove(setting).is_some());
     }
     let is_required =
-        REQUIRED_KEYS.contains(&name.as_str()) || DATASTORE_KEY_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        REQUIRED_KEYS.contains(&name.as_str()) || REQUIRED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     !is_required && document.as_object_mut().is_some_and(|object| object.remove(key).is_some())
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::decode::{DecodeError, FromNode, FromObject, Object};
+use crate::decode::{DecodeError, FromNode, FromObject, Object, read_fields};
 
 /// Minimum MTU of an Ethernet device in the kernel, in bytes. IPv4 requires this MTU (RFC 791).
 const MTU_MIN: u32 = 68;
@@ -155,19 +155,5 @@ pub struct ContainerSettings {
     pub allow_ip_forwarding: bool,
 }
 
-impl FromObject for FeatureControl {
-    fn from_object(object: &Object<'_>) -> Result<FeatureControl, DecodeError> {
-        Ok(FeatureControl {
-            ip_addrs_no_ipam: object.read_or_default("ip_addrs_no_ipam")?,
-            floating_ips: object.read_or_default("floating_ips")?,
-            restrict_annotations: object.read_or_default("restrict_annotations")?,
-            gc_running_containers: object.read_or_default("gc_running_containers")?,
-        })
-    }
-}
-
-impl FromObject for ContainerSettings {
-    fn from_object(object: &Object<'_>) -> Result<ContainerSettings, DecodeError> {
-        Ok(ContainerSettings { allow_ip_forwarding: object.read_or_default("allow_ip_forwarding")? })
-    }
-}
+read_fields!(FeatureControl { ip_addrs_no_ipam, floating_ips, restrict_annotations, gc_running_containers });
+read_fields!(ContainerSettings { allow_ip_forwarding });

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::decode::{DecodeError, FromObject, Node, Object};
+use crate::decode::{DecodeError, FromObject, Node, Object, read_fields};
 use crate::result::IpNet;
 
 /// The IPAM plugin and its settings. Keys of other IPAM plugins are passed to them unchanged, except `usePodCidr` of
@@ -114,11 +114,7 @@ impl FromObject for Ipam {
     }
 }
 
-impl FromObject for IpamRange {
-    fn from_object(object: &Object<'_>) -> Result<IpamRange, DecodeError> {
-        Ok(IpamRange { subnet: object.read_or_default("subnet")? })
-    }
-}
+read_fields!(IpamRange { subnet });
 
 impl FromObject for IpamRoute {
     fn from_object(object: &Object<'_>) -> Result<IpamRoute, DecodeError> {

@@ -9,7 +9,7 @@ mod scalar;
 
 pub use document::{DecodeError, MAX_INPUT};
 pub(crate) use document::{Malformed, parse};
-pub(crate) use node::{FromNode, FromObject, Node, Object};
+pub(crate) use node::{FromNode, FromObject, Node, Object, read_fields};
 
 #[cfg(test)]
 mod tests;

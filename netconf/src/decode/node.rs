@@ -22,6 +22,19 @@ impl<T: FromObject> FromNode for T {
     }
 }
 
+/// Implements [`FromObject`] for a struct. The key of a field is the text beside it, or else the field's name. A
+/// missing key stands for the default of the field's type.
+macro_rules! read_fields {
+    ($type:ident { $($field:ident $(: $key:literal)?),+ $(,)? }) => {
+        impl $crate::decode::FromObject for $type {
+            fn from_object(object: &$crate::decode::Object<'_>) -> Result<$type, $crate::decode::DecodeError> {
+                Ok($type { $($field: object.read_or_default([$($key,)? stringify!($field)][0])?),+ })
+            }
+        }
+    };
+}
+pub(crate) use read_fields;
+
 /// A value with its path from the root. The path is formatted only for errors.
 pub(crate) struct Node<'a> {
     pub(crate) value: &'a Value,

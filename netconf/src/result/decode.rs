@@ -1,7 +1,7 @@
 //! Decodes results of every version of the CNI specification into the 1.1.0 form.
 
 use super::types::{CniResult, Dns, Interface, IpConfig, IpNet, Route};
-use crate::decode::{self, DecodeError, FromNode, FromObject, Node, Object};
+use crate::decode::{self, DecodeError, FromNode, FromObject, Node, Object, read_fields};
 use crate::{CniError, Code, Version};
 
 impl CniResult {
@@ -61,18 +61,7 @@ fn read_family(node: &Node<'_>) -> Result<(IpConfig, Vec<Route>), DecodeError> {
     Ok((ip, object.read_or_default("routes")?))
 }
 
-impl FromObject for Interface {
-    fn from_object(object: &Object<'_>) -> Result<Interface, DecodeError> {
-        Ok(Interface {
-            name: object.read_or_default("name")?,
-            mac: object.read_or_default("mac")?,
-            mtu: object.read_or_default("mtu")?,
-            sandbox: object.read_or_default("sandbox")?,
-            socket_path: object.read_or_default("socketPath")?,
-            pci_id: object.read_or_default("pciID")?,
-        })
-    }
-}
+read_fields!(Interface { name, mac, mtu, sandbox, socket_path: "socketPath", pci_id: "pciID" });
 
 impl IpConfig {
     /// The `interface` of the address may be absent, and must otherwise be an index below `interfaces`.
@@ -104,16 +93,7 @@ impl FromObject for Route {
     }
 }
 
-impl FromObject for Dns {
-    fn from_object(object: &Object<'_>) -> Result<Dns, DecodeError> {
-        Ok(Dns {
-            nameservers: object.read_or_default("nameservers")?,
-            domain: object.read_or_default("domain")?,
-            search: object.read_or_default("search")?,
-            options: object.read_or_default("options")?,
-        })
-    }
-}
+read_fields!(Dns { nameservers, domain, search, options });
 
 impl FromNode for IpNet {
     fn from_node(node: &Node<'_>) -> Result<IpNet, DecodeError> {

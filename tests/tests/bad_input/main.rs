@@ -68,22 +68,12 @@ fn refused(cluster: &Cluster<'_>, verb: &str, pod: &Pod, conf: &Value, stdin: &s
 
 /// Returns true if a DEL must reject an invalid value of this key.
 fn del_needs(path: &str) -> bool {
-    const NEEDED: [&str; 10] = [
-        "name",
-        "cniversion",
-        "kubernetes",
-        "policy",
-        "args",
-        "dataplane_options",
-        "nodename",
-        "nodename_file",
-        "nodename_file_optional",
-        "hostname",
-    ];
+    const NEEDED: [&str; 7] = ["name", "cniversion", "kubernetes", "policy", "args", "dataplane_options", "hostname"];
+    const NEEDED_PREFIXES: [&str; 3] = ["etcd_", "datastore_", "nodename"];
     let mut keys = keys(path).map(|key| key.to_lowercase());
     match keys.next().unwrap_or_default().as_str() {
         "ipam" => keys.next().is_none_or(|key| key == "type"),
-        first => NEEDED.contains(&first) || first.starts_with("etcd_") || first.starts_with("datastore_"),
+        first => NEEDED.contains(&first) || NEEDED_PREFIXES.iter().any(|prefix| first.starts_with(prefix)),
     }
 }
 

@@ -68,7 +68,7 @@ fn read_kubeconfig(files: &[PathBuf]) -> Result<Option<(Kubeconfig, String)>, Ac
         });
     }
     match merged {
-        None if has_several_files => Err(AccessError::NoKubeconfig { files: place }),
+        None if has_several_files => Err(AccessError::NoKubeconfig(place)),
         merged => Ok(merged.map(|kubeconfig| (kubeconfig, place))),
     }
 }

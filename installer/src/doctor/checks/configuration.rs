@@ -126,7 +126,7 @@ fn check_problem(file: &str, problem: &ConfigProblem) -> Option<Finding> {
              calico-cni-config; with upstream's manifest calico-config)",
         ),
         ConfigProblem::NoPlugin => ("plugins", format!("{file} names no plugin"), REINSTALL),
-        ConfigProblem::TooNew { version } => (
+        ConfigProblem::TooNew(version) => (
             "cniVersion",
             format!("{file} has the unsupported cniVersion {version}"),
             "write 1.1.0 or older into the template, or install a newer Calico",

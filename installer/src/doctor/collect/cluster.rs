@@ -30,7 +30,7 @@ pub(super) async fn query(conf: &NetConf, node: &str, network: &dyn HostNetwork)
         Ok(opened) => opened,
         Err(reason) => {
             let (kind, address) = (conf.datastore.kind(), "the configuration".into());
-            return Cluster { kind, address, tls, api: None, reached: Err(reason.into()) };
+            return Cluster { kind, address, tls, api: None, reached: Err(Unobserved::new(reason)) };
         }
     };
     let api = query_api_server(conf, &config).await;

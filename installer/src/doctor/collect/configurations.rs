@@ -58,7 +58,7 @@ fn delegate(mut rest: Vec<Read>) -> Option<Read> {
 
 fn read_one(name: &str, layout: &Layout, net_dir: &str) -> Read {
     let text = regular_file::text(&layout.net_dir(net_dir).join(name)).map_err(Unobserved::new);
-    let conf = text.clone().and_then(|text| Ok(node_conf::parse(&text, layout, net_dir)?));
+    let conf = text.clone().and_then(|text| node_conf::parse(&text, layout, net_dir).map_err(Unobserved::new));
     let content = text.and_then(|text| content(&text, conf.as_ref().err(), layout, net_dir));
     Read { selected: SelectedConfig { name: name.to_owned(), content }, conf }
 }

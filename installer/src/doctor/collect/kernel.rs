@@ -68,8 +68,8 @@ async fn compare(store: &Datastore, node: &str, network: &dyn HostNetwork) -> Ob
 /// Returns the kernel's interfaces of pods, without their endpoints.
 fn read_kernel_interfaces(network: &dyn HostNetwork) -> Observed<Vec<PodInterface>> {
     let prefix = pod_interface_prefix();
-    let routes = network.routes()?;
-    let mut interfaces = network.interfaces()?;
+    let routes = network.routes().map_err(Unobserved::new)?;
+    let mut interfaces = network.interfaces().map_err(Unobserved::new)?;
     interfaces.retain(|interface| interface.is_pod_interface && interface.name.starts_with(&prefix));
     let with_addresses = interfaces.into_iter().map(|interface| {
         let addresses = addresses_behind(&interface.name, &routes);
@@ -186,10 +186,10 @@ fn or_missing<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError
 /// Returns the routes to addresses that belong to an existing block and are free in IPAM, except those through
 /// interfaces of pods.
 pub(super) async fn find_routed(store: &Datastore, network: &dyn HostNetwork) -> Observed<BusyAddresses> {
-    let mut pods = network.interfaces()?;
+    let mut pods = network.interfaces().map_err(Unobserved::new)?;
     pods.retain(|interface| interface.is_pod_interface);
     let leads_to_pod = |route: &Route| route.interfaces.iter().any(|name| pods.iter().any(|pod| pod.name == *name));
-    let mut routes = network.routes()?;
+    let mut routes = network.routes().map_err(Unobserved::new)?;
     routes.retain(|route| route.destination.size() == 1 && !leads_to_pod(route));
     if routes.is_empty() {
         return Ok(BusyAddresses::new());

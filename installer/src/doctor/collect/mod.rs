@@ -58,7 +58,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
         configured_mtu: conf.as_ref().map(|conf| conf.interface.mtu),
         mtu_file: node::read_mtu_file(layout),
         mtu_file_required: conf.as_ref().is_some_and(|conf| conf.interface.require_mtu_file),
-        uplinks: host_network::uplinks(network).map_err(Unobserved::from),
+        uplinks: host_network::uplinks(network).map_err(Unobserved::new),
         settings: node::read_settings(),
         journal: node::read_journal(layout),
         locks: node::observe_locks(conf.as_ref(), layout).await,

@@ -73,7 +73,8 @@ fn describe(del: &PendingDel, modified: SystemTime) -> String {
 
 /// Returns libcni's cache, or `None` on a node without it.
 pub(super) fn read_cache(layout: &Layout, network: &dyn HostNetwork) -> Observed<Option<Cache>> {
-    let interfaces: Vec<String> = network.interfaces()?.into_iter().map(|interface| interface.name).collect();
+    let interfaces = network.interfaces().map_err(Unobserved::new)?;
+    let interfaces: Vec<String> = interfaces.into_iter().map(|interface| interface.name).collect();
     let directory = layout.path(CACHE);
     let cache = read_results(&directory, &pod_interface_prefix(), &interfaces)?;
     // A container that does not mount the directory cannot see it.

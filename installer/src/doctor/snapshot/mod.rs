@@ -9,8 +9,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use crate::directory_access::UnwritableDirectory;
-use crate::host_network::{Interface, NetworkError};
-use crate::node_conf::NodeConfError;
+use crate::host_network::Interface;
 pub(super) use cluster::{ApiServer, BlockCount, Cluster, DatastoreAnswers, PermissionCheck, Pool, TlsFile};
 pub(super) use configuration::{
     Content, KubeconfigFile, ProgramOrigin, ProgramState, RequiredProgram, SelectedConfig, TokenFile,
@@ -170,18 +169,6 @@ impl Unobserved {
 impl From<&str> for Unobserved {
     fn from(reason: &str) -> Self {
         Unobserved(reason.to_owned())
-    }
-}
-
-impl From<NetworkError> for Unobserved {
-    fn from(error: NetworkError) -> Self {
-        Unobserved::new(error)
-    }
-}
-
-impl From<NodeConfError> for Unobserved {
-    fn from(error: NodeConfError) -> Self {
-        Unobserved::new(error)
     }
 }
 

@@ -152,7 +152,7 @@ fn configuration_problems_are_reported() {
         content(snapshot).problems = vec![template::ConfigProblem::Placeholder("__X__".into())];
     });
     only("FAIL cniVersion: ", |snapshot| {
-        content(snapshot).problems = vec![template::ConfigProblem::TooNew { version: "2.0.0".into() }];
+        content(snapshot).problems = vec![template::ConfigProblem::TooNew("2.0.0".into())];
     });
     only("warn appended plugins: libcni appends 10-x.conf", |snapshot| {
         content(snapshot).appended = vec!["10-x.conf".into()];

@@ -111,10 +111,12 @@ fn missing_directories(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> 
 
 /// Returns a blocker if connected pods would keep addresses that are then assigned to other pods.
 fn connected_pods(options: Options, network: &dyn HostNetwork) -> Option<Blocker> {
+    let remedy =
+        if options.tear_down_pods { "delete their interfaces (ip link delete)" } else { "add --tear-down-pods" };
     let reason = match address_users::connected_pods(network, options.tear_down_pods) {
         Ok(used) if used.is_empty() => return None,
         Ok(used) => format!(
-            "pods are connected with these addresses: {}; delete these pods first, or add --tear-down-pods",
+            "pods are connected with these addresses: {}; delete these pods first, or {remedy}",
             used.join(", ")
         ),
         Err(reason) => format!("cannot determine the pods that are connected with these addresses: {reason}"),
@@ -125,6 +127,7 @@ fn connected_pods(options: Options, network: &dyn HostNetwork) -> Option<Blocker
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host_network::testing::{FixedNetwork, interface, route};
 
     fn found(place: DirectoryRole, path: &str, state: FoundState) -> FoundFile {
         let name = path.rsplit('/').next().unwrap().to_owned();
@@ -158,6 +161,19 @@ mod tests {
         assert_eq!(targets(&[bin(Missing), retired]), nothing, "a run that was killed had seen it");
         assert_eq!(targets(&[conf(Missing)]), nothing, "so had one that was killed after the programs went");
         assert_eq!(targets(&[]), nothing);
+    }
+
+    #[test]
+    fn refusal_for_interfaces_that_tear_down_keeps_advises_to_delete_them() {
+        let network = FixedNetwork {
+            interfaces: vec![interface("cali2", 1500)],
+            routes: vec![route("10.65.0.2/32", &["cali2"])],
+        };
+        for (tear_down_pods, advice) in [(false, "add --tear-down-pods"), (true, "(ip link delete)")] {
+            let options = Options { tear_down_pods, ..Options::default() };
+            let reason = connected_pods(options, &network).unwrap().reason;
+            assert!(reason.contains("cali2 (10.65.0.2; ") && reason.ends_with(advice), "{reason}");
+        }
     }
 
     #[test]

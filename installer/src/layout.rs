@@ -174,10 +174,19 @@ impl Layout {
     /// mounted.
     #[must_use]
     pub fn has_persistent_state(&self) -> bool {
+        self.is_on_node(&self.state_dir())
+    }
+
+    /// Returns false if a path of this process is in the container's own file system, where the node's processes do not
+    /// see it. The file may be missing.
+    #[must_use]
+    pub fn is_on_node(&self, path: &Path) -> bool {
         if !self.is_container || self.root != Path::new("/") {
             return true;
         }
-        fs::read_to_string("/proc/self/mountinfo").ok().is_none_or(|mounts| is_mounted(&mounts, &self.state_dir()))
+        // The kernel lists mount points without symbolic links, and /var/run may be a link to /run.
+        let Some(existing) = path.ancestors().find_map(|path| fs::canonicalize(path).ok()) else { return false };
+        fs::read_to_string("/proc/self/mountinfo").ok().is_none_or(|mounts| is_mounted(&mounts, &existing))
     }
 
     /// Returns the mount point of the pod's service account.
@@ -248,6 +257,18 @@ mod tests {
         fs::create_dir(root.path().join("host")).unwrap();
         let layout = Layout::below(root.path());
         assert!(layout.is_container() && layout.has_persistent_state());
+    }
+
+    #[test]
+    fn path_outside_of_the_mounts_of_a_container_is_not_on_the_node() {
+        let path = Path::new("/no-such-directory/ipam.lock");
+        assert!(!Layout::container().is_on_node(path) && Layout::node().is_on_node(path));
+        assert!(!Layout::container().is_on_node(Path::new("relative.lock")));
+        // The kernel's file systems are mounted in each container, here behind a symbolic link.
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("/proc", &link).unwrap();
+        assert!(Layout::container().is_on_node(&link.join("missing")));
     }
 
     #[test]

@@ -18,6 +18,9 @@ use crate::host_network::{HostNetwork, Interface, NetworkError, addresses_behind
 
 /// The reason why an interface with the prefix of pods' interfaces remains.
 const FOREIGN_INTERFACE: &str = "it is not the interface of one of Calico's pods";
+/// The reason why such an interface remains although a pod may use it.
+const UNMARKED_INTERFACE: &str = "it has routes like those of a pod, but not the marks of Calico's interfaces, so \
+    --tear-down-pods does not delete it";
 
 /// The addresses behind interfaces that were deleted on this node, which count as unused. Any other address that a pod
 /// or an endpoint may have counts as used, because the configuration may name another node by mistake, whose pods still
@@ -45,13 +48,15 @@ pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mu
             return !options.tear_down_pods;
         }
     };
+    let routes = network.routes().unwrap_or_default();
     let mut is_complete = true;
     let prefixed = interfaces.into_iter().filter(|interface| has_calico_prefix(&interface.name));
     let by_name: BTreeMap<_, _> = prefixed.map(|interface| (interface.name, interface.is_pod_interface)).collect();
     for (name, is_pod_interface) in by_name {
         let target = format!("interface {name}");
         if !is_pod_interface {
-            report.add_remaining(target, FOREIGN_INTERFACE);
+            let has_address = !addresses_behind(&name, &routes).is_empty();
+            report.add_remaining(target, if has_address { UNMARKED_INTERFACE } else { FOREIGN_INTERFACE });
         } else if !options.tear_down_pods {
             report.add_remaining(target, "its pod is still connected; --tear-down-pods deletes it");
         } else if !options.yes {
@@ -89,7 +94,12 @@ pub(super) fn connected_pods(network: &dyn HostNetwork, torn_down: bool) -> Resu
         if !is_used || (torn_down && is_pod_interface && has_calico_prefix(&name)) {
             continue;
         }
-        used.push(if addresses.is_empty() { name } else { format!("{name} ({})", addresses.join(", ")) });
+        let addresses = addresses.join(", ");
+        used.push(match is_pod_interface {
+            true if addresses.is_empty() => name,
+            true => format!("{name} ({addresses})"),
+            false => format!("{name} ({addresses}; {UNMARKED_INTERFACE})"),
+        });
     }
     used.sort();
     Ok(used)
@@ -217,6 +227,19 @@ mod tests {
     }
 
     #[test]
+    fn tear_down_reports_an_unmarked_interface_with_routes_as_the_release_does() {
+        let network = FixedNetwork {
+            interfaces: vec![interface("cali2", 1500)],
+            routes: vec![route("10.65.0.2/32", &["cali2"])],
+        };
+        let mut report = UninstallReport::default();
+        assert!(tear_down(Options { tear_down_pods: true, ..Options::default() }, &network, &mut report));
+        let text = report.to_string();
+        assert!(text.contains(&format!("interface cali2: {UNMARKED_INTERFACE}")), "{text}");
+        assert!(!text.contains(FOREIGN_INTERFACE), "{text}");
+    }
+
+    #[test]
     fn connected_pods_are_found_by_interface_and_by_route() {
         let pods = |name: &str| Interface { is_pod_interface: true, ..interface(name, 1500) };
         let network = FixedNetwork {
@@ -235,11 +258,9 @@ mod tests {
                 route("10.65.0.9/32", &["eth0"]),
             ],
         };
-        assert_eq!(
-            connected_pods(&network, false).unwrap(),
-            ["cali1 (10.65.0.1, fd65::1)", "cali2 (10.65.0.2)", "eni3"]
-        );
-        assert_eq!(connected_pods(&network, true).unwrap(), ["cali2 (10.65.0.2)", "eni3"]);
+        let unmarked = format!("cali2 (10.65.0.2; {UNMARKED_INTERFACE})");
+        assert_eq!(connected_pods(&network, false).unwrap(), ["cali1 (10.65.0.1, fd65::1)", unmarked.as_str(), "eni3"]);
+        assert_eq!(connected_pods(&network, true).unwrap(), [unmarked.as_str(), "eni3"]);
         assert_eq!(addresses_behind_pods(&network), ["10.65.0.1", "fd65::1"].map(|ip| ip.parse().unwrap()).into());
     }
 }

@@ -10,12 +10,13 @@ use ipam_plugin::cni::{self, LeakedAddresses};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use ipam_plugin::lock::{HostLock, LONGEST_WAIT};
 use ipam_plugin::release::NoListings;
-use libcalico::ipam::{Block, HandleId};
+use libcalico::ipam::{Block, HandleId, allocation_time};
 use libcalico::store::{Entry, Store};
 use netconf::NetConf;
 use netconf::conf::DatastoreType;
 use node_process::node_name;
-use os::clock::SystemClock;
+use os::clock::{Clock, SystemClock};
+use time::OffsetDateTime;
 
 use super::address_users::{
     DeletedInterfaces, Endpoints, check_endpoints, check_pods, connected_pods, delete_endpoints, read_endpoints,
@@ -37,6 +38,10 @@ const OF_DELETED_NODES: &str = ", and kube-controllers releases those of pods wh
 
 /// Time limit for one request to the datastore.
 const DEADLINE: Duration = Duration::from_secs(10);
+
+/// The longest time from the assignment of an address until the ADD has created the interface. `calico-ipam release`
+/// uses the same value.
+const LONGEST_ADD: Duration = Duration::from_secs(10);
 
 /// Returns the first configuration among the files `found` that can be read.
 pub(super) fn conf(layout: &Layout, net_dir: &str, found: &[FoundFile]) -> Result<NetConf, ConfError> {
@@ -106,10 +111,7 @@ async fn release_unused(
 ) -> Result<(String, BTreeMap<HandleId, String>), ReleaseError> {
     if options.yes {
         // The interfaces that the options name were deleted before.
-        let used = connected_pods(network, false)?;
-        if !used.is_empty() {
-            return Err(ReleaseError::Connected(used));
-        }
+        check_interfaces(network)?;
     }
     let node = node_name::from_conf(conf)?;
     let (config, store) = node_conf::datastore(conf, DEADLINE)?;
@@ -120,8 +122,14 @@ async fn release_unused(
     let blocks = store.list::<Block>(&None).await?;
     let leaked = cni::leaked(&blocks, &conf.name, &node, &BTreeSet::new());
     let others = other_allocations(&blocks, &node, &leaked);
+    let wait = time_until_connected(&blocks, &leaked, torn_down, clock.now());
     // The list contains the blocks of the whole cluster, so its memory is freed early.
     drop(blocks);
+    if options.yes {
+        // An ADD creates its interface, and may write its endpoint, after it has released the lock.
+        clock.sleep(wait).await;
+        check_interfaces(network)?;
+    }
     let api = KubernetesApi::for_call(conf, &config, kubernetes_api::is_configured(conf, &config))?;
     if let Some(api) = api.reached(&store) {
         // The name of the Kubernetes node may differ from Calico's.
@@ -159,6 +167,29 @@ async fn release_unused(
     Ok((target, others))
 }
 
+/// Checks that no interface of a pod remains.
+fn check_interfaces(network: &dyn HostNetwork) -> Result<(), ReleaseError> {
+    let used = connected_pods(network, false)?;
+    if used.is_empty() { Ok(()) } else { Err(ReleaseError::Connected(used)) }
+}
+
+/// Returns the time until each ADD that assigned one of the addresses in `leaked` has created its interface. Those in
+/// `torn_down` had an interface.
+fn time_until_connected(
+    blocks: &[Entry<Block>],
+    leaked: &LeakedAddresses,
+    torn_down: &BTreeSet<IpAddr>,
+    now: OffsetDateTime,
+) -> Duration {
+    let held = blocks.iter().flat_map(|block| block.value.allocated());
+    let unconnected = held.filter(|held| !held.is_cooling() && !torn_down.contains(&held.ip));
+    let of_leaks = unconnected.filter(|held| held.handle().is_some_and(|handle| leaked.contains_handle(&handle)));
+    let times = of_leaks.filter_map(|held| allocation_time(&held));
+    // A time in the future, after the clock was set back, has the age zero.
+    let age = |time: OffsetDateTime| Duration::try_from(now - time).unwrap_or_default();
+    times.map(|time| LONGEST_ADD.saturating_sub(age(time))).max().unwrap_or_default()
+}
+
 /// Returns the addresses on the node that do not belong to containers of this network.
 fn other_allocations(blocks: &[Entry<Block>], node: &str, leaked: &LeakedAddresses) -> BTreeMap<HandleId, String> {
     let mut others = BTreeMap::<HandleId, String>::new();
@@ -178,8 +209,94 @@ fn other_allocations(blocks: &[Entry<Block>], node: &str, leaked: &LeakedAddress
 
 #[cfg(test)]
 mod tests {
+    use datastore::Datastore;
+    use libcalico::ipam::{AffinityOwner, BlockRequest, Reservations};
+    use libcalico::net::Cidr;
+    use libcalico::store::Write;
+    use serde_json::json;
+    use tokio::time::Instant;
+
     use super::*;
-    use crate::host_network::testing::FixedNetwork;
+    use crate::host_network::testing::{FixedNetwork, interface};
+    use crate::host_network::{Interface, NetworkError, Route};
+
+    const RELEASE: Options = Options { yes: true, tear_down_pods: false, release_addresses: true, forget_gone: false };
+
+    /// A time at which an ADD counts as running.
+    const RECENTLY: &str = "2999-01-01 00:00:00 +0000 UTC";
+
+    /// The network of a node on which an ADD creates the interface of its pod at this time.
+    #[derive(Debug)]
+    struct RunningAdd(Instant);
+
+    impl HostNetwork for RunningAdd {
+        fn interfaces(&self) -> Result<Vec<Interface>, NetworkError> {
+            let of_pod = Interface { is_pod_interface: true, ..interface("cali1", 1500) };
+            Ok(if Instant::now() < self.0 { Vec::new() } else { vec![of_pod] })
+        }
+
+        fn routes(&self) -> Result<Vec<Route>, NetworkError> {
+            Ok(Vec::new())
+        }
+
+        fn remove_pod_interface(&self, _: &str) -> Result<bool, NetworkError> {
+            Ok(false)
+        }
+    }
+
+    /// Creates an embedded datastore in which a container has the address 10.65.0.0 since `timestamp`.
+    async fn node_with_address(directory: &Path, timestamp: &str) -> (NetConf, Datastore) {
+        let conf = json!({
+            "name": "n", "datastore_type": "local", "datastore_path": directory.join("calico.db"),
+            "nodename": "node1", "ipam_lock_file": directory.join("ipam.lock"),
+        });
+        let conf = NetConf::parse(conf.to_string().as_bytes()).unwrap();
+        let (_, store) = node_conf::datastore(&conf, DEADLINE).unwrap();
+        let (cidr, owner): (Cidr, _) = ("10.65.0.0/30".parse().unwrap(), AffinityOwner::Host("node1".into()));
+        let mut block = Block::new(cidr, &owner, OffsetDateTime::now_utc()).unwrap();
+        let attributes = [("node", "node1"), ("timestamp", timestamp)];
+        let attributes = BTreeMap::from(attributes.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        let handle = HandleId::new("n.abc");
+        let request =
+            BlockRequest { handle: Some(&handle), attributes: &attributes, requester: &owner, check_affinity: false };
+        block.assign(1, &request, &Reservations::default()).unwrap();
+        store.write_one(Write::create::<Block>(&cidr, &block).unwrap()).await.unwrap();
+        (conf, store)
+    }
+
+    /// Returns the number of addresses that are in use.
+    async fn used_addresses(store: &Datastore) -> usize {
+        let blocks = store.list::<Block>(&None).await.unwrap();
+        blocks.iter().flat_map(|block| block.value.allocated()).filter(|held| !held.is_cooling()).count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn release_waits_for_a_running_add_and_is_refused_when_its_interface_appears() {
+        let directory = tempfile::tempdir().unwrap();
+        let (conf, store) = node_with_address(directory.path(), RECENTLY).await;
+        let network = RunningAdd(Instant::now() + LONGEST_ADD / 2);
+        let mut report = UninstallReport { acted: true, ..UninstallReport::default() };
+        assert!(!release(Ok(conf), RELEASE, &BTreeSet::new(), &network, &mut report).await, "{report}");
+        let text = report.to_string();
+        assert!(text.contains("pods are still connected with these addresses: cali1"), "{text}");
+        assert_eq!(used_addresses(&store).await, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn release_of_old_or_torn_down_addresses_does_not_wait() {
+        let address: IpAddr = "10.65.0.0".parse().unwrap();
+        for (timestamp, torn_down) in
+            [("2025-08-22 01:01:59 +0000 UTC", BTreeSet::new()), (RECENTLY, BTreeSet::from([address]))]
+        {
+            let directory = tempfile::tempdir().unwrap();
+            let (conf, store) = node_with_address(directory.path(), timestamp).await;
+            let (network, started) = (FixedNetwork::default(), Instant::now());
+            let mut report = UninstallReport { acted: true, ..UninstallReport::default() };
+            assert!(release(Ok(conf), RELEASE, &torn_down, &network, &mut report).await, "{report}");
+            assert!(started.elapsed() < LONGEST_ADD / 2, "{timestamp}");
+            assert_eq!(used_addresses(&store).await, 0, "{report}");
+        }
+    }
 
     #[tokio::test]
     async fn report_names_kube_controllers_only_for_a_datastore_that_they_reach() {

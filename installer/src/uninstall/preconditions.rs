@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use ipam_plugin::lock::{HostLock, LONGEST_WAIT};
 use netconf::NetConf;
 
 use super::plan::{FoundFile, Options};
-use super::{ConfError, address_users, addresses, files};
+use super::{ConfError, ReleaseError, address_users, addresses, files};
 use crate::found::FoundState;
 use crate::host_network::HostNetwork;
 use crate::layout::{DirectoryRole, Layout};
@@ -45,7 +46,28 @@ pub(super) fn find_blockers(
     if options.release_addresses {
         blockers.extend(connected_pods(options, network));
     }
+    // Taking the lock may create its file, which a run with other blockers must not do.
+    if let (true, true, Ok(conf)) = (options.release_addresses, blockers.is_empty(), conf) {
+        blockers.extend(unavailable_lock(Path::new(&conf.node.ipam_lock_file), layout, options));
+    }
     blockers
+}
+
+/// Returns a blocker if the release could not take the IPAM lock, or would take another lock than the node's processes.
+/// A dry run does not take it.
+fn unavailable_lock(file: &Path, layout: &Layout, options: Options) -> Option<Blocker> {
+    let reason = if !layout.is_on_node(file) {
+        format!(
+            "the IPAM lock {} is outside of the directories of the node that are mounted in this container; mount its \
+            directory at the same path",
+            file.display()
+        )
+    } else if options.yes {
+        ReleaseError::from(HostLock::acquire_within(file, LONGEST_WAIT).err()?).to_string()
+    } else {
+        return None;
+    };
+    Some(Blocker { action: "release", target: addresses::TARGET.to_owned(), reason })
 }
 
 /// Returns a blocker if a remaining configuration runs Calico's plugins, with which pods are still created.
@@ -111,10 +133,12 @@ fn missing_directories(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> 
 
 /// Returns a blocker if connected pods would keep addresses that are then assigned to other pods.
 fn connected_pods(options: Options, network: &dyn HostNetwork) -> Option<Blocker> {
+    let remedy =
+        if options.tear_down_pods { "delete their interfaces (ip link delete)" } else { "add --tear-down-pods" };
     let reason = match address_users::connected_pods(network, options.tear_down_pods) {
         Ok(used) if used.is_empty() => return None,
         Ok(used) => format!(
-            "pods are connected with these addresses: {}; delete these pods first, or add --tear-down-pods",
+            "pods are connected with these addresses: {}; delete these pods first, or {remedy}",
             used.join(", ")
         ),
         Err(reason) => format!("cannot determine the pods that are connected with these addresses: {reason}"),
@@ -125,6 +149,7 @@ fn connected_pods(options: Options, network: &dyn HostNetwork) -> Option<Blocker
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host_network::testing::{FixedNetwork, interface, route};
 
     fn found(place: DirectoryRole, path: &str, state: FoundState) -> FoundFile {
         let name = path.rsplit('/').next().unwrap().to_owned();
@@ -158,6 +183,46 @@ mod tests {
         assert_eq!(targets(&[bin(Missing), retired]), nothing, "a run that was killed had seen it");
         assert_eq!(targets(&[conf(Missing)]), nothing, "so had one that was killed after the programs went");
         assert_eq!(targets(&[]), nothing);
+    }
+
+    #[test]
+    fn refusal_for_interfaces_that_tear_down_keeps_advises_to_delete_them() {
+        let network = FixedNetwork {
+            interfaces: vec![interface("cali2", 1500)],
+            routes: vec![route("10.65.0.2/32", &["cali2"])],
+        };
+        for (tear_down_pods, advice) in [(false, "add --tear-down-pods"), (true, "(ip link delete)")] {
+            let options = Options { tear_down_pods, ..Options::default() };
+            let reason = connected_pods(options, &network).unwrap().reason;
+            assert!(reason.contains("cali2 (10.65.0.2; ") && reason.ends_with(advice), "{reason}");
+        }
+    }
+
+    #[test]
+    fn release_is_blocked_without_a_usable_ipam_lock() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::below(root.path());
+        let options = |yes| Options { yes, release_addresses: true, ..Options::default() };
+        let blocker = unavailable_lock(root.path(), &layout, options(true)).unwrap();
+        assert!(blocker.reason.contains(&format!("cannot open lock file {}", root.path().display())), "{blocker:?}");
+        assert_eq!(unavailable_lock(root.path(), &layout, options(false)), None);
+
+        let file = root.path().join("run/ipam.lock");
+        assert_eq!(unavailable_lock(&file, &layout, options(false)), None);
+        assert!(!file.exists(), "a dry run creates no file");
+        assert_eq!(unavailable_lock(&file, &layout, options(true)), None);
+        HostLock::acquire_within(&file, std::time::Duration::ZERO).expect("the lock is free again");
+    }
+
+    #[test]
+    fn release_with_an_ipam_lock_outside_of_the_mounts_is_blocked_in_a_container() {
+        let file = Path::new("/no-such-directory/ipam.lock");
+        for yes in [false, true] {
+            let options = Options { yes, release_addresses: true, ..Options::default() };
+            let blocker = unavailable_lock(file, &Layout::container(), options).unwrap();
+            assert!(blocker.reason.ends_with("mount its directory at the same path"), "{blocker:?}");
+            assert!(!file.parent().unwrap().exists());
+        }
     }
 
     #[test]

@@ -42,8 +42,8 @@ mod utilization;
 pub use affinity::{AffinityKey, AffinityOwner, AffinitySelect, AffinityState, BlockAffinity, LOAD_BALANCER_HOST};
 pub(crate) use affinity::{ROOT as AFFINITY_ROOT, WITHOUT_LABELS};
 pub use audit::{
-    AllocatedAddress, AuditedEndpoint, Finding, HandleRepair, Inventory, Pods, SuspectHandle, audit, pod_in_use_reason,
-    repair,
+    AllocatedAddress, AuditedEndpoint, Finding, HandleRepair, Inventory, Pods, SuspectHandle, allocation_time, audit,
+    pod_in_use_reason, repair,
 };
 pub use block::{
     Allocation, AssignError, Attribute, Block, BlockRequest, BlockTooLarge, CorruptBlock, MAX_BLOCK_CAPACITY,

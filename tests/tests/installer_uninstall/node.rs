@@ -154,6 +154,29 @@ fn release_of_addresses_of_connected_pods_is_refused() {
     });
 }
 
+/// A node without configuration and interfaces, but with addresses, is worse than an installed one.
+#[test]
+fn uninstall_without_the_ipam_lock_retires_nothing() {
+    isolated(|host| {
+        let node = Node::new(host);
+        let lock = node.container.path("var/run/calico/ipam.lock");
+        std::fs::create_dir_all(&lock).unwrap();
+        let before = (interfaces(), routes(), node.kept(), node.container.names(NET), node.container.names(BIN));
+        let options = ["--yes", "--tear-down-pods", "--release-addresses"];
+        let outcome = uninstall(&node.container, &options).run().unwrap();
+        let said = &outcome.stdout;
+        assert_eq!(outcome.exit, Some(1), "{said}{}", outcome.stderr);
+        assert!(said.contains(&format!("cannot open lock file {}: ", lock.display())), "{said}");
+        assert!(said.contains("everything: nothing is changed until the failures above are corrected"), "{said}");
+        let after = (interfaces(), routes(), node.kept(), node.container.names(NET), node.container.names(BIN));
+        assert_eq!(after, before);
+
+        std::fs::remove_dir(&lock).unwrap();
+        let outcome = uninstall(&node.container, &options).run().unwrap();
+        assert_eq!(outcome.exit, Some(0), "{}{}", outcome.stdout, outcome.stderr);
+    });
+}
+
 /// The unmodified DaemonSet of `deploy/uninstall` lacks the capability, so the pods keep their network.
 #[test]
 fn uninstall_without_net_admin_keeps_the_addresses_of_pods() {

@@ -127,8 +127,12 @@ fn assess_address(allocation: &Allocation<'_>, pods: &Pods) -> (OwnerKind, Verdi
 }
 
 fn is_in_flight(allocation: &Allocation<'_>, inventory: &Inventory<'_>) -> bool {
-    let since = allocation.attributes().and_then(|attributes| parse_timestamp(attributes.get("timestamp")?));
-    since.is_some_and(|since| inventory.now - since < inventory.in_flight)
+    allocation_time(allocation).is_some_and(|since| inventory.now - since < inventory.in_flight)
+}
+
+/// Returns the time at which an address was allocated; `None` if it is missing or invalid.
+pub fn allocation_time(allocation: &Allocation<'_>) -> Option<OffsetDateTime> {
+    parse_timestamp(allocation.attributes()?.get("timestamp")?)
 }
 
 /// Returns true if the handle fits the container. The handle of a VMI outlives the containers, so any may use it

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 
 use time::{Duration, OffsetDateTime};
 
-pub use self::addresses::pod_in_use_reason;
+pub use self::addresses::{allocation_time, pod_in_use_reason};
 pub use self::finding::{AllocatedAddress, Finding};
 #[cfg(feature = "gc")]
 pub(super) use self::handles::miscounted;

@@ -113,6 +113,5 @@ fn replay_all(
         cluster::clear(api, group).unwrap();
     }
     assert!(wrong.is_empty(), "{wrong}");
-    assert!(!audit.of(user).unwrap().is_empty(), "{user} sent no request");
     audit.assert_nothing_refused(user);
 }

@@ -3,6 +3,9 @@
 //! A DEL cuts the traffic, then removes the addresses from the endpoint, then releases them. The reason for this order:
 //! another container must not get an address that this container still uses or its endpoint lists.
 //!
+//! A deferred DEL with another IPAM plugin is an exception: that plugin's DEL runs although the endpoint may still list
+//! the addresses, because the journal does not record them.
+//!
 //! A DEL that cannot finish its work in the datastore usually succeeds, and records the remaining work in the journal.
 
 use std::time::Duration;

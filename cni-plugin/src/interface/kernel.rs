@@ -37,7 +37,7 @@ pub(super) fn create(config: &InterfaceConfig<'_>, netns: Option<&NetnsFd>, new:
         host_routes,
         replaces_idle_routes: assigned.is_recorded,
         // Felix creates the host route, and would take it from the other pod. IPAM may have no record of that pod, or
-        // was not asked (`ipAddrsNoIpam`).
+        // was not asked (`ipAddrsNoIpam`). A pod whose own route Felix has not created yet is not found.
         refuses_addresses_of_pods: !host_routes && !new.has_vmi,
         ..config.plan(&assigned.addresses, new.prior)?
     };

@@ -144,8 +144,7 @@ impl Conflist {
         let mut programs: Vec<ChainProgram> = Vec::new();
         for plugin in template::plugins(&list) {
             let is_ours = merged.rendering.contains_entry(&Entry::from(plugin.clone()));
-            // libcni refuses a name with a separator.
-            for name in template::program_names(plugin).into_iter().filter(|name| !name.contains('/')) {
+            for name in template::program_names(plugin).into_iter().filter(|name| template::is_program_name(name)) {
                 match programs.iter_mut().find(|program| program.name == name) {
                     Some(program) => program.is_ours |= is_ours,
                     None => programs.push(ChainProgram { name: name.to_owned(), is_ours }),

@@ -33,7 +33,7 @@ pub struct Target {
 impl Target {
     /// Returns the file that the settings name. An exception is a single plugin in a `.conf` file that istio-cni or
     /// linkerd-cni converted to a list: the list stays in a `.conflist` file, because runtimes read no list from
-    /// `.conf`.
+    /// `.conf`. These programs remove the `.conf` file, so a list that no record describes does not count beside it.
     pub fn new(directory: &Path, settings: &Settings, state: &State) -> Target {
         let target = |name: String| Target {
             directory: directory.to_owned(),
@@ -49,6 +49,9 @@ impl Target {
         let mut list = target(format!("{}list", named.name));
         if list.recorded == InstalledFile::default() {
             list.recorded = named.recorded.clone();
+        }
+        if list.recorded == InstalledFile::default() && named.path().exists() {
+            return named;
         }
         let is_list = regular_file::contents(&list.path()).is_ok_and(|text| is_extended(&text, &list.recorded));
         if is_list { list } else { named }

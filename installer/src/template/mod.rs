@@ -69,6 +69,12 @@ pub fn program_names(plugin: &Map<String, Value>) -> Vec<&str> {
     [kind(plugin)].into_iter().chain(names).filter(|name| !name.is_empty()).collect()
 }
 
+/// Returns true if runtimes and plugins search for a program of this name. They refuse a name with a separator.
+#[must_use]
+pub fn is_program_name(name: &str) -> bool {
+    !name.contains('/')
+}
+
 /// The newest version of the CNI specification that Calico's plugins support.
 const NEWEST: (u32, u32, u32) = (1, 1, 0);
 
@@ -90,6 +96,9 @@ pub enum ConfigProblem {
         /// The directories that were searched.
         directories: Vec<PathBuf>,
     },
+    /// The program of a plugin, or one that the plugin calls, has this name, which contains a separator.
+    #[error("the plugin name {0} contains '/', so no pod starts; write the name of a file in a plugin directory")]
+    InvalidProgram(String),
     /// Calico's plugin does not support this version of the specification, the value of `cniVersion`.
     #[error("cniVersion {0} is newer than the plugin supports; use 1.1.0 or older")]
     TooNew(String),
@@ -106,7 +115,9 @@ pub fn find_problems(text: &str, conf: &Map<String, Value>, directories: &[PathB
     let names: BTreeSet<&str> = plugins.iter().flat_map(|plugin| program_names(plugin)).collect();
     for name in names {
         let is_there = |directory: &PathBuf| Path::new(directory).join(name).is_file();
-        if !directories.iter().any(is_there) {
+        if !is_program_name(name) {
+            problems.push(ConfigProblem::InvalidProgram(name.to_owned()));
+        } else if !directories.iter().any(is_there) {
             problems.push(ConfigProblem::MissingProgram { name: name.to_owned(), directories: directories.to_vec() });
         }
     }

@@ -132,6 +132,20 @@ fn missing_program_that_a_plugin_calls_is_reported_once() {
 }
 
 #[test]
+fn program_name_with_a_separator_is_invalid_even_if_the_file_exists() {
+    let dir = tempfile::tempdir().unwrap();
+    let bin = dir.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    for file in [bin.join("calico"), dir.path().join("x")] {
+        std::fs::write(file, "").unwrap();
+    }
+    for name in ["../x".to_owned(), dir.path().join("x").display().to_string()] {
+        let text = format!(r#"{{"type": "calico", "ipam": {{"type": "{name}"}}}}"#);
+        assert_eq!(of(&text, std::slice::from_ref(&bin)), [ConfigProblem::InvalidProgram(name)]);
+    }
+}
+
+#[test]
 fn unsupported_newer_cni_versions_are_reported() {
     for (version, is_new) in [("1.1.0", false), ("1.1.1", true), ("2.0.0", true), ("0.3.1", false), ("", false)] {
         assert_eq!(is_too_new(version), is_new, "{version}");

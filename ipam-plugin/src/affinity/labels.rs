@@ -55,7 +55,6 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     use libcalico::ipam::AffinityState;
-    use libcalico::store::{Answers, ReadBatch, Revision, Write, WriteError};
 
     use super::*;
     use crate::testing::{Cluster, MemoryStore, affinity_key};
@@ -74,27 +73,6 @@ mod tests {
         assert!(marker.exists());
     }
 
-    /// An API server with affinities of two owners, all without labels.
-    struct Unlabelled(MemoryStore);
-
-    impl Store for Unlabelled {
-        async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
-            let mut all = ReadBatch::new();
-            for _ in batch.ranges() {
-                all.list::<BlockAffinity>(&AffinitySelect::default());
-            }
-            self.0.read(&all).await
-        }
-
-        fn write_model(&self) -> WriteModel {
-            self.0.write_model()
-        }
-
-        async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
-            self.0.write(writes).await
-        }
-    }
-
     struct Closing(AtomicUsize);
 
     impl WriteGate for Closing {
@@ -105,17 +83,17 @@ mod tests {
 
     #[tokio::test]
     async fn labels_are_not_added_behind_a_closed_gate() {
-        let store = Unlabelled(MemoryStore::sequential());
+        let store = MemoryStore::without_labels();
         for (node, block) in [("a", "10.0.0.0/26"), ("b", "10.0.1.0/26"), ("a", "10.0.2.0/26")] {
             let key = affinity_key(node, block);
-            store.0.put(&key, &BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() });
+            store.put(&key, &BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() });
         }
         let owner = AffinityOwner::Host("a".into());
         for (admitted, finished, writes) in [(0, false, 0), (1, false, 1), (2, true, 2)] {
-            store.0.take_counts();
+            store.take_counts();
             let gate = Closing(AtomicUsize::new(admitted));
             assert_eq!(add_labels(&store, &owner, &gate).await, Ok(finished), "{admitted}");
-            assert_eq!(store.0.take_counts().1, writes, "{admitted}");
+            assert_eq!(store.take_counts().1, writes, "{admitted}");
         }
     }
 }

@@ -11,7 +11,7 @@ use libcalico::ipam::{
 };
 use libcalico::kubernetes::{CONTAINER_ID, Pod};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, Kind, RawEntry, ReadBatch, Store, StoreError, decode_entry};
+use libcalico::store::{Entry, Kind, RawEntry, ReadBatch, Store, StoreError, WriteModel, decode_entry};
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
 
@@ -75,7 +75,7 @@ impl ClusterRead {
     }
 
     /// The API server rejects objects that do not fit their definition, so no unreadable ones are reported.
-    async fn read_objects(store: &Datastore) -> Result<Self, StoreError> {
+    async fn read_objects(store: &impl Store) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
         let pools = batch.list(&ObjectSelect::default());
         let blocks = batch.list(&None);
@@ -83,15 +83,22 @@ impl ClusterRead {
         let affinities = batch.list::<BlockAffinity>(&AffinitySelect::default());
         let of_services =
             batch.list::<BlockAffinity>(&AffinitySelect::of(AffinityOwner::Virtual(LOAD_BALANCER_HOST.into())));
+        // Versions before the labels wrote affinities that a list by owner does not contain (DS-70).
+        let unlabeled = (store.write_model() == WriteModel::PerObject)
+            .then(|| batch.list::<BlockAffinity>(&AffinitySelect::without_labels()));
         let endpoints = batch.list(&ObjectSelect::default());
         // This takes no further request, because endpoints are derived from the same response.
         let pods = batch.list::<Pod>(&ObjectSelect::default());
         let answers = store.read(&batch).await?;
+        let mut affinities = [answers.list(&affinities), answers.list(&of_services)].concat();
+        let unlabeled = unlabeled.iter().flat_map(|ticket| answers.list(ticket));
+        // The list of all hosts' affinities contains those without labels.
+        affinities.extend(unlabeled.filter(|affinity| matches!(affinity.key.owner, AffinityOwner::Virtual(_))));
         Ok(ClusterRead {
             pools: answers.list(&pools),
             blocks: answers.list(&blocks),
             handles: answers.list(&handles),
-            affinities: [answers.list(&affinities), answers.list(&of_services)].concat(),
+            affinities,
             endpoints: answers.list(&endpoints).iter().map(|entry| audited_endpoint(&entry.value)).collect(),
             pods: answers
                 .each(&pods)
@@ -225,10 +232,12 @@ pub(super) fn audited_endpoint(endpoint: &WorkloadEndpoint) -> AuditedEndpoint {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::ipam::AffinityKey;
     use node_process::process::block_on;
 
     use super::*;
     use crate::cli::testing::Shell;
+    use crate::testing::{MemoryStore, cidr};
 
     /// The embedded datastore lists affinities by owner, as an API server does.
     #[test]
@@ -246,5 +255,16 @@ mod tests {
             assert_eq!((cluster.blocks.len(), cluster.affinities.len()), (1, 1));
             assert_eq!(cluster.audit(Duration::ZERO), []);
         }
+    }
+
+    #[test]
+    fn read_by_kind_has_affinities_without_labels_once() {
+        let store = MemoryStore::without_labels();
+        for owner in [AffinityOwner::Host("node1".into()), AffinityOwner::Virtual(LOAD_BALANCER_HOST.into())] {
+            store.put(&AffinityKey { owner, cidr: cidr("10.0.0.0/29") }, &BlockAffinity::default());
+        }
+        let cluster = block_on(ClusterRead::read_objects(&store)).unwrap();
+        let owners: Vec<_> = cluster.affinities.iter().map(|affinity| affinity.key.owner.name()).collect();
+        assert_eq!(owners, ["node1", LOAD_BALANCER_HOST]);
     }
 }

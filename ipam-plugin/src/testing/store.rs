@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use libcalico::ipam::Block;
+use libcalico::ipam::{AffinitySelect, Block, BlockAffinity};
 use libcalico::store::{
     Answers, Freshness, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteModel,
     WriteOp,
@@ -40,6 +40,7 @@ type Hook = Box<dyn FnMut(usize, Option<&[Write]>, &mut Pairs) -> Fault + Send>;
 
 pub(crate) struct MemoryStore {
     transactional: bool,
+    labels_affinities: bool,
     given_up: AtomicBool,
     state: Mutex<State>,
 }
@@ -69,11 +70,17 @@ impl MemoryStore {
         Self::new(false)
     }
 
+    /// Creates an API server on which no affinity has labels: lists by owner are empty (DS-70).
+    pub(crate) fn without_labels() -> Self {
+        MemoryStore { labels_affinities: false, ..Self::sequential() }
+    }
+
     fn new(transactional: bool) -> Self {
         let (pairs, late_writes) = (Pairs::default(), Vec::new());
         let state =
             State { pairs, cache: None, cached: 0, surveys: (0, 0), reads: 0, writes: 0, hook: None, late_writes };
-        MemoryStore { transactional, given_up: AtomicBool::new(false), state: Mutex::new(state) }
+        let (given_up, state) = (AtomicBool::new(false), Mutex::new(state));
+        MemoryStore { transactional, labels_affinities: true, given_up, state }
     }
 
     pub(crate) fn give_up(&self) {
@@ -170,8 +177,21 @@ impl Pairs {
     }
 
     fn answer(&self, range: &Range) -> Vec<RawEntry> {
-        let hit = |path: &str| if range.is_prefix { path.starts_with(&range.path) } else { path == range.path };
-        let entries = self.pairs.iter().filter(|(path, _)| hit(path));
+        self.entries(|path| if range.is_prefix { path.starts_with(&range.path) } else { path == range.path })
+    }
+
+    fn answer_without_labels(&self, range: &Range) -> Vec<RawEntry> {
+        let prefix = BlockAffinity::prefix;
+        if range.path == prefix(&AffinitySelect::without_labels()) {
+            return self.entries(|path| BlockAffinity::parse_path(path).is_some());
+        }
+        let is_list = range.is_prefix && range.kind == BlockAffinity::KIND;
+        let is_by_owner = is_list && range.path != prefix(&AffinitySelect::default());
+        if is_by_owner { Vec::new() } else { self.answer(range) }
+    }
+
+    fn entries(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<RawEntry> {
+        let entries = self.pairs.iter().filter(|(path, _)| is_wanted(path));
         entries
             .map(|(path, (value, revision))| RawEntry {
                 path: path.clone(),
@@ -256,7 +276,11 @@ impl Store for MemoryStore {
             }
         }
         let source = |range: &Range| state.cache.as_ref().filter(|cache| cache.is_fresh_enough(range));
-        let answers = batch.ranges().iter().map(|range| source(range).unwrap_or(&state.pairs).answer(range)).collect();
+        let answer = |range: &Range| {
+            let pairs = source(range).unwrap_or(&state.pairs);
+            if self.labels_affinities { pairs.answer(range) } else { pairs.answer_without_labels(range) }
+        };
+        let answers = batch.ranges().iter().map(answer).collect();
         let cached = batch.ranges().iter().filter(|range| range.kind == Block::KIND && source(range).is_some()).count();
         state.cached += cached;
         for range in batch.ranges().iter().filter(|range| range.kind == Block::KIND && !range.keys_only) {

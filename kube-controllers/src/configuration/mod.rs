@@ -42,7 +42,7 @@ pub(crate) struct Configuration {
     /// The settings of the object at the start, until [`Configuration::follow`] takes them. `None` if the object was
     /// missing.
     first_spec: Mutex<Option<KubeControllersConfigurationSpec>>,
-    /// The notes and problems of the last [`Configuration::report`].
+    /// The notes and problems of the last [`Configuration::report`]. `None` if the object has been unreadable since.
     reported: Mutex<Option<(Vec<String>, Vec<String>)>>,
 }
 
@@ -196,6 +196,8 @@ impl Configuration {
     async fn report_if_unreadable(&self) {
         let read = self.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await;
         if let Err(error @ StoreError::Corrupt { .. }) = read {
+            // When the object is readable again, its problems replace this one, even if they are the earlier ones.
+            *self.reported.lock().unwrap_or_else(PoisonError::into_inner) = None;
             self.reporter.report(&format!("the settings in force stay in force: {error}")).await;
         }
     }

@@ -18,6 +18,11 @@ fn configured(leak_grace_period: &str) -> Vec<u8> {
     object.to_string().into_bytes()
 }
 
+fn with_auto_create(value: &str) -> Vec<u8> {
+    let text = String::from_utf8(configured("15m")).unwrap();
+    text.replace("\"Enabled\"", &format!("{value:?}")).into_bytes()
+}
+
 async fn store(calico: &Datastore, bytes: Vec<u8>) {
     let key = ObjectKey::global(NAME);
     let mut batch = ReadBatch::new();
@@ -82,14 +87,10 @@ async fn unreadable_configuration_is_awaited_and_reported_once() {
 #[tokio::test(start_paused = true)]
 async fn configuration_with_an_unknown_value_is_applied_and_reported() {
     let scene = scene();
-    let configured = |auto_create: &str| {
-        let text = String::from_utf8(configured("15m")).unwrap();
-        text.replace("\"Enabled\"", &format!("{auto_create:?}")).into_bytes()
-    };
     let expected = "hostEndpoint.autoCreate: `Enable` is not one of Enabled, Disabled";
     // An Event is posted each time that the value becomes invalid.
     for (auto_create, told) in [("Enable", 1), ("Enable", 0), ("Enabled", 0), ("Enable", 1)] {
-        store(&scene.calico, configured(auto_create)).await;
+        store(&scene.calico, with_auto_create(auto_create)).await;
         let settings = scene.configuration.read_first(&scene.status, &scene.stop).await.expect("not told to stop");
         assert_eq!(settings.host_endpoints.keep, auto_create == "Enable");
         let events = std::mem::take(&mut *scene.events.lock().unwrap());
@@ -99,9 +100,30 @@ async fn configuration_with_an_unknown_value_is_applied_and_reported() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn configuration_that_becomes_unreadable_again_is_reported_again() {
+    let messages = |scene: &Scene| {
+        let events = std::mem::take(&mut *scene.events.lock().unwrap());
+        events.iter().map(|event| event["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    // The problems of a readable object are repeated as well, because the object's unreadability was reported last.
+    for (auto_create, problems) in [("Enabled", 0), ("Enable", 1)] {
+        let scene = scene();
+        for _ in 0..2 {
+            store(&scene.calico, with_auto_create(auto_create)).await;
+            scene.configuration.read_first(&scene.status, &scene.stop).await.expect("not told to stop");
+            assert_eq!(messages(&scene).len(), problems, "{auto_create}");
+            store(&scene.calico, configured("15")).await;
+            scene.configuration.report_if_unreadable().await;
+            scene.configuration.report_if_unreadable().await;
+            let told = messages(&scene);
+            assert!(told.len() == 1 && told[0].starts_with("the settings in force stay in force: "), "{told:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn problem_that_appears_between_the_first_read_and_the_watch_is_reported() {
-    let invalid = String::from_utf8(configured("15m")).unwrap().replace("\"Enabled\"", "\"Enable\"").into_bytes();
-    let valid = configured("15m");
+    let (invalid, valid) = (with_auto_create("Enable"), configured("15m"));
     for (before, described) in [(None, "created"), (Some(valid), "changed"), (Some(invalid.clone()), "unchanged")] {
         let scene = scene();
         if let Some(before) = before {

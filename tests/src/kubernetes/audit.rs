@@ -88,11 +88,12 @@ impl Audit {
         Ok(self.requests()?.into_iter().filter(|request| request.user == user).collect())
     }
 
-    /// Expects that the server refused no request of a user. A refused request without an effect on the result would be
-    /// superfluous.
+    /// Expects that a user sent requests, and that the server refused none of them. A refused request without an effect
+    /// on the result would be superfluous.
     #[track_caller]
     pub fn assert_nothing_refused(&self, user: &str) {
         let mut requests = self.of(user).unwrap();
+        assert!(!requests.is_empty(), "{user} sent no request");
         requests.retain(|request| matches!(request.code, Some(401 | 403)));
         assert!(requests.is_empty(), "{requests:#?}");
     }

@@ -216,6 +216,21 @@ fn file_that_cilium_renamed_is_written_once_for_each_change() {
     }
 }
 
+/// Without a record, for example if the state is unreadable, the list may be another program's.
+#[test]
+fn list_is_written_beside_the_named_conf_file_only_with_a_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = settings(&[("CNI_CONF_NAME", "10-calico.conf")]);
+    let name = |state: &State| target(dir.path(), &settings, state).name;
+    fs::write(dir.path().join(FILE), with_tuning()).unwrap();
+    assert_eq!(name(&State::default()), FILE);
+    fs::write(dir.path().join("10-calico.conf"), r#"{"name": "n", "type": "calico"}"#).unwrap();
+    assert_eq!(name(&State::default()), "10-calico.conf");
+    let mut state = State::default();
+    state.record(DirectoryRole::Net, FILE, Some("aa".into()), false);
+    assert_eq!(name(&state), FILE);
+}
+
 #[test]
 fn special_files_are_not_read() {
     let dir = tempfile::tempdir().unwrap();

@@ -118,7 +118,8 @@ pub(super) fn check_problems(snapshot: &NodeSnapshot) -> Vec<Finding> {
 
 fn check_problem(file: &str, problem: &ConfigProblem) -> Option<Finding> {
     let (name, observation, remedy) = match problem {
-        ConfigProblem::MissingProgram { .. } => return None,
+        // `check_programs` reports the program.
+        ConfigProblem::MissingProgram { .. } | ConfigProblem::InvalidProgram(_) => return None,
         ConfigProblem::Placeholder(placeholder) => (
             "placeholders",
             format!("{file} still has {placeholder}"),

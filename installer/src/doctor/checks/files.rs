@@ -50,6 +50,10 @@ fn check_program(program: &RequiredProgram, own_version: &str) -> Checked {
             "install the CNI project's plugins, or the installer with CNI_INSTALL_PLUGINS=all",
         ),
         ProgramState::Missing => fail("the program is missing: no pod starts", REINSTALL),
+        ProgramState::InvalidName => fail(
+            "the name contains '/', which runtimes and plugins refuse: no pod starts",
+            "write the name of a file in a plugin directory into the template",
+        ),
         ProgramState::NotExecutable(path) => {
             fail(format!("{} is not executable", path.display()), format!("chmod 755 {}", path.display()))
         }

@@ -153,9 +153,10 @@ pub(super) fn examine_programs(
 impl VersionProbe<'_> {
     /// Examines the first regular file of this name, which runtimes choose whatever its mode (INST-165).
     fn examine(&self, name: String, cni_version: String) -> RequiredProgram {
+        let is_valid = template::is_program_name(&name);
         let mut found = self.directories.iter().map(|(place, directory)| (*place, directory.join(&name)));
-        let Some((place, path)) = found.find(|(_, path)| path.is_file()) else {
-            let state = ProgramState::Missing;
+        let Some((place, path)) = found.find(|(_, path)| is_valid && path.is_file()) else {
+            let state = if is_valid { ProgramState::Missing } else { ProgramState::InvalidName };
             return RequiredProgram { name, cni_version, state, origin: ProgramOrigin::Unknown, version: None };
         };
         let state = self.state(path.clone(), &cni_version);
@@ -319,6 +320,17 @@ mod tests {
         assert_eq!(look("gone"), ProgramState::Missing);
         let ProgramState::Broken(_, reason) = look("mute") else { panic!() };
         assert_eq!(reason, "does not answer VERSION (exit status: 3)");
+    }
+
+    #[test]
+    fn program_with_a_separator_in_its_name_is_not_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let bin = directory.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        program(directory.path(), "x", ANSWER, 0o755);
+        for name in ["../x".to_owned(), directory.path().join("x").display().to_string()] {
+            assert_eq!(probe(&bin, None).examine(name, "1.0.0".into()).state, ProgramState::InvalidName);
+        }
     }
 
     #[test]

@@ -87,6 +87,8 @@ pub enum ProgramOrigin {
 pub enum ProgramState {
     /// The program is in none of the directories.
     Missing,
+    /// The name contains a separator, so the program was not searched or run.
+    InvalidName,
     /// The file is not executable.
     NotExecutable(PathBuf),
     /// The program answers VERSION with these versions.

@@ -3,7 +3,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::testing::{Cluster, MemoryStore, affinity_key, cidr};
 use libcalico::ipam::AffinityState;
-use libcalico::store::{Answers, Revision, StoreError, Write, WriteError, WriteModel};
 
 struct Counting(AtomicUsize);
 
@@ -68,45 +67,14 @@ async fn single_block_is_not_released_behind_a_closed_gate() {
     assert!(cluster.block("10.0.0.0/29").is_some());
 }
 
-struct Unlabelled(MemoryStore);
-
-impl Store for Unlabelled {
-    async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
-        let mut lists = Vec::new();
-        for range in batch.ranges() {
-            let mut one = ReadBatch::new();
-            if !range.is_prefix {
-                return self.0.read(batch).await;
-            }
-            _ = one.list::<BlockAffinity>(&AffinitySelect::default());
-            let answers = self.0.read(&one).await?;
-            let none = !range.path.ends_with("/unlabelled/");
-            let mut all = ReadBatch::new();
-            let ticket = all.list::<BlockAffinity>(&AffinitySelect::default());
-            lists.push(if none { Vec::new() } else { answers.raw_entries(&ticket).to_vec() });
-        }
-        Ok(Answers::new(lists))
-    }
-
-    fn write_model(&self) -> WriteModel {
-        self.0.write_model()
-    }
-
-    async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
-        self.0.write(writes).await
-    }
-}
-
 #[tokio::test]
 async fn unlabeled_affinities_of_a_host_are_released_and_other_hosts_unaffected() {
-    let cluster = cluster(MemoryStore::sequential());
+    let cluster = cluster(MemoryStore::without_labels());
     let other = BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() };
     cluster.store.put(&affinity_key("node2", "10.0.0.16/29"), &other);
-    let clock = cluster.clock;
-    let (store, owner) = (Unlabelled(cluster.store), AffinityOwner::Host("node1".into()));
-    let open = crate::write_gate::OpenGate;
-    let outcome = release_host_affinities(&store, &clock, &open, &owner, true).await.unwrap();
+    let (open, owner) = (crate::write_gate::OpenGate, AffinityOwner::Host("node1".into()));
+    let outcome = release_host_affinities(&cluster.store, &cluster.clock, &open, &owner, true).await.unwrap();
     assert_eq!(outcome.released, [cidr("10.0.0.0/29"), cidr("10.0.0.8/29")]);
-    let left: Vec<_> = store.0.pairs().paths().into_iter().filter(|path| path.contains("/ipam/")).collect();
+    let left: Vec<_> = cluster.store.pairs().paths().into_iter().filter(|path| path.contains("/ipam/")).collect();
     assert_eq!(left, ["/calico/ipam/v2/host/node2/ipv4/block/10.0.0.16-29"]);
 }

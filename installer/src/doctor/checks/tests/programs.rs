@@ -8,6 +8,7 @@ fn missing_or_broken_programs_are_reported() {
     let set = |at: usize, state: ProgramState| move |snapshot: &mut NodeSnapshot| snapshot.programs[at].state = state;
     only("FAIL program portmap: the program is missing", set(1, ProgramState::Missing));
     only("FAIL program loopback: the program is missing: containerd", set(3, ProgramState::Missing));
+    only("FAIL program calico: the name contains '/'", set(0, ProgramState::InvalidName));
     only("FAIL program calico: /x is not executable", set(0, ProgramState::NotExecutable("/x".into())));
     only("FAIL program calico: /x: why", set(0, ProgramState::Broken("/x".into(), "why".into())));
     only(

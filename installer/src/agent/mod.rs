@@ -272,9 +272,9 @@ impl Refresher {
     async fn renew(&mut self, reason: RefreshReason) -> Result<(IssuedToken, Duration), KubeconfigError> {
         let kept = self.unwritten.take().filter(|(token, received_at)| {
             let held = HeldToken { received_at: *received_at, lifetime: token.lifetime };
-            // The signing key may have changed since, which invalidates the kept token, too.
-            let is_suspect = matches!(reason, RefreshReason::Rotation | RefreshReason::Rejected);
-            !is_suspect && held.is_fresh(Moment::now().boot)
+            // The pod's own token may have been replaced because of a new signing key, with which the kept token is
+            // invalid.
+            reason != RefreshReason::Rotation && held.is_fresh(Moment::now().boot)
         });
         let (token, received_at) = match kept {
             Some(kept) => kept,

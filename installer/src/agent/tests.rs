@@ -1,11 +1,9 @@
-//! The agent, from its start to its end, when Calico's objects move to another API group, with a rejected token, and
-//! with a token that it could not write.
+//! The agent, from its start to its end, when Calico's objects move to another API group, and with a rejected token.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libcalico::kubernetes::ApiGroup;
-use netconf::conf::Secret;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -156,23 +154,5 @@ async fn rejected_or_missing_token_makes_the_agent_not_ready_until_a_new_one_is_
         agent.renew(RefreshReason::Due).await;
         assert_eq!(agent.status.get().readiness(now.boot), Ok(()));
         assert_eq!(kubeconfig::token(&std::fs::read_to_string(&file).unwrap()), Some("NEW"));
-    }
-}
-
-#[tokio::test]
-async fn unwritten_token_is_discarded_when_the_signing_key_may_have_changed() {
-    let directory = tempfile::tempdir().unwrap();
-    let account = account(directory.path(), token_server(Arc::new(AtomicBool::new(true))).await);
-    let file = directory.path().join("calico-kubeconfig");
-    let mut refresher = Refresher::new(&settings(), account, file.clone());
-    for (reason, written) in
-        [(RefreshReason::Due, "KEPT"), (RefreshReason::Rotation, "NEW"), (RefreshReason::Rejected, "NEW")]
-    {
-        let token = Secret::new("KEPT".into());
-        let kept = IssuedToken { token, expires: i64::MAX, lifetime: Duration::from_secs(86_400) };
-        refresher.unwritten = Some((kept, Moment::now().boot));
-        refresher.renew(reason).await.unwrap();
-        let text = std::fs::read_to_string(&file).unwrap();
-        assert_eq!(kubeconfig::token(&text), Some(written), "{reason}");
     }
 }

@@ -33,9 +33,9 @@ impl Finished {
     /// leaves the file as it is, if another program has changed it since it was read.
     ///
     /// # Errors
-    /// Returns an error if the draft cannot be put in place or the directory cannot be synced. Also returns an error if
-    /// another program's file cannot be put back after an exchange. The draft may then be in place, and the error
-    /// contains the new name of that file.
+    /// Returns an error if the draft cannot be put in place, or if the directory cannot be synced, with the draft in
+    /// place. Also returns an error if another program's file cannot be put back after an exchange: the draft may then
+    /// be in place, and the error contains the new name of that file.
     pub fn put_in_place_of(self, expected: Option<&ReadFile>, replacement: Replacement) -> Result<bool> {
         match replacement {
             Replacement::Rename => self.rename_if_unchanged(expected),

@@ -1,6 +1,7 @@
-//! Decides whether an allocated address is in use. `calico-ipam check` and garbage collection share this decision.
+//! Decides whether an allocated address is in use. `calico-ipam check` and garbage collection share this decision, but
+//! do not look up the same owners.
 //!
-//! An address whose owner could not be looked up counts as in use.
+//! An address whose owner was not looked up, or could not be, counts as in use.
 
 mod owner;
 

@@ -91,7 +91,8 @@ impl Container {
         &self.program
     }
 
-    /// Prepares a call of `calico install` for a node called `my-node`. The program exits after the installation (`SLEEP=false`).
+    /// Prepares a call of `calico install` for a node called `my-node`. The program exits after the installation
+    /// (`SLEEP=false`).
     pub fn install(&self) -> Call {
         let plugins = Plugins::locate().expect("it was located before");
         let root = self.root.display().to_string();

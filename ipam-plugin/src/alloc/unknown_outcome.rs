@@ -95,8 +95,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         Ok(observed)
     }
 
-    /// Returns the writes that store the block, which lacks the assignment, unchanged, or create it without addresses, so
-    /// that the lost write fails.
+    /// Returns the writes that store the block, which lacks the assignment, unchanged, or create it without addresses.
+    /// Either makes the lost write fail.
     fn overwriting_writes(
         &self,
         assignment: &BlockAssignment,

@@ -1,8 +1,8 @@
 //! [`Finished::put_in_place_of`]: replaces a file that other programs write as well.
 //!
 //! A comparison before a rename leaves a moment in which another program's new file is lost. Where the system permits
-//! it, the draft and the file are therefore exchanged atomically, and the replaced file is compared afterwards. If it is
-//! another program's, a second exchange puts it back.
+//! it, the draft and the file are therefore exchanged atomically, and the replaced file is compared afterwards. Another
+//! program's file is put back by a second exchange.
 
 use std::fs;
 use std::io::{self, ErrorKind};

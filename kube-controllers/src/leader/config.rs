@@ -17,8 +17,8 @@ pub struct LeaderElectionConfig {
     pub name: String,
     /// Unique name of this process; see [`identity`].
     pub identity: String,
-    /// Whether to wait for permission if the role does not allow writing the Lease. Otherwise, this process may act as
-    /// the only replica once the refusals last.
+    /// Whether to wait for permission if the role does not allow writing the Lease. Otherwise, this process writes
+    /// without the Lease once the refusals last, and does not check for other replicas.
     pub required: bool,
     /// Periods of the election.
     pub timing: Timing,

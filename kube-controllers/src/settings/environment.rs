@@ -49,12 +49,13 @@ pub(super) struct Override<T> {
 /// The way in which this replica obtains the right to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LeaderElection {
-    /// By the Lease if the role allows its use, and as the only replica otherwise.
+    /// By the Lease if the role allows its use. Otherwise the replica writes without a Lease, and does not check for
+    /// other replicas.
     #[default]
     IfAllowed,
     /// By the Lease only.
     Required,
-    /// As the only replica, without an election.
+    /// Without an election. The replica does not check for other replicas.
     Off,
 }
 

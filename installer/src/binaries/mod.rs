@@ -187,7 +187,9 @@ fn execute(plan: &Plan) -> Result<(), BinariesError> {
     for ProgramTask { name, source, action, .. } in &plan.tasks {
         let target = plan.directory.join(name);
         match action {
-            ProgramAction::Keep => tracing::info!("{} exists and is kept", target.display()),
+            ProgramAction::Keep => {
+                tracing::info!("{} differs from the program of this image and is kept", target.display());
+            }
             ProgramAction::UpToDate => {
                 if name == CALICO {
                     run_version(&target)?;

@@ -63,7 +63,7 @@ fn foreign_plugins_are_replaced_only_if_configured() {
         container.program(&format!("{BIN}/portmap"), "distribution").unwrap();
         let outcome = container.run(&[]).unwrap();
         succeeded(&outcome);
-        logged(&outcome, "portmap exists and is kept");
+        logged(&outcome, "portmap differs from the program of this image and is kept");
         for plugin in ["portmap", "loopback"] {
             container.program(&format!("{OWN_BIN}/{plugin}"), "second").unwrap();
         }

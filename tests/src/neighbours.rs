@@ -147,13 +147,19 @@ fn has(name: &str, extensions: &[&str]) -> bool {
 
 /// Returns the types of the plugins in a configuration, in order.
 pub fn kinds(text: &str) -> Vec<String> {
-    let conf: Value = serde_json::from_str(text).unwrap_or_default();
-    let kind = |plugin: &Value| plugin["type"].as_str().unwrap_or_default().to_owned();
-    conf["plugins"].as_array().into_iter().flatten().map(kind).collect()
+    plugins(text).iter().map(|plugin| plugin["type"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
 /// Returns the first plugin of a type in a configuration, or null.
 pub fn plugin(text: &str, kind: &str) -> Value {
+    plugins(text).into_iter().find(|plugin| plugin["type"] == kind).unwrap_or_default()
+}
+
+/// Returns the plugins in a configuration, which is a list or a single plugin.
+fn plugins(text: &str) -> Vec<Value> {
     let conf: Value = serde_json::from_str(text).unwrap_or_default();
-    conf["plugins"].as_array().into_iter().flatten().find(|plugin| plugin["type"] == kind).cloned().unwrap_or_default()
+    match conf["plugins"].as_array() {
+        Some(plugins) => plugins.clone(),
+        None => Some(conf).filter(|conf| conf["type"].is_string()).into_iter().collect(),
+    }
 }

@@ -15,9 +15,17 @@ use super::{EXTENSIONS, Program, names};
 /// Prefix of the names of Multus' own files.
 const OWN: &str = "00-multus";
 
-/// Multus' daemon, with the network's configuration as its `readinessindicatorfile`.
+/// The file of a single plugin.
+const CONF: &str = "00-multus.conf";
+
+/// The network in Multus' own files.
+const NETWORK: &str = "multus-cni-network";
+
+/// Multus' daemon.
 #[derive(Debug, Default)]
 pub struct MultusDaemon {
+    /// True if the network's configuration is the `readinessindicatorfile`.
+    is_indicated: bool,
     /// True to set the version in the network's configuration (`forceCNIVersion`).
     forces_version: bool,
     /// Number of times that the daemon ended because the `readinessindicatorfile` was gone.
@@ -26,9 +34,19 @@ pub struct MultusDaemon {
 }
 
 impl MultusDaemon {
+    /// Creates a daemon with the network's configuration as its `readinessindicatorfile`.
+    pub fn with_indicator() -> MultusDaemon {
+        MultusDaemon { is_indicated: true, ..MultusDaemon::default() }
+    }
+
     /// Creates a daemon with `forceCNIVersion`.
     pub fn with_forced_version() -> MultusDaemon {
         MultusDaemon { forces_version: true, ..MultusDaemon::default() }
+    }
+
+    /// Removes the daemon's configuration, as the daemon does at its end.
+    pub fn leaves(directory: &Path) -> Result<()> {
+        Ok(fs::remove_file(directory.join(CONF))?)
     }
 
     /// Selects the network, and writes the first configuration.
@@ -44,16 +62,25 @@ impl MultusDaemon {
         self.write(directory).map(|()| 1 + usize::from(self.forces_version))
     }
 
+    /// Writes the configuration, which is empty if that of the network is incomplete.
     fn write(&self, directory: &Path) -> Result<()> {
         let primary = self.primary.as_ref().context("a network was found")?;
-        let conf: Value = serde_json::from_slice(&fs::read(directory.join(primary))?)?;
+        let text = fs::read(directory.join(primary)).unwrap_or_default();
+        let conf = serde_json::from_slice::<Value>(&text);
+        let own = conf.map(|conf| self.conf(primary, &conf).to_string()).unwrap_or_default();
+        Ok(fs::write(directory.join(CONF), own)?)
+    }
+
+    fn conf(&self, primary: &str, network: &Value) -> Value {
         let path = format!("/host/etc/cni/net.d/{primary}");
-        let own = json!({
-            "capabilities": capabilities(&conf), "cniVersion": "0.3.1", "logLevel": "verbose", "logToStderr": true,
-            "name": "multus-cni-network", "clusterNetwork": path, "readinessindicatorfile": path,
-            "type": "multus-shim", "daemonSocketDir": "/run/multus/socket",
+        let mut own = json!({
+            "capabilities": capabilities(network), "cniVersion": "0.3.1", "logLevel": "verbose", "logToStderr": true,
+            "name": NETWORK, "clusterNetwork": path, "type": "multus-shim", "daemonSocketDir": "/run/multus/socket",
         });
-        Ok(fs::write(directory.join("00-multus.conf"), own.to_string())?)
+        if self.is_indicated {
+            own["readinessindicatorfile"] = json!(path);
+        }
+        own
     }
 }
 
@@ -62,9 +89,13 @@ impl Program for MultusDaemon {
         let Some(primary) = self.primary.clone() else { return self.start(directory) };
         let of_primary = |event: &&InotifyEvent| event.name.as_ref().is_some_and(|name| name == primary.as_str());
         let has = |mask: AddWatchFlags| events.iter().filter(of_primary).any(|event| event.mask.intersects(mask));
-        if has(AddWatchFlags::IN_MOVED_FROM | AddWatchFlags::IN_DELETE) {
+        if self.is_indicated {
+            // The daemon ignores the other changes of its `readinessindicatorfile`.
+            if !has(AddWatchFlags::IN_MOVED_FROM | AddWatchFlags::IN_DELETE) {
+                return Ok(0);
+            }
             self.exits.fetch_add(1, Ordering::SeqCst);
-            fs::remove_file(directory.join("00-multus.conf"))?;
+            MultusDaemon::leaves(directory)?;
             return self.start(directory).map(|writes| writes + 1);
         }
         if has(AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_MODIFY) {
@@ -74,7 +105,8 @@ impl Program for MultusDaemon {
     }
 }
 
-/// Multus' entry point for nodes without its daemon. It copies the network's configuration into its own.
+/// Multus' entry point for nodes without its daemon, with `--cleanup-config-on-exit`. It copies the network's
+/// configuration into its own.
 #[derive(Debug)]
 pub struct MultusEntrypoint {
     renames: bool,
@@ -95,19 +127,35 @@ impl Program for MultusEntrypoint {
         if self.copied.as_ref() == Some(&text) {
             return Ok(0);
         }
-        let conf: Value = serde_json::from_str(&text)?;
-        let own = json!({ "cniVersion": conf["cniVersion"], "name": "multus-cni-network", "plugins": [{
+        // The entry point ends if the text is incomplete, and its container starts again.
+        self.copied = None;
+        let Ok(conf) = serde_json::from_str::<Value>(&text) else { return Ok(0) };
+        let version = &conf["cniVersion"];
+        let mut plugin = json!({
             "type": "multus", "capabilities": capabilities(&conf), "cniConf": "/host/etc/cni/multus/net.d",
             "kubeconfig": "/etc/cni/net.d/multus.d/multus.kubeconfig", "delegates": [conf],
-        }] });
+        });
+        // The entry point writes a list for this version only.
+        let (name, own) = if version == "1.0.0" {
+            ("00-multus.conflist", json!({ "cniVersion": version, "name": NETWORK, "plugins": [plugin] }))
+        } else {
+            plugin["cniVersion"] = version.clone();
+            plugin["name"] = json!(NETWORK);
+            (CONF, plugin)
+        };
         let draft = directory.join("00-multus.conf.new");
         fs::write(&draft, own.to_string())?;
-        fs::rename(draft, directory.join("00-multus.conflist"))?;
+        fs::rename(draft, directory.join(name))?;
         self.copied = Some(text);
         if self.renames {
             fs::rename(directory.join(&primary), directory.join(format!("{primary}.old")))?;
         }
         Ok(1 + usize::from(self.renames))
+    }
+
+    /// Returns true. The entry point looks each second, this program each millisecond.
+    fn polls(&self) -> bool {
+        true
     }
 }
 

@@ -23,6 +23,11 @@ pub trait Program: Send {
     /// Acts on the events since the last call, at first on none. Returns the number of its writes, renames and
     /// removals.
     fn act(&mut self, directory: &Path, events: &[InotifyEvent]) -> Result<usize>;
+
+    /// Returns true if the program also acts without an event, again and again.
+    fn polls(&self) -> bool {
+        false
+    }
 }
 
 /// A running program. It ends when it is dropped.
@@ -91,7 +96,7 @@ fn run(program: &mut impl Program, inotify: &Inotify, directory: &Path, progress
     let mut is_first = true;
     while !progress.is_stopped.load(Ordering::SeqCst) {
         let events = read_events(inotify)?;
-        if is_first || !events.is_empty() {
+        if is_first || program.polls() || !events.is_empty() {
             let writes = program.act(directory, if is_first { &[] } else { &events })?;
             progress.writes.fetch_add(writes, Ordering::SeqCst);
         }

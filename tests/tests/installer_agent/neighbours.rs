@@ -2,17 +2,31 @@
 
 use std::fs;
 use std::slice;
+use std::sync::atomic::Ordering;
 
 use integration_tests::clock::KNOWN;
 use integration_tests::installation::NET;
 use integration_tests::neighbours::{
-    CILIUM_CONF, CiliumAgent, IstioAgent, LinkerdInstaller, OwnWrites, PodStarts, Running, kinds, plugin, settle,
-    upstream_installs, upstream_renews,
+    CILIUM_CONF, CiliumAgent, IstioAgent, LinkerdInstaller, MultusDaemon, MultusEntrypoint, OwnWrites, PodStarts,
+    Running, kinds, plugin, settle, upstream_installs, upstream_renews,
 };
-use integration_tests::node_pod::NAMESPACE;
+use integration_tests::node_pod::{NAMESPACE, NodePod};
 use integration_tests::skip::skipped;
+use serde_json::Value;
 
 use crate::scene::{CONF, Hastened, PLUGINS, REASON, asked, in_pod, install};
+
+/// Changes one of our entries.
+#[track_caller]
+fn edit(pod: &NodePod) {
+    let text = pod.container.conf(CONF).unwrap();
+    fs::write(pod.container.path(NET).join(CONF), text.replace("\"snat\": true", "\"snat\": false")).unwrap();
+}
+
+#[track_caller]
+fn conf(pod: &NodePod) -> Value {
+    serde_json::from_str(&pod.container.conf(CONF).unwrap()).unwrap()
+}
 
 #[test]
 fn agent_restores_an_edited_entry_beside_running_istio_and_linkerd_once() {
@@ -28,8 +42,7 @@ fn agent_restores_an_edited_entry_beside_running_istio_and_linkerd_once() {
         let mut agent = Hastened::start(&pod);
         agent.agent.await_page("/readiness", 200).unwrap();
         let mut writes = OwnWrites::watch(&net.join(CONF)).unwrap();
-        let text = pod.container.conf(CONF).unwrap();
-        fs::write(net.join(CONF), text.replace("\"snat\": true", "\"snat\": false")).unwrap();
+        edit(&pod);
         settle(&neighbours).unwrap();
         let pods = ["istio-cni", "linkerd-cni"].map(|kind| PodStarts::watch(&net, kind));
         agent.mends();
@@ -109,6 +122,7 @@ fn agent_leaves_a_configuration_that_cilium_renamed() {
         let mut writes = OwnWrites::watch(&net.join(CONF)).unwrap();
         let chained = Running::start(CiliumAgent { chains: true }, &net).unwrap();
         settle(slice::from_ref(&chained)).unwrap();
+        let pods = PodStarts::watch(&net, "cilium-cni");
         let mut agent = Hastened::start(&pod);
         agent.agent.await_page("/readiness", 200).unwrap();
         agent.checks(&pod);
@@ -124,11 +138,88 @@ fn agent_leaves_a_configuration_that_cilium_renamed() {
         agent.agent.await_reason(&[CILIUM_CONF, "cilium_bak", "cni.chainingMode"]).unwrap();
         agent.checks(&pod);
         assert_eq!((writes.count().unwrap(), agent.agent.metric("config_chosen").unwrap()), (0, 0));
+        assert!(pods.end().unwrap() > 0);
 
         drop(alone);
         fs::remove_file(net.join(CILIUM_CONF)).unwrap();
         agent.mends();
         agent.agent.await_page("/readiness", 200).unwrap();
         assert!(net.join(CONF).is_file() && writes.count().unwrap() == 1);
+    });
+}
+
+/// The daemon removes its configuration when its pod ends.
+#[test]
+fn agent_beside_running_multus_writes_once() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        install(&mut pod);
+        let (net, ours) = (pod.container.path(NET), conf(&pod));
+        let mut agent = Hastened::start(&pod);
+        agent.agent.await_page("/readiness", 200).unwrap();
+        let mut writes = OwnWrites::watch(&net.join(CONF)).unwrap();
+        let daemons = [
+            (MultusDaemon::default(), 1),
+            (MultusDaemon::with_indicator(), 0),
+            (MultusDaemon::with_forced_version(), 1),
+        ];
+        for (changes, (daemon, answers)) in (1..).zip(daemons) {
+            let exits = daemon.exits.clone();
+            let multus = Running::start(daemon, &net).unwrap();
+            settle(slice::from_ref(&multus)).unwrap();
+            let pods = PodStarts::watch(&net, "multus-shim");
+            edit(&pod);
+            settle(slice::from_ref(&multus)).unwrap();
+            let before = multus.writes();
+            agent.mends();
+            agent.checks(&pod);
+            settle(slice::from_ref(&multus)).unwrap();
+            assert!(pods.end().unwrap() > 0);
+            assert_eq!((writes.count().unwrap(), multus.writes() - before), (changes, answers));
+            assert_eq!((exits.load(Ordering::SeqCst), conf(&pod)), (0, ours.clone()));
+            agent.agent.await_page("/readiness", 200).unwrap();
+
+            drop(multus);
+            MultusDaemon::leaves(&net).unwrap();
+            agent.checks(&pod);
+            agent.agent.await_page("/readiness", 200).unwrap();
+            assert_eq!(writes.count().unwrap(), changes, "pods start with our file");
+            assert_eq!(pod.container.names(NET), [CONF, "calico-kubeconfig"]);
+        }
+    });
+}
+
+/// The reason for a write is an edited entry, or with `--rename-conf-file` the rename at each start of Multus' pod.
+#[test]
+fn agent_beside_polling_multus_writes_once() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        install(&mut pod);
+        let (net, ours) = (pod.container.path(NET), conf(&pod));
+        let mut agent = Hastened::start(&pod);
+        agent.agent.await_page("/readiness", 200).unwrap();
+        let mut writes = OwnWrites::watch(&net.join(CONF)).unwrap();
+        for (changes, renames) in (1..).zip([false, true, true]) {
+            let multus = Running::start(MultusEntrypoint::new(renames), &net).unwrap();
+            settle(slice::from_ref(&multus)).unwrap();
+            assert_eq!(net.join(CONF).exists(), !renames);
+            let pods = PodStarts::watch(&net, "multus");
+            if !renames {
+                edit(&pod);
+                settle(slice::from_ref(&multus)).unwrap();
+            }
+            agent.mends();
+            agent.checks(&pod);
+            settle(slice::from_ref(&multus)).unwrap();
+            assert!(pods.end().unwrap() > 0);
+            assert_eq!((writes.count().unwrap(), conf(&pod)), (changes, ours.clone()));
+            let copy = plugin(&pod.container.conf("00-multus.conflist").unwrap(), "multus");
+            assert_eq!(copy["delegates"][0], ours);
+            agent.agent.await_page("/readiness", 200).unwrap();
+        }
     });
 }

@@ -14,7 +14,7 @@ use integration_tests::neighbours::{
 use integration_tests::plugin::Outcome;
 use serde_json::Value;
 
-use super::{logged, succeeded};
+use super::{DEFAULT, logged, succeeded};
 
 const FILE: &str = "10-calico.conflist";
 
@@ -125,26 +125,43 @@ fn configuration_that_istio_owns_follows_ours_and_ours_gets_no_entry() {
     });
 }
 
+/// Installs two changes beside Multus' daemon, which writes once at its start and `answers` times afterwards. Returns
+/// the results of the installations.
+#[track_caller]
+fn install_beside(container: &Container, daemon: MultusDaemon, answers: usize) -> [Outcome; 2] {
+    install(container, "1500");
+    let exits = daemon.exits.clone();
+    let multus = started(container, daemon);
+    assert_eq!(container.names(NET), ["00-multus.conf", FILE]);
+    let mut writes = own_writes(container);
+    let pods = PodStarts::watch(&container.path(NET), "multus-shim");
+    let outcomes = ["1400", "1300"].map(|mtu| {
+        let outcome = install(container, mtu);
+        settle(slice::from_ref(&multus)).unwrap();
+        outcome
+    });
+    assert!(pods.end().unwrap() > 0);
+    assert_eq!(exits.load(Ordering::SeqCst), 0);
+    assert_eq!((writes.count().unwrap(), multus.writes()), (2, 1 + answers));
+    assert_eq!(container.names(NET), ["00-multus.conf", FILE]);
+    outcomes
+}
+
+#[test]
+fn multus_daemon_answers_each_change_with_one_write() {
+    isolated(|host| {
+        install_beside(&Container::new(host, "c").unwrap(), MultusDaemon::default(), 2);
+    });
+}
+
 /// The daemon ends when its `readinessindicatorfile` leaves the directory, which an exchange of two files looks like.
 #[test]
 fn multus_daemon_with_our_file_as_its_readiness_indicator_goes_on() {
     isolated(|host| {
-        let container = Container::new(host, "c").unwrap();
-        install(&container, "1500");
-        let daemon = MultusDaemon::default();
-        let exits = daemon.exits.clone();
-        let multus = started(&container, daemon);
-        assert_eq!(container.names(NET), ["00-multus.conf", FILE]);
-        let mut writes = own_writes(&container);
-        for mtu in ["1400", "1300"] {
-            let outcome = install(&container, mtu);
-            settle(slice::from_ref(&multus)).unwrap();
+        for outcome in install_beside(&Container::new(host, "c").unwrap(), MultusDaemon::with_indicator(), 0) {
             logged(&outcome, "00-multus.conf, which runs Calico's plugin");
             assert!(!outcome.stderr.contains("the first name wins"), "{}", outcome.stderr);
         }
-        assert_eq!(exits.load(Ordering::SeqCst), 0);
-        assert_eq!((writes.count().unwrap(), multus.writes()), (2, 3));
-        assert_eq!(container.names(NET), ["00-multus.conf", FILE]);
     });
 }
 
@@ -162,19 +179,32 @@ fn version_that_multus_forces_is_restored_by_one_write() {
     });
 }
 
+/// The entry point writes a list for version 1.0.0 of the configuration, and else a single plugin.
 #[test]
 fn multus_entry_point_copies_each_change_and_renames_no_restored_file() {
     isolated(|host| {
-        for (renames, expected) in [(false, 1), (true, 3)] {
-            let container = Container::new(host, &format!("renames-{renames}")).unwrap();
-            install(&container, "1500");
+        let cases = [(false, "1.0.0", 1), (true, "1.0.0", 3), (false, "1.1.0", 1), (true, "1.1.0", 3)];
+        for (renames, version, expected) in cases {
+            let container = Container::new(host, &format!("renames-{renames}-{version}")).unwrap();
+            let template = DEFAULT.replace("1.0.0", version).replace("\"mtu\": 1500", "\"mtu\": __CNI_MTU__");
+            let install = |mtu: &str| {
+                let variables = [("CNI_NETWORK_CONFIG", template.as_str()), ("CNI_MTU", mtu)];
+                succeeded(&container.run(&variables).unwrap());
+            };
+            install("1500");
             let multus = started(&container, MultusEntrypoint::new(renames));
             assert_eq!(container.path(NET).join(FILE).exists(), !renames);
             let mut writes = own_writes(&container);
-            install_each(&container, &["1500", "1500", "1400", "1400", "1400"], slice::from_ref(&multus));
+            let pods = PodStarts::watch(&container.path(NET), "multus");
+            for mtu in ["1500", "1500", "1400", "1400", "1400"] {
+                install(mtu);
+                settle(slice::from_ref(&multus)).unwrap();
+            }
+            assert!(pods.end().unwrap() > 0);
             assert_eq!(writes.count().unwrap(), expected);
             assert_eq!(mtu(&container.conf(FILE).unwrap()), 1400);
-            let copy = plugin(&container.conf("00-multus.conflist").unwrap(), "multus");
+            let own = if version == "1.0.0" { "00-multus.conflist" } else { "00-multus.conf" };
+            let copy = plugin(&container.conf(own).unwrap(), "multus");
             assert_eq!(mtu(&copy["delegates"][0].to_string()), 1400);
         }
     });
@@ -192,10 +222,12 @@ fn configuration_that_cilium_renames_is_written_once_for_each_change() {
             let renamed = format!("{FILE}.cilium_bak");
             assert_eq!(container.names(NET), [CILIUM_CONF, &renamed]);
             let mut writes = own_writes(&container);
+            let pods = PodStarts::watch(&net, "cilium-cni");
             for mtu in ["1500", "1400", "1400"] {
                 install_each(&container, &[mtu], slice::from_ref(&cilium));
                 assert_eq!(container.names(NET), [CILIUM_CONF, &renamed]);
             }
+            assert!(pods.end().unwrap() > 0);
             assert_eq!((writes.count().unwrap(), cilium.writes()), (1, if chains { 4 } else { 3 }));
             assert_eq!(mtu(&container.conf(&renamed).unwrap()), 1400);
             let theirs = container.conf(CILIUM_CONF).unwrap();

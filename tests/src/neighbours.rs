@@ -23,7 +23,7 @@ pub use multus::{MultusDaemon, MultusEntrypoint};
 pub use own_writes::OwnWrites;
 pub use pod_starts::PodStarts;
 pub use running::{Program, Running, settle};
-pub use upstream::{UPSTREAM_CONF, upstream_installs, upstream_renews};
+pub use upstream::{UPSTREAM_CONF, operator_installs, upstream_installs, upstream_renews};
 
 /// A program that adds its plugin to a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,6 +8,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::manifests::parse;
+
+/// The objects that the operator renders.
+const OPERATORS_MANIFEST: &str = "tests/deploy_manifests/upstream-operator-1.42.yaml";
+
 /// The configuration of upstream's manifest of release 3.29, on a node.
 pub const UPSTREAM_CONF: &str = r#"{
   "name": "k8s-pod-network", "cniVersion": "0.3.1",
@@ -23,7 +28,20 @@ pub const UPSTREAM_CONF: &str = r#"{
 
 /// Writes the configuration as `install-cni` does at each start of calico-node's pod.
 pub fn upstream_installs(file: &Path) -> Result<()> {
-    write_in_place(file, UPSTREAM_CONF)?;
+    installs(file, UPSTREAM_CONF)
+}
+
+/// Does the same as [`upstream_installs`] with the configuration of the operator's ConfigMap.
+pub fn operator_installs(file: &Path) -> Result<()> {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(OPERATORS_MANIFEST);
+    let objects = parse(&fs::read_to_string(manifest)?)?;
+    let config = objects.get("ConfigMap calico-system/cni-config").context("a ConfigMap")?;
+    let template = config["data"]["config"].as_str().context("a configuration")?;
+    installs(file, &template.replace("__KUBECONFIG_FILEPATH__", "/etc/cni/net.d/calico-kubeconfig"))
+}
+
+fn installs(file: &Path, conf: &str) -> Result<()> {
+    write_in_place(file, conf)?;
     Ok(fs::set_permissions(file, Permissions::from_mode(0o600))?)
 }
 

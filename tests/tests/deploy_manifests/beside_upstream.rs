@@ -1,5 +1,5 @@
 //! Upstream's own manifest with our images, or with our DaemonSet: no other field changes, the API server accepts the
-//! result, and applying upstream's manifest again restores upstream.
+//! result, and applying upstream's manifest again restores upstream. So does the operator with its DaemonSet.
 //!
 //! The manifests `upstream-v3.*.yaml` in this folder contain the parts about CNI, IPAM and kube-controllers of
 //! upstream's generated manifests, with their defects (INST-2).
@@ -9,7 +9,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use integration_tests::command::run;
-use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
+use integration_tests::controllers::merge;
+use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
 use integration_tests::manifests::{Objects, changes, deploy, kustomize, parse, stored};
 use serde_json::{Value, json};
 
@@ -222,4 +223,67 @@ fn decided(objects: Objects) -> Vec<Value> {
         object
     };
     objects.into_values().map(decided).collect()
+}
+
+/// URL path of the operator's DaemonSet.
+const OPERATORS_NODE: &str = "/apis/apps/v1/namespaces/calico-system/daemonsets/calico-node";
+
+/// Writes a DaemonSet as the operator does after each change of its specification: the rendered object replaces the
+/// present one, and additional labels and annotations stay. Returns the stored object.
+fn operator_writes(api: &ApiServer, rendered: &Value) -> Value {
+    let present = api.admin().get(OPERATORS_NODE).unwrap();
+    if present.code == 404 {
+        let (collection, _) = OPERATORS_NODE.rsplit_once('/').unwrap();
+        return api.admin().create(collection, rendered).unwrap().success().unwrap();
+    }
+    let mut written = present.success().unwrap();
+    for place in ["", "/spec/template"] {
+        for texts in ["labels", "annotations"] {
+            let place = format!("{place}/metadata/{texts}");
+            let (Some(rendered), Some(kept)) = (rendered.pointer(&place), written.pointer_mut(&place)) else {
+                continue;
+            };
+            merge(kept, rendered);
+        }
+    }
+    let metadata = written["spec"]["template"]["metadata"].take();
+    written["spec"] = rendered["spec"].clone();
+    written["spec"]["template"]["metadata"] = metadata;
+    api.admin().replace(OPERATORS_NODE, &written).unwrap().success().unwrap()
+}
+
+/// A new generation of the specification replaces the pods on the nodes, so each revert runs upstream's installer once.
+#[test]
+fn operator_that_reverts_its_daemon_set_restores_upstreams_installer() {
+    if !can_render() {
+        return;
+    }
+    with_kubernetes(|_, Kubernetes { api, .. }| {
+        api.namespace("calico-system").unwrap();
+        let objects = parse(&upstream("upstream-operator-1.42.yaml")).unwrap();
+        let rendered = &objects["DaemonSet.apps calico-system/calico-node"];
+        let first = operator_writes(&api, rendered);
+        let install = json!({ "name": "install-cni", "image": "registry.example.com/calico/cni:v1" });
+        let env = json!([{ "name": "CALICO_MANAGE_CNI", "value": "false" }]);
+        for (what, pod) in [
+            ("our image", json!({ "initContainers": [install] })),
+            ("no installer", json!({ "initContainers": [{ "name": "install-cni", "$patch": "delete" }] })),
+            ("no renewal of the token", json!({ "containers": [{ "name": "calico-node", "env": env }] })),
+        ] {
+            let generation = |object: &Value| object["metadata"]["generation"].as_i64().unwrap();
+            let present = generation(&api.admin().get(OPERATORS_NODE).unwrap().success().unwrap());
+            let patch = json!({ "spec": { "template": { "spec": pod } } }).to_string();
+            api.kubectl(&["-n", "calico-system", "patch", "daemonset", "calico-node", "--patch", &patch]).unwrap();
+            let changed = api.admin().get(OPERATORS_NODE).unwrap().success().unwrap();
+            assert_ne!(changed["spec"], first["spec"], "{what}");
+            let reverted = operator_writes(&api, rendered);
+            assert_eq!(reverted["spec"], first["spec"], "{what}");
+            assert_eq!((generation(&changed), generation(&reverted)), (present + 1, present + 2), "{what}");
+            let same = operator_writes(&api, rendered);
+            assert_eq!(generation(&same), generation(&reverted), "{what}: a further write starts no pod");
+        }
+        let installer = &first["spec"]["template"]["spec"]["initContainers"][0];
+        assert_eq!(installer["name"], "install-cni");
+        assert_eq!(installer["image"], "harbor.example.com/mirror/cni:v3.32.1");
+    });
 }

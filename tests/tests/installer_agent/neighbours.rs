@@ -5,10 +5,10 @@ use std::slice;
 use std::sync::atomic::Ordering;
 
 use integration_tests::clock::KNOWN;
-use integration_tests::installation::NET;
+use integration_tests::installation::{BIN, NET};
 use integration_tests::neighbours::{
     CILIUM_CONF, CiliumAgent, IstioAgent, LinkerdInstaller, MultusDaemon, MultusEntrypoint, OwnWrites, PodStarts,
-    Running, kinds, plugin, settle, upstream_installs, upstream_renews,
+    Running, kinds, operator_installs, plugin, settle, upstream_installs, upstream_renews,
 };
 use integration_tests::node_pod::{NAMESPACE, NodePod};
 use integration_tests::skip::skipped;
@@ -83,6 +83,39 @@ fn agent_restores_the_configuration_once_for_each_start_of_upstreams_installer()
             assert_eq!(kinds(&text), ["calico", "portmap", "istio-cni"], "{text}");
             assert_eq!(plugin(&text, "calico"), plugin(&ours, "calico"));
         }
+        agent.agent.await_page("/readiness", 200).unwrap();
+    });
+}
+
+/// The operator restores `install-cni` in its DaemonSet, and the new pod on the node writes programs, kubeconfig and
+/// configuration.
+#[test]
+fn agent_restores_programs_and_configuration_once_for_each_revert_of_the_operator() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, kubernetes, mut pod| {
+        install(&mut pod);
+        let (net, program) = (pod.container.path(NET), pod.container.path(BIN).join("calico"));
+        let (ours, our_program) = (conf(&pod), fs::read(&program).unwrap());
+        kubernetes.api.service_account("calico-system", PLUGINS).unwrap();
+        let mut agent = Hastened::start(&pod);
+        agent.agent.await_metric("token_refreshes_total", 1).unwrap();
+        agent.agent.await_page("/readiness", 200).unwrap();
+        let audit = kubernetes.api.audit().unwrap();
+        let mut writes = OwnWrites::watch(&net.join(CONF)).unwrap();
+        for reverts in 1..=3 {
+            let token = kubernetes.api.token("calico-system", PLUGINS).unwrap();
+            pod.container.program(&format!("{BIN}/calico"), "upstream").unwrap();
+            upstream_renews(&pod.kubeconfig(), &token).unwrap();
+            operator_installs(&net.join(CONF)).unwrap();
+            agent.mends();
+            agent.checks(&pod);
+            assert_eq!((writes.count().unwrap(), conf(&pod)), (reverts, ours.clone()));
+            assert!(fs::read(&program).unwrap() == our_program, "it is not our program");
+            assert_eq!(pod.token().unwrap(), token);
+        }
+        assert_eq!(asked(&audit, &pod).unwrap(), 0, "a valid token stays");
         agent.agent.await_page("/readiness", 200).unwrap();
     });
 }

@@ -1,4 +1,5 @@
-//! Two pods on one node, as in an upgrade. Only the pod that installed last restores files.
+//! Two pods on one node, as in an upgrade. Only the pod that installed last restores files, unless both pods have the
+//! same version and environment.
 
 use std::collections::BTreeMap;
 use std::fs;

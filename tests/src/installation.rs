@@ -27,6 +27,12 @@ pub const OWN_BIN: &str = "opt/cni/bin";
 /// Mount point of the pod's service account.
 pub const SERVICE_ACCOUNT: &str = "var/run/secrets/kubernetes.io/serviceaccount";
 
+/// A command that starts a program with the rights of the container in deploy/base.
+pub const WITHOUT_CAPABILITIES: &str = "setpriv --bounding-set=-all --inh-caps=-all";
+
+/// The user ID of `kube`, to whom the runtime's directories belong on nodes of Kubespray.
+pub const KUBE: u32 = 997;
+
 /// A container of the installer, and the node on which it installs.
 #[derive(Debug)]
 pub struct Container {

@@ -26,7 +26,7 @@ pub const NAMESPACE: &str = "kube-system";
 /// The service account of the pod.
 pub const POD_ACCOUNT: &str = "calico-node";
 
-/// Port of the agent inside the private host.
+/// Port of the agent inside the private host, unless CNI_AGENT_LISTEN has another.
 pub const AGENT_PORT: u16 = 9097;
 
 /// The pod.
@@ -46,6 +46,7 @@ pub struct NodePod {
 pub struct Agent {
     process: ServerProcess,
     log: PathBuf,
+    port: u16,
 }
 
 /// An HTTP response of the agent.
@@ -124,19 +125,28 @@ impl NodePod {
 
     /// Starts `calico refresh-token` by the command line of upstream's component commands.
     pub fn agent(&self) -> Result<Agent> {
-        self.start(&["component", "cni", "agent"])
+        self.agent_under("")
+    }
+
+    /// Starts [`NodePod::agent`] by another program, such as `setpriv …`.
+    pub fn agent_under(&self, wrapper: &str) -> Result<Agent> {
+        self.start(wrapper, &["component", "cni", "agent"])
     }
 
     /// Starts `calico install`, which continues as the agent unless SLEEP is false.
     pub fn installer_that_stays(&self) -> Result<Agent> {
-        self.start(&["install"])
+        self.start("", &["install"])
     }
 
-    fn start(&self, command: &[&str]) -> Result<Agent> {
-        let mut agent = Agent { process: ServerProcess::default(), log: self.container.path("agent.log") };
+    fn start(&self, wrapper: &str, command: &[&str]) -> Result<Agent> {
+        let listen = self.environment.get("CNI_AGENT_LISTEN").map_or("", String::as_str);
+        let port = listen.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(AGENT_PORT);
+        let log = self.container.path(&format!("agent-{port}.log"));
+        let mut agent = Agent { process: ServerProcess::default(), log, port };
         // `env -i` gives the process no other variables.
         let mut words = vec!["-i".to_owned()];
         words.extend(self.environment.iter().map(|(name, text)| format!("{name}={text}")));
+        words.extend(wrapper.split_whitespace().map(str::to_owned));
         words.push(self.plugins.dir().join("calico").display().to_string());
         words.extend(command.iter().chain(&["--root"]).map(|&word| word.to_owned()));
         words.push(self.root());
@@ -170,7 +180,7 @@ impl Agent {
     /// Requests a page at an address of the host.
     pub fn page_at(&self, address: &str, path: &str) -> Result<Page> {
         let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().into();
-        let mut answer = agent.get(format!("http://{address}:{AGENT_PORT}{path}")).call()?;
+        let mut answer = agent.get(format!("http://{address}:{}{path}", self.port)).call()?;
         Ok(Page { code: answer.status().as_u16(), body: answer.body_mut().read_to_string()? })
     }
 

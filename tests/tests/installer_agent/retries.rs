@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 
+use integration_tests::command::ip;
 use integration_tests::installation::NET;
 use integration_tests::kubernetes::on_kubernetes;
 use integration_tests::node_pod::{AGENT_PORT, NAMESPACE, NodePod, may_make_tokens};
@@ -25,6 +26,33 @@ fn first_installation_waits_for_an_unreachable_api_server() {
         agent.await_log("trying again: the API server").unwrap();
         assert!(pod.container.names(NET).is_empty(), "{}", agent.log());
         proxy.arm(None);
+        agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(pod.container.names(NET), [CONF, "calico-kubeconfig"]);
+    });
+}
+
+/// Without kube-proxy, packets to the address of a Service get no answer. The neighbor entry has a wrong hardware
+/// address, so that packets to this address are lost.
+#[test]
+fn first_installation_waits_for_an_api_server_that_swallows_packets() {
+    on_kubernetes(|host, kubernetes| {
+        for args in [
+            "link add near type veth peer name far",
+            "link set far up",
+            "link set near up",
+            "address add 10.96.0.2/24 dev near",
+            "neighbour add 10.96.0.1 lladdr 02:00:00:00:00:02 dev near nud permanent",
+        ] {
+            ip(args).unwrap();
+        }
+        let mut pod = pod_at(host, &kubernetes.api, "https://10.96.0.1:6443");
+        pod.set("CNI_NETWORK_CONFIG", TEMPLATE);
+        let agent = pod.installer_that_stays().unwrap();
+        agent.await_log("trying again: the API server https://10.96.0.1:6443 is unreachable").unwrap();
+        assert!(agent.log().contains("no connection within"), "{}", agent.log());
+        assert!(pod.container.names(NET).is_empty(), "{}", agent.log());
+        ip("address add 10.96.0.1/32 dev lo").unwrap();
+        let _kube_proxy = kubernetes.api.proxy_on(TcpListener::bind("10.96.0.1:6443").unwrap()).unwrap();
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(pod.container.names(NET), [CONF, "calico-kubeconfig"]);
     });

@@ -40,6 +40,13 @@ impl Hastened {
         self.agent.set_clocks(Ahead { calendar: self.slept, boot: self.slept, timers: self.slept }).unwrap();
     }
 
+    /// Lets the agent check its files, and waits until it has done so.
+    pub(crate) fn look_and_wait(&mut self) {
+        let checks = self.agent.metric("file_checks_total").unwrap();
+        self.look();
+        self.agent.await_metric("file_checks_total", checks + 1).unwrap();
+    }
+
     /// Lets the agent check its files, and waits until it has restored one more.
     pub(crate) fn mends(&mut self) {
         self.look();

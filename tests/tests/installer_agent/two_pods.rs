@@ -1,4 +1,5 @@
-//! Two pods on one node, as in an upgrade. Only the pod that installed last restores files.
+//! Two pods on one node, as in an upgrade. Only the pod that installed last restores files, unless both pods have the
+//! same version and environment.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,11 +7,15 @@ use std::path::PathBuf;
 
 use integration_tests::clock::KNOWN;
 use integration_tests::installation::{BIN, NET};
+use integration_tests::neighbours::OwnWrites;
 use integration_tests::node_pod::NodePod;
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
 use crate::scene::{CONF, Hastened, REASON, in_pod, install};
+
+/// The address of the later pod's agent.
+const LATER_LISTEN: &str = "127.0.0.1:9098";
 
 const STATE: &str = "var/lib/calico/cni-install-state.json";
 
@@ -29,9 +34,7 @@ fn files(pod: &NodePod) -> BTreeMap<String, u64> {
 
 /// Lets the agent check the files. Asserts that it takes itself for the agent of an earlier pod and restores nothing.
 fn look_in_vain(agent: &mut Hastened) {
-    let checks = agent.agent.metric("file_checks_total").unwrap();
-    agent.look();
-    agent.agent.await_metric("file_checks_total", checks + 1).unwrap();
+    agent.look_and_wait();
     agent.agent.await_reason(&["restoring no file", "delete its DaemonSet if the node has two"]).unwrap();
     assert_eq!(agent.agent.metric("restoration_suspended").unwrap(), 1);
     assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0);
@@ -109,5 +112,59 @@ fn files_of_a_later_version_are_not_restored_by_the_agent_of_an_earlier_one() {
         fs::remove_file(pod.container.path(BIN).join("portmap")).unwrap();
         look_in_vain(earlier);
         assert!(!pod.container.names(BIN).contains(&"portmap".to_owned()));
+    });
+}
+
+#[test]
+fn two_running_agents_write_each_file_once() {
+    beside_a_later_pod(&[("CNI_NETWORK_CONFIG", LATER), ("CNI_AGENT_LISTEN", LATER_LISTEN)], |pod, earlier| {
+        let installed = pod.container.conf(CONF).unwrap();
+        let mut later = Hastened::start(pod);
+        later.agent.await_metric("file_checks_total", 1).unwrap();
+        let watched = [pod.container.path(NET).join(CONF), pod.container.path(BIN).join("portmap")];
+        let mut writes = watched.each_ref().map(|file| OwnWrites::watch(file).unwrap());
+        for removals in 1..=3 {
+            watched.iter().for_each(|file| fs::remove_file(file).unwrap());
+            for _ in 0..2 {
+                look_in_vain(earlier);
+                later.look_and_wait();
+            }
+            assert_eq!(writes.each_mut().map(|writes| writes.count().unwrap()), [removals; 2]);
+        }
+        later.agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(pod.container.conf(CONF).unwrap(), installed);
+    });
+}
+
+/// Both agents count the files as their own, as with two DaemonSets that differ only in their names.
+#[test]
+fn two_identical_pods_write_nothing_in_turn() {
+    beside_a_later_pod(&[("CNI_AGENT_LISTEN", LATER_LISTEN)], |pod, earlier| {
+        let mut later = Hastened::start(pod);
+        for agent in [&earlier.agent, &later.agent] {
+            agent.await_metric("token_refreshes_total", 1).unwrap();
+            agent.await_metric("file_checks_total", 1).unwrap();
+        }
+        let conf = pod.container.path(NET).join(CONF);
+        let program = pod.container.path(BIN).join("portmap");
+        let watched = [pod.kubeconfig(), conf.clone(), program, pod.container.path(STATE)];
+        let mut writes = watched.map(|file| OwnWrites::watch(&file).unwrap());
+        let mut written = || writes.each_mut().map(|writes| writes.count().unwrap());
+        let mut look = |times: usize| {
+            for _ in 0..times {
+                earlier.look_and_wait();
+                later.look_and_wait();
+            }
+        };
+        look(3);
+        assert_eq!(written(), [0; 4]);
+        fs::remove_file(&conf).unwrap();
+        look(2);
+        let [token, conf, program, _] = written();
+        assert_eq!((token, conf, program), (0, 1, 0));
+        for agent in [&earlier.agent, &later.agent] {
+            agent.await_page("/readiness", 200).unwrap();
+            assert_eq!(agent.metric("restoration_suspended").unwrap(), 0);
+        }
     });
 }

@@ -9,7 +9,7 @@ use integration_tests::kubernetes::{Kubernetes, Request};
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
-use crate::scene::{Hastened, REASON, in_pod, install};
+use crate::scene::{Hastened, REASON, asked, in_pod, install};
 
 #[test]
 fn agent_is_not_ready_while_another_networks_file_sorts_first() {
@@ -74,6 +74,25 @@ fn agent_is_not_ready_while_kubelet_reports_no_network() {
         report(kubernetes, "False", "PLEG is not healthy");
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(agent.metric("node_network_ready").unwrap(), 1);
+    });
+}
+
+#[test]
+fn agent_without_the_option_reads_no_node_and_claims_nothing() {
+    in_pod(|_, kubernetes, mut pod| {
+        kubernetes.api.admin().node("node1").unwrap();
+        report(kubernetes, "False", NO_NETWORK);
+        install(&mut pod);
+        pod.set("CNI_TOKEN_REFRESH_INTERVAL", "200ms");
+        let audit = kubernetes.api.audit().unwrap();
+        let agent = pod.agent().unwrap();
+        // With the option, the agent reads the Node when it starts.
+        await_that(PATIENCE, || Ok(asked(&audit, &pod)? >= 5)).unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        let metrics = agent.page("/metrics").unwrap().body;
+        assert!(!metrics.contains("node_network_ready"), "{metrics}");
+        let requests = audit.of(&pod.account.user).unwrap();
+        assert!(requests.iter().all(|request| request.resource != "nodes"), "{requests:?}");
     });
 }
 

@@ -1,11 +1,12 @@
 //! The agent with unreadable, missing or read-only files.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
 
 use integration_tests::clock::KNOWN;
 use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::installation::NET;
+use integration_tests::installation::{BIN, KUBE, NET, WITHOUT_CAPABILITIES};
 use integration_tests::node_pod::NodePod;
 use integration_tests::skip::skipped;
 use nix::mount::{MsFlags, mount};
@@ -69,6 +70,29 @@ fn token_refresh_on_a_full_disk_keeps_the_existing_token() {
         assert_ne!(pod.token().unwrap(), token);
         assert_eq!(pod.container.names(NET), names);
         assert_eq!(asked(&audit, &pod).unwrap(), 1, "the token that could not be written is kept");
+    });
+}
+
+/// Writing the token needs the first directory, and restoring a program the other two.
+#[test]
+fn agent_in_a_directory_of_another_user_names_owner_mode_and_setting() {
+    in_pod(|_, _, mut pod| {
+        for directory in [NET, BIN, "var/lib/calico"] {
+            install(&mut pod);
+            fs::remove_file(pod.container.path(BIN).join("portmap")).unwrap();
+            let path = pod.container.path(directory);
+            fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+            if chown(&path, Some(KUBE), Some(0)).is_err() {
+                return skipped("a directory cannot be given to another user here");
+            }
+            let agent = pod.agent_under(WITHOUT_CAPABILITIES).unwrap();
+            let words = format!("{} belongs to user {KUBE} and group 0 with mode 0755", path.display());
+            let setting = "enable components/dac-override (cni.dacOverride of the chart)";
+            agent.await_reason(&[words.as_str(), "DAC_OVERRIDE", setting]).unwrap();
+            assert!(agent.log().contains(&words) && agent.log().contains(setting), "{}", agent.log());
+            assert_eq!(agent.page("/liveness").unwrap().code, 200, "a restart would not help");
+            chown(&path, Some(0), Some(0)).unwrap();
+        }
     });
 }
 

@@ -4,7 +4,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
-use integration_tests::installation::{BIN, Container, NET};
+use integration_tests::installation::{BIN, Container, KUBE, NET, WITHOUT_CAPABILITIES};
 use integration_tests::namespaces::{Host, isolated};
 use integration_tests::plugin::Plugins;
 use integration_tests::skip::skipped;
@@ -13,12 +13,6 @@ use super::{DEFAULT, failed, logged, succeeded};
 
 const STATE: &str = "var/lib/calico";
 const FILE: &str = "10-calico.conflist";
-
-/// The user ID of `kube`.
-const KUBE: u32 = 997;
-
-/// A command that starts a program with the rights of the container in deploy/base.
-const WITHOUT_CAPABILITIES: &str = "setpriv --bounding-set=-all --inh-caps=-all";
 
 /// A command that starts a program with the rights of the container in deploy/components/dac-override.
 const WITH_DAC_OVERRIDE: &str = "setpriv --bounding-set=-all,+dac_override --inh-caps=-all";

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use integration_tests::command::{ip, ip_json};
-use integration_tests::installation::{BIN, Container, NET};
+use integration_tests::installation::{BIN, Container, NET, WITHOUT_CAPABILITIES};
 use integration_tests::namespaces::{Host, isolated};
 use integration_tests::plugin::Plugins;
 use serde_json::{Value, json};
@@ -185,7 +185,7 @@ fn uninstall_without_net_admin_keeps_the_addresses_of_pods() {
         let before = (interfaces(), routes(), node.kept());
         let options = ["--yes", "--tear-down-pods", "--release-addresses"];
         let call = uninstall(&node.container, &options);
-        let outcome = call.clone().under("setpriv --bounding-set=-all --inh-caps=-all").run().unwrap();
+        let outcome = call.clone().under(WITHOUT_CAPABILITIES).run().unwrap();
         let said = &outcome.stdout;
         assert_eq!(outcome.exit, Some(1), "{said}{}", outcome.stderr);
         assert_eq!((interfaces(), routes(), node.kept()), before);

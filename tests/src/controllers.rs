@@ -29,6 +29,9 @@ pub use world::{NAMESPACE, World, deletion_mark, handle_of, merge, service_path}
 /// URL path of the Leases in the namespace of kube-controllers.
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 
+/// Default port of the metrics.
+pub const METRICS_PORT: u16 = 9094;
+
 /// Timeout of an expected effect.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -180,6 +183,13 @@ fn leave_lease(api: &ApiServer) -> Result<()> {
     await_that(PATIENCE, || {
         Ok(api.admin().create(LEASES, &lease).map_or(true, |answer| matches!(answer.code, 201 | 409)))
     })
+}
+
+/// Reads the metrics of the replica that serves them on this port of the private host.
+pub fn metrics(port: u16) -> Result<String> {
+    let agent = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).proxy(None).build();
+    let mut answer = ureq::Agent::from(agent).get(format!("http://127.0.0.1:{port}/metrics")).call()?;
+    Ok(answer.body_mut().read_to_string()?)
 }
 
 /// Returns the exit status of a process, or the signal that killed it, as text.

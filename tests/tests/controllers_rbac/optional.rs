@@ -2,12 +2,15 @@
 
 use std::fs;
 
-use integration_tests::controllers::{Controllers, PATIENCE, World, await_that};
+use integration_tests::controllers::{Controllers, METRICS_PORT, PATIENCE, World, await_that, metrics};
 use integration_tests::kubernetes::{Role, with_kubernetes};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
 use super::{NAME, NAMESPACE};
+
+/// The policies whose deletion is the right for which the program asks in place of all rights of the role.
+const POLICIES: &str = "globalnetworkpolicies";
 
 /// Waits until `is_so` returns true, for longer than the pause after which the program asks for its rights again.
 #[track_caller]
@@ -23,22 +26,35 @@ fn controller_without_its_role_is_named_once_and_starts_when_the_role_is_bound()
         let api = world.api;
         let role = Role::of_manifests(&Role::manifests_of_controllers()).unwrap();
         let mut base = role.clone();
+        let of_crd_v1 = ApiGroup::CrdV1.name();
         base.0.retain(|one| one.resource != "services/status" && one.resource != "hostendpoints");
+        base.0.retain(|one| one.resource != POLICIES || one.group != of_crd_v1);
         let account = api.service_account(NAMESPACE, NAME).unwrap();
         api.cluster_role(NAME, &base.rules()).unwrap();
         api.bind(&account, NAME).unwrap();
         world.node("n1", "10.0.0.1");
         world.pool("balancer", "10.80.0.0/16", "LoadBalancer");
         world.service("web", "10.80.0.7");
+        // The name of an older Calico for the policy `web`.
+        world.put("GlobalNetworkPolicy", POLICIES, "default.web", &json!({ "tier": "default" }));
 
         let audit = api.audit().unwrap();
         let setup = world.setup().env("KUBECONFIG", account.kubeconfig.display().to_string());
-        let mut controllers = setup.env("LEADER_ELECTION", "false").start(host, "controllers").unwrap();
+        // With FV_TEST the renames do not wait for a roll-out of calico-node, which this cluster lacks.
+        let setup = setup.env("LEADER_ELECTION", "false").env("FV_TEST", "true");
+        let mut controllers = setup.start(host, "controllers").unwrap();
         let named = |role: &str| controllers.log().unwrap().matches(&format!("calico-kube-controllers-{role}")).count();
+        let metric = |role: &str, value: u8| {
+            let line = format!("kube_controllers_missing_rights{{role=\"{role}\"}} {value}");
+            metrics(METRICS_PORT).is_ok_and(|page| page.lines().any(|shown| shown == line))
+        };
         until(&controllers, "the role of the Services is missing", || named("load-balancer") == 1);
+        until(&controllers, "the role of policy names is missing", || named("policy-names") == 1);
         let configuration = || world.calico("kubecontrollersconfigurations", "default");
         until(&controllers, "there is a configuration", || !configuration().is_null());
         assert_eq!(named("host-endpoints"), 0, "the controller is off");
+        let off = [("load-balancer", 1), ("policy-names", 1), ("host-endpoints", 0)];
+        until(&controllers, "the metric names both", || off.iter().all(|(role, value)| metric(role, *value)));
 
         world.configure(&json!({ "leakGracePeriod": "1s", "hostEndpoint": { "autoCreate": "Enabled" } }));
         until(&controllers, "the role of the host endpoints is missing", || named("host-endpoints") == 1);
@@ -47,15 +63,23 @@ fn controller_without_its_role_is_named_once_and_starts_when_the_role_is_bound()
         let refused: Vec<_> =
             audit.of(&account.user).unwrap().into_iter().filter(|one| one.code == Some(403)).collect();
         assert!(refused.is_empty(), "{refused:#?}");
-        assert_eq!((named("load-balancer"), named("host-endpoints")), (1, 1));
+        let all = ["load-balancer", "host-endpoints", "policy-names"];
+        assert_eq!(all.map(named), [1, 1, 1]);
+        until(&controllers, "the metric names all", || all.iter().all(|role| metric(role, 1)));
+        let policy = |name: &str| world.calico(POLICIES, name);
+        assert!(!policy("default.web").is_null() && policy("web").is_null(), "the controller does not run");
         let status = || fs::read_to_string(controllers.status_file()).unwrap();
-        let roles = "outdated: calico-kube-controllers-load-balancer, calico-kube-controllers-host-endpoints";
-        assert!(status().contains(roles), "{}", status());
+        let roles = all.map(|role| format!("{NAME}-{role}")).join(", ");
+        assert!(status().contains(&format!("outdated: {roles}")), "{}", status());
 
         api.cluster_role(NAME, &role.rules()).unwrap();
         until(&controllers, "the Service has its address", || world.shown("web") == ["10.80.0.7"]);
         until(&controllers, "the node has an endpoint", || !world.calico("hostendpoints", "n1-auto-hep").is_null());
-        assert_eq!((named("load-balancer"), named("host-endpoints")), (1, 1));
+        until(&controllers, "the policy has its own name", || {
+            !policy("web").is_null() && policy("default.web").is_null()
+        });
+        assert_eq!(all.map(named), [1, 1, 1]);
+        until(&controllers, "the metric names none", || all.iter().all(|role| metric(role, 0)));
         until(&controllers, "the status names no role", || !status().contains("Roles"));
         assert!(controllers.terminate().unwrap().success());
     });

@@ -1,5 +1,6 @@
 //! The evaluation of the alerts by promtool, with a sample each minute.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -29,11 +30,18 @@ pub(crate) fn rules() -> Value {
     objects.into_values().next().unwrap()["spec"].take()
 }
 
-/// Returns the series of a page of metrics that the alerts use. promtool begins at the time 0, so times are relative to
-/// the scrape.
-pub(crate) fn scraped(page: &str, labels: &str) -> Vec<Series> {
+/// Returns the names of all alerts.
+pub(crate) fn alerts() -> BTreeSet<String> {
+    let rules = rules();
+    let rules = rules["groups"].as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap());
+    rules.map(|rule| rule["alert"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Returns the samples of a page of metrics that the alerts use. promtool begins at the time 0, so times are relative
+/// to the present.
+fn samples(page: &str, labels: &str) -> BTreeMap<String, f64> {
     let (rules, now) = (rules().to_string(), OffsetDateTime::now_utc().unix_timestamp());
-    let mut series = Vec::new();
+    let mut samples = BTreeMap::new();
     for line in page.lines().filter(|line| !line.starts_with('#')) {
         let (name, value) = line.rsplit_once(' ').unwrap();
         let (metric, own_labels) = name.trim_end_matches('}').split_once('{').unwrap_or((name, ""));
@@ -44,10 +52,25 @@ pub(crate) fn scraped(page: &str, labels: &str) -> Vec<Series> {
         let is_time = metric.ends_with("_timestamp_seconds") && value > 0.0;
         let value = if is_time { value - now as f64 } else { value };
         let separator = if own_labels.is_empty() { "" } else { "," };
-        series.push(Series::constant(&format!("{metric}{{{own_labels}{separator}{labels}}}"), value));
+        samples.insert(format!("{metric}{{{own_labels}{separator}{labels}}}"), value);
     }
-    assert!(!series.is_empty(), "{page}");
-    series
+    assert!(!samples.is_empty(), "{page}");
+    samples
+}
+
+/// Returns the series of a page of metrics that does not change.
+pub(crate) fn scraped(page: &str, labels: &str) -> Vec<Series> {
+    samples(page, labels).into_iter().map(|(name, value)| Series::constant(&name, value)).collect()
+}
+
+/// Returns the series of a page of metrics that changes each minute as much as between two scrapes.
+pub(crate) fn growing(before: &str, after: &str, labels: &str) -> Vec<Series> {
+    let before = samples(before, labels);
+    let series = |(name, value): (String, f64)| {
+        let first = before.get(&name).copied().unwrap_or(value);
+        Series { name, values: format!("{first}+{}x{MINUTES}", value - first) }
+    };
+    samples(after, labels).into_iter().map(series).collect()
 }
 
 pub(crate) fn kube_state(metric: &str, labels: &str, values: &str) -> Series {

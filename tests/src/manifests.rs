@@ -157,7 +157,11 @@ pub fn write_list<'o>(directory: &Path, objects: impl IntoIterator<Item = &'o Va
 
 /// Reads the objects of a manifest from the API server. Objects that the server does not have are left out.
 pub fn stored(api: &ApiServer, file: &str) -> Result<Objects> {
-    let list: Value = serde_json::from_str(&api.kubectl(&["get", "--ignore-not-found", "-f", file, "-o", "json"])?)?;
+    let text = api.kubectl(&["get", "--ignore-not-found", "-f", file, "-o", "json"])?;
+    if text.is_empty() {
+        return Ok(Objects::new());
+    }
+    let list: Value = serde_json::from_str(&text)?;
     let items = list["items"].as_array().context("kubectl printed no list")?;
     let documents: Vec<String> = items.iter().map(Value::to_string).collect();
     parse(&documents.join("\n---\n"))

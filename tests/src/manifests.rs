@@ -35,7 +35,17 @@ pub fn deploy(path: &str) -> PathBuf {
 
 /// Returns the names of the platforms that have a component.
 pub fn platforms() -> Result<Vec<String>> {
-    let names = fs::read_dir(deploy("components/platforms"))?.map(|entry| entry.map(|entry| entry.file_name()));
+    names("components/platforms")
+}
+
+/// Returns the names of the folders of `deploy/components`; one of them, `platforms`, has the components of platforms.
+pub fn components() -> Result<Vec<String>> {
+    names("components")
+}
+
+/// Returns the sorted names in a folder of `deploy/`.
+fn names(folder: &str) -> Result<Vec<String>> {
+    let names = fs::read_dir(deploy(folder))?.map(|entry| entry.map(|entry| entry.file_name()));
     let mut names = names.map(|name| Ok(name?.to_string_lossy().into_owned())).collect::<Result<Vec<String>>>()?;
     names.sort();
     Ok(names)

@@ -35,7 +35,17 @@ pub fn deploy(path: &str) -> PathBuf {
 
 /// Returns the names of the platforms that have a component.
 pub fn platforms() -> Result<Vec<String>> {
-    let names = fs::read_dir(deploy("components/platforms"))?.map(|entry| entry.map(|entry| entry.file_name()));
+    names("components/platforms")
+}
+
+/// Returns the names of the folders of `deploy/components`; one of them, `platforms`, has the components of platforms.
+pub fn components() -> Result<Vec<String>> {
+    names("components")
+}
+
+/// Returns the sorted names in a folder of `deploy/`.
+fn names(folder: &str) -> Result<Vec<String>> {
+    let names = fs::read_dir(deploy(folder))?.map(|entry| entry.map(|entry| entry.file_name()));
     let mut names = names.map(|name| Ok(name?.to_string_lossy().into_owned())).collect::<Result<Vec<String>>>()?;
     names.sort();
     Ok(names)
@@ -157,7 +167,11 @@ pub fn write_list<'o>(directory: &Path, objects: impl IntoIterator<Item = &'o Va
 
 /// Reads the objects of a manifest from the API server. Objects that the server does not have are left out.
 pub fn stored(api: &ApiServer, file: &str) -> Result<Objects> {
-    let list: Value = serde_json::from_str(&api.kubectl(&["get", "--ignore-not-found", "-f", file, "-o", "json"])?)?;
+    let text = api.kubectl(&["get", "--ignore-not-found", "-f", file, "-o", "json"])?;
+    if text.is_empty() {
+        return Ok(Objects::new());
+    }
+    let list: Value = serde_json::from_str(&text)?;
     let items = list["items"].as_array().context("kubectl printed no list")?;
     let documents: Vec<String> = items.iter().map(Value::to_string).collect();
     parse(&documents.join("\n---\n"))

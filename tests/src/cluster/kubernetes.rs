@@ -86,12 +86,21 @@ pub fn on_installation(
     install: impl FnOnce(&ApiServer) + Send,
     test: impl FnOnce(&Cluster<'_>, &mut Kubernetes, &ServiceAccount) + Send,
 ) {
+    on_installation_of(ApiGroup::CrdV1, install, test);
+}
+
+/// Does the same as [`on_installation`] with the definitions of an API group.
+pub fn on_installation_of(
+    group: ApiGroup,
+    install: impl FnOnce(&ApiServer) + Send,
+    test: impl FnOnce(&Cluster<'_>, &mut Kubernetes, &ServiceAccount) + Send,
+) {
     on_kubernetes(|host, servers| {
         install(&servers.api);
-        servers.api.ensure_defined(ApiGroup::CrdV1.api_version()).unwrap();
+        servers.api.ensure_defined(group.api_version()).unwrap();
         servers.api.namespace(NAMESPACE).unwrap();
         let user = servers.api.cni_user().unwrap();
-        let objects = Objects::new(servers.api.admin(), ApiGroup::CrdV1, user.kubeconfig.clone());
+        let objects = Objects::new(servers.api.admin(), group, user.kubeconfig.clone());
         let cluster = Cluster::with(host, |_| Ok(Store::Kubernetes(objects))).unwrap();
         cluster.load(&Content::dual_stack());
         test(&cluster, servers, &user);

@@ -46,14 +46,23 @@ pub(super) fn chart() -> String {
     deploy("helm/calico-cni").display().to_string()
 }
 
-/// Writes the chart of the newest tag before this commit; without a tag, the present chart with an older version.
+/// The last commit before the chart labeled its objects, split the roles of optional controllers and copied the
+/// configuration: the former release as long as this repository has no tag.
+const BEFORE_A_TAG: &str = "8643f790da7d5e2a74290b96de7214dc2fcf7757";
+
+/// Writes the chart of the newest tag before this commit; without a tag, the chart of [`BEFORE_A_TAG`]. A shallow clone
+/// has neither: then it writes the present chart with an older version, from which only the version differs.
 fn last_release(into: &Path) -> Result<PathBuf> {
     let (tree, folder) = (in_tree(""), into.display().to_string());
     let chart = into.join("deploy/helm/calico-cni");
-    if let Ok(tag) = run("git", &["-C", &tree, "describe", "--tags", "--abbrev=0", "--match=v*", "HEAD^"]) {
-        run("sh", &["-c", &format!("git -C '{tree}' archive '{}' deploy | tar -x -C '{folder}'", tag.trim())])?;
+    let git = |words: &[&str]| run("git", &[&["-C", tree.as_str()][..], words].concat());
+    let tag = git(&["describe", "--tags", "--abbrev=0", "--match=v*", "HEAD^"]);
+    let known = || git(&["cat-file", "-e", &format!("{BEFORE_A_TAG}^{{commit}}")]).map(|_| BEFORE_A_TAG.to_owned());
+    if let Ok(commit) = tag.map(|tag| tag.trim().to_owned()).or_else(|_| known()) {
+        run("sh", &["-c", &format!("git -C '{tree}' archive '{commit}' deploy | tar -x -C '{folder}'")])?;
         return Ok(chart);
     }
+    eprintln!("this clone has no earlier chart: the former release is the present chart with another version");
     run("cp", &["--recursive", &in_tree("deploy"), &folder])?;
     let file = chart.join("Chart.yaml");
     let text = fs::read_to_string(&file)?.replace(&format!("ersion: {VERSION}"), "ersion: 0.0.9");

@@ -1,5 +1,8 @@
 //! The roles of optional controllers.
 
+use std::fs;
+
+use integration_tests::manifests::{changes, deploy, parse};
 use kube_controllers::settings::{ControllerName, Environment, Mode, default_configuration, merge};
 use libcalico::kubernetes::ApiGroup;
 
@@ -51,4 +54,27 @@ fn role_of_an_optional_controller_is_granted_only_if_its_value_is_true() {
             assert_eq!(granted(&[&format!("{value}={is_on}")]), expected, "{value}");
         }
     }
+}
+
+#[test]
+fn minimal_value_leaves_out_the_roles_of_users_and_of_optional_controllers() {
+    if !can_render() {
+        return;
+    }
+    let changed = |values: &[&str]| {
+        let mut changed = changes(&set(values), &set(&[values, &["rbac.minimal=true"][..]].concat()));
+        changed.sort();
+        changed
+    };
+    let users = fs::read_to_string(deploy("rbac/users/calico-user-roles.yaml")).unwrap();
+    let mut expected: Vec<String> = parse(&users).unwrap().into_keys().collect();
+    assert!(!expected.is_empty());
+    for (role, _) in ROLES {
+        for kind in ["ClusterRole", "ClusterRoleBinding"] {
+            expected.push(format!("{kind}.rbac.authorization.k8s.io calico-kube-controllers-{role}"));
+        }
+    }
+    expected.sort();
+    assert_eq!(changed(&["apiGroup=projectcalico.org/v3", "rbac.hostEndpoints=true"]), expected);
+    assert_eq!(changed(&["datastore=etcd"]), Vec::<String>::new());
 }

@@ -1,10 +1,41 @@
 //! Renderings of the chart and of kustomize are equal.
 
 use integration_tests::command::run;
-use integration_tests::manifests::{Objects, changes, compose, deploy, helm, kustomize, template};
+use integration_tests::manifests::{Objects, changes, components, compose, deploy, helm, kustomize, template};
 use serde_json::{Value, json};
 
 use super::{CHART_LABELS, DAEMON_SET, DEPLOYMENT, can_render};
+
+/// Components, each with the value of the chart that renders the same.
+const OPTIONS: [(&str, &str); 15] = [
+    ("components/cni-1.1", "cni.specVersion=1.1.0"),
+    ("components/default-pool", "ipam.pools[0].cidr=192.168.0.0/16"),
+    ("components/flow-control", "cni.flowControl=true"),
+    ("components/host-network-controllers", "kubeControllers.hostNetwork=true"),
+    ("components/dac-override", "cni.dacOverride=true"),
+    ("components/selinux", "cni.selinux=true"),
+    ("components/privileged", "cni.privileged=true"),
+    ("components/service-monitor", "metrics.serviceMonitor=true"),
+    ("components/agent-metrics", "metrics.podMonitor=true"),
+    ("components/node-condition", "agent.nodeCondition=true"),
+    ("components/prometheus-rule", "metrics.prometheusRule=true"),
+    ("components/former-directories", "cni.formerBinDir=/opt/cni/bin"),
+    ("components/node-restriction", "rbac.nodeRestriction=true"),
+    ("components/host-endpoints", "rbac.hostEndpoints=true"),
+    ("components/upgrade-ipam", "cni.upgradeIpam=true"),
+];
+
+/// Components that are compared elsewhere, or for which the chart needs no value.
+const OTHERS: [&str; 4] = [
+    // Renders nothing in kube-system: namespaces.rs.
+    "critical-quota",
+    // Belongs to upstream's calico-node, which the chart does not contain.
+    "keep-state",
+    // Compared without the other options, because kube-controllers on the host's network change it.
+    "openshift-scc",
+    // Compared one by one: platforms.rs.
+    "platforms",
+];
 
 /// Removes the additions of the chart. Kustomize has a hash in the configuration's name instead of a checksum.
 fn without_additions(mut objects: Objects) -> Objects {
@@ -66,35 +97,26 @@ fn chart_values_reproduce_each_kustomize_component() {
     }
     let directory = tempfile::tempdir().unwrap();
     let overlay = "overlays/kubernetes-v1";
-    let options = [
-        ("components/cni-1.1", "cni.specVersion=1.1.0"),
-        ("components/default-pool", "ipam.pools[0].cidr=192.168.0.0/16"),
-        ("components/flow-control", "cni.flowControl=true"),
-        ("components/host-network-controllers", "kubeControllers.hostNetwork=true"),
-        ("components/dac-override", "cni.dacOverride=true"),
-        ("components/selinux", "cni.selinux=true"),
-        ("components/privileged", "cni.privileged=true"),
-        ("components/service-monitor", "metrics.serviceMonitor=true"),
-        ("components/agent-metrics", "metrics.podMonitor=true"),
-        ("components/node-condition", "agent.nodeCondition=true"),
-        ("components/prometheus-rule", "metrics.prometheusRule=true"),
-        ("components/former-directories", "cni.formerBinDir=/opt/cni/bin"),
-        ("components/node-restriction", "rbac.nodeRestriction=true"),
-        ("components/host-endpoints", "rbac.hostEndpoints=true"),
-        ("components/upgrade-ipam", "cni.upgradeIpam=true"),
-    ];
-    for (component, value) in options {
+    for (component, value) in OPTIONS {
         assert_equal(&compose(directory.path(), &[overlay], &[component]).unwrap(), &["--set", value]);
     }
-    let all = compose(directory.path(), &[overlay], &options.map(|(component, _)| component)).unwrap();
-    assert_equal(&all, &["--set", &options.map(|(_, value)| value).join(",")]);
+    let all = compose(directory.path(), &[overlay], &OPTIONS.map(|(component, _)| component)).unwrap();
+    assert_equal(&all, &["--set", &OPTIONS.map(|(_, value)| value).join(",")]);
     // With kube-controllers on the host's network, the chart chooses other constraints.
     let constraints = compose(directory.path(), &[overlay], &["components/openshift-scc"]).unwrap();
     assert_equal(&constraints, &["--set", "namespace.openshift=true"]);
-    for (component, value) in [1, 2, 4, 5, 6, 9, 12].map(|number| options[number]) {
+    for (component, value) in [1, 2, 4, 5, 6, 9, 12].map(|number| OPTIONS[number]) {
         let with_etcd = compose(directory.path(), &["overlays/etcd"], &[component]).unwrap();
         assert_equal(&with_etcd, &["--set", "datastore=etcd", "--set", value]);
     }
+}
+
+#[test]
+fn every_component_is_compared_with_a_value_of_the_chart() {
+    let compared = OPTIONS.map(|(component, _)| component.trim_start_matches("components/"));
+    let mut listed = [&compared[..], &OTHERS].concat();
+    listed.sort_unstable();
+    assert_eq!(listed, components().unwrap());
 }
 
 #[test]

@@ -141,6 +141,27 @@ fn server_dry_run_refuses_invalid_fields() {
     });
 }
 
+/// The chart refuses a surge while it renders. With kustomize the server does, because the manifests have a
+/// `maxUnavailable`.
+#[test]
+fn server_refuses_a_surge_that_is_patched_into_the_daemon_set() {
+    if !can_render() {
+        return;
+    }
+    with_kubernetes(|host, Kubernetes { api, .. }| {
+        let directory = host.dir("manifests");
+        for surge in [json!(1), json!("10%")] {
+            for name in OVERLAYS {
+                let mut daemon_set = overlay(name)[super::DAEMON_SET].clone();
+                daemon_set["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] = surge.clone();
+                let objects = Objects::from([(super::DAEMON_SET.to_owned(), daemon_set)]);
+                let error = dry_run(&api, &manifest(&directory, &objects)).unwrap_err().to_string();
+                assert!(error.contains("maxSurge") && error.contains("when maxUnavailable is non-zero"), "{error}");
+            }
+        }
+    });
+}
+
 #[test]
 fn installation_is_stored_completely_and_a_second_apply_changes_nothing() {
     if !can_render() {

@@ -1,9 +1,9 @@
 //! Each component changes its own settings and no others.
 
-use integration_tests::manifests::{Objects, changes, compose, containers};
+use integration_tests::manifests::{Objects, changes, components, compose, containers};
 use serde_json::json;
 
-use super::{CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
+use super::{COMPONENTS, CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 
 /// Renders an overlay with a component. Returns the objects, and their differences from the overlay alone.
 fn with(component: &str, base: &str) -> (Objects, Vec<String>) {
@@ -12,6 +12,15 @@ fn with(component: &str, base: &str) -> (Objects, Vec<String>) {
     let mut changed = changes(&overlay(base), &objects);
     changed.sort();
     (objects, changed)
+}
+
+/// `keep-state` is for upstream's calico-node (beside_upstream.rs), and `platforms` has components of its own.
+#[test]
+fn list_of_components_has_each_folder() {
+    let mut listed = COMPONENTS.map(|component| component.trim_start_matches("components/")).to_vec();
+    listed.extend(["keep-state", "platforms"]);
+    listed.sort_unstable();
+    assert_eq!(listed, components().unwrap());
 }
 
 #[test]

@@ -1,17 +1,46 @@
 //! The component and the page of each platform, and the resolver of pods on the host's network.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
 use integration_tests::manifests::{Objects, changes, compose, containers, deploy, platforms};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::api_server::{dry_run, manifest};
-use super::{DAEMON_SET, OVERLAYS, can_render, overlay};
+use super::{DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 
 fn on(platform: &str, base: &str) -> Objects {
     let directory = tempfile::tempdir().unwrap();
     compose(directory.path(), &[base], &[&format!("components/platforms/{platform}")]).unwrap()
+}
+
+fn page(name: &str) -> String {
+    fs::read_to_string(deploy("../docs/platforms").join(name)).unwrap()
+}
+
+/// Returns value and source of each row in the table of settings of a page.
+fn settings(page: &str) -> BTreeMap<&str, [&str; 2]> {
+    let (_, table) = page.split_once("| setting | value | source |\n|---|---|---|\n").expect("a table of settings");
+    let rows = table.lines().take_while(|line| line.starts_with('|'));
+    let cells = rows.map(|row| row.trim_matches('|').split(" | ").map(str::trim).collect::<Vec<&str>>());
+    cells.map(|cells| (cells[0], [cells[1], cells[2]])).collect()
+}
+
+/// Returns the rights of a container as the page of its platform and the table of all platforms name them.
+fn rights(container: &Value) -> [&'static str; 2] {
+    let context = &container["securityContext"];
+    if context["privileged"] == true {
+        assert_eq!(context.get("capabilities"), None, "{context}");
+        return ["privileged", "privileged"];
+    }
+    assert_eq!(context["allowPrivilegeEscalation"], false, "{context}");
+    let capabilities = &context["capabilities"];
+    if *capabilities == json!({ "drop": ["ALL"] }) {
+        return ["root without any capability", "none"];
+    }
+    assert_eq!(*capabilities, json!({ "add": ["DAC_OVERRIDE"], "drop": ["ALL"] }));
+    ["root with the capability `DAC_OVERRIDE`", "`DAC_OVERRIDE`"]
 }
 
 fn path_of<'o>(objects: &'o Objects, volume: &str) -> &'o str {
@@ -77,14 +106,12 @@ fn each_platform_has_a_page_with_its_directories_and_sources() {
     if !can_render() {
         return;
     }
-    let read = |page: &str| fs::read_to_string(deploy("../docs/platforms").join(page)).unwrap();
-    let index = read("README.md");
+    let index = page("README.md");
     for platform in platforms().unwrap() {
-        let (objects, page) = (on(&platform, OVERLAYS[0]), read(&format!("{platform}.md")));
+        let (objects, page) = (on(&platform, OVERLAYS[0]), page(&format!("{platform}.md")));
         let directories = ["cni-bin-dir", "cni-net-dir"].map(|volume| format!("`{}`", path_of(&objects, volume)));
-        let selection = [format!("`--set platform={platform}`"), format!("`components/platforms/{platform}`")];
-        for part in directories.iter().chain(&selection) {
-            assert!(page.contains(part.as_str()), "{platform}: the page lacks {part}");
+        for part in [format!("`--set platform={platform}`"), format!("`components/platforms/{platform}`")] {
+            assert!(page.contains(&part), "{platform}: the page lacks {part}");
         }
         let (tried, sources) = page.split_once("## From the platform's documentation").expect(&platform);
         assert!(tried.contains("## Tried here"), "{platform}");
@@ -92,7 +119,74 @@ fn each_platform_has_a_page_with_its_directories_and_sources() {
         let row = format!("[{platform}]({platform}.md)");
         let row = index.lines().find(|line| line.contains(&row)).expect(&platform);
         assert!(directories.iter().all(|directory| row.contains(directory.as_str())), "{row}");
+        let settings = settings(&page);
+        let documented = ["programs", "configuration"].map(|setting| settings[setting][0].to_owned());
+        assert_eq!(documented, directories, "{platform}");
     }
+}
+
+/// Settings that all platforms have in common have their source in the section `Everywhere`.
+#[test]
+fn page_of_each_platform_has_a_source_for_each_setting() {
+    let index = page("README.md");
+    let (_, everywhere) = index.split_once("## Everywhere").unwrap();
+    for setting in ["DNS", "Rights"] {
+        let line = everywhere.lines().find(|line| line.starts_with(&format!("- **{setting}**"))).expect(setting);
+        assert!(line.contains("[Source](https://"), "{line}");
+    }
+    for platform in platforms().unwrap() {
+        let page = page(&format!("{platform}.md"));
+        let settings = settings(&page);
+        assert_eq!(settings.len(), 5, "{platform}: {settings:?}");
+        for (setting, [value, source]) in settings {
+            let is_common = value.starts_with("the node's resolver") || value == "root without any capability";
+            let is_everywhere = is_common && source == "[everywhere](README.md#everywhere)";
+            assert!(is_everywhere || source.starts_with("[Source](https://"), "{platform}, {setting}: {source}");
+        }
+    }
+}
+
+#[test]
+fn page_of_each_platform_names_the_rendered_resolver_api_server_and_rights() {
+    if !can_render() {
+        return;
+    }
+    let index = page("README.md");
+    let mut more_rights = Vec::new();
+    for platform in platforms().unwrap() {
+        let (objects, page) = (on(&platform, OVERLAYS[0]), page(&format!("{platform}.md")));
+        let settings = settings(&page);
+        let pod = &objects[DAEMON_SET]["spec"]["template"]["spec"];
+        let resolver = pod["dnsPolicy"].as_str().unwrap();
+        assert_eq!(settings["DNS"][0], format!("the node's resolver (`dnsPolicy: {resolver}`)"), "{platform}");
+        let row = index.lines().find(|line| line.contains(&format!("]({platform}.md)"))).expect(&platform);
+        for container in containers(&objects[DAEMON_SET]) {
+            let [on_page, in_table] = rights(container);
+            assert!(settings["rights of the containers on nodes"][0].starts_with(on_page), "{platform}: {on_page}");
+            assert!(row.ends_with(&format!("| {in_table} |")), "{row}");
+            more_rights.extend((in_table != "none").then(|| format!("{platform} {in_table}")));
+        }
+        // No platform sets the address: it comes from Kubernetes, or from the optional ConfigMap.
+        for workload in [DAEMON_SET, DEPLOYMENT] {
+            for container in containers(&objects[workload]) {
+                let from: Vec<&Value> = container["envFrom"].as_array().into_iter().flatten().collect();
+                let optional = json!({ "configMapRef": { "name": "kubernetes-services-endpoint", "optional": true } });
+                assert!(from.contains(&&optional), "{platform}, {workload}: {from:?}");
+                let env = container["env"].as_array().into_iter().flatten();
+                let names: Vec<&str> = env.filter_map(|variable| variable["name"].as_str()).collect();
+                assert!(!names.iter().any(|name| name.starts_with("KUBERNETES_SERVICE_")), "{platform}: {names:?}");
+            }
+        }
+        let address = settings["API server without kube-proxy"][0];
+        let is_of_each_node = address.starts_with("`localhost`") || address.contains("loopback");
+        let named = page.contains("kubeControllers.hostNetwork=true");
+        assert_eq!(
+            is_of_each_node, named,
+            "{platform}: kube-controllers reaches {address} from the host's network only"
+        );
+    }
+    more_rights.dedup();
+    assert_eq!(more_rights, ["kubespray `DAC_OVERRIDE`", "openshift privileged"]);
 }
 
 /// The cluster's DNS server depends on the network that these pods set up.

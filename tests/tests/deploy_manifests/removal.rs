@@ -3,12 +3,17 @@
 use std::fs;
 use std::path::PathBuf;
 
-use integration_tests::cluster::{Cluster, Pod, on_installation};
+use integration_tests::cluster::{self, Cluster, Pod, on_installation, on_installation_of};
+use integration_tests::command::run;
+use integration_tests::content::Content;
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
-use integration_tests::kubernetes::{Access, ApiServer};
-use integration_tests::manifests::{Objects, changes, deploy, hashed_names, kustomize, parse};
+use integration_tests::kubernetes::{Access, ApiServer, Kubernetes, with_kubernetes};
+use integration_tests::manifests::{Objects, changes, deploy, hashed_names, kustomize, parse, stored};
+use integration_tests::plugin::Plugins;
+use integration_tests::store::Store;
+use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 use super::{COPY, DAEMON_SET, DEPLOYMENT, can_render};
@@ -24,10 +29,25 @@ fn install(api: &ApiServer) {
     api.admin().apply(&file("install.yaml")).unwrap();
 }
 
-/// Deletes the objects of a file (`-f`) or of a folder for kustomize (`-k`).
+/// Deletes the objects of a file or folder (`-f`), or of a folder for kustomize (`-k`). A path below `deploy/` may be
+/// relative.
 fn delete(api: &ApiServer, option: &str, path: &str) {
     let path = deploy(path).display().to_string();
     api.kubectl(&["delete", "--ignore-not-found", option, &path]).unwrap();
+}
+
+/// Returns a folder as a release contains it: rendered, in one file.
+fn released(folder: &str) -> String {
+    run(&deploy("render.sh").display().to_string(), &[folder]).unwrap()
+}
+
+fn is_definition(name: &str) -> bool {
+    name.starts_with("CustomResourceDefinition")
+}
+
+fn await_no_group(api: &ApiServer) {
+    let has_group = || anyhow::Ok(api.admin().get("/apis")?.success()?.to_string().contains("projectcalico.org"));
+    await_that(PATIENCE, || Ok(!has_group()?)).unwrap();
 }
 
 fn running_pod(cluster: &Cluster<'_>) -> (Pod, Value) {
@@ -76,8 +96,7 @@ fn folders_of_the_removal_have_no_definition() {
     if !can_render() {
         return;
     }
-    let is_definition = |name: &String| name.starts_with("CustomResourceDefinition");
-    let has_definition = |objects: &Objects| objects.keys().any(is_definition);
+    let has_definition = |objects: &Objects| objects.keys().any(|name| is_definition(name));
     assert!(has_definition(&parse(&file("install.yaml")).unwrap()));
     for folder in ["base", "workloads", "rbac", "rbac/kubernetes", "rbac/etcd", "rbac/users"] {
         assert!(!has_definition(&kustomize(&deploy(folder)).unwrap()), "{folder}");
@@ -151,12 +170,86 @@ fn pods_end_after_the_deletion_of_install_yaml_which_deletes_all_addresses() {
         let (pod, conf) = running_pod(cluster);
         let api = &servers.api;
         delete(api, "-f", "install.yaml");
-        let has_group = || anyhow::Ok(api.admin().get("/apis")?.success()?.to_string().contains("projectcalico.org"));
-        await_that(PATIENCE, || Ok(!has_group()?)).unwrap();
+        await_no_group(api);
         defer_del(cluster, &pod, &conf);
         // The definitions come back without the objects.
         install(api);
         let blocks = api.admin().get("/apis/crd.projectcalico.org/v1/ipamblocks").unwrap().success().unwrap();
         assert_eq!(blocks["items"], json!([]));
+    });
+}
+
+/// `workloads.yaml` and `install.yaml` have tests of their own above.
+#[test]
+fn pods_end_after_the_deletion_of_each_released_file() {
+    if !can_render() {
+        return;
+    }
+    for (group, installed, deleted) in [
+        (ApiGroup::CrdV1, "overlays/kubernetes-v1", "crds/v1"),
+        (ApiGroup::V3, "overlays/kubernetes-v3", "crds/v3"),
+        (ApiGroup::V3, "overlays/kubernetes-v3", "overlays/kubernetes-v3"),
+    ] {
+        let manifest = released(installed);
+        let install = |api: &ApiServer| api.admin().apply(&manifest).unwrap();
+        on_installation_of(group, install, |cluster, servers, _| {
+            let (pod, conf) = running_pod(cluster);
+            let api = &servers.api;
+            let file = cluster.host.dir("released").join("installed.yaml");
+            fs::write(&file, &manifest).unwrap();
+            let mut expected: Vec<String> = parse(&manifest).unwrap().into_keys().collect();
+            let path = if deleted == installed { file.clone() } else { deploy(deleted) };
+            delete(api, "-f", &path.display().to_string());
+            await_no_group(api);
+            expected.retain(|name| deleted != installed && !is_definition(name));
+            let left: Vec<String> = stored(api, &file.display().to_string()).unwrap().into_keys().collect();
+            assert_eq!(left, expected, "{deleted}");
+            defer_del(cluster, &pod, &conf);
+        });
+    }
+}
+
+/// The addresses are in etcd, which the plugin reaches without an account of Kubernetes.
+#[test]
+fn pods_end_and_release_their_addresses_after_the_deletion_of_install_etcd_yaml() {
+    if !can_render() {
+        return;
+    }
+    with_kubernetes(|host, Kubernetes { api, etcd, .. }| {
+        let manifest = released("overlays/etcd");
+        api.admin().apply(&manifest).unwrap();
+        api.namespace(cluster::NAMESPACE).unwrap();
+        let user = api.cni_user().unwrap();
+        host.add_uplink().unwrap();
+        let cluster = Cluster { host, plugins: Plugins::locate().unwrap(), store: Store::Etcd(etcd) };
+        cluster.load(&Content::dual_stack());
+        let kubernetes = json!({ "kubeconfig": user.kubeconfig });
+        let conf = cluster.conf("node1", json!({ "policy": { "type": "k8s" }, "kubernetes": kubernetes }));
+        let [pod, later] = [1, 2].map(|number| {
+            let pod = cluster.pod(number);
+            let object = json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": { "name": pod.name, "namespace": cluster::NAMESPACE },
+                "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
+            });
+            let pods = format!("/api/v1/namespaces/{}/pods", cluster::NAMESPACE);
+            api.admin().create(&pods, &object).unwrap().success().unwrap();
+            Pod { object: Some(pod.name.clone()), ..pod }
+        });
+        cluster.add(&pod, &conf);
+        let pools = |cluster: &Cluster<'_>| -> Vec<String> {
+            cluster.store.dump().unwrap().into_keys().filter(|key| key.contains("/ippools/")).collect()
+        };
+        let before = pools(&cluster);
+
+        let file = host.dir("released").join("install-etcd.yaml");
+        fs::write(&file, &manifest).unwrap();
+        let file = file.display().to_string();
+        delete(&api, "-f", &file);
+        assert_eq!(stored(&api, &file).unwrap(), Objects::new());
+        await_that(PATIENCE, || Ok(!api.allows(&user.user, READS_PODS)?)).unwrap();
+        cluster.verb("ADD", &later, &conf).run().unwrap().error();
+        cluster.delete(&pod, &conf);
+        assert_nothing_left(&cluster);
+        assert_eq!((before.len(), pools(&cluster)), (2, before));
     });
 }

@@ -134,17 +134,12 @@ fn token_of_a_node_still_makes_the_listed_ipam_writes() {
         // Any handle.
         let (handles, handle) = (scene.path("ipamhandles"), scene.object_path("ipamhandles", "net.node2"));
         let spec = json!({ "handleID": "net.node2", "block": { "10.65.2.4/30": 1 }, "deleted": false });
-        scene
-            .api
-            .admin()
-            .create(&handles, &scene.calico("IPAMHandle", "net.node2", spec.clone()))
-            .unwrap()
-            .success()
-            .unwrap();
+        let object = scene.calico("IPAMHandle", "net.node2", spec);
+        scene.api.admin().create(&handles, &object).unwrap().success().unwrap();
         let changed = scene.change(&thief, &handle, |handle| handle["spec"]["block"] = json!({}));
         assert_eq!(changed.unwrap().success().unwrap()["spec"]["block"], json!({}));
         thief.delete(&handle).unwrap().success().unwrap();
-        thief.create(&handles, &scene.calico("IPAMHandle", "net.node2", spec)).unwrap().success().unwrap();
+        thief.create(&handles, &object).unwrap().success().unwrap();
     });
 }
 

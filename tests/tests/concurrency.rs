@@ -166,7 +166,7 @@ fn only_address_of_a_pool_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
 #[test]
 fn hundred_concurrent_pods_on_an_api_server_get_unique_addresses() {
     const AT_ONCE: usize = 100;
-    on_api_server(ApiGroup::CrdV1, |cluster, _| {
+    on_restricted_api_server(ApiGroup::CrdV1, &["node1"], |cluster, _| {
         cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26));
         let node = |_: usize| "node1".to_owned();
         let pods = pods(cluster, AT_ONCE, node);

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use integration_tests::cluster::{Cluster, ControlPlane, on_api_server, pod_path};
+use integration_tests::cluster::{Cluster, ControlPlane, on_restricted_api_server, pod_path};
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::kernel;
 use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
@@ -25,7 +25,7 @@ fn with_host_local(test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send
     if !Path::new(FOREIGN_PLUGINS).join("host-local").is_file() {
         return skipped("host-local is not installed (Debian: containernetworking-plugins)");
     }
-    on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
+    on_restricted_api_server(ApiGroup::CrdV1, &["node1"], |cluster, control_plane| {
         for (name, cidrs) in NODES {
             let mut node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
             if let Some(first) = cidrs.first() {

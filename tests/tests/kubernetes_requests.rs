@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use integration_tests::cluster::{Cluster, ControlPlane, Pod, on_api_server};
+use integration_tests::cluster::{Cluster, ControlPlane, Pod, on_restricted_api_server};
 use integration_tests::content::Content;
 use integration_tests::kubernetes::{Request, waves};
 use integration_tests::proxy::{Fault, Point, Refusal};
@@ -55,7 +55,7 @@ fn assert_within(what: &str, requests: &[Request], most: usize, in_sequence: usi
 
 #[test]
 fn warm_add_and_its_del_stay_within_their_request_limits() {
-    on_api_server(ApiGroup::V3, |cluster, control_plane| {
+    on_restricted_api_server(ApiGroup::V3, &["node1"], |cluster, control_plane| {
         cluster.load(&Content::dual_stack());
         for families in [&["4"][..], &["6"], &["4", "6"]] {
             let (first, pod) = (cluster.pod(1), cluster.pod(2));
@@ -74,7 +74,7 @@ fn warm_add_and_its_del_stay_within_their_request_limits() {
 /// After each conflict, DEL reads the pod again and repeats the patch.
 #[test]
 fn endpoint_conflict_costs_a_del_two_requests() {
-    on_api_server(ApiGroup::V3, |cluster, control_plane| {
+    on_restricted_api_server(ApiGroup::V3, &["node1"], |cluster, control_plane| {
         cluster.load(&Content::dual_stack());
         let pods: Vec<Pod> = (1..=4).map(|number| cluster.pod(number)).collect();
         let [first, calm, once, twice] = &pods[..] else { panic!("four pods") };
@@ -100,7 +100,7 @@ fn endpoint_conflict_costs_a_del_two_requests() {
 #[test]
 fn unconfigured_api_group_costs_no_round_trip() {
     for (group, confirmed) in [(ApiGroup::V3, 1), (ApiGroup::CrdV1, 0)] {
-        on_api_server(group, |cluster, control_plane| {
+        on_restricted_api_server(group, &["node1"], |cluster, control_plane| {
             cluster.load(&Content::dual_stack());
             let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "false" });
             let mut conf = cluster.conf("node1", json!({ "ipam": ipam }));
@@ -118,7 +118,7 @@ fn unconfigured_api_group_costs_no_round_trip() {
 /// Only the content of the node's blocks shows which of them has free addresses.
 #[test]
 fn first_add_of_a_node_and_add_beside_full_blocks_stay_within_limits() {
-    on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
+    on_restricted_api_server(ApiGroup::CrdV1, &["node1"], |cluster, control_plane| {
         cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/24", 30));
         let pods: Vec<Pod> = (1..=6).map(|number| cluster.pod(number)).collect();
         let of = |verb, pod| requests(cluster, control_plane, verb, pod, &["4"]);

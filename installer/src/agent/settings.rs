@@ -17,6 +17,10 @@ pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4
 /// Default interval between two tests of the plugins' token, which may become invalid early.
 const DEFAULT_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
+/// The same for a token that ends with its Node. The API server remembers for 10 s that a token is valid, so a test in
+/// the first 10 s after the end may leave it to the next test. A new token must be there within 30 s.
+const DEFAULT_CHECK_INTERVAL_OF_BOUND: Duration = Duration::from_secs(15);
+
 /// The agent's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentSettings {
@@ -55,7 +59,11 @@ pub const VARIABLES: [Variable; 7] = [
         "",
         "interval between two tokens [default: a quarter of the remaining lifetime]",
     ),
-    variable("CNI_TOKEN_TRIAL_INTERVAL", "30s", "interval between two tests of the plugins' token"),
+    variable(
+        "CNI_TOKEN_TRIAL_INTERVAL",
+        "30s",
+        "interval between two tests of the plugins' token; 15s by default with CNI_TOKEN_BOUND_TO_NODE",
+    ),
     variable(
         "CNI_AGENT_LISTEN",
         "127.0.0.1:9097",
@@ -100,12 +108,14 @@ impl AgentSettings {
             tracing::warn!("{error}; renewing the token after a quarter to a half of its remaining lifetime");
             None
         });
-        let check_interval = duration("CNI_TOKEN_TRIAL_INTERVAL")?.unwrap_or(DEFAULT_CHECK_INTERVAL);
+        // An invalid value or a missing name is an error of the installation's settings, which are read before.
+        let node = token_node(&Environment { lookup }).unwrap_or_default();
+        let default = if node.is_some() { DEFAULT_CHECK_INTERVAL_OF_BOUND } else { DEFAULT_CHECK_INTERVAL };
+        let check_interval = duration("CNI_TOKEN_TRIAL_INTERVAL")?.unwrap_or(default);
         Ok(AgentSettings {
             manages_token: !value_of("CALICO_MANAGE_CNI").is_some_and(|value| value.eq_ignore_ascii_case("false")),
             account: value_of("CALICO_CNI_SERVICE_ACCOUNT").unwrap_or_else(|| DEFAULT_ACCOUNT.into()),
-            // An invalid value or a missing name is an error of the installation's settings, which are read before.
-            node: token_node(&Environment { lookup }).unwrap_or_default(),
+            node,
             lifetime: duration("CNI_TOKEN_LIFETIME")?.unwrap_or(DEFAULT_LIFETIME).max(MIN_LIFETIME),
             pace: RefreshPace { refresh_interval, check_interval },
             listen,
@@ -139,6 +149,14 @@ mod tests {
         let empty = VARIABLES.map(|known| (known.name, " "));
         assert_eq!(settings(&empty).unwrap(), expected);
         assert_eq!(DEFAULT_LISTEN.to_string(), "127.0.0.1:9097");
+    }
+
+    /// Two intervals may pass, of which the first ends in the time for which the API server still accepts the token.
+    #[test]
+    fn token_bound_to_a_node_is_tested_often_enough_for_a_new_one_within_thirty_seconds() {
+        const ACCEPTED: Duration = Duration::from_secs(10);
+        let bound = [("CNI_TOKEN_BOUND_TO_NODE", "true"), ("KUBERNETES_NODE_NAME", "n1")];
+        assert!(ACCEPTED + settings(&bound).unwrap().pace.check_interval < Duration::from_secs(30));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! [`RuleSet`]: the rights that only an optional controller needs. A separate role grants them, except with etcd.
+//! [`RuleSet`]: the rights that only an optional controller needs. A separate role grants them.
 //!
 //! A cluster that does not use such a controller need not bind the role. A controller without its rights is not
 //! started, and all others run. The API server is asked again every minute, and all controllers restart when its answer
@@ -32,13 +32,12 @@ pub(super) enum RuleSet {
 const ALL: [RuleSet; 3] = [RuleSet::LoadBalancer, RuleSet::HostEndpoints, RuleSet::PolicyNames];
 
 impl RuleSet {
-    /// Returns the name of the role that grants the rights. With etcd one role has all rights.
-    fn role(self, mode: Mode) -> &'static str {
-        match (self, mode) {
-            (RuleSet::LoadBalancer, Mode::Etcd) => "calico-kube-controllers",
-            (RuleSet::LoadBalancer, Mode::Kubernetes(_)) => "calico-kube-controllers-load-balancer",
-            (RuleSet::HostEndpoints, _) => "calico-kube-controllers-host-endpoints",
-            (RuleSet::PolicyNames, _) => "calico-kube-controllers-policy-names",
+    /// Returns the name of the role that grants the rights.
+    fn role(self) -> &'static str {
+        match self {
+            RuleSet::LoadBalancer => "calico-kube-controllers-load-balancer",
+            RuleSet::HostEndpoints => "calico-kube-controllers-host-endpoints",
+            RuleSet::PolicyNames => "calico-kube-controllers-policy-names",
         }
     }
 
@@ -51,7 +50,8 @@ impl RuleSet {
             (RuleSet::PolicyNames, Mode::Kubernetes(group @ ApiGroup::CrdV1)) => {
                 Some([group.name(), "globalnetworkpolicies", "", "delete"])
             }
-            (RuleSet::HostEndpoints, Mode::Etcd) | (RuleSet::PolicyNames, _) => None,
+            (RuleSet::PolicyNames, Mode::Etcd) => Some(["apps", "daemonsets", "", "get"]),
+            (RuleSet::HostEndpoints, Mode::Etcd) | (RuleSet::PolicyNames, Mode::Kubernetes(_)) => None,
         }
     }
 
@@ -102,7 +102,7 @@ fn report(context: &Context, status: &Status, settings: &Settings, refused: &BTr
     let mut missing = Vec::new();
     for set in ALL {
         let is_missing = refused.contains(&set) && set.is_enabled(settings);
-        let role = set.role(context.mode);
+        let role = set.role();
         let label = role.strip_prefix("calico-kube-controllers-").unwrap_or(role);
         let was_missing = context.metrics.set_missing_rights(label, is_missing);
         if is_missing && !was_missing {
@@ -153,7 +153,7 @@ mod tests {
         let with_right = |mode| ALL.into_iter().filter(|set| set.right(mode).is_some()).collect::<Vec<_>>();
         assert_eq!(with_right(Mode::Kubernetes(ApiGroup::CrdV1)), ALL);
         assert_eq!(with_right(Mode::Kubernetes(ApiGroup::V3)), [RuleSet::LoadBalancer, RuleSet::HostEndpoints]);
-        assert_eq!(with_right(Mode::Etcd), [RuleSet::LoadBalancer]);
+        assert_eq!(with_right(Mode::Etcd), [RuleSet::LoadBalancer, RuleSet::PolicyNames]);
     }
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
         ];
         for (mode, manifests) in [(Mode::Etcd, etcd), (Mode::Kubernetes(ApiGroup::CrdV1), kubernetes.concat())] {
             for set in ALL.into_iter().filter(|set| set.right(mode).is_some()) {
-                let role = format!("kind: ClusterRole\nmetadata:\n  name: {}\n", set.role(mode));
+                let role = format!("kind: ClusterRole\nmetadata:\n  name: {}\n", set.role());
                 assert!(manifests.contains(&role), "{mode:?}: {role}");
             }
         }

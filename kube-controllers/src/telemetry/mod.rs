@@ -90,7 +90,7 @@ impl Metrics {
     }
 
     /// Sets the metric that shows if an enabled controller lacks its role. `role` is the part of the role's name after
-    /// `calico-kube-controllers-`, or the whole name. Returns true if the metric showed a missing role before.
+    /// `calico-kube-controllers-`. Returns true if the metric showed a missing role before.
     pub fn set_missing_rights(&self, role: &str, is_missing: bool) -> bool {
         let gauge = self.shared.missing_rights.with_label_values(&[role]);
         let was_missing = gauge.get() != 0;

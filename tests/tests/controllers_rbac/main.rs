@@ -50,7 +50,7 @@ fn account(api: &ApiServer, manifests: &[PathBuf], role: &Role) -> ServiceAccoun
     let account = api.account_of(NAMESPACE, NAME, manifests).unwrap();
     api.cluster_role(NAME, &role.rules()).unwrap();
     for optional in ["load-balancer", "policy-names", "host-endpoints"] {
-        // With etcd there are no such roles.
+        // With etcd there is no role of host endpoints.
         let binding = format!("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{NAME}-{optional}");
         assert!(matches!(api.admin().delete(&binding).unwrap().code, 200 | 404), "{optional}");
     }

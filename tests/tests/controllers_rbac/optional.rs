@@ -7,7 +7,7 @@ use integration_tests::kubernetes::{Role, with_kubernetes};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
-use super::{NAME, NAMESPACE};
+use super::{NAME, NAMESPACE, manifest};
 
 /// The policies whose deletion is the right for which the program asks in place of all rights of the role.
 const POLICIES: &str = "globalnetworkpolicies";
@@ -81,6 +81,40 @@ fn controller_without_its_role_is_named_once_and_starts_when_the_role_is_bound()
         assert_eq!(all.map(named), [1, 1, 1]);
         until(&controllers, "the metric names none", || all.iter().all(|role| metric(role, 0)));
         until(&controllers, "the status names no role", || !status().contains("Roles"));
+        assert!(controllers.terminate().unwrap().success());
+    });
+}
+
+#[test]
+fn controllers_without_their_roles_with_etcd_are_named_once_and_start_when_the_roles_are_bound() {
+    with_kubernetes(|host, servers| {
+        let world = World::new(&servers, None);
+        let api = world.api;
+        let role = Role::of_manifest(&manifest("etcd/calico-kube-controllers.yaml")).unwrap();
+        let mut base = role.clone();
+        base.0.retain(|one| one.resource != "services/status" && one.resource != "daemonsets");
+        let account = api.service_account(NAMESPACE, NAME).unwrap();
+        api.cluster_role(NAME, &base.rules()).unwrap();
+        api.bind(&account, NAME).unwrap();
+        world.pool("balancer", "10.80.0.0/16", "LoadBalancer");
+        world.service("web", "10.80.0.7");
+
+        let audit = api.audit().unwrap();
+        let setup = world.setup().env("KUBECONFIG", account.kubeconfig.display().to_string());
+        let mut controllers = setup.env("LEADER_ELECTION", "false").start(host, "controllers").unwrap();
+        let roles = ["load-balancer", "policy-names"].map(|role| format!("calico-kube-controllers-{role}"));
+        let named = || roles.each_ref().map(|role| controllers.log().unwrap().matches(role.as_str()).count());
+        until(&controllers, "both roles are missing", || named() == [1, 1]);
+        let status = || fs::read_to_string(controllers.status_file()).unwrap_or_default();
+        until(&controllers, "the status names both roles", || status().contains(&roles.join(", ")));
+        let refused: Vec<_> =
+            audit.of(&account.user).unwrap().into_iter().filter(|one| one.code == Some(403)).collect();
+        assert!(refused.is_empty(), "{refused:#?}");
+
+        api.cluster_role(NAME, &role.rules()).unwrap();
+        until(&controllers, "the Service has its address", || world.shown("web") == ["10.80.0.7"]);
+        until(&controllers, "the status names no role", || !status().contains("Roles"));
+        assert_eq!(named(), [1, 1]);
         assert!(controllers.terminate().unwrap().success());
     });
 }

@@ -47,11 +47,15 @@ fn role_of_an_optional_controller_is_granted_only_if_its_value_is_true() {
     if !can_render() {
         return;
     }
-    for (index, (_, value)) in ROLES.into_iter().enumerate() {
-        for is_on in [true, false] {
-            let mut expected = granted(&[]);
-            expected[index] = is_on;
-            assert_eq!(granted(&[&format!("{value}={is_on}")]), expected, "{value}");
+    for datastore in ["datastore=kubernetes", "datastore=etcd"] {
+        for (index, (role, value)) in ROLES.into_iter().enumerate() {
+            // Host endpoints in etcd need no right of Kubernetes.
+            let has_role = role != "host-endpoints" || datastore == "datastore=kubernetes";
+            for is_on in [true, false] {
+                let mut expected = granted(&[datastore]);
+                expected[index] = is_on && has_role;
+                assert_eq!(granted(&[datastore, &format!("{value}={is_on}")]), expected, "{datastore} {value}");
+            }
         }
     }
 }

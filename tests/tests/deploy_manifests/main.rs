@@ -9,6 +9,7 @@ mod documented;
 mod metrics;
 mod overlays;
 mod platforms;
+mod policies;
 mod references;
 mod removal;
 mod roles;

@@ -11,7 +11,7 @@ use integration_tests::proxy::{Fault, Point, Refusal};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::Value;
 
-use super::on_faulty_api;
+use super::{on_faulty_api, on_restricted_faulty_api};
 
 /// File in which ADD records the block from which it took an address.
 const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
@@ -115,7 +115,7 @@ fn add_with_a_fault_at_each_api_request_leaks_no_address() {
 
 #[test]
 fn add_creating_a_block_with_a_fault_at_each_request_leaks_no_address() {
-    on_faulty_api(ApiGroup::CrdV1, |faulty, _| fault_at_each_request_of_add(faulty, true));
+    on_restricted_faulty_api(ApiGroup::CrdV1, |faulty, _| fault_at_each_request_of_add(faulty, true));
 }
 
 /// The write of the block is executed after the plugin has stopped waiting for it, perhaps even after DEL.
@@ -160,7 +160,7 @@ fn add_with_a_late_block_creation_leaks_no_address() {
 
 #[test]
 fn del_with_a_fault_at_each_api_request_leaks_no_address() {
-    on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
+    on_restricted_faulty_api(ApiGroup::CrdV1, |faulty, _| {
         let stays = faulty.pod();
         faulty.run("ADD", &stays);
         let clean = faulty.pod();

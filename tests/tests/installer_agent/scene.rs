@@ -34,9 +34,14 @@ impl Hastened {
         Hastened { agent: pod.agent().unwrap(), slept: 0, mended: 0 }
     }
 
-    /// Advances all clocks, as if the machine had slept, so that a check of the files is due.
+    /// Advances all clocks so that a check of the files is due.
     pub(crate) fn look(&mut self) {
-        self.slept += LOOK;
+        self.sleep(LOOK);
+    }
+
+    /// Advances all clocks, as if the machine had slept.
+    pub(crate) fn sleep(&mut self, seconds: i32) {
+        self.slept += seconds;
         self.agent.set_clocks(Ahead { calendar: self.slept, boot: self.slept, timers: self.slept }).unwrap();
     }
 

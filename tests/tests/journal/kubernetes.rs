@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::thread;
 
-use integration_tests::cluster::{Faulty, Pod, handle, on_api_server};
+use integration_tests::cluster::{Cluster, ControlPlane, Faulty, Pod, handle, on_api_server, on_restricted_api_server};
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
@@ -69,16 +69,26 @@ fn is_held(faulty: &Faulty<'_>, pod: &Pod) -> bool {
 
 pub(crate) fn on_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &Identity) + Send) {
     on_api_server(group, |cluster, control_plane| {
-        cluster.load(&Content::dual_stack());
-        let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
-        let proxy = control_plane.proxy.clone();
-        test(&mut Faulty::new(cluster, &proxy, conf), &control_plane.account.identity);
+        let identity = control_plane.account.identity.clone();
+        dual_stack(cluster, control_plane, |faulty| test(faulty, &identity));
     });
+}
+
+/// Runs a test with `components/node-restriction`.
+fn on_restricted_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>) + Send) {
+    on_restricted_api_server(group, &["node1"], |cluster, control_plane| dual_stack(cluster, control_plane, test));
+}
+
+fn dual_stack(cluster: &Cluster<'_>, control_plane: &ControlPlane<'_>, test: impl FnOnce(&mut Faulty<'_>)) {
+    cluster.load(&Content::dual_stack());
+    let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
+    let proxy = control_plane.proxy.clone();
+    test(&mut Faulty::new(cluster, &proxy, conf));
 }
 
 #[test]
 fn deferred_del_on_an_api_server_is_replayed_once_by_the_next_call() {
-    on_group(ApiGroup::V3, |faulty, _| {
+    on_restricted_group(ApiGroup::V3, |faulty| {
         let mut deferred = outage(faulty, 8);
         let mut next = || deferred.pop().unwrap();
         replayed_by_each_verb(faulty, [next(), next(), next(), next()]);

@@ -103,6 +103,46 @@ fn own_blocks_are_written_and_other_blocks_borrowed_from(group: ApiGroup) {
     });
 }
 
+/// Policies cannot tell these writes from the work of a node.
+#[test]
+fn token_of_a_node_still_makes_the_listed_ipam_writes() {
+    restricted(ApiGroup::CrdV1, |scene| {
+        create_blocks(scene);
+        let thief = scene.plugins_of("node1");
+        let blocks = scene.path("ipamblocks");
+        // Any entry in any block: a release, the assignment of each address, and entries that contradict each other.
+        let foreign = scene.object_path("ipamblocks", "10-65-2-4-30");
+        let taken = scene.block("10.65.2.4/30", "host:node2", &["node1"; 4]);
+        let mut contradicting = taken.clone();
+        contradicting["spec"]["unallocated"] = json!([0, 1, 2, 3]);
+        contradicting["spec"]["attributes"] = json!([]);
+        for mut entries in [scene.block("10.65.2.4/30", "host:node2", &[]), taken, contradicting] {
+            let spec = entries["spec"].take();
+            let expected = [&spec["allocations"], &spec["unallocated"], &spec["attributes"]].map(Value::clone);
+            let written = scene.change(&thief, &foreign, |block| block["spec"] = spec).unwrap().success().unwrap();
+            assert_eq!(
+                ["allocations", "unallocated", "attributes"].map(|field| written["spec"][field].clone()),
+                expected
+            );
+        }
+        // The deletion of any block without an owner, with the addresses in it.
+        thief.delete(&scene.object_path("ipamblocks", "10-65-3-4-30")).unwrap().success().unwrap();
+        // Any range without a block: around the blocks of others, and outside of all pools.
+        for cidr in ["10.65.0.0/16", "172.16.0.0/30"] {
+            thief.create(&blocks, &scene.block(cidr, "host:node1", &["node1"])).unwrap().success().unwrap();
+        }
+        // Any handle.
+        let (handles, handle) = (scene.path("ipamhandles"), scene.object_path("ipamhandles", "net.node2"));
+        let spec = json!({ "handleID": "net.node2", "block": { "10.65.2.4/30": 1 }, "deleted": false });
+        let object = scene.calico("IPAMHandle", "net.node2", spec);
+        scene.api.admin().create(&handles, &object).unwrap().success().unwrap();
+        let changed = scene.change(&thief, &handle, |handle| handle["spec"]["block"] = json!({}));
+        assert_eq!(changed.unwrap().success().unwrap()["spec"]["block"], json!({}));
+        thief.delete(&handle).unwrap().success().unwrap();
+        thief.create(&handles, &object).unwrap().success().unwrap();
+    });
+}
+
 #[test]
 fn blocks_that_ipam_deletes_may_be_deleted() {
     restricted(ApiGroup::CrdV1, |scene| {

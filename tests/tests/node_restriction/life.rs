@@ -25,7 +25,10 @@ struct Node<'s> {
 
 impl<'s> Node<'s> {
     fn new(scene: &'s Scene<'s>, name: &'static str) -> Node<'s> {
-        let token = scene.token_of(name);
+        Node::with(scene, name, scene.token_of(name))
+    }
+
+    fn with(scene: &'s Scene<'s>, name: &'static str, token: Identity) -> Node<'s> {
         let kubeconfig = scene.api.kubeconfig(name, &token).unwrap();
         Node { scene, name, plugins: Plugins::locate().unwrap(), token, kubeconfig }
     }
@@ -82,6 +85,16 @@ fn prepare(scene: &Scene<'_>, selector: &str) {
     }
 }
 
+/// Makes each block old enough for another node to take it, if it is empty.
+fn age_blocks(scene: &Scene<'_>) {
+    let list = scene.api.admin().get(&scene.path("ipamblocks")).unwrap().success().unwrap();
+    for block in list["items"].as_array().unwrap() {
+        let path = scene.object_path("ipamblocks", block["metadata"]["name"].as_str().unwrap());
+        let long_ago = json!({ "spec": { "affinityClaimTime": "2020-01-02T03:04:05Z" } });
+        scene.api.admin().patch(&path, &long_ago).unwrap().success().unwrap();
+    }
+}
+
 fn life(group: ApiGroup) {
     restricted(group, |scene| {
         prepare(scene, "all()");
@@ -103,12 +116,7 @@ fn life(group: ApiGroup) {
 
         // With this component a node cannot take an empty block from another node.
         far.succeed("DEL", "far-1");
-        let list = scene.api.admin().get(&scene.path("ipamblocks")).unwrap().success().unwrap();
-        for block in list["items"].as_array().unwrap() {
-            let path = scene.object_path("ipamblocks", block["metadata"]["name"].as_str().unwrap());
-            let long_ago = json!({ "spec": { "affinityClaimTime": "2020-01-02T03:04:05Z" } });
-            scene.api.admin().patch(&path, &long_ago).unwrap().success().unwrap();
-        }
+        age_blocks(scene);
         pods.iter().for_each(|pod| near.add(pod));
         assert_eq!((near.blocks(), far.blocks()), (vec![4], vec![1]));
         let refused = refused();
@@ -130,6 +138,45 @@ fn plugins_add_borrow_and_release_with_bound_tokens_in_crd_v1() {
 #[test]
 fn plugins_add_borrow_and_release_with_bound_tokens_in_v3() {
     life(ApiGroup::V3);
+}
+
+/// Upstream's plugins have a token of `calico-cni-plugin` that is bound to no Node.
+#[test]
+fn plugins_of_an_unbound_node_work_beside_bound_ones() {
+    restricted(ApiGroup::CrdV1, |scene| {
+        const UNBOUND: &str = "calico-cni-plugin";
+        prepare(scene, "all()");
+        let bound = Node::new(scene, "node1");
+        let unbound = Node::with(scene, "node2", Identity::Token(scene.api.token(SYSTEM, UNBOUND).unwrap()));
+        let (own, others) = (["b1", "b2", "b3", "b4", "b5"], ["u1", "u2", "u3", "u4", "u5"]);
+        let blocks = || (bound.blocks(), unbound.blocks());
+        let audit = scene.api.audit().unwrap();
+
+        // Each node borrows the fifth address from the other, and releases it.
+        bound.add(own[0]);
+        others.iter().for_each(|pod| unbound.add(pod));
+        assert_eq!(blocks(), (vec![2], vec![4]));
+        others[1..].iter().for_each(|pod| unbound.succeed("DEL", pod));
+        assert_eq!(blocks(), (vec![1], vec![1]));
+        own[1..].iter().for_each(|pod| bound.add(pod));
+        assert_eq!(blocks(), (vec![4], vec![2]));
+        own.iter().for_each(|pod| bound.succeed("DEL", pod));
+        unbound.succeed("DEL", others[0]);
+        assert_eq!(blocks(), (vec![0], vec![0]));
+
+        // The bound node borrows after the unbound one has taken its empty block.
+        age_blocks(scene);
+        others.iter().for_each(|pod| unbound.add(pod));
+        assert_eq!((bound.blocks().len(), unbound.blocks().iter().sum::<usize>()), (0, 5));
+        bound.add(own[0]);
+        assert_eq!((bound.blocks().len(), unbound.blocks().iter().sum::<usize>()), (0, 6));
+        bound.succeed("DEL", own[0]);
+        others.iter().for_each(|pod| unbound.succeed("DEL", pod));
+        assert_eq!((unbound.blocks().iter().sum::<usize>(), journal_entries().len()), (0, 0));
+        for account in [PLUGINS, UNBOUND] {
+            audit.assert_nothing_refused(&format!("system:serviceaccount:{SYSTEM}:{account}"));
+        }
+    });
 }
 
 /// The API server rejects the token once the Node is deleted.

@@ -1,14 +1,22 @@
 //! The token in the pod `calico-cni` of one node.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use integration_tests::controllers::{NAMESPACE, PATIENCE, World, await_that};
 use integration_tests::kubernetes::{Identity, token_in, token_path, token_request, with_kubernetes};
-use integration_tests::manifests::deploy;
+use integration_tests::manifests::{deploy, helm, template};
+use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::thief::{SYSTEM, Thief, assert_refused, done};
 
 const ACCOUNT: &str = "calico-cni";
+/// The role of `components/node-condition`.
+const CONDITION: &str = "calico-cni-node-condition";
+/// The role of `components/upgrade-ipam`.
+const MIGRATION: &str = "upgrade-ipam";
 
 #[test]
 fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience() {
@@ -30,6 +38,92 @@ fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience() 
         let made = done(thief.client.create(&plugins, &token_request(json!({}))));
         let client = world.api.client(&Identity::Token(token_in(&made).unwrap())).unwrap();
         done(client.get(&world.collection("ipamblocks")));
+    });
+}
+
+/// Writes the roles that the chart grants the agent with each option that adds one, and returns the file.
+fn roles_with_every_option(directory: &Path) -> PathBuf {
+    let values = [
+        "ipam.pools[0].cidr=10.65.0.0/16",
+        "ipam.strictAffinity=true",
+        "agent.nodeCondition=true",
+        "cni.upgradeIpam=true",
+    ];
+    let options: Vec<&str> = values.iter().flat_map(|value| ["--set", value]).collect();
+    let objects = template(&options).unwrap();
+    let of_agent = |identity: &String| {
+        let name = identity.rsplit([' ', '/']).next().unwrap_or_default();
+        identity.contains("rbac.authorization.k8s.io") && [ACCOUNT, MIGRATION, CONDITION].contains(&name)
+    };
+    let roles = objects.iter().filter(|(identity, _)| of_agent(identity)).map(|(_, role)| role.to_string());
+    let file = directory.join("roles.yaml");
+    fs::write(&file, roles.collect::<Vec<_>>().join("\n---\n")).unwrap();
+    file
+}
+
+/// The options are pools and strictAffinity to create, `node-condition`, and `upgrade-ipam` during the migration.
+#[test]
+fn stolen_agent_token_uses_the_rights_of_each_option() {
+    if let Err(missing) = helm() {
+        return skipped(&missing.to_string());
+    }
+    with_kubernetes(|host, servers| {
+        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+        for node in ["node1", "node2"] {
+            world.node(node, "10.0.0.2");
+        }
+        world.address_left_behind("node2", "10.65.2.0");
+        world.put("ClusterInformation", "clusterinformations", "default", &json!({ "datastoreReady": true }));
+        let thief = Thief::of(world, &[roles_with_every_option(&host.dir("roles"))], ACCOUNT);
+        for (collection, name) in [("/api/v1/nodes", "node2"), ("/api/v1/pods", "none")] {
+            thief.reads(collection, name);
+        }
+        for plural in ["ippools", "ipreservations", "ipamconfigs", "ipamblocks", "blockaffinities", "ipamhandles"] {
+            thief.reads(&world.collection(plural), "none");
+        }
+        thief.reads(&world.collection("clusterinformations"), "default");
+
+        // With the right to the status come labels and annotations of any Node.
+        let node = "/api/v1/nodes/node2";
+        let patch = json!({ "metadata": { "labels": { "zone": "thief" } },
+            "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
+        done(thief.client.patch(&format!("{node}/status"), &patch));
+        let changed = world.get(node);
+        assert_eq!(
+            (&changed["metadata"]["labels"]["zone"], &changed["status"]["conditions"][0]["status"]),
+            (&json!("thief"), &json!("False"))
+        );
+        let information = world.path("clusterinformations", "default");
+        thief.replaces(&information, |object| object["spec"]["datastoreReady"] = json!(false));
+        assert_eq!(world.get(&information)["spec"]["datastoreReady"], false);
+        thief.writes_ipam();
+        thief.deletes(&world.path("ipamblocks", "10-65-2-0-26"));
+        let settings = json!({ "strictAffinity": true, "autoAllocateBlocks": true });
+        for (kind, plural, spec) in [
+            ("ClusterInformation", "clusterinformations", json!({ "datastoreReady": false })),
+            ("IPPool", "ippools", json!({ "cidr": "10.70.0.0/16" })),
+            ("IPAMConfig", "ipamconfigs", settings),
+        ] {
+            thief.creates_stolen(kind, &world.collection(plural), &spec);
+        }
+        thief.assert_every_right_used();
+
+        let nothing = Value::Object(serde_json::Map::new());
+        let client = &thief.client;
+        let status = format!("/api/v1/namespaces/{NAMESPACE}/pods/one/status");
+        let (pool, settings) = (world.path("ippools", "stolen"), world.path("ipamconfigs", "stolen"));
+        assert_refused([
+            ("list nodes", client.get("/api/v1/nodes")),
+            ("patch a node", client.patch(node, &nothing)),
+            ("delete a node", client.delete(node)),
+            ("patch a pod's status", client.patch(&status, &nothing)),
+            ("patch a pool", client.patch(&pool, &nothing)),
+            ("delete a pool", client.delete(&pool)),
+            ("patch the settings of IPAM", client.patch(&settings, &nothing)),
+            ("delete the settings of IPAM", client.delete(&settings)),
+            ("delete the ClusterInformation", client.delete(&information)),
+            ("read Secrets", client.get("/api/v1/secrets")),
+        ]);
     });
 }
 

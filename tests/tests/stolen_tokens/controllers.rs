@@ -1,7 +1,8 @@
 //! The token in a pod of kube-controllers.
 
-use integration_tests::controllers::{NAMESPACE, PATIENCE, World, await_that, deletion_mark, service_path};
+use integration_tests::controllers::{NAMESPACE, PATIENCE, World, await_that, service_path};
 use integration_tests::kubernetes::{Role, token_path, token_request, with_kubernetes};
+use integration_tests::manifests::deploy;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
@@ -20,8 +21,8 @@ fn prepare(world: &World<'_>) {
     world.put("Tier", "tiers", "mine", &json!({ "order": 7 }));
 }
 
-/// Uses the rights on objects that both API groups have, against objects of others.
-fn attack(thief: &Thief<'_>) {
+/// Uses the rights on objects of Kubernetes, which the role has with each datastore.
+fn attack_kubernetes(thief: &Thief<'_>) {
     let world = thief.world;
     let all = |plural: &str| format!("/api/v1/{plural}");
     for (collection, name) in [
@@ -35,12 +36,6 @@ fn attack(thief: &Thief<'_>) {
     ] {
         thief.reads(&collection, name);
     }
-    for plural in ["ippools", "ipreservations", "ipamblocks", "blockaffinities", "ipamhandles", "hostendpoints"] {
-        thief.reads(&world.collection(plural), "none");
-    }
-    for plural in ["clusterinformations", "tiers", "kubecontrollersconfigurations"] {
-        thief.reads(&world.collection(plural), "default");
-    }
 
     // Clients then connect to the thief's address.
     thief.replaces(&format!("{}/status", service_path("web")), |service| {
@@ -51,28 +46,23 @@ fn attack(thief: &Thief<'_>) {
     let event = json!({ "apiVersion": "v1", "kind": "Event", "metadata": { "name": "lie", "namespace": NAMESPACE },
         "involvedObject": involved, "type": "Warning", "reason": "Lie", "message": "untrue" });
     thief.creates(&format!("/api/v1/namespaces/{NAMESPACE}/events"), &event);
+}
 
-    let mark = deletion_mark(world.group.unwrap(), false);
-    for (kind, plural, spec) in [
-        (
-            "IPAMBlock",
-            "ipamblocks",
-            json!({
-                "cidr": "10.66.0.0/32", "affinity": "host:node1", "strictAffinity": false,
-                "allocations": [null], "unallocated": [0], "attributes": [],
-            }),
-        ),
-        (
-            "BlockAffinity",
-            "blockaffinities",
-            json!({ "state": "confirmed", "node": "node1", "type": "host", "cidr": "10.66.0.0/32", "deleted": mark }),
-        ),
-        ("IPAMHandle", "ipamhandles", json!({ "handleID": "stolen", "block": {} })),
-        // A host endpoint makes policy apply to an interface of a node.
-        ("HostEndpoint", "hostendpoints", json!({ "node": "node2", "interfaceName": "eth0" })),
-    ] {
-        thief.writes(kind, &world.collection(plural), &spec);
+/// Uses the rights on objects that both API groups have, against objects of others.
+fn attack(thief: &Thief<'_>) {
+    attack_kubernetes(thief);
+    let world = thief.world;
+    for plural in ["ippools", "ipreservations", "ipamblocks", "blockaffinities", "ipamhandles", "hostendpoints"] {
+        thief.reads(&world.collection(plural), "none");
     }
+    for plural in ["clusterinformations", "tiers", "kubecontrollersconfigurations"] {
+        thief.reads(&world.collection(plural), "default");
+    }
+
+    thief.writes_ipam();
+    // A host endpoint makes policy apply to an interface of a node.
+    let endpoint = json!({ "node": "node2", "interfaceName": "eth0" });
+    thief.writes("HostEndpoint", &world.collection("hostendpoints"), &endpoint);
     thief.deletes(&world.path("ipamblocks", "10-65-2-0-26"));
 
     // Every ADD fails while this is false.
@@ -138,6 +128,40 @@ fn stolen_controllers_token_uses_every_right_and_reads_policies_in_v3() {
         }
         done(thief.client.patch(&world.path("tiers", "mine"), &json!({ "spec": { "order": 1 } })));
         thief.assert_every_right_used();
+    });
+}
+
+/// Calico's objects are in etcd. The role has more rights on Kubernetes' objects, from which they are copied.
+#[test]
+fn stolen_controllers_token_with_etcd_uses_every_right_and_reaches_no_object_of_calico() {
+    with_kubernetes(|_, servers| {
+        let world = World::new(&servers, None);
+        world.api.define_machines().unwrap();
+        world.node("node2", "10.0.0.2");
+        world.service("web", "10.80.0.1");
+        let thief = Thief::of(world, &[deploy("rbac/etcd/calico-kube-controllers.yaml")], ACCOUNT);
+        attack_kubernetes(&thief);
+        let (accounts, policies) = ("/api/v1/serviceaccounts", "/apis/networking.k8s.io/v1/networkpolicies");
+        thief.reads(accounts, "none");
+        thief.reads(policies, "none");
+        thief.assert_every_right_used();
+
+        let client = &thief.client;
+        let nothing = Value::Object(serde_json::Map::new());
+        let in_namespace = |group: &str, plural: &str| format!("{group}/namespaces/{NAMESPACE}/{plural}");
+        let policies = in_namespace("/apis/networking.k8s.io/v1", "networkpolicies");
+        let pools = format!("/apis/{}/ippools", ApiGroup::CrdV1.api_version());
+        assert_refused([
+            ("create a policy", client.create(&policies, &nothing)),
+            ("delete a policy", client.delete(&format!("{policies}/one"))),
+            ("create an account", client.create(&in_namespace("/api/v1", "serviceaccounts"), &nothing)),
+            ("make the plugins a token", client.create(&token_path(SYSTEM, "calico-cni-plugin"), &nothing)),
+            ("read pools in Kubernetes", client.get(&pools)),
+            ("create a pool in Kubernetes", client.create(&pools, &nothing)),
+            ("get a node", client.get("/api/v1/nodes/node2")),
+            ("read Secrets", client.get("/api/v1/secrets")),
+            ("create a pod", client.create(&in_namespace("/api/v1", "pods"), &nothing)),
+        ]);
     });
 }
 

@@ -29,7 +29,8 @@ fn security_md_has_a_row_for_each_right_of_each_account() {
     for (heading, manifests) in [
         ("#### `calico-cni-plugin`", vec![deploy("rbac/calico-cni-plugin.yaml")]),
         ("#### `calico-cni`", vec![deploy("rbac/calico-cni.yaml")]),
-        ("#### `calico-kube-controllers`", Role::manifests_of_controllers().into()),
+        ("#### `calico-kube-controllers`\n", Role::manifests_of_controllers().into()),
+        ("#### `calico-kube-controllers` with etcd\n", vec![deploy("rbac/etcd/calico-kube-controllers.yaml")]),
     ] {
         let (_, section) = text.split_once(heading).unwrap_or_else(|| panic!("no {heading}"));
         let section = section.split("\n###").next().unwrap();

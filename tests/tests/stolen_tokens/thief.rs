@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use integration_tests::controllers::World;
+use integration_tests::controllers::{World, deletion_mark};
 use integration_tests::kubernetes::{Answer, Audit, Client, Permission, Role};
 use serde_json::{Value, json};
 
@@ -21,8 +21,9 @@ impl<'a> Thief<'a> {
     /// Creates the account with the roles of the manifests, and returns a thief with a token of it.
     pub(crate) fn of(world: World<'a>, manifests: &[PathBuf], account: &str) -> Thief<'a> {
         let stolen = world.api.account_of(SYSTEM, account, manifests).unwrap();
-        let group = world.group.unwrap().api_version().split('/').next().unwrap();
-        let role = Role::of_manifests(manifests).unwrap().of_groups(&["", "apps", "kubevirt.io", group]);
+        let mut groups = vec!["", "apps", "kubevirt.io", "networking.k8s.io"];
+        groups.extend(world.group.and_then(|group| group.api_version().split('/').next()));
+        let role = Role::of_manifests(manifests).unwrap().of_groups(&groups);
         Thief { client: stolen.client, user: stolen.user, role, audit: world.api.audit().unwrap(), world }
     }
 
@@ -80,6 +81,31 @@ impl<'a> Thief<'a> {
         let path = format!("{collection}/stolen");
         self.replaces(&path, |object| object["metadata"]["annotations"] = json!({ "by": "thief" }));
         self.deletes(&path);
+    }
+
+    /// Creates, replaces and deletes an object of each kind of IPAM that a role lets its account write.
+    #[track_caller]
+    pub(crate) fn writes_ipam(&self) {
+        let mark = deletion_mark(self.world.group.unwrap(), false);
+        for (kind, plural, spec) in [
+            (
+                "IPAMBlock",
+                "ipamblocks",
+                json!({
+                    "cidr": "10.66.0.0/32", "affinity": "host:node1", "strictAffinity": false,
+                    "allocations": [null], "unallocated": [0], "attributes": [],
+                }),
+            ),
+            (
+                "BlockAffinity",
+                "blockaffinities",
+                json!({ "state": "confirmed", "node": "node1", "type": "host", "cidr": "10.66.0.0/32",
+                    "deleted": mark }),
+            ),
+            ("IPAMHandle", "ipamhandles", json!({ "handleID": "stolen", "block": {} })),
+        ] {
+            self.writes(kind, &self.world.collection(plural), &spec);
+        }
     }
 
     #[track_caller]

@@ -149,7 +149,7 @@ fn replica_without_lease_and_event_permissions_runs_and_warns_once() {
         let log = Life { host, world, meanwhile: &|| () }.live(setup);
         // At most one such line for each restart of the controllers.
         let lives = log.matches("] kube-controllers/run::lifecycle").count();
-        let told = log.matches("does not allow creating Events").count();
+        let told = log.matches("posting no more Events").count();
         assert!(told > 0 && told <= lives, "{log}");
         let lines = log.lines().filter(|line| line.contains("[WARNING]") && line.to_lowercase().contains("lease"));
         assert_eq!(lines.count(), 1, "{log}");

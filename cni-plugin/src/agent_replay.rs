@@ -79,26 +79,15 @@ fn failed(reason: impl Display) -> ReplayError {
 
 #[cfg(test)]
 mod tests {
-    use ipam_plugin::journal::PendingDel;
-
     use super::*;
-    use crate::testing::{ApiServer, context, without_pods};
+    use crate::testing::{ApiServer, context, record_del_of_a_gone_pod, without_pods};
 
     #[tokio::test]
     async fn replay_without_the_identity_of_the_datastore_does_not_report_the_identity_as_read() {
         let files = tempfile::tempdir().unwrap();
         let server = ApiServer::start(|request| without_pods(request, "/namespaces/kube-system")).await;
         let (journal, cx) = (files.path().join("journal"), context("DEL", &server, files.path()));
-        let pending_del = PendingDel {
-            network: "net1".into(),
-            container_id: "c9".into(),
-            ifname: "eth0".into(),
-            node: "node1".into(),
-            datastore: cx.datastore_name(),
-            endpoint: ("shop".into(), "node1-k8s-gone-eth0".into()),
-            ..PendingDel::default()
-        };
-        cx.journal.record(&pending_del).unwrap();
+        record_del_of_a_gone_pod(&cx);
         let conf = cx.call.conf.clone();
         let plugins = NodePlugins { conf, datastore: cx.datastore_name(), journal, reads_identity: true };
         let pass = replay(&plugins).await.unwrap();

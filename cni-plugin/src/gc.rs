@@ -232,26 +232,15 @@ fn endpoints_of<'s>(cx: &'s Context, entry: &ExistingEndpoint) -> ContainerEndpo
 
 #[cfg(test)]
 mod tests {
-    use ipam_plugin::journal::PendingDel;
-
     use super::*;
-    use crate::testing::{ApiServer, context, without_pods};
+    use crate::testing::{ApiServer, context, record_del_of_a_gone_pod, without_pods};
 
     #[tokio::test]
     async fn gc_that_cannot_read_the_blocks_reports_the_replay_before() {
         let files = tempfile::tempdir().unwrap();
         let server = ApiServer::start(|request| without_pods(request, "/ipamblocks")).await;
         let cx = context("ADD", &server, files.path());
-        let pending_del = PendingDel {
-            network: "net1".into(),
-            container_id: "c9".into(),
-            ifname: "eth0".into(),
-            node: "node1".into(),
-            datastore: cx.datastore_name(),
-            endpoint: ("shop".into(), "node1-k8s-gone-eth0".into()),
-            ..PendingDel::default()
-        };
-        cx.journal.record(&pending_del).unwrap();
+        record_del_of_a_gone_pod(&cx);
         let error = gc(&cx).await.unwrap_err();
         assert!(cx.journal.entries().unwrap().is_empty());
         let expected = "garbage collection ended after the replay of deferred DELs: cannot read the blocks: ";

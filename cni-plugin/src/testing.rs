@@ -7,7 +7,7 @@ use std::process::Command as Process;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use ipam_plugin::journal::Journal;
+use ipam_plugin::journal::{Journal, PendingDel};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -132,6 +132,20 @@ pub(crate) fn without_pods(request: &str, forbidden: &str) -> Option<Reply> {
         _ => refused(404, "NotFound"),
     };
     Some(Reply { after: Duration::ZERO, status, body })
+}
+
+/// Records a deferred DEL of a pod that the API server no longer has.
+pub(crate) fn record_del_of_a_gone_pod(cx: &Context) {
+    let pending_del = PendingDel {
+        network: "net1".into(),
+        container_id: "c9".into(),
+        ifname: "eth0".into(),
+        node: "node1".into(),
+        datastore: cx.datastore_name(),
+        endpoint: ("shop".into(), "node1-k8s-gone-eth0".into()),
+        ..PendingDel::default()
+    };
+    cx.journal.record(&pending_del).unwrap();
 }
 
 /// An HTTP server that handles the requests of each connection in order.

@@ -44,6 +44,11 @@ impl StatsHandle {
         *self.lock()
     }
 
+    /// Records a response that is no failure.
+    pub(super) fn record_response(&self) {
+        self.update(|report| (report.is_refused, report.last_response) = (false, Some(Instant::now())));
+    }
+
     pub(super) fn update(&self, change: impl FnOnce(&mut WatchStats)) {
         change(&mut self.lock());
     }

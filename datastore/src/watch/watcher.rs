@@ -205,7 +205,7 @@ impl<S: WatchSource> Watcher<S> {
             self.end_list(true);
         }
         self.state = WatcherState::Listing { page: None, is_started: false };
-        self.stats.update(|report| (report.is_refused, report.last_response) = (false, Some(Instant::now())));
+        self.stats.record_response();
         if self.pending.is_empty() {
             sleep(MISSING_KIND_PAUSE).await;
         }
@@ -236,7 +236,7 @@ impl<S: WatchSource> Watcher<S> {
 
     fn record_response(&mut self) {
         self.backoff.reset();
-        self.stats.update(|report| (report.is_refused, report.last_response) = (false, Some(Instant::now())));
+        self.stats.record_response();
         if std::mem::take(&mut self.has_warned) {
             tracing::info!(kind = self.source.kind(), "can list or watch the objects again");
         }

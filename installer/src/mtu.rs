@@ -50,7 +50,7 @@ pub enum UnknownMtu {
 #[error("/var/lib/calico/mtu is not written: {cause}; {remedy}")]
 pub struct MtuNotWritten {
     cause: Box<dyn Error + Send + Sync>,
-    remedy: &'static str,
+    remedy: String,
 }
 
 /// Returns true if the plugins read the file.
@@ -122,20 +122,12 @@ pub fn write(
 
 /// Returns the remedy for a missing file. A configured MTU alone does not replace the file if the configuration
 /// requires it (`is_required`).
-fn remedy(is_required: bool, is_pod: bool) -> &'static str {
-    match (is_required, is_pod) {
-        (false, true) => "set CNI_MTU, or start calico-node, which writes the file; the agent tries again each minute",
-        (false, false) => {
-            "set CNI_MTU, start calico-node, which writes the file, or remove the cause and run the installer again"
-        }
-        (true, true) => {
-            "set CNI_MTU and REQUIRE_MTU_FILE=false, or start calico-node, which writes the file; the agent tries \
-             again each minute"
-        }
-        (true, false) => {
-            "set CNI_MTU and REQUIRE_MTU_FILE=false, start calico-node, which writes the file, or remove the cause \
-             and run the installer again"
-        }
+fn remedy(is_required: bool, is_pod: bool) -> String {
+    let setting = if is_required { "set CNI_MTU and REQUIRE_MTU_FILE=false" } else { "set CNI_MTU" };
+    if is_pod {
+        format!("{setting}, or start calico-node, which writes the file; the agent tries again each minute")
+    } else {
+        format!("{setting}, start calico-node, which writes the file, or remove the cause and run the installer again")
     }
 }
 

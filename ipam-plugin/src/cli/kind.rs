@@ -11,18 +11,23 @@ pub(super) enum ResourceKind {
     ClusterInformation,
 }
 
-/// The kinds with their names, and with other names in lower case and without a plural `s`.
-const KINDS: [(ResourceKind, &str, &[&str]); 5] = [
-    (ResourceKind::IpPool, "IPPool", &["pool", "ipp"]),
-    (ResourceKind::IpReservation, "IPReservation", &["reservation"]),
-    (ResourceKind::IpamConfiguration, "IPAMConfiguration", &["ipamconfig", "ipamconf"]),
-    (ResourceKind::Node, "Node", &["no"]),
-    (ResourceKind::ClusterInformation, "ClusterInformation", &["clusterinfo"]),
-];
-
 impl ResourceKind {
+    const ALL: [ResourceKind; 5] =
+        [Self::IpPool, Self::IpReservation, Self::IpamConfiguration, Self::Node, Self::ClusterInformation];
+
     pub(super) fn name(self) -> &'static str {
-        KINDS.iter().find(|(kind, ..)| *kind == self).map_or("", |(_, name, _)| name)
+        self.names().0
+    }
+
+    /// Returns the name, and other names in lower case and without a plural `s`.
+    fn names(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Self::IpPool => ("IPPool", &["pool", "ipp"]),
+            Self::IpReservation => ("IPReservation", &["reservation"]),
+            Self::IpamConfiguration => ("IPAMConfiguration", &["ipamconfig", "ipamconf"]),
+            Self::Node => ("Node", &["no"]),
+            Self::ClusterInformation => ("ClusterInformation", &["clusterinfo"]),
+        }
     }
 }
 
@@ -40,11 +45,12 @@ impl FromStr for ResourceKind {
     fn from_str(text: &str) -> Result<Self, UnknownKind> {
         let lower = text.to_ascii_lowercase();
         let singular = lower.strip_suffix('s').unwrap_or(&lower);
-        let is_named = |(_, name, others): &&(Self, &str, &[&str])| {
+        let is_named = |kind: &Self| {
+            let (name, others) = kind.names();
             name.eq_ignore_ascii_case(singular) || others.contains(&singular)
         };
-        match KINDS.iter().find(is_named) {
-            Some((kind, ..)) => Ok(*kind),
+        match Self::ALL.into_iter().find(is_named) {
+            Some(kind) => Ok(kind),
             None if matches!(singular, "workloadendpoint" | "wep") => Err(UnknownKind::Endpoints),
             None => Err(UnknownKind::Other),
         }

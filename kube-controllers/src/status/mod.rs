@@ -66,11 +66,15 @@ struct Shared {
 
 impl fmt::Display for Component {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Component::KubeApiServer => f.write_str("KubeAPIServer"),
-            Component::Configuration => f.write_str("KubeControllersConfiguration"),
-            other => fmt::Debug::fmt(other, f),
-        }
+        f.write_str(match self {
+            Component::Startup => "Startup",
+            Component::CalicoDatastore => "CalicoDatastore",
+            Component::KubeApiServer => "KubeAPIServer",
+            Component::Configuration => "KubeControllersConfiguration",
+            Component::Lists => "Lists",
+            Component::Work => "Work",
+            Component::Roles => "Roles",
+        })
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Replicas {
     pub(crate) idle: Scrape,
     /// The only address that is not reserved is in use.
     pub(crate) pool_full: Scrape,
-    /// One of two addresses is in use.
+    /// Half of the addresses that are not reserved are in use.
     pub(crate) pool_half_full: Scrape,
     /// Scrapes before and after another leak.
     pub(crate) leaks: [Scrape; 2],

@@ -130,7 +130,10 @@ fn rule(direction: Direction, given: &[PolicyPeer], ports: &[PolicyPort]) -> Res
 
 impl fmt::Display for Direction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+        f.write_str(match self {
+            Direction::Ingress => "Ingress",
+            Direction::Egress => "Egress",
+        })
     }
 }
 

@@ -138,8 +138,10 @@ impl<'a> World<'a> {
         self.etcd.put(&format!("{RESOURCES}/{plural}/{name}"), object.to_string().as_bytes()).unwrap();
     }
 
-    /// Changes the node settings of the KubeControllersConfiguration.
+    /// Changes the node settings of the KubeControllersConfiguration, once kube-controllers has created it. An API
+    /// server that has just defined the kind can refuse the first attempt to create it.
     pub fn configure(&self, node: &Value) {
+        await_that(PATIENCE * 2, || Ok(!self.calico("kubecontrollersconfigurations", "default").is_null())).unwrap();
         let patch = json!({ "spec": { "controllers": { "node": node } } });
         self.change("kubecontrollersconfigurations", "default", &patch);
     }

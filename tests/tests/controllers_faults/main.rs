@@ -94,9 +94,6 @@ impl Lives<'_> {
         life::beginning(&world);
         let more = |setup: Setup| setup.env("AUTO_HOST_ENDPOINTS", "enabled").env("ORPHAN_ENDPOINT_GRACE_PERIOD", "2s");
         let program = Proxied::start(self.host, &world, "program", more).unwrap();
-        world.until(&program.controllers, "there is a configuration", || {
-            !world.calico("kubecontrollersconfigurations", "default").is_null()
-        });
         world.configure(&json!({ "leakGracePeriod": "1s" }));
         program
     }

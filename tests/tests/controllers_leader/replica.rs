@@ -34,9 +34,6 @@ pub(crate) fn on_pair(group: Option<ApiGroup>, before: fn(&World<'_>), test: fn(
         before(&world);
         let one = start(host, &world, "one");
         one.controllers.await_log(LEADS, 1).unwrap();
-        world.until(&one.controllers, "there is a configuration", || {
-            !world.calico("kubecontrollersconfigurations", "default").is_null()
-        });
         world.configure(&json!({ "leakGracePeriod": "1s" }));
         let two = start(host, &world, "two");
         test(Pair { world, audit: world.api.audit().unwrap(), one, two });

@@ -50,9 +50,6 @@ fn collects_at(address: &str, name: &str, variables: &[(&str, &str)], prepare: f
         let setup = world.setup().env("KUBECONFIG", kubeconfig.display().to_string()).env("POD_NAME", "controllers");
         let setup = variables.iter().fold(setup, |setup, (name, value)| setup.env(name, *value));
         let controllers = setup.start(host, "controllers").unwrap();
-        world.until(&controllers, "there is a configuration", || {
-            !world.calico("kubecontrollersconfigurations", "default").is_null()
-        });
         world.configure(&json!({ "leakGracePeriod": "1s" }));
         world.address_left_behind("n1", "10.65.1.0");
         world.until(&controllers, "the leak is gone", || world.handles_and_blocks().0.is_empty());

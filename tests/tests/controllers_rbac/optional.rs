@@ -46,8 +46,6 @@ fn controller_without_its_role_is_named_once_and_starts_when_the_role_is_bound()
         };
         until(&controllers, "the role of the Services is missing", || named("load-balancer") == 1);
         until(&controllers, "the role of policy names is missing", || named("policy-names") == 1);
-        let configuration = || world.calico("kubecontrollersconfigurations", "default");
-        until(&controllers, "there is a configuration", || !configuration().is_null());
         assert_eq!(named("host-endpoints"), 0, "the controller is off");
         let off = [("load-balancer", 1), ("policy-names", 1), ("host-endpoints", 0)];
         until(&controllers, "the metric names both", || off.iter().all(|(role, value)| metric(role, *value)));

@@ -132,9 +132,14 @@ fn helm_test_succeeds_or_fails_with_its_pod() {
         for phase in ["Succeeded", "Failed"] {
             let command = helm.command(&["test", "calico-cni", "--timeout", "60s"]);
             let testing = thread::spawn(move || run("env", &command));
-            let uid = || -> Result<Value> { Ok(api.admin().get(&pod)?.body["metadata"]["uid"].clone()) };
-            await_that(PATIENCE, || Ok(uid()?.is_string() && uid()? != former)).unwrap();
-            former = uid().unwrap();
+            // Helm deletes the pod of the last test first, so the pod can be absent between two reads.
+            let mut uid = Value::Null;
+            await_that(PATIENCE, || {
+                uid = api.admin().get(&pod)?.body["metadata"]["uid"].clone();
+                Ok(uid.is_string() && uid != former)
+            })
+            .unwrap();
+            former = uid;
             let status = json!({ "status": { "phase": phase } });
             api.admin().patch(&format!("{pod}/status"), &status).unwrap().success().unwrap();
             let result = testing.join().unwrap();

@@ -41,6 +41,14 @@ pub(super) async fn open(server: Uri, tls: Option<TlsConnector>) -> io::Result<T
 
 /// Loads the configured certificates and keys.
 pub(super) fn load(config: &TlsConfig) -> Result<TlsConnector, ConfigError> {
+    let identity = match &config.identity {
+        Some((certificate, key)) => {
+            let (certificate_pem, key_pem) = (read(certificate, "CERTIFICATE")?, read(key, "PRIVATE KEY")?);
+            let identity = Identity::parse(&certificate_pem, &key_pem);
+            Some(identity.map_err(|error| unreadable("etcd_cert_file, etcd_key_file", error))?)
+        }
+        None => None,
+    };
     let roots = match &config.ca_certificates {
         Some(pem) => parse_certificates("CA certificates", &read(pem, "CERTIFICATE")?)
             .and_then(Roots::configured)
@@ -51,14 +59,6 @@ pub(super) fn load(config: &TlsConfig) -> Result<TlsConnector, ConfigError> {
         let reason = "not set, and this system has no CA certificates; name the file that verifies etcd's certificate";
         return Err(ConfigError::UnreadablePem { setting: "etcd_ca_cert_file", reason: reason.into() });
     }
-    let identity = match &config.identity {
-        Some((certificate, key)) => {
-            let (certificate_pem, key_pem) = (read(certificate, "CERTIFICATE")?, read(key, "PRIVATE KEY")?);
-            let identity = Identity::parse(&certificate_pem, &key_pem);
-            Some(identity.map_err(|error| unreadable("etcd_cert_file, etcd_key_file", error))?)
-        }
-        None => None,
-    };
     let parameters = TlsParameters { trust: Trust::Roots(roots), identity, policy: &config.policy, alpn: &[HTTP2] };
     let config = client_config(parameters).map_err(|error| unreadable("etcd_cert_file, etcd_key_file", error))?;
     Ok(TlsConnector::from(Arc::new(config)))

@@ -12,8 +12,7 @@ static ONLY_TLS13: [&SupportedProtocolVersion; 1] = [&TLS13];
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsPolicy {
     min_version: MinVersion,
-    /// The suites to offer; `None` offers all. Those of TLS 1.3 are offered in any case if the list is not empty, as
-    /// in Go.
+    /// The suites to offer; `None` offers all. As in Go, the suites of TLS 1.3 are always offered (DS-7).
     cipher_suites: Option<Vec<CipherSuite>>,
 }
 

@@ -2,8 +2,8 @@
 //! trusted.
 //!
 //! `openssl req -x509` makes a certificate for which `CA:TRUE` holds. webpki refuses such a certificate as a server's,
-//! and Go accepts it if it is among the trusted ones. This verifier does the same. The dates, the extended key usages,
-//! the name and the signature of the handshake are checked for such a certificate too.
+//! and Go accepts it if it is among the trusted ones (DS-17). This verifier does the same. The dates, the extended key
+//! usages, the name and the signature of the handshake are checked for such a certificate too.
 
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};

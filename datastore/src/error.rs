@@ -37,19 +37,24 @@ pub enum ConfigError {
     )]
     InvalidEndpoint(String),
     /// The domain of `etcd_discovery_srv`, which would take a DNS query in each CNI call.
-    #[error("etcd_discovery_srv `{0}` is not supported; list the servers in etcd_endpoints instead")]
-    SrvDiscovery(String),
-    /// A TLS setting that this client cannot satisfy. Ignoring it could weaken the connection (DS-7).
     #[error(
-        "{variable}={value} is not supported: this client offers TLS 1.2 and 1.3 with the cipher suites of rustls; \
-         unset {variable}"
+        "etcd_discovery_srv `{0}` is not supported; list the servers in etcd_endpoints instead. \
+         `dig +short SRV _etcd-client-ssl._tcp.{0}` prints those for https, and \
+         `dig +short SRV _etcd-client._tcp.{0}` those for http"
     )]
-    UnsupportedTlsSetting {
-        /// `TLS_MIN_VERSION` or `TLS_CIPHER_SUITES`.
-        variable: &'static str,
-        /// The value of the variable.
-        value: String,
-    },
+    SrvDiscovery(String),
+    /// A name in `TLS_CIPHER_SUITES` that is not a cipher suite of Go (DS-7).
+    #[error(
+        "TLS_CIPHER_SUITES: unsupported cipher: `{0}`; write names of cipher suites separated by commas, for example \
+         TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, or unset TLS_CIPHER_SUITES"
+    )]
+    UnknownCipherSuite(String),
+    /// A list in `TLS_CIPHER_SUITES` of which this client has no cipher suite (DS-7).
+    #[error(
+        "TLS_CIPHER_SUITES: this program has none of the cipher suites {0}; add one that etcd has too, for example \
+         TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, or unset TLS_CIPHER_SUITES"
+    )]
+    NoCipherSuite(String),
     /// TLS files together with inline texts (DS-17).
     #[error("{file} and {inline} exclude each other; give etcd's certificates either as files or inline")]
     MixedTls {

@@ -24,6 +24,7 @@ pub mod local;
 mod local_disabled;
 mod paged_list;
 mod pairs;
+mod tls;
 pub mod watch;
 
 pub use config::{ConfigError, DatastoreConfig, DatastoreSettings, KubernetesConfig};

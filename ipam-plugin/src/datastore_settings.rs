@@ -6,14 +6,18 @@ use datastore::{ConfigError, DatastoreConfig, DatastoreSettings, KubernetesConfi
 use netconf::conf::{ApiGroup, DatastoreType};
 use netconf::{CniError, Code, NetConf};
 
-/// Returns the datastore that `conf` and the environment describe. `deadline` limits a request; `None` applies the
-/// datastore's default.
+/// Returns the datastore that `conf` and the environment describe, and logs settings without effect. `deadline` limits
+/// a request; `None` applies the datastore's default.
 ///
 /// # Errors
 /// Returns code 7 if no usable datastore is configured.
 pub fn from_conf(conf: &NetConf, deadline: Option<Duration>) -> Result<DatastoreConfig, CniError> {
-    with_environment(conf, deadline, |name| std::env::var(name).ok())
-        .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
+    let config = with_environment(conf, deadline, |name| std::env::var(name).ok())
+        .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
+    for warning in config.warnings() {
+        tracing::warn!(%warning, "a setting of the datastore has no effect");
+    }
+    Ok(config)
 }
 
 /// Returns the API server for Kubernetes objects where the datastore is another one (CNI-69).

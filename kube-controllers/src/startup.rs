@@ -59,7 +59,8 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// Builds the configuration from the environment. Reads no file and sends no request.
+    /// Builds the configuration from the environment, and logs settings without effect. Reads no file and sends no
+    /// request.
     pub(crate) fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, StartError> {
         // An empty variable counts as unset.
         let lookup = |name: &str| lookup(name).filter(|text| !text.is_empty());
@@ -70,6 +71,9 @@ impl Servers {
             ConfigError::NotConfigured => StartError::Nothing,
             other => StartError::Datastore(other),
         })?;
+        for warning in datastore.warnings() {
+            tracing::warn!("{warning}");
+        }
         let api_server = match &datastore {
             DatastoreConfig::Kubernetes(config) => (**config).clone(),
             DatastoreConfig::Etcd(_) => KubernetesConfig::for_pods(&settings, lookup)?,

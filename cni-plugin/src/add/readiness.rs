@@ -13,6 +13,7 @@ use netconf::{CniError, Code};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use crate::context::Context;
 use crate::reads;
@@ -45,13 +46,25 @@ pub(super) async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
 /// Polls each gate in order until it answers with a status from 200 to 399. Sends the first probe at once; upstream
 /// waits for one interval first (CNI-257).
 fn wait_for_all(gates: &[String], timeouts: GateTimeouts) -> Result<(), CniError> {
-    gates.iter().try_for_each(|gate| wait_for_gate(gate, timeouts))
+    let is_encrypted = gates.iter().any(|gate| gate.starts_with("https://"));
+    let trusted = if is_encrypted { host_roots() } else { RootCerts::WebPki };
+    // The runtime's proxy, which the plugin inherits, is for registries of images. A gate is usually on this node.
+    let settings = ureq::Agent::config_builder().proxy(None).http_status_as_error(false);
+    let settings = settings.timeout_global(Some(timeouts.probe));
+    let agent = settings.tls_config(TlsConfig::builder().root_certs(trusted).build()).build().new_agent();
+    gates.iter().try_for_each(|gate| wait_for_gate(&agent, gate, timeouts))
 }
 
-fn wait_for_gate(gate: &str, timeouts: GateTimeouts) -> Result<(), CniError> {
-    // The runtime's proxy, which the plugin inherits, is for registries of images. A gate is usually on this node.
-    let settings = ureq::Agent::config_builder().proxy(None);
-    let agent = settings.timeout_global(Some(timeouts.probe)).http_status_as_error(false).build().new_agent();
+/// Returns the CA certificates of the host, which upstream uses too (CNI-77), or Mozilla's if the host has none.
+fn host_roots() -> RootCerts {
+    let certificates = rustls_native_certs::load_native_certs().certs;
+    if certificates.is_empty() {
+        return RootCerts::WebPki;
+    }
+    certificates.iter().map(|one| Certificate::from_der(one).to_owned()).into()
+}
+
+fn wait_for_gate(agent: &ureq::Agent, gate: &str, timeouts: GateTimeouts) -> Result<(), CniError> {
     let deadline = Instant::now() + timeouts.total;
     loop {
         let refusal = match agent.get(gate).call() {

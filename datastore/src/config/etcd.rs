@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{DatastoreSettings, SettingLookup};
 use crate::error::ConfigError;
+use crate::tls::TlsPolicy;
 
 /// Settings for reaching etcd.
 #[derive(Clone, PartialEq, Eq)]
@@ -19,13 +20,17 @@ pub struct EtcdConfig {
     pub deadline: Duration,
 }
 
-/// Sources of the certificates and the key.
+/// Sources of the certificates and the key, and what TLS offers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsConfig {
     /// CA certificates that verify etcd's certificate; the system's if absent.
     pub ca_certificates: Option<Pem>,
     /// The client certificate and its key; `None` if the client has no certificate.
     pub identity: Option<(Pem, Pem)>,
+    /// Versions and cipher suites, from `TLS_MIN_VERSION` and `TLS_CIPHER_SUITES`.
+    pub policy: TlsPolicy,
+    /// Warnings about values of these two variables that have no effect, for the log or the user.
+    pub warnings: Vec<String>,
 }
 
 /// A source of PEM text: a file, or the configuration.
@@ -60,10 +65,13 @@ impl EtcdConfig {
         let (endpoints, is_encrypted) = parse_endpoints(endpoints)?;
         // Contradictory settings of certificates are errors even if the connection does not use them.
         let material = tls_config(settings, lookup)?;
-        let tls = is_encrypted.then_some(material);
-        if is_encrypted {
-            reject_unsupported_tls(lookup)?;
-        }
+        let tls = if is_encrypted {
+            let (version, suites) = (lookup.get("", "TLS_MIN_VERSION"), lookup.get("", "TLS_CIPHER_SUITES"));
+            let (policy, warnings) = TlsPolicy::parse(&version, &suites)?;
+            Some(TlsConfig { policy, warnings, ..material })
+        } else {
+            None
+        };
         let user = lookup.get("", "ETCD_USERNAME");
         let password = lookup.get("", "ETCD_PASSWORD");
         let credentials = (!user.is_empty() && !password.is_empty()).then_some((user, password));
@@ -90,17 +98,6 @@ fn parse_endpoint(item: &str, scheme: &str) -> Result<String, ConfigError> {
     let parsed = url.parse::<tonic::transport::Uri>().ok().filter(|uri| uri.path() == "/" && uri.query().is_none());
     let has_host = parsed.is_some_and(|uri| uri.host().is_some_and(|host| !host.is_empty()));
     if has_host && !authority.contains('@') { Ok(url) } else { Err(ConfigError::InvalidEndpoint(redacted)) }
-}
-
-/// Rejects settings that this client cannot satisfy.
-fn reject_unsupported_tls(lookup: &SettingLookup<'_>) -> Result<(), ConfigError> {
-    for (variable, default_value) in [("TLS_MIN_VERSION", "1.2"), ("TLS_CIPHER_SUITES", "")] {
-        let value = lookup.get("", variable);
-        if !value.is_empty() && value != default_value {
-            return Err(ConfigError::UnsupportedTlsSetting { variable, value });
-        }
-    }
-    Ok(())
 }
 
 fn tls_config(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Result<TlsConfig, ConfigError> {
@@ -132,7 +129,7 @@ fn tls_config(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Resul
         (Some(_), None) => return Err(ConfigError::IncompleteIdentity { present: names[0], missing: names[1] }),
         (None, Some(_)) => return Err(ConfigError::IncompleteIdentity { present: names[1], missing: names[0] }),
     };
-    Ok(TlsConfig { ca_certificates, identity })
+    Ok(TlsConfig { ca_certificates, identity, ..TlsConfig::default() })
 }
 
 impl std::fmt::Debug for EtcdConfig {

@@ -14,6 +14,7 @@ pub(crate) use kubernetes::without_credentials;
 pub use kubernetes::{KubernetesConfig, Overrides, Rate};
 
 pub use crate::error::{ConfigError, DEFAULT_PATH};
+pub use crate::tls::TlsPolicy;
 
 const ETCD: &str = "etcdv3";
 const LOCAL: &str = "local";
@@ -141,6 +142,14 @@ impl DatastoreConfig {
             }
             KUBERNETES => KubernetesConfig::new(settings, &lookup).map(Box::new).map(Self::Kubernetes),
             other => Err(ConfigError::UnknownType(other.into())),
+        }
+    }
+
+    /// Returns warnings about settings without effect. The program logs or prints them.
+    pub fn warnings(&self) -> &[String] {
+        match self {
+            Self::Etcd(EtcdConfig { tls: Some(tls), .. }) => &tls.warnings,
+            Self::Etcd(_) | Self::Local(_) | Self::Kubernetes(_) => &[],
         }
     }
 }

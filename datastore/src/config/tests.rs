@@ -141,14 +141,29 @@ fn srv_discovery_is_rejected_only_for_etcd() {
 }
 
 #[test]
-fn unsupported_tls_settings_are_rejected_only_with_tls() {
+fn srv_discovery_names_the_way_out() {
+    let error = resolve(&endpoints("http://a:1"), &[("ETCD_DISCOVERY_SRV", "example.org")]).unwrap_err().to_string();
+    for part in ["etcd_endpoints", "dig +short SRV _etcd-client-ssl._tcp.example.org", "_etcd-client._tcp.example.org"]
+    {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn tls_variables_apply_only_with_tls() {
+    let unknown = [("TLS_CIPHER_SUITES", "TLS_NULL")];
+    assert_eq!(resolve(&endpoints("https://a:1"), &unknown), Err(ConfigError::UnknownCipherSuite("TLS_NULL".into())));
+    assert_eq!(resolve(&endpoints("http://a:1"), &unknown).unwrap().warnings(), &[] as &[String]);
+    let lacking = [("TLS_CIPHER_SUITES", "TLS_RSA_WITH_AES_128_CBC_SHA")];
+    let refused = ConfigError::NoCipherSuite("TLS_RSA_WITH_AES_128_CBC_SHA".into());
+    assert_eq!(resolve(&endpoints("https://a:1"), &lacking), Err(refused));
+
     let strict = [("TLS_MIN_VERSION", "1.3")];
-    let refused = ConfigError::UnsupportedTlsSetting { variable: "TLS_MIN_VERSION", value: "1.3".into() };
-    assert_eq!(resolve(&endpoints("https://a:1"), &strict), Err(refused));
-    assert!(resolve(&endpoints("http://a:1"), &strict).is_ok());
-    assert!(resolve(&endpoints("https://a:1"), &[("TLS_MIN_VERSION", "1.2")]).is_ok());
-    let suites = [("TLS_CIPHER_SUITES", "TLS_AES_128_GCM_SHA256")];
-    assert!(matches!(resolve(&endpoints("https://a:1"), &suites), Err(ConfigError::UnsupportedTlsSetting { .. })));
+    let policy = etcd(&endpoints("https://a:1"), &strict).tls.unwrap().policy;
+    assert_ne!(policy, TlsPolicy::default());
+    assert_eq!(etcd(&endpoints("https://a:1"), &[("TLS_MIN_VERSION", "1.2")]).tls, Some(TlsConfig::default()));
+    let old = resolve(&endpoints("https://a:1"), &[("TLS_MIN_VERSION", "1.1")]).unwrap();
+    assert!(old.warnings().len() == 1 && old.warnings()[0].contains("TLS_MIN_VERSION: `1.1`"), "{old:?}");
 }
 
 #[test]
@@ -156,13 +171,8 @@ fn tls_files_are_read_from_configuration_and_environment() {
     let conf = DatastoreSettings { etcd_ca_cert_file: "/ca".into(), ..endpoints("https://a:1") };
     let env = [("ETCD_CERT_FILE", "/cert"), ("ETCD_KEY_FILE", "/key"), ("ETCD_CA_CERT_FILE", "/weaker")];
     let tls = etcd(&conf, &env).tls.unwrap();
-    assert_eq!(
-        format!("{tls:?}"),
-        format!(
-            "TlsConfig {{ ca_certificates: Some(etcd_ca_cert_file /ca), \
-             identity: Some((etcd_cert_file /cert, etcd_key_file /key)) }}"
-        )
-    );
+    assert_eq!(format!("{:?}", tls.ca_certificates), "Some(etcd_ca_cert_file /ca)");
+    assert_eq!(format!("{:?}", tls.identity), "Some((etcd_cert_file /cert, etcd_key_file /key))");
 }
 
 #[test]

@@ -4,18 +4,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use etcd_client::{Channel, Client, ConnectOptions};
-use hyper_util::rt::TokioIo;
 use libcalico::store::StoreError;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
-use tonic::transport::{ClientTlsConfig, Endpoint, Uri};
+use tokio_rustls::TlsConnector;
+use tonic::transport::{Endpoint, Uri};
 use tower::service_fn;
 
 use super::error::{self, EtcdFailure, EtcdPeer};
 use super::tls;
 use crate::config::{ConfigError, EtcdConfig};
-use crate::dial::dial;
-use crate::error::describe_error_chain;
 
 /// No limit, because tonic's default of 4 MiB is too small for all handles of a large cluster.
 pub(super) const MAX_RESPONSE_BYTES: usize = usize::MAX;
@@ -27,10 +25,11 @@ const AUTH_DISABLED_MESSAGE: &str = "etcdserver: authentication is not enabled";
 /// The endpoints of the cluster, and the connection to one of them.
 pub(super) struct Connection {
     config: EtcdConfig,
-    /// The endpoints, with the certificates and keys as first read.
-    initial_endpoints: Vec<Endpoint>,
+    endpoints: Vec<Endpoint>,
+    /// The certificates and keys as first read; `None` without TLS.
+    initial_tls: Option<TlsConnector>,
     /// A description of the certificates and keys, for errors; `None` without TLS.
-    tls: Option<String>,
+    tls_description: Option<String>,
     /// True for a connection of watches, which need a member that is in contact with the rest of the cluster.
     is_for_watches: bool,
     /// Number of authentications with a password.
@@ -40,8 +39,8 @@ pub(super) struct Connection {
 
 #[derive(Default)]
 struct State {
-    /// The endpoints, with the certificates and keys as last read.
-    endpoints: Vec<Endpoint>,
+    /// The certificates and keys as last read; `None` without TLS.
+    tls: Option<TlsConnector>,
     /// Whether to read the certificate files again before the next connection.
     must_reload_tls: bool,
     client: Option<Client>,
@@ -53,27 +52,34 @@ struct State {
 impl Connection {
     /// Prepares a connection without opening it. Reads certificates and keys.
     pub(super) fn new(config: &EtcdConfig) -> Result<Self, ConfigError> {
-        Ok(Self::with_endpoints(config, create_endpoints(config)?, false))
+        let endpoints = config.endpoints.iter().map(|url| create_endpoint(url)).collect::<Result<_, _>>()?;
+        Ok(Self::with_endpoints(config, endpoints, load_tls(config)?, false))
     }
 
-    fn with_endpoints(config: &EtcdConfig, endpoints: Vec<Endpoint>, for_watches: bool) -> Self {
+    fn with_endpoints(
+        config: &EtcdConfig,
+        endpoints: Vec<Endpoint>,
+        tls: Option<TlsConnector>,
+        for_watches: bool,
+    ) -> Self {
         Connection {
             config: config.clone(),
-            initial_endpoints: endpoints.clone(),
-            tls: config.tls.as_ref().map(tls::describe),
+            endpoints,
+            initial_tls: tls.clone(),
+            tls_description: config.tls.as_ref().map(tls::describe),
             is_for_watches: for_watches,
             authentications: AtomicU64::new(0),
-            state: Mutex::new(State { endpoints, must_reload_tls: for_watches, ..State::default() }),
+            state: Mutex::new(State { tls, must_reload_tls: for_watches, ..State::default() }),
         }
     }
 
     /// Prepares another connection to the same cluster, for watches, which detects a dead peer by pings.
     pub(super) fn for_watches(&self) -> Self {
-        Self::with_endpoints(&self.config, self.initial_endpoints.clone(), true)
+        Self::with_endpoints(&self.config, self.endpoints.clone(), self.initial_tls.clone(), true)
     }
 
     pub(super) fn endpoint_count(&self) -> usize {
-        self.initial_endpoints.len()
+        self.endpoints.len()
     }
 
     /// Returns the connected client. Without a connection, tries each endpoint in turn until one accepts a connection.
@@ -83,8 +89,8 @@ impl Connection {
             return Ok(client.clone());
         }
         if std::mem::replace(&mut state.must_reload_tls, true) {
-            match create_endpoints(&self.config) {
-                Ok(endpoints) => state.endpoints = endpoints,
+            match load_tls(&self.config) {
+                Ok(tls) => state.tls = tls,
                 Err(error) => {
                     tracing::warn!(
                         %error,
@@ -94,11 +100,11 @@ impl Connection {
             }
         }
         let mut failures = Vec::new();
-        for untried in (1..=state.endpoints.len()).rev() {
+        for untried in (1..=self.endpoints.len()).rev() {
             let now = Instant::now();
             let attempt_deadline = now + deadline.saturating_duration_since(now) / untried as u32;
-            let endpoint = &state.endpoints[state.next_endpoint];
-            match self.connect(endpoint, attempt_deadline).await {
+            let endpoint = &self.endpoints[state.next_endpoint];
+            match self.connect(endpoint, state.tls.clone(), attempt_deadline).await {
                 Ok(client) => {
                     state.client = Some(client.clone());
                     state.has_answered = self.config.credentials.is_some();
@@ -106,7 +112,7 @@ impl Connection {
                 }
                 Err(failure) => failures.push((endpoint.uri().to_string(), failure)),
             }
-            state.next_endpoint = (state.next_endpoint + 1) % state.endpoints.len();
+            state.next_endpoint = (state.next_endpoint + 1) % self.endpoints.len();
         }
         Err(error::connect_failures_to_store_error(&failures, &self.peer(false)))
     }
@@ -121,15 +127,20 @@ impl Connection {
         if failure.breaks_connection() {
             let mut state = self.state.lock().await;
             if state.client.take().is_some() {
-                state.next_endpoint = (state.next_endpoint + 1) % state.endpoints.len();
+                state.next_endpoint = (state.next_endpoint + 1) % self.endpoints.len();
             }
             has_answered = state.has_answered;
         }
-        let datastore = self.initial_endpoints.iter().map(|e| e.uri().to_string()).collect::<Vec<_>>().join(",");
+        let datastore = self.endpoints.iter().map(|e| e.uri().to_string()).collect::<Vec<_>>().join(",");
         failure.to_store_error(datastore, &self.peer(has_answered), is_write)
     }
 
-    async fn connect(&self, endpoint: &Endpoint, until: Instant) -> Result<Client, EtcdFailure> {
+    async fn connect(
+        &self,
+        endpoint: &Endpoint,
+        tls: Option<TlsConnector>,
+        until: Instant,
+    ) -> Result<Client, EtcdFailure> {
         let started = Instant::now();
         let mut endpoint = endpoint.clone();
         if self.is_for_watches {
@@ -139,8 +150,8 @@ impl Connection {
                 .keep_alive_while_idle(true);
         }
         let connecting = async {
-            let dial = service_fn(async |server: Uri| dial(&server).await.map(TokioIo::new));
-            let channel = endpoint.connect_with_connector(dial).await.map_err(EtcdFailure::Connect)?;
+            let open = service_fn(move |server: Uri| tls::open(server, tls.clone()));
+            let channel = endpoint.connect_with_connector(open).await.map_err(EtcdFailure::Connect)?;
             self.authenticate(Channel::Tonic(channel)).await
         };
         timeout_at(until, connecting).await.unwrap_or_else(|_| Err(EtcdFailure::Timeout(until - started)))
@@ -162,26 +173,20 @@ impl Connection {
 
     fn peer(&self, has_answered: bool) -> EtcdPeer<'_> {
         let user = self.config.credentials.as_ref().map(|(user, _)| user.as_str());
-        EtcdPeer { tls: self.tls.as_deref(), user, has_answered }
+        EtcdPeer { tls: self.tls_description.as_deref(), user, has_answered }
     }
 }
 
-fn create_endpoints(config: &EtcdConfig) -> Result<Vec<Endpoint>, ConfigError> {
-    let tls = config.tls.as_ref().map(tls::load).transpose()?;
-    config.endpoints.iter().map(|url| create_endpoint(url, tls.as_ref())).collect()
+fn load_tls(config: &EtcdConfig) -> Result<Option<TlsConnector>, ConfigError> {
+    config.tls.as_ref().map(tls::load).transpose()
 }
 
-fn create_endpoint(url: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint, ConfigError> {
-    let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| ConfigError::InvalidEndpoint(url.into()))?;
-    let Some(tls) = tls else { return Ok(endpoint) };
-    endpoint.tls_config(tls.clone()).map_err(|e| ConfigError::UnreadablePem {
-        setting: "etcd_cert_file, etcd_key_file, etcd_ca_cert_file",
-        reason: describe_error_chain(&e),
-    })
+fn create_endpoint(url: &str) -> Result<Endpoint, ConfigError> {
+    Endpoint::from_shared(url.to_owned()).map_err(|_| ConfigError::InvalidEndpoint(url.into()))
 }
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.initial_endpoints.iter().map(Endpoint::uri)).finish()
+        f.debug_list().entries(self.endpoints.iter().map(Endpoint::uri)).finish()
     }
 }

@@ -118,6 +118,14 @@ fn classify_transport(text: String, peer: &EtcdPeer<'_>, is_connected: bool, is_
     if text.contains("invalid peer certificate") {
         return Refused(format!("etcd's certificate is not trusted: {text} ({tls})"));
     }
+    // The alerts of a server that has no version or cipher suite in common with the client, and the client's own error.
+    if ["alert: ProtocolVersion", "alert: HandshakeFailure", "peer is incompatible"].iter().any(|it| text.contains(it))
+    {
+        return Refused(format!(
+            "etcd has none of the TLS versions and cipher suites that this program offers: {text}; check \
+             TLS_MIN_VERSION and TLS_CIPHER_SUITES ({tls})"
+        ));
+    }
     if text.contains("received fatal alert") {
         return Refused(format!("etcd refuses the client certificate: {text} ({tls})"));
     }
@@ -185,6 +193,21 @@ mod tests {
         assert!(matches!(lost, StoreError::Unavailable { outcome_unknown: true, .. }), "{lost:?}");
         let full = store_error(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
         assert!(matches!(&full, StoreError::Other(text) if text.contains("alarm disarm")), "{full:?}");
+    }
+
+    #[test]
+    fn failed_negotiation_of_tls_names_its_variables() {
+        let peer = EtcdPeer { tls: Some("no client certificate"), ..EtcdPeer::default() };
+        for (text, is_negotiation) in [
+            ("received fatal alert: ProtocolVersion", true),
+            ("received fatal alert: HandshakeFailure", true),
+            ("peer is incompatible: ServerTlsVersionIsDisabledByOurConfig", true),
+            ("received fatal alert: BadCertificate", false),
+        ] {
+            let kind = classify_transport(text.into(), &peer, false, false);
+            let Refused(reason) = kind else { panic!("{text}: {kind:?}") };
+            assert_eq!(reason.contains("TLS_MIN_VERSION and TLS_CIPHER_SUITES"), is_negotiation, "{reason}");
+        }
     }
 
     #[test]

@@ -1,20 +1,71 @@
-//! Loads certificates and keys, from files or inline texts.
+//! TLS of the connections to etcd: loads certificates and keys, from files or inline texts, and opens a connection.
+
+use std::io;
+use std::sync::Arc;
 
 use data_encoding::BASE64;
-use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tonic::transport::Uri;
 
 use crate::config::{ConfigError, Pem, TlsConfig};
+use crate::dial::{dial, host};
+use crate::tls::{Identity, Roots, TlsError, TlsParameters, Trust, client_config, parse_certificates};
 
-/// Loads the configured certificates and keys. The content of the PEM blocks is not checked here.
-pub(super) fn load(config: &TlsConfig) -> Result<ClientTlsConfig, ConfigError> {
-    let tls = match &config.ca_certificates {
-        Some(pem) => ClientTlsConfig::new().ca_certificates([Certificate::from_pem(read(pem, "CERTIFICATE")?)]),
-        None => ClientTlsConfig::new().with_native_roots(),
+const HTTP2: &[u8] = b"h2";
+
+/// A TCP connection, with or without TLS.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Opens a connection to `server`, with TLS if there is a connector. tonic cannot do this, because it sets neither the
+/// minimum version nor the cipher suites.
+pub(super) async fn open(server: Uri, tls: Option<TlsConnector>) -> io::Result<TokioIo<Box<dyn Stream>>> {
+    let stream = dial(&server).await?;
+    let Some(tls) = tls else {
+        let stream: Box<dyn Stream> = Box::new(stream);
+        return Ok(TokioIo::new(stream));
     };
-    Ok(match &config.identity {
-        Some((cert, key)) => tls.identity(Identity::from_pem(read(cert, "CERTIFICATE")?, read(key, "PRIVATE KEY")?)),
-        None => tls,
-    })
+    let name = ServerName::try_from(host(&server).to_owned())
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    let stream = tls.connect(name, stream).await?;
+    if stream.get_ref().1.alpn_protocol() != Some(HTTP2) {
+        return Err(io::Error::other("the server did not select HTTP/2"));
+    }
+    let stream: Box<dyn Stream> = Box::new(stream);
+    Ok(TokioIo::new(stream))
+}
+
+/// Loads the configured certificates and keys.
+pub(super) fn load(config: &TlsConfig) -> Result<TlsConnector, ConfigError> {
+    let identity = match &config.identity {
+        Some((certificate, key)) => {
+            let (certificate_pem, key_pem) = (read(certificate, "CERTIFICATE")?, read(key, "PRIVATE KEY")?);
+            let identity = Identity::parse(&certificate_pem, &key_pem);
+            Some(identity.map_err(|error| unreadable("etcd_cert_file, etcd_key_file", error))?)
+        }
+        None => None,
+    };
+    let roots = match &config.ca_certificates {
+        Some(pem) => parse_certificates("CA certificates", &read(pem, "CERTIFICATE")?)
+            .and_then(Roots::configured)
+            .map_err(|error| unreadable(pem.setting(), error))?,
+        None => Roots::of_system(),
+    };
+    if roots.is_empty() {
+        let reason = "not set, and this system has no CA certificates; name the file that verifies etcd's certificate";
+        return Err(ConfigError::UnreadablePem { setting: "etcd_ca_cert_file", reason: reason.into() });
+    }
+    let parameters = TlsParameters { trust: Trust::Roots(roots), identity, policy: &config.policy, alpn: &[HTTP2] };
+    let config = client_config(parameters).map_err(|error| unreadable("etcd_cert_file, etcd_key_file", error))?;
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn unreadable(setting: &'static str, error: TlsError) -> ConfigError {
+    ConfigError::UnreadablePem { setting, reason: error.to_string() }
 }
 
 pub(super) fn describe(config: &TlsConfig) -> String {

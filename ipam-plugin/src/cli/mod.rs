@@ -165,6 +165,9 @@ fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Resu
         writeln!(notices, "note: {} does not exist yet; it is created now", describe(&config))
             .map_err(CliError::Output)?;
     }
+    for warning in config.warnings() {
+        writeln!(notices, "note: {}", printable::line(warning)).map_err(CliError::Output)?;
+    }
     let (datastore, journal_name) = (describe(&config), datastore_name(&config));
     let mut app = App { store: &store, datastore, journal_name, links, is_new, format: output, out, notices };
     process::block_on(execute(command, &mut app))

@@ -89,7 +89,7 @@ pub const CONTROLLERS: [Variable; 24] = [
 
 /// The variables of the datastore and the API server. Each except KUBECONFIG may have the prefix `CALICO_`, which takes
 /// precedence.
-pub const DATASTORE: [Variable; 20] = [
+pub const DATASTORE: [Variable; 22] = [
     variable(DATASTORE_TYPE, "etcdv3 if ETCD_ENDPOINTS is set, else kubernetes", "etcdv3 or kubernetes"),
     variable("KUBECONFIG", "the account of the pod", "how to reach the API server"),
     variable("K8S_API_ENDPOINT", "", "URL of the API server, which takes precedence over the kubeconfig"),
@@ -109,5 +109,7 @@ pub const DATASTORE: [Variable; 20] = [
     variable("ETCD_CERT_FILE", "", "client certificate for etcd"),
     variable("ETCD_KEY_FILE", "", "the key of that certificate"),
     variable("ETCD_CA_CERT_FILE", "the system's", "authorities for etcd's certificate"),
+    variable("TLS_MIN_VERSION", "1.2", "oldest TLS version for etcd: 1.2 or 1.3"),
+    variable("TLS_CIPHER_SUITES", "all", "comma list of the cipher suites of TLS 1.2 for etcd, by Go's names"),
     variable("FELIX_INTERFACEPREFIX", "cali", "prefix of the names of pods' interfaces"),
 ];

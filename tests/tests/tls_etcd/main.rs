@@ -1,8 +1,11 @@
-//! The plugin and an etcd that requires client certificates.
+//! TLS of the programs: client certificates, versions and cipher suites of etcd, and the certificates that are trusted.
 
 #[expect(unreachable_pub, reason = "the datastore's own tests share it as a module")]
-#[path = "../../datastore/tests/harness/certificates.rs"]
+#[path = "../../../datastore/tests/harness/certificates.rs"]
 mod certificates;
+mod policy;
+mod relay;
+mod trust;
 
 use certificates::Certificates;
 use integration_tests::cluster::Cluster;
@@ -16,12 +19,17 @@ use serde_json::{Value, json};
 
 const TLS: &str = "https://127.0.0.1:2381";
 
-/// Runs a test with an etcd that has a plain endpoint for the test and a TLS endpoint for the plugins.
+/// Runs a test with an etcd that has a plain endpoint for the test and a TLS endpoint for the plugins, which requires
+/// client certificates.
 fn on_secured_etcd(certificates: &Certificates, test: impl FnOnce(&Cluster<'_>) + Send) {
+    on_etcd_with(certificates.etcd_flags(), test);
+}
+
+/// Does the same as [`on_secured_etcd`] with these flags for the TLS endpoint.
+fn on_etcd_with(mut flags: Vec<String>, test: impl FnOnce(&Cluster<'_>) + Send) {
     if !Etcd::installed() {
         return skipped(etcd::REQUIRES);
     }
-    let mut flags = certificates.etcd_flags();
     flags.push(format!("--listen-client-urls={},{TLS}", etcd::ENDPOINT));
     isolated(|host| {
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();

@@ -23,8 +23,6 @@ use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
 use crate::settings::ControllerName;
 use crate::watches::{Cache, Event, Watches};
 
-/// Finalizer that keeps a pool while it has blocks.
-
 /// The only key. All pools are reconciled together, because the condition of a pool depends on the others.
 const ALL_POOLS: &str = "all";
 

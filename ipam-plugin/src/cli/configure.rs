@@ -21,9 +21,8 @@ Examples:
   calico-ipam configure --strictaffinity true --max-blocks-per-host 4
   calico-ipam configure --ip-cooldown-seconds 60
 
-The other settings stay; `calico-ipam show --show-configuration` prints all. Addresses that are borrowed when strict \
-affinity
-begins stay with their owners.
+The other settings stay; `calico-ipam show --show-configuration` prints all. Addresses that are borrowed when strict
+affinity begins stay with their owners.
 
 Exit status: 0; 1 after an error or if the settings contradict each other; 2 if the arguments are invalid.")]
 pub(super) struct ConfigureArgs {

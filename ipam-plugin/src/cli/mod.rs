@@ -61,7 +61,9 @@ Examples:
 
 Container runtimes call the same program with CNI_COMMAND set. `calico-ipam -v` prints its version, `calico-ipam \
 -upgrade`
-moves the addresses of host-local to Calico.";
+moves the addresses of host-local to Calico.
+
+Exit status: 0; 1 after an error, for findings and for refusals; 2 if the arguments are invalid.";
 
 /// Show, check and set up Calico's IP addresses
 #[derive(Debug, Parser)]

@@ -92,8 +92,9 @@ pub(super) enum CliError {
     NoPoolNamed,
     /// Upstream's text up to `Run`.
     #[error(
-        "datastore is not locked. Run `calico-ipam get clusterinformation default -o yaml`, set `datastoreReady: false` \
-         in the output and run `calico-ipam apply -f` on it, so that no node assigns addresses meanwhile"
+        "datastore is not locked. Run `calico-ipam get clusterinformation default -o yaml`, set \
+         `datastoreReady: false` in the output and run `calico-ipam apply -f` on it, so that no node assigns addresses \
+         meanwhile"
     )]
     NotLocked,
     // Upstream's text.

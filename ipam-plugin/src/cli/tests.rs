@@ -1,6 +1,7 @@
 //! Tests of the whole command line.
 
 use clap::{CommandFactory, Parser};
+use serde_json::json;
 
 use super::error::CliError;
 use super::testing::Shell;
@@ -38,13 +39,12 @@ fn every_verb_that_reports_prints_json_and_yaml() {
         let shell = Shell::with_pool();
         let address = shell.allocate("a");
         shell.endpoint("a", &address);
-        let reservation = "{\"apiVersion\":\"projectcalico.org/v3\",\"kind\":\"IPReservation\",\
-                           \"metadata\":{\"name\":\"r\"},\"spec\":{}}";
-        let manifest = shell.file("reservation.json", reservation);
-        let lock = shell.file("lock.json", &shell.ok(&["get", "clusterinformation", "default", "-o", "json"]));
-        let locked =
-            std::fs::read_to_string(&lock).unwrap().replace("\"datastoreReady\": true", "\"datastoreReady\": false");
-        let lock = shell.file("lock.json", &locked);
+        let reservation = json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "IPReservation", "metadata": {"name": "r"}, "spec": {},
+        });
+        let manifest = shell.file("reservation.json", &reservation.to_string());
+        let information = shell.ok(&["get", "clusterinformation", "default", "-o", "json"]);
+        let lock = shell.file("lock.json", &information.replace("true", "false"));
         let backup = shell.dir.path().join(format!("backup-{format}"));
         let backup = backup.to_str().unwrap();
         for line in [

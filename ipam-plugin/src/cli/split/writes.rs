@@ -72,7 +72,7 @@ async fn undo<S: Store>(store: &S, pool: &Entry<IpPool>, was_changed: bool, crea
     match undone.await {
         Ok(()) => "the pools are as before this command".to_owned(),
         Err(error) => format!(
-            "the pool is disabled and some of its parts exist, because the undoing failed, too: {error}; run the \
+            "the undoing failed, too: {error}; the pool may be disabled, and some of its parts may exist: run the \
              command again, which completes the split"
         ),
     }

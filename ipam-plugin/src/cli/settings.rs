@@ -139,18 +139,22 @@ pub(super) async fn change(store: &Datastore, change: &SettingsChange) -> Result
 
 /// Refuses conflicting settings in upstream's words.
 fn check_combination(config: &IpamConfig) -> Result<(), CliError> {
-    let conflict = if config.strict_affinity {
+    if config.strict_affinity {
         return Ok(());
-    } else if !config.auto_allocate_blocks {
-        "Cannot disable 'StrictAffinity' and 'AutoAllocateBlocks' at the same time; apply an IPAMConfiguration with \
-         `autoAllocateBlocks: true` first"
-    } else if config.max_blocks_per_host > 0 {
-        "MaxBlocksPerHost requires StrictAffinity to be enabled; add `--strictaffinity true` or `--max-blocks-per-host \
-         0`"
-    } else {
-        return Ok(());
-    };
-    Err(CliError::ConflictingSettings(conflict))
+    }
+    if !config.auto_allocate_blocks {
+        return Err(CliError::ConflictingSettings(
+            "Cannot disable 'StrictAffinity' and 'AutoAllocateBlocks' at the same time; apply an IPAMConfiguration \
+             with `autoAllocateBlocks: true` first",
+        ));
+    }
+    if config.max_blocks_per_host > 0 {
+        return Err(CliError::ConflictingSettings(
+            "MaxBlocksPerHost requires StrictAffinity to be enabled; add `--strictaffinity true` or \
+             `--max-blocks-per-host 0`",
+        ));
+    }
+    Ok(())
 }
 
 /// Returns `false` if neither object exists.

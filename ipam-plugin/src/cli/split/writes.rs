@@ -145,7 +145,8 @@ fn remove_finalizer(metadata: &mut Unknown) {
 fn require_same(pool: &IpPool, expected: &IpPool) -> Result<(), StoreError> {
     let mut spec = pool.spec.clone();
     spec.disabled = expected.spec.disabled;
-    let is_same = spec == expected.spec;
-    let text = || format!("another process changed {} meanwhile", identifier::<IpPool>(&pool.key()));
-    if is_same { Ok(()) } else { Err(StoreError::Other(text())) }
+    if spec == expected.spec {
+        return Ok(());
+    }
+    Err(StoreError::Other(format!("another process changed {} meanwhile", identifier::<IpPool>(&pool.key()))))
 }

@@ -9,12 +9,15 @@ use netconf::printable;
 
 use super::documents::Format;
 use super::error::CliError;
+use super::services_api::ServicesApi;
 use crate::host_link::HostLinks;
 
 const REDRAW: Duration = Duration::from_millis(100);
 
 pub(super) struct App<'a> {
     pub(super) store: &'a Datastore,
+    /// The API server that has the Services, beside a datastore that is none.
+    pub(super) services: &'a ServicesApi,
     /// The datastore's description in messages.
     pub(super) datastore: String,
     /// The datastore's name in journal entries.

@@ -101,7 +101,7 @@ fn options_are_accepted_before_and_after_the_command() {
         assert_eq!(parse(line).unwrap().output, super::documents::Format::Json);
     }
     let report = parse(&["check", "--json", "report"]).unwrap();
-    assert!(format!("{report:?}").contains("json_report: Some(\"report\")"));
+    assert!(format!("{report:?}").contains("report: Some(\"report\")"));
 }
 
 #[test]

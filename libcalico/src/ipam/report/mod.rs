@@ -137,7 +137,7 @@ impl IpamReport {
 }
 
 /// Returns true for findings that only the field [`IpamReport::findings`] can carry.
-fn is_carried_as_finding(finding: &Finding) -> bool {
+pub fn is_carried_as_finding(finding: &Finding) -> bool {
     matches!(finding, Finding::CorruptBlock { .. } | Finding::HandleCount { .. } | Finding::MissingHandle(_))
 }
 

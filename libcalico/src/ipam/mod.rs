@@ -23,6 +23,7 @@ mod affinity;
 mod audit;
 mod block;
 mod block_search;
+mod borrowed;
 mod config;
 #[cfg(feature = "gc")]
 pub mod gc;
@@ -34,6 +35,7 @@ mod leak;
 mod pod_state;
 mod pool;
 mod pool_choice;
+mod pool_split;
 pub mod report;
 mod reservation;
 mod survey;
@@ -67,3 +69,6 @@ pub use reservation::{MalformedReservation, Reservations};
 pub use survey::{BlockSummary, ListedBlock, RECLAIM_AFTER, Room};
 pub use tunnels::{Tunnel, tunnels_of};
 pub use utilization::{BlockUse, PoolUse, Utilization, utilization};
+
+pub use borrowed::{BorrowedAddress, Borrowings, borrowed};
+pub use pool_split::{SplitError, split};

@@ -22,6 +22,7 @@ use libcalico::store::{Entry, StoreError};
 use serde::Serialize;
 use time::{Duration, OffsetDateTime};
 
+use super::app::Progress;
 use super::endpoints;
 use super::services_api::ServicesApi;
 
@@ -56,9 +57,10 @@ pub(super) struct UnreadableObject {
 impl ClusterRead {
     /// Reads the objects from `store`, and the Services from `services` unless `store` is an API server.
     pub(super) async fn read(store: &Datastore, services: &ServicesApi) -> Result<Self, StoreError> {
+        let progress = Progress::new("reading the datastore", 0);
         let mut cluster = match store {
             Datastore::Kubernetes(_) => Self::read_objects(store).await?,
-            Datastore::Etcd(_) | Datastore::Local(_) => Self::read_pairs(store).await?,
+            Datastore::Etcd(_) | Datastore::Local(_) => Self::read_pairs(store, &progress).await?,
         };
         cluster.read_owners(store, services).await;
         Ok(cluster)

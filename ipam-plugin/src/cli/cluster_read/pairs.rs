@@ -8,12 +8,12 @@ use super::{ClusterRead, UnreadableObject, audited_endpoint};
 use crate::cli::app::Progress;
 
 impl ClusterRead {
-    pub(super) async fn read_pairs(store: &Datastore) -> Result<Self, StoreError> {
+    pub(super) async fn read_pairs(store: &Datastore, progress: &Progress) -> Result<Self, StoreError> {
         let pairs = store.scan("/calico/").await?;
-        let progress = Progress::new("reading the datastore", pairs.len());
         let mut cluster = ClusterRead::default();
         let (mut information, mut configuration) = (Vec::new(), Vec::new());
-        for pair in &pairs {
+        for (index, pair) in pairs.iter().enumerate() {
+            progress.set(index, pairs.len());
             let unreadable = &mut cluster.unreadable;
             insert_if_kind(pair, &mut cluster.pools, unreadable);
             insert_if_kind(pair, &mut cluster.blocks, unreadable);
@@ -27,7 +27,6 @@ impl ClusterRead {
             if Node::parse_path(&pair.path).is_some() {
                 cluster.nodes.push(decode_entry(pair));
             }
-            progress.step();
         }
         cluster.information = information.into_iter().find(|entry| entry.key.name == "default");
         cluster.configuration = configuration.into_iter().find(|entry| entry.key.name == "default");

@@ -21,7 +21,7 @@ fn read_by_kind_and_read_of_all_pairs_have_the_affinities_of_services() {
             "allocations":[null,null,null,null,null,null,null,null],"attributes":[]}"#,
     );
     let by_kind = block_on(ClusterRead::read_objects(&shell.store)).unwrap();
-    let pairs = block_on(ClusterRead::read_pairs(&shell.store)).unwrap();
+    let pairs = block_on(ClusterRead::read_pairs(&shell.store, &Progress::new("reading", 0))).unwrap();
     for cluster in [by_kind, pairs] {
         assert_eq!((cluster.blocks.len(), cluster.affinities.len()), (1, 1));
         assert_eq!(cluster.audit(Duration::ZERO), []);

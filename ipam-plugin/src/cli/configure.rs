@@ -32,7 +32,7 @@ pub(super) struct ConfigureArgs {
     /// Maximum number of blocks of a node; 0 is the built-in limit. Requires strict affinity
     #[arg(long, value_name = "N")]
     max_blocks_per_host: Option<i64>,
-    /// Whether a KubeVirt VM keeps its addresses when its pod is replaced: Enabled or Disabled
+    /// Persistence of the addresses of a KubeVirt VM when its pod is replaced: Enabled or Disabled
     #[arg(long, value_name = "MODE", value_parser = persistence)]
     kubevirt_ip_persistence: Option<&'static str>,
     /// Seconds between the release of an address and its next assignment, 0 to 1200
@@ -146,7 +146,10 @@ mod tests {
         let rows = shell.json(&["configure", "--kubevirt-ip-persistence", "Disabled"]);
         assert_eq!(rows, json!([{"property": "KubeVirtVMAddressPersistence", "value": "Disabled"}]));
         let stored = shell.stored::<IpamConfig>(&IpamConfigKey).unwrap();
-        let expected = r#"{"strict_affinity":true,"auto_allocate_blocks":true,"maxBlocksPerHost":4,"kubeVirtVMAddressPersistence":"Disabled","ipCooldownSeconds":30}"#;
+        let expected = concat!(
+            r#"{"strict_affinity":true,"auto_allocate_blocks":true,"maxBlocksPerHost":4,"#,
+            r#""kubeVirtVMAddressPersistence":"Disabled","ipCooldownSeconds":30}"#,
+        );
         assert_eq!(serde_json::to_string(&stored).unwrap(), expected);
         assert_eq!(shell.stored::<IpamConfiguration>(&ObjectKey::global("default")), None);
     }

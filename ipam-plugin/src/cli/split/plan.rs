@@ -14,7 +14,7 @@ pub(super) enum Selection {
     Range(Cidr),
 }
 
-/// Whether the datastore has to be locked.
+/// The rule about the lock of the datastore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lock {
     Required,

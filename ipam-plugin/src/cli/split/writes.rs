@@ -57,7 +57,7 @@ async fn replace_in_steps<S: Store>(store: &S, planned: &Planned, creates: Vec<W
     } else {
         undo(store, pool, changed.is_some(), &planned.missing[..created]).await
     };
-    Err(CliError::SplitFailed { pool: pool.key.name.clone(), cause, state })
+    Err(CliError::SplitFailed { pool: pool.key.name.clone(), cause: Box::new(cause), state })
 }
 
 /// Deletes the parts that this split created, and puts the pool back into service if this split disabled it. Returns

@@ -30,13 +30,16 @@ Examples:
   calico-ipam check --show-all-ips
   calico-ipam check -o json | jq '.findings[].finding'
 
-Exit status 1 if there are findings; notes do not count. `check` reads the objects a second time a moment later, because
-ADD and DEL change several objects one after the other, and reports only the findings of both reads. Addresses that
+`check` reads the objects a second time a moment later, because ADD and DEL change several objects one after the other,
+and reports only the findings of both reads. Addresses that
 another main plugin than calico requested have no endpoint. They are findings, except, on an API server, those that an
 existing pod has. With etcd or a file as the datastore, Services are read from the API server that --kubeconfig, the
 network configuration or KUBECONFIG names.
 
-The report has the format of `calicoctl ipam check -o FILE`. calicoctl refuses reports of another version than its own.")]
+The report has the format of `calicoctl ipam check -o FILE`. calicoctl refuses reports of another version than its own.
+
+Exit status: 0; 1 after an error or if there are findings, for which notes do not count; 2 if the arguments are
+invalid.")]
 pub(super) struct CheckArgs {
     /// Write a report in calicoctl's format, for `release --from-report`
     #[arg(long, visible_aliases = ["json-report", "json"], value_name = "FILE")]

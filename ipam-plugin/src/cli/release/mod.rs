@@ -39,7 +39,8 @@ is released or repaired. Reports of calicoctl are read too, but list no inconsis
 --require-lock refuses under the conditions of calicoctl: each report has the version of the cluster, one of them was
 written after the last change of ClusterInformation, and the datastore is locked. With --require-lock, --force only
 overrides the version and the lock.
-Exit status 1 if a change was refused or failed.")]
+
+Exit status: 0; 1 if a change was refused or failed; 2 if the arguments are invalid.")]
 pub(super) struct ReleaseArgs {
     /// Addresses to release
     #[arg(value_name = "ADDRESS", required_unless_present = "from_report", conflicts_with = "from_report")]

@@ -23,7 +23,7 @@ pub(super) struct ListedAddress {
     alternate_attributes: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     cooling_down: bool,
-    /// Whether the block lacks the attributes to which the address points.
+    /// True if the block lacks the attributes to which the address points.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     without_attributes: bool,
 }

@@ -69,7 +69,7 @@ struct CheckResult {
     notes: Vec<Finding>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unreadable: Vec<UnreadableObject>,
-    /// What was not compared, with the reason.
+    /// Sentences about the objects that were not compared, with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unchecked: Vec<String>,
     /// All allocated addresses, if they are requested.

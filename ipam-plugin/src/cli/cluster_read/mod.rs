@@ -43,7 +43,7 @@ pub(super) struct ClusterRead {
     /// The tunnels, Services and virtual machines.
     pub(super) owners: Owners,
     pub(super) unreadable: Vec<UnreadableObject>,
-    /// What was not compared, with the reason.
+    /// Sentences about the objects that were not compared, with the reason.
     pub(super) unchecked: Vec<String>,
 }
 

@@ -47,7 +47,7 @@ pub(super) fn steps_for_report(reported: &ReportedProblems, cluster: &ClusterRea
     let fixes = fix_steps(&present, cluster, &other);
     steps.extend(fixes);
     // The repair of a block frees or keeps its addresses.
-    for address in to_release.iter().filter(|address| !resolved.contains(address)) {
+    for address in to_release.iter().filter(|address| !resolved.contains(*address)) {
         let verdict = leaks.verdict(*address, cluster, force);
         steps.push(ReleaseStep { target: address.to_string(), verdict });
     }

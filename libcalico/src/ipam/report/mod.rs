@@ -28,7 +28,7 @@ pub struct IpamReport {
     /// ClusterInformation's `clusterGUID`.
     #[serde(rename = "clusterGUID")]
     pub cluster_guid: String,
-    /// Whether ClusterInformation had `datastoreReady: false`.
+    /// True if ClusterInformation had `datastoreReady: false`.
     #[serde(default)]
     pub datastore_locked: bool,
     /// The revision of ClusterInformation, which locking and unlocking change.
@@ -75,12 +75,12 @@ pub struct ReportedAllocation {
     /// The attribute `timestamp`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub creation_timestamp: String,
-    /// Whether the address is in use, or may be.
+    /// True if the address is in use, or may be.
     pub in_use: bool,
-    /// Whether the node differs from the host to which the block has an affinity.
+    /// True if the node differs from the host to which the block has an affinity.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub borrowed: bool,
-    /// Whether the address is released but not yet free.
+    /// True if the address is released but not yet free.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cooling_down: bool,
     /// The objects that use the address; `None` is written as `null`, as Go writes it.

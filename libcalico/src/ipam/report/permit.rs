@@ -59,7 +59,7 @@ pub enum ReleaseWarning {
 pub struct LockRule<'a> {
     /// The version that the reports must have.
     pub version: &'a str,
-    /// Whether another version and an unlocked datastore only cause warnings.
+    /// True if another version and an unlocked datastore only cause warnings.
     pub force: bool,
 }
 

@@ -204,6 +204,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::kubernetes::{ApiGroup, Codec, Query};
+    use crate::store::{Answers, ReadBatch};
 
     fn service(spec: Value, annotations: Value) -> Service {
         let metadata = json!({"name": "s", "namespace": "n", "uid": "u", "annotations": annotations});
@@ -249,5 +251,31 @@ mod tests {
         let published: Vec<String> = service.published().map(|ip| ip.to_string()).collect();
         assert_eq!(published, ["fd00::1", "10.0.0.1"]);
         assert_eq!(Service::parse_path(&Service::path(&service.key())), Some(service.key()));
+    }
+
+    #[test]
+    fn services_are_listed_and_decoded_unchanged() {
+        let codec = Codec::new(ApiGroup::CrdV1);
+        let mut batch = ReadBatch::new();
+        let all = batch.list::<Service>(&ObjectSelect::default());
+        let one = batch.get::<Service>(&ObjectKey::namespaced("n", "s"));
+        let [list, get] = batch.ranges() else { panic!("two ranges") };
+        let Query::List(found) = codec.query(list).unwrap() else { panic!("a list") };
+        assert_eq!((found.url_path().as_str(), found.namespace), ("/api/v1/services", None));
+        let Query::Get(found) = codec.query(get).unwrap() else { panic!("a get") };
+        assert_eq!(found.url_path(), "/api/v1/namespaces/n/services/s");
+
+        let object = json!({
+            "metadata": {"name": "s", "namespace": "n", "uid": "u", "resourceVersion": "5"},
+            "spec": {"type": "LoadBalancer", "clusterIP": "10.1.0.1", "ports": [{"port": 80}]},
+            "status": {"loadBalancer": {}},
+        });
+        let entries = |range| codec.decode(range, object.clone()).map(|decoded| decoded.entry).into_iter().collect();
+        let answers = Answers::new(vec![entries(list), entries(get)]);
+        let listed = answers.list(&all);
+        assert_eq!(listed, [answers.get(&one).unwrap().unwrap()]);
+        let service = &listed[0].value;
+        assert_eq!((service.key(), service.metadata.resource_version.as_str()), (listed[0].key.clone(), "5"));
+        assert!(service.load_balancer_request().is_some());
     }
 }

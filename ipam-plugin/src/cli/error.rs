@@ -98,8 +98,9 @@ pub(super) enum CliError {
     // Upstream's text.
     #[error("at least one configuration option must be specified; `calico-ipam configure --help` lists them")]
     NothingToConfigure,
-    #[error("{0}; set `--strictaffinity true` as well, or `--max-blocks-per-host 0`")]
-    StrictAffinityRequired(&'static str),
+    /// The text of upstream, with the way out.
+    #[error("{0}")]
+    ConflictingSettings(&'static str),
     // Upstream's text.
     #[error("no name or CIDR provided. Provide a name or CIDR to denote the IP pool to split")]
     NoPoolNamed,

@@ -137,15 +137,22 @@ pub(super) async fn change(store: &Datastore, change: &SettingsChange) -> Result
     Ok(before)
 }
 
-/// Refuses contradictory settings in upstream's words.
+/// Refuses conflicting settings in upstream's words.
 fn check_combination(config: &IpamConfig) -> Result<(), CliError> {
-    if !config.strict_affinity && !config.auto_allocate_blocks {
-        return Err(CliError::StrictAffinityRequired(
-            "Cannot disable 'StrictAffinity' and 'AutoAllocateBlocks' at the same time",
+    if config.strict_affinity {
+        return Ok(());
+    }
+    if !config.auto_allocate_blocks {
+        return Err(CliError::ConflictingSettings(
+            "Cannot disable 'StrictAffinity' and 'AutoAllocateBlocks' at the same time; apply an IPAMConfiguration \
+             with `autoAllocateBlocks: true` first",
         ));
     }
-    if !config.strict_affinity && config.max_blocks_per_host > 0 {
-        return Err(CliError::StrictAffinityRequired("MaxBlocksPerHost requires StrictAffinity to be enabled"));
+    if config.max_blocks_per_host > 0 {
+        return Err(CliError::ConflictingSettings(
+            "MaxBlocksPerHost requires StrictAffinity to be enabled; add `--strictaffinity true` or \
+             `--max-blocks-per-host 0`",
+        ));
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use crate::lab::{Changes, Lab, Replayed, on_etcd, rows};
 
 /// The columns of calicoctl's table of pools; ours has two more.
 const COLUMNS: usize = 6;
-/// The row in which upstream prints a pointer (CB-3).
+/// The row in which upstream prints a pointer.
 const PERSISTENCE: &str = "KubeVirtVMAddressPersistence";
 
 /// Replays a step that our program refuses without a write, and whose error contains this text in both programs.
@@ -64,7 +64,7 @@ fn show_of_an_address_begins_as_upstreams_does() {
     });
 }
 
-/// Upstream disables the pool in step 27 before it checks the number (CB-6).
+/// Upstream disables the pool in step 27 before it checks the number.
 #[test]
 fn split_is_refused_in_upstreams_words_without_a_write() {
     on_etcd(|lab| {
@@ -77,7 +77,7 @@ fn split_is_refused_in_upstreams_words_without_a_write() {
     });
 }
 
-/// Upstream prints no line break after the first sentence and the last one (CB-13).
+/// Upstream prints no line break after the first sentence and the last one.
 #[test]
 fn split_writes_and_prints_as_upstream_does() {
     on_etcd(|lab| {

@@ -40,8 +40,8 @@ impl Scene<'_> {
     fn reset(&self) {
         self.objects.clear().unwrap();
         let object = |kind: &str, name: &str, spec: Value| {
-            let metadata = json!({ "name": name });
-            json!({ "apiVersion": self.objects.group().api_version(), "kind": kind, "metadata": metadata, "spec": spec })
+            let version = self.objects.group().api_version();
+            json!({ "apiVersion": version, "kind": kind, "metadata": { "name": name }, "spec": spec })
         };
         let information = object("ClusterInformation", "default", json!({ "datastoreReady": false }));
         let pool = object("IPPool", "big", json!({ "cidr": "10.66.0.0/24", "blockSize": 28 }));

@@ -197,7 +197,7 @@ impl std::fmt::Display for Quantity {
             return write!(f, "{}", self.0);
         }
         let text = format!("{:.4e}", self.0 as f64);
-        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        let (digits, exponent) = text.split_once('e').unwrap_or((text.as_str(), "0"));
         write!(f, "{}e+{exponent:0>2}", digits.trim_end_matches('0').trim_end_matches('.'))
     }
 }

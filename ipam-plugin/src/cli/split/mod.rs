@@ -6,6 +6,7 @@ mod tests;
 mod writes;
 
 use clap::Args;
+use datastore::Datastore;
 use libcalico::api::IpPool;
 use libcalico::net::Cidr;
 use serde::Serialize;
@@ -63,16 +64,17 @@ pub(super) async fn run(args: &SplitArgs, app: &mut App<'_>) -> Result<CommandOu
     let planned = if args.dry_run {
         plan(store, &selection, args.number, Lock::Optional).await?
     } else {
-        retry_races("the pools", async || {
-            let planned = plan(store, &selection, args.number, Lock::Required).await?;
-            writes::replace(store, &planned).await?;
-            Ok(planned)
-        })
-        .await?
+        retry_races("the pools", async || split_once(store, &selection, args.number).await).await?
     };
     drop(progress);
     print(&planned, args.dry_run, app)?;
     Ok(CommandOutcome::Success)
+}
+
+async fn split_once(store: &Datastore, selection: &Selection, number: u32) -> Result<Planned, CliError> {
+    let planned = plan(store, selection, number, Lock::Required).await?;
+    writes::replace(store, &planned).await?;
+    Ok(planned)
 }
 
 fn print(planned: &Planned, dry_run: bool, app: &mut App<'_>) -> Result<(), CliError> {

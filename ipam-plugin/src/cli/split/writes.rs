@@ -44,14 +44,11 @@ async fn replace_in_steps<S: Store>(store: &S, planned: &Planned, creates: Vec<W
         store.update(&pool.key, changed, &pool.revision).await?;
     }
     let mut created = 0;
-    let written = async {
-        for write in creates {
-            store.write_one(write).await?;
-            created += 1;
-        }
-        withdraw(store, &pool.value).await
+    let written = match create_all(store, creates, &mut created).await {
+        Ok(()) => withdraw(store, &pool.value).await,
+        refused => refused,
     };
-    let Err(cause) = written.await else { return Ok(()) };
+    let Err(cause) = written else { return Ok(()) };
     let state = if cause.has_unknown_outcome() {
         "the last write may have taken effect; run the command again, which completes the split".to_owned()
     } else {
@@ -60,22 +57,37 @@ async fn replace_in_steps<S: Store>(store: &S, planned: &Planned, creates: Vec<W
     Err(CliError::SplitFailed { pool: pool.key.name.clone(), cause: Box::new(cause), state })
 }
 
+/// `created` is the number of parts that exist now, also after an error.
+async fn create_all<S: Store>(store: &S, creates: Vec<Write>, created: &mut usize) -> Result<(), StoreError> {
+    for write in creates {
+        store.write_one(write).await?;
+        *created += 1;
+    }
+    Ok(())
+}
+
 /// Deletes the parts that this split created, and puts the pool back into service if this split disabled it. Returns
 /// a description of the state.
 async fn undo<S: Store>(store: &S, pool: &Entry<IpPool>, was_changed: bool, created: &[IpPool]) -> String {
-    let undone = async {
-        for part in created {
-            withdraw(store, part).await?;
-        }
-        if was_changed { restore(store, pool).await } else { Ok(()) }
-    };
-    match undone.await {
+    match try_undo(store, pool, was_changed, created).await {
         Ok(()) => "the pools are as before this command".to_owned(),
         Err(error) => format!(
-            "the pool is disabled and some of its parts exist, because the undoing failed, too: {error}; run the \
+            "the undoing failed, too: {error}; the pool may be disabled, and some of its parts may exist: run the \
              command again, which completes the split"
         ),
     }
+}
+
+async fn try_undo<S: Store>(
+    store: &S,
+    pool: &Entry<IpPool>,
+    was_changed: bool,
+    created: &[IpPool],
+) -> Result<(), StoreError> {
+    for part in created {
+        withdraw(store, part).await?;
+    }
+    if was_changed { restore(store, pool).await } else { Ok(()) }
 }
 
 async fn restore<S: Store>(store: &S, pool: &Entry<IpPool>) -> Result<(), StoreError> {
@@ -133,7 +145,8 @@ fn remove_finalizer(metadata: &mut Unknown) {
 fn require_same(pool: &IpPool, expected: &IpPool) -> Result<(), StoreError> {
     let mut spec = pool.spec.clone();
     spec.disabled = expected.spec.disabled;
-    let is_same = spec == expected.spec;
-    let text = || format!("another process changed {} meanwhile", identifier::<IpPool>(&pool.key()));
-    if is_same { Ok(()) } else { Err(StoreError::Other(text())) }
+    if spec == expected.spec {
+        return Ok(());
+    }
+    Err(StoreError::Other(format!("another process changed {} meanwhile", identifier::<IpPool>(&pool.key()))))
 }

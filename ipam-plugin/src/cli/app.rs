@@ -8,10 +8,13 @@ use netconf::printable;
 use super::documents::Format;
 use super::error::CliError;
 pub(super) use super::progress::Progress;
+use super::services_api::ServicesApi;
 use crate::host_link::HostLinks;
 
 pub(super) struct App<'a> {
     pub(super) store: &'a Datastore,
+    /// The API server that has the Services, beside a datastore that is none.
+    pub(super) services: &'a ServicesApi,
     /// The datastore's description in messages.
     pub(super) datastore: String,
     /// The datastore's name in journal entries.

@@ -99,6 +99,11 @@ impl ConnectionArgs {
         })
     }
 
+    /// Returns the kubeconfig that an option names.
+    pub(super) fn kubeconfig(&self) -> Option<&str> {
+        self.kubeconfig.as_deref()
+    }
+
     /// Returns the options as the environment variables that they replace.
     fn given_options(&self) -> Vec<(&'static str, &str)> {
         let datastore_type = match self.datastore_type {

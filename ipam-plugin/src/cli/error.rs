@@ -7,6 +7,7 @@ use datastore::ConfigError;
 use datastore::config::DEFAULT_PATH;
 use datastore::export::TransferError;
 use libcalico::ipam::SplitError;
+use libcalico::ipam::report::ReleaseRefusal;
 use libcalico::net::{Cidr, CidrParseError};
 use libcalico::store::StoreError;
 use libcalico::validation_error::ValidationError;
@@ -74,8 +75,20 @@ pub(super) enum CliError {
     NodeName(String),
     #[error("{}", advice(.0))]
     Transfer(#[from] TransferError),
-    #[error("report {path}: {reason}; write it with `calico-ipam check --json-report {path}`")]
+    #[error("report {path}: {reason}; write it with `calico-ipam check --report {path}`")]
     Report { path: String, reason: String },
+    #[error(
+        "ClusterInformation has no calicoVersion, which calico-node writes; name the version of calicoctl with \
+         --report-version"
+    )]
+    NoReportVersion,
+    #[error(transparent)]
+    ReleaseRefused(#[from] ReleaseRefusal),
+    #[error(
+        "ClusterInformation changed while addresses were released, so that the datastore may have been unlocked; run \
+         `calico-ipam check`"
+    )]
+    LockChanged,
     #[error(transparent)]
     Missing(StoreError),
     #[error("cannot release block {block} of {of}: {cause}; {of} was not deleted, try again")]

@@ -24,6 +24,8 @@ mod journal;
 mod kind;
 mod progress;
 mod release;
+mod report_file;
+mod services_api;
 mod settings;
 mod show;
 mod split;
@@ -48,6 +50,7 @@ use self::app::{App, CommandOutcome};
 use self::connection::{ConnectionArgs, describe, is_new_file};
 use self::documents::{Format, Terminal};
 use self::error::CliError;
+use self::services_api::ServicesApi;
 use crate::host_link::HostLinks;
 use crate::journal::datastore_name;
 use node_process::process;
@@ -166,6 +169,7 @@ fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Resu
     }
     let config = connection.resolve(|name| std::env::var(name).ok())?;
     let store = Datastore::open(&config)?;
+    let services = &ServicesApi::of(&connection, &config, |name| std::env::var(name).ok());
     let notices = &mut io::stderr();
     let is_new = is_new_file(&config);
     if is_new && !matches!(command, Command::Journal(_)) {
@@ -176,7 +180,7 @@ fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Resu
         writeln!(notices, "note: {}", printable::line(warning)).map_err(CliError::Output)?;
     }
     let (datastore, journal_name) = (describe(&config), datastore_name(&config));
-    let mut app = App { store: &store, datastore, journal_name, links, is_new, format: output, out, notices };
+    let mut app = App { store: &store, services, datastore, journal_name, links, is_new, format: output, out, notices };
     process::block_on(execute(command, &mut app))
 }
 

@@ -17,6 +17,7 @@ use time::{Duration, OffsetDateTime};
 
 use super::app::{App, CommandOutcome};
 use super::documents::Terminal;
+use super::services_api::ServicesApi;
 use super::{Arguments, execute};
 use crate::alloc::assign;
 use crate::alloc::inputs::{AllocationInputs, InputsQuery};
@@ -64,6 +65,7 @@ impl Shell {
         let mut terminal = Terminal::new(&mut out);
         let mut app = App {
             store: &self.store,
+            services: &ServicesApi::NotConfigured,
             datastore: "the test's".into(),
             journal_name: "local /x.db".into(),
             links: &NoHostLinks,

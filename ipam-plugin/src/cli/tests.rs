@@ -139,6 +139,9 @@ fn invalid_command_lines_exit_with_status_2() {
         &["show", "-o", "xml"],
         &["release"],
         &["release", "10.0.0.1", "--from-report", "f"],
+        &["release", "10.0.0.1", "--require-lock"],
+        &["release", "--from-report", "f", "--report-version", "v1"],
+        &["check", "--report-version", "v1"],
         &["get"],
         &["get", "felixconfigurations"],
         &["delete", "node"],
@@ -159,7 +162,7 @@ fn options_are_accepted_before_and_after_the_command() {
         assert_eq!(parse(line).unwrap().output, super::documents::Format::Json);
     }
     let report = parse(&["check", "--json", "report"]).unwrap();
-    assert!(format!("{report:?}").contains("json_report: Some(\"report\")"));
+    assert!(format!("{report:?}").contains("report: Some(\"report\")"));
 }
 
 #[test]

@@ -13,8 +13,7 @@ use super::{AssignIps, Settings};
 const ENABLED: &str = "Enabled";
 const DISABLED: &str = "Disabled";
 pub(super) const SWITCH: [(&str, bool); 2] = [(ENABLED, true), (DISABLED, false)];
-pub(super) const ASSIGN_IPS: [(&str, AssignIps); 2] =
-    [("AllServices", AssignIps::AllServices), ("RequestedServicesOnly", AssignIps::RequestedServicesOnly)];
+pub(super) const ASSIGN_IPS: [(&str, AssignIps); 2] = AssignIps::WORDS;
 pub(super) const RECONCILE_PERIOD: GoDuration = GoDuration::from_mins(5);
 pub(super) const COMPACTION_PERIOD: GoDuration = GoDuration::from_mins(10);
 

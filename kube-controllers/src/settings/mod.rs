@@ -15,6 +15,8 @@ pub use environment::{Environment, LeaderElection, Lease, StatusLiveness};
 pub use merge::{Merged, merge};
 pub use parse::SettingsError;
 
+pub use libcalico::kubernetes::AssignIps;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
@@ -76,17 +78,6 @@ pub struct Settings {
     pub gc_mode: GcMode,
     /// The request limits of garbage collection.
     pub gc_limits: GcLimits,
-}
-
-/// The Services of type LoadBalancer that receive addresses from Calico's pools (KC-501).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AssignIps {
-    /// All Services, except those with a load balancer class other than `calico`.
-    #[default]
-    AllServices,
-    /// Only Services that request an address, by the load balancer class `calico`, an annotation or
-    /// `spec.loadBalancerIP`.
-    RequestedServicesOnly,
 }
 
 /// The action on objects that garbage collection finds unused or wrong, on orphaned workload endpoints, and on nodes

@@ -36,6 +36,7 @@ mod pod_state;
 mod pool;
 mod pool_choice;
 mod pool_split;
+pub mod report;
 mod reservation;
 mod survey;
 mod tunnels;
@@ -44,8 +45,8 @@ mod utilization;
 pub use affinity::{AffinityKey, AffinityOwner, AffinitySelect, AffinityState, BlockAffinity, LOAD_BALANCER_HOST};
 pub(crate) use affinity::{ROOT as AFFINITY_ROOT, WITHOUT_LABELS};
 pub use audit::{
-    AllocatedAddress, AuditedEndpoint, Finding, HandleRepair, Inventory, Pods, SuspectHandle, allocation_time, audit,
-    pod_in_use_reason, repair,
+    AddressOwner, AllocatedAddress, AuditedEndpoint, Finding, HandleRepair, Inventory, OwnedAddress, Owners, Pods,
+    SuspectHandle, allocation_time, audit, pod_in_use_reason, repair,
 };
 pub use block::{
     Allocation, AssignError, Attribute, Block, BlockRequest, BlockTooLarge, CorruptBlock, MAX_BLOCK_CAPACITY,

@@ -1,6 +1,8 @@
 //! Maps each stored kind to its resource on the API server (DS-53).
 
-use super::resource::{ApiGroup, NAMESPACES, NODES, PODS, Resource, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES};
+use super::resource::{
+    ApiGroup, NAMESPACES, NODES, PODS, Resource, SERVICES, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES,
+};
 
 /// A kind of stored object, by its representation on the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +29,8 @@ pub(super) enum StoredKind {
     PodOnNode,
     /// A namespace, unchanged.
     Namespace,
+    /// A Service, unchanged.
+    Service,
     /// A KubeVirt VirtualMachine, unchanged.
     VirtualMachine,
     /// A KubeVirt VirtualMachineInstance, unchanged.
@@ -83,6 +87,7 @@ impl StoredKind {
             "Pod" => StoredKind::Pod,
             "PodOnNode" => StoredKind::PodOnNode,
             "Namespace" => StoredKind::Namespace,
+            "Service" => StoredKind::Service,
             "VirtualMachine" => StoredKind::VirtualMachine,
             "VirtualMachineInstance" => StoredKind::VirtualMachineInstance,
             name => StoredKind::Object(*OBJECTS.iter().find(|object| object.kind == name)?),
@@ -107,6 +112,7 @@ impl StoredKind {
             StoredKind::Endpoint | StoredKind::Pod | StoredKind::PodOnNode => PODS,
             StoredKind::Node => NODES,
             StoredKind::Profile | StoredKind::Namespace => NAMESPACES,
+            StoredKind::Service => SERVICES,
             StoredKind::VirtualMachine => VIRTUAL_MACHINES,
             StoredKind::VirtualMachineInstance => VIRTUAL_MACHINE_INSTANCES,
         }

@@ -31,6 +31,7 @@ mod request;
 mod resource;
 mod revision;
 mod served;
+mod service;
 mod status;
 mod workload_endpoint;
 
@@ -59,5 +60,9 @@ pub use resource::{
 };
 pub use revision::{ObjectRevision, PreservedMetadata, reverse_uid};
 pub use served::{API_GROUPS_PATH, DiscoveryError, ServedGroups, has_kind, kinds_path};
+pub use service::{
+    AssignIps, IPV4_POOLS, IPV6_POOLS, LOAD_BALANCER_IPS, LoadBalancerRequest, Service, ServiceIngress,
+    ServiceLoadBalancer, ServiceSpec, ServiceStatus,
+};
 pub use status::{Status, StatusCause, StatusDetails};
 pub use workload_endpoint::{PodEndpoint, endpoint_of_pod, floating_ips, parse_text_list};

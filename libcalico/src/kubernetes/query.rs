@@ -4,7 +4,7 @@ use super::error::CodecError;
 use super::ipam::handle_name;
 use super::kind::StoredKind;
 use super::resource::{ApiGroup, Location, Resource};
-use super::{affinity, ipam, pod, profile};
+use super::{affinity, ipam, pod, profile, service};
 use crate::api::{ObjectKey, WorkloadEndpoint};
 use crate::ipam::{BlockAffinity, Handle};
 use crate::names::EndpointIdentifiers;
@@ -82,6 +82,10 @@ pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<
             let rest = range.path.strip_prefix("/kubernetes/pods/").ok_or_else(|| invalid_path(range))?;
             Ok(Query::List(List { namespace: namespace_of(rest), ..list }))
         }
+        StoredKind::Service => {
+            let rest = range.path.strip_prefix(service::SERVICES).ok_or_else(|| invalid_path(range))?;
+            Ok(Query::List(List { namespace: namespace_of(rest), ..list }))
+        }
         StoredKind::PodOnNode => {
             let node = pod::node_of_prefix(&range.path).ok_or_else(|| invalid_path(range))?;
             Ok(Query::List(List { field_selector: Some(format!("spec.nodeName={node}")), ..list }))
@@ -146,6 +150,7 @@ pub(super) fn locate(group: ApiGroup, kind: StoredKind, path: &str) -> Option<Lo
         // A single pod is read by its name, not by its node.
         StoredKind::PodOnNode => None,
         StoredKind::Pod => located(super::Pod::parse_path(path)?),
+        StoredKind::Service => located(super::Service::parse_path(path)?),
         StoredKind::VirtualMachine => located(super::VirtualMachine::parse_path(path)?),
         StoredKind::VirtualMachineInstance => located(super::VirtualMachineInstance::parse_path(path)?),
         StoredKind::Namespace => super::Namespace::parse_path(path).map(|key| global(key.name)),

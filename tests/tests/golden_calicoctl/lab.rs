@@ -18,6 +18,8 @@ use crate::translate::ours;
 const OF_THE_RUN: [&str; 4] = ["uid", "resourceVersion", "creationTimestamp", "generation"];
 /// The kind whose objects are Kubernetes' own in the course on Kubernetes.
 const NODES: &str = "nodes//";
+/// The key of ClusterInformation on etcd.
+const INFORMATION: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 
 pub(crate) type Content = BTreeMap<String, Value>;
 pub(crate) type Changes = BTreeMap<String, Option<Value>>;
@@ -66,12 +68,35 @@ impl Lab<'_> {
 
     /// Runs our call for a step, with these arguments besides, on the recorded state before the step.
     pub(crate) fn replay(&self, number: &str, more: &[&str]) -> Replayed {
-        self.load(&self.course.content_before(number).unwrap());
+        self.prepare(number);
         let arguments = ours(self.step(number));
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        self.run(&arguments)
+    }
+
+    /// Loads the recorded state before a step.
+    pub(crate) fn prepare(&self, number: &str) {
+        self.load(&self.course.content_before(number).unwrap());
+    }
+
+    /// Runs our program on the loaded state.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Replayed {
         let before = self.content();
-        let outcome = self.store.calico_ipam(&self.plugins, &arguments).unwrap();
+        let outcome = self.store.calico_ipam(&self.plugins, arguments).unwrap();
         Replayed { outcome, changed: changes(&before, &self.content()) }
+    }
+
+    /// Returns the revision of ClusterInformation in the loaded state.
+    pub(crate) fn revision(&self) -> String {
+        match (&self.store, self.admin) {
+            (Store::Etcd(etcd), _) => etcd.revisions(INFORMATION).unwrap()[INFORMATION].to_string(),
+            (_, Some(admin)) => {
+                let path = "/apis/crd.projectcalico.org/v1/clusterinformations/default";
+                let stored = admin.get(path).unwrap().success().unwrap();
+                stored["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
+            }
+            (store, None) => panic!("{} has no course", store.name()),
+        }
     }
 
     /// Returns the recorded changes of a step, without the metadata that differs from run to run.

@@ -4,6 +4,7 @@
 mod etcd;
 mod kubernetes;
 mod lab;
+mod reports;
 mod split;
 mod table;
 mod translate;

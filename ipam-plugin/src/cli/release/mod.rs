@@ -1,5 +1,6 @@
 //! `release`: releases addresses, and repairs wrong counts of handles and inconsistent blocks.
 
+mod lock;
 mod plan;
 mod repairs;
 mod step;
@@ -8,35 +9,52 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use libcalico::ipam::report::{NamedReport, ReportedProblems, intersect, is_carried_as_finding};
 use serde::Serialize;
+use time::Duration;
 
+use self::lock::permit;
 use self::plan::{steps_for_addresses, steps_for_report};
 use self::step::{ChangeOutcome, ReleaseStep, StepVerdict, execute};
 use super::app::{App, CommandOutcome, Progress};
-use super::check::Report;
 use super::cluster_read::ClusterRead;
 use super::documents::{self, Format};
 use super::error::CliError;
+use super::report_file;
 
-/// Release addresses, or repair the findings of a report of `check`
+/// Release addresses, or repair the findings of reports of `check`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   calico-ipam release 10.65.0.7 fd65::7
-  calico-ipam check --json-report report.json || calico-ipam release --from-report report.json --dry-run
-  calico-ipam release --from-report report.json
+  calico-ipam check --report report.json || calico-ipam release --from-report report.json --dry-run
+  calico-ipam release --from-report monday.json tuesday.json
+  calico-ipam release --from-report locked.json monday.json --require-lock
 
 Without --force, an address is refused if an endpoint has it, if its pod reports it or may still report it, if a node
 keeps it for itself, or if it was allocated moments ago. All objects are read again before the first change. Objects
-that differ from the report, down to the sequence number, are left alone.
-Exit status 1 if a change was refused.")]
+that differ from the report, down to the sequence number, are left alone. Of several reports, only what all of them list
+is released or repaired. Reports of calicoctl are read too, but list no inconsistent blocks and no wrong counts.
+
+--require-lock refuses under the conditions of calicoctl: each report has the version of the cluster, one of them was
+written after the last change of ClusterInformation, and the datastore is locked. With --require-lock, --force only
+overrides the version and the lock.
+
+Exit status: 0; 1 if a change was refused or failed; 2 if the arguments are invalid.")]
 pub(super) struct ReleaseArgs {
     /// Addresses to release
     #[arg(value_name = "ADDRESS", required_unless_present = "from_report", conflicts_with = "from_report")]
     addresses: Vec<IpAddr>,
-    /// Release the addresses without endpoint in a report of `check`, and repair its handles and blocks
-    #[arg(long, value_name = "FILE")]
-    from_report: Option<PathBuf>,
+    /// Release the addresses without endpoint that all these reports of `check` list, and repair their handles and
+    /// blocks
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    from_report: Vec<PathBuf>,
+    /// Refuse unless the datastore is locked and a report was written since
+    #[arg(long, requires = "from_report")]
+    require_lock: bool,
+    /// Version that the reports must have [default: calicoVersion of ClusterInformation]
+    #[arg(long, value_name = "VERSION", requires = "require_lock")]
+    report_version: Option<String>,
     /// Release addresses even if they are in use. The workload is not stopped and keeps using them
     #[arg(long)]
     force: bool,
@@ -54,21 +72,60 @@ struct Row {
 }
 
 pub(super) async fn run(args: &ReleaseArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
-    let report = args.from_report.as_deref().map(Report::read).transpose()?;
-    let cluster = ClusterRead::read(app.store).await?;
-    let steps = match &report {
-        Some(report) => steps_for_report(report, &cluster, args.force),
-        None => steps_for_addresses(&args.addresses, &cluster, args.force),
+    let reports: Vec<NamedReport> =
+        args.from_report.iter().map(|path| report_file::read(path)).collect::<Result<_, _>>()?;
+    let permit = if reports.is_empty() { None } else { Some(permit(args, &reports, app).await?) };
+    let cluster = ClusterRead::read(app.store, app.services).await?;
+    // With the lock rule, this option overrides conditions of the reports, and not those of an address.
+    let force = args.force && !args.require_lock;
+    let steps = if reports.is_empty() {
+        steps_for_addresses(&args.addresses, &cluster, force)
+    } else {
+        let reported = intersect(reports.iter().map(|named| &named.report));
+        note_unreported(&reported, &cluster, app);
+        steps_for_report(&reported, &cluster, force)
     };
+    let (rows, failure) = run_steps(steps, app, args.dry_run).await;
+    print(&rows, app)?;
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let is_refused = rows.iter().any(|row| row.action == REFUSED);
+    if let Some(permit) = permit.filter(|_| args.require_lock) {
+        permit.verify(app).await?;
+        if !is_refused && !args.dry_run {
+            // Upstream's text.
+            app.notice("You may now unlock the data store.");
+        }
+    }
+    Ok(if is_refused { CommandOutcome::Findings } else { CommandOutcome::Success })
+}
+
+/// Notes the findings that only reports of `calico-ipam check` carry and that not every report has.
+fn note_unreported(reported: &ReportedProblems, cluster: &ClusterRead, app: &mut App<'_>) {
+    let current = cluster.audit(Duration::ZERO);
+    let carried = current.iter().filter(|finding| is_carried_as_finding(finding));
+    match carried.filter(|finding| !reported.findings.contains(finding)).count() {
+        0 => {}
+        n => app.notice(format_args!(
+            "note: findings about blocks and handles that are not in every report, and stay as they are: {n}; \
+             `calico-ipam check --report` writes a report with them"
+        )),
+    }
+}
+
+/// Takes the steps in order, up to the first one that fails.
+async fn run_steps(steps: Vec<ReleaseStep>, app: &App<'_>, dry_run: bool) -> (Vec<Row>, Option<CliError>) {
     let progress = Progress::new("releasing", steps.len());
     let mut rows = Vec::new();
     for step in steps {
-        rows.push(run_step(step, app, args.dry_run).await?);
+        match run_step(step, app, dry_run).await {
+            Ok(row) => rows.push(row),
+            Err(error) => return (rows, Some(error)),
+        }
         progress.step();
     }
-    drop(progress);
-    print(&rows, app)?;
-    Ok(if rows.iter().any(|row| row.action == REFUSED) { CommandOutcome::Findings } else { CommandOutcome::Success })
+    (rows, None)
 }
 
 const REFUSED: &str = "refused";

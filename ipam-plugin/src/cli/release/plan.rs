@@ -3,17 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use libcalico::ipam::report::{LeakedHandle, ReportedLeak, ReportedProblems};
 use libcalico::ipam::{AllocatedAddress, Finding};
 use libcalico::net::Cidr;
 use time::Duration;
 
 use super::repairs::{OtherWork, fix_steps, repair_step};
 use super::step::{BlockRepair, ReleaseChange, ReleaseStep, StepVerdict, owner_of};
-use crate::cli::check::Report;
 use crate::cli::cluster_read::ClusterRead;
 
 /// Age below which an address without endpoint is treated as part of an ADD in progress.
 const IN_FLIGHT: Duration = Duration::seconds(10);
+const NOT_IN_USE: &str = "it is not in use";
+const OUTDATED: &str = "the finding no longer applies";
 
 pub(super) fn steps_for_addresses(addresses: &[IpAddr], cluster: &ClusterRead, force: bool) -> Vec<ReleaseStep> {
     let leaks = Leaks::find(cluster);
@@ -22,13 +24,13 @@ pub(super) fn steps_for_addresses(addresses: &[IpAddr], cluster: &ClusterRead, f
     addresses.into_iter().map(step).collect()
 }
 
-/// Returns the steps for the findings of a report; only findings that are still present lead to changes. Blocks come
-/// first, because the handles of an unrepaired block stay unchanged, and then handles, because releasing an address
+/// Returns the steps for the problems that all reports have. Only those that are still present lead to changes. Blocks
+/// come first, because the handles of an unrepaired block stay unchanged, and then handles, because releasing an address
 /// changes its handle.
-pub(super) fn steps_for_report(report: &Report, cluster: &ClusterRead, force: bool) -> Vec<ReleaseStep> {
+pub(super) fn steps_for_report(reported: &ReportedProblems, cluster: &ClusterRead, force: bool) -> Vec<ReleaseStep> {
     let leaks = Leaks::find(cluster);
     let current = cluster.audit(Duration::ZERO);
-    let (present, outdated): (Vec<_>, Vec<_>) = report.findings.iter().partition(|finding| current.contains(finding));
+    let present: Vec<&Finding> = current.iter().filter(|finding| is_reported(finding, reported)).collect();
     let to_release: BTreeSet<IpAddr> = present.iter().copied().filter_map(as_leak).map(|held| held.address).collect();
 
     let corrupt_block = |finding: &&Finding| match finding {
@@ -44,31 +46,54 @@ pub(super) fn steps_for_report(report: &Report, cluster: &ClusterRead, force: bo
     let other = OtherWork { repairs: &repairs, unrepaired, to_release: &to_release };
     let fixes = fix_steps(&present, cluster, &other);
     steps.extend(fixes);
-    for finding in &present {
-        match finding {
-            // The repair of the block frees or keeps these addresses.
-            Finding::AddressWithoutEndpoint(AllocatedAddress { address, .. })
-            | Finding::EndpointWithoutAddress { address, .. }
-                if resolved.contains(address) => {}
-            Finding::AddressWithoutEndpoint(held) => {
-                let verdict = leaks.verdict(held.address, cluster, force);
-                steps.push(ReleaseStep { target: held.address.to_string(), verdict });
-            }
-            Finding::OrphanHandle { .. }
-            | Finding::HandleCount { .. }
-            | Finding::MissingHandle(_)
-            | Finding::CorruptBlock { .. } => {}
-            other => steps.push(ReleaseStep {
-                target: other.to_string(),
-                verdict: StepVerdict::Leave("an operator has to decide".into()),
-            }),
-        }
+    // The repair of a block frees or keeps its addresses.
+    for address in to_release.iter().filter(|address| !resolved.contains(*address)) {
+        let verdict = leaks.verdict(*address, cluster, force);
+        steps.push(ReleaseStep { target: address.to_string(), verdict });
     }
-    let outdated_step = |finding: &&Finding| ReleaseStep {
-        target: finding.to_string(),
-        verdict: StepVerdict::Leave("the finding no longer applies".into()),
+    steps.extend(outdated_steps(reported, &current, &leaks, cluster));
+    steps
+}
+
+/// Returns true if the reports have the finding, down to the sequence number or the revision.
+fn is_reported(finding: &Finding, reported: &ReportedProblems) -> bool {
+    match finding {
+        Finding::AddressWithoutEndpoint(held) => {
+            reported.leaks.get(&held.address).is_some_and(|leak| leak.is_allocation(held))
+        }
+        Finding::OrphanHandle { handle, revision, .. } => {
+            reported.handles.contains(&LeakedHandle::new(handle, revision))
+        }
+        finding => reported.findings.contains(finding),
+    }
+}
+
+/// Returns a step without a change for each problem of the reports that is no longer present.
+fn outdated_steps(
+    reported: &ReportedProblems,
+    current: &[Finding],
+    leaks: &Leaks,
+    cluster: &ClusterRead,
+) -> Vec<ReleaseStep> {
+    let left = |target: String, reason: String| ReleaseStep { target, verdict: StepVerdict::Leave(reason) };
+    let is_leaked =
+        |address: &IpAddr, leak: &ReportedLeak| leaks.all.get(address).is_some_and(|held| leak.is_allocation(held));
+    let addresses = reported.leaks.iter().filter(|(address, leak)| !is_leaked(address, leak));
+    let mut steps: Vec<ReleaseStep> = addresses
+        .map(|(address, leak)| left(address.to_string(), leaks.reason_to_keep(*address, leak, cluster)))
+        .collect();
+    let reallocated = reported.reallocated.iter();
+    steps.extend(reallocated.map(|address| left(address.to_string(), "the reports have different allocations".into())));
+    let is_present = |handle: &LeakedHandle| {
+        current.iter().any(|finding| match finding {
+            Finding::OrphanHandle { handle: id, revision, .. } => LeakedHandle::new(id, revision) == *handle,
+            _ => false,
+        })
     };
-    steps.extend(outdated.iter().map(outdated_step));
+    let handles = reported.handles.iter().filter(|handle| !is_present(handle));
+    steps.extend(handles.map(|handle| left(format!("handle {}", handle.id), OUTDATED.into())));
+    let findings = reported.findings.iter().filter(|finding| !current.contains(finding));
+    steps.extend(findings.map(|finding| left(finding.to_string(), OUTDATED.into())));
     steps
 }
 
@@ -93,7 +118,7 @@ impl Leaks {
     }
 
     fn verdict(&self, ip: IpAddr, cluster: &ClusterRead, force: bool) -> StepVerdict {
-        let Some(held) = self.held(ip, cluster) else { return StepVerdict::Leave("it is not in use".into()) };
+        let Some(held) = self.held(ip, cluster) else { return StepVerdict::Leave(NOT_IN_USE.into()) };
         if !force && let Some(reason) = self.objection(ip, &held, cluster) {
             return StepVerdict::Refuse(format!("{reason}; --force releases it all the same"));
         }
@@ -115,9 +140,21 @@ impl Leaks {
         })
     }
 
+    /// Returns the reason why the leak of a report is left alone.
+    fn reason_to_keep(&self, ip: IpAddr, leak: &ReportedLeak, cluster: &ClusterRead) -> String {
+        match self.held(ip, cluster) {
+            None => NOT_IN_USE.into(),
+            Some(held) if !leak.is_allocation(&held) => "it was allocated again since the report".into(),
+            Some(held) => self.objection(ip, &held, cluster).unwrap_or_else(|| OUTDATED.into()),
+        }
+    }
+
     fn objection(&self, ip: IpAddr, held: &AllocatedAddress, cluster: &ClusterRead) -> Option<String> {
         if let Some(endpoint) = cluster.endpoints_of(ip).next() {
             return Some(format!("endpoint {} on node {} has it", endpoint.name, endpoint.node));
+        }
+        if let Some(owner) = cluster.owners.of(ip).next() {
+            return Some(format!("{owner} has it"));
         }
         if let Some(keeper) = cluster.keeping_pod(ip) {
             return Some(format!("{keeper}: {}", owner_of(held)));

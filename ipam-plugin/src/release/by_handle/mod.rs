@@ -256,7 +256,7 @@ impl ReleaseState {
             tracing::error!(
                 %problem,
                 "releasing the handle's addresses from an inconsistent block; repair the block with calico-ipam check \
-                 --json-report and release --from-report"
+                 --report FILE and release --from-report FILE"
             );
             let handles = self.inputs.handles.iter();
             handles.map(|handle| entry.value.release_from_corrupt(&handle.key, cooldown, now)).sum()

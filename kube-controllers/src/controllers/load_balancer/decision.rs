@@ -73,7 +73,7 @@ pub(super) fn decide(
     pools: &[LoadBalancerPool],
     assign: AssignIps,
 ) -> Result<Decision, RequestError> {
-    let Some(service) = service.filter(|service| service.is_managed(assign)) else {
+    let Some(service) = service.filter(|service| service.request.is_managed(assign)) else {
         return Ok(if held.is_empty() { Decision::Nothing } else { Decision::Withdraw });
     };
     if pools.is_empty() {

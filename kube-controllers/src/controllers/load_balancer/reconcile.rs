@@ -93,7 +93,7 @@ impl Reconcile for ServiceReconciler {
             Decision::Nothing => Ok(NextReconcile::AwaitChange),
             // A new pool queues all Services again. A missing pool is a failure only for a Service that requests an
             // address: in a cluster that never had a pool, another implementation may serve the other Services.
-            Decision::NoPool if service.requests_address() => {
+            Decision::NoPool if service.request.requests_address() => {
                 Err(permanent(key, "no IP pool allows LoadBalancer, so the Service gets no address"))
             }
             Decision::NoPool => Ok(NextReconcile::AwaitChange),
@@ -136,7 +136,7 @@ impl ServiceReconciler {
     ) -> Result<NextReconcile, ReconcileError> {
         if let Some((mut live, service)) = self.live_owner(key, handle).await? {
             // The pools are listed again, because the cache omits unreadable pools.
-            let pools = if service.is_managed(assign) { stored_pools(&self.calico).await? } else { Vec::new() };
+            let pools = if service.request.is_managed(assign) { stored_pools(&self.calico).await? } else { Vec::new() };
             if decide(Some(&service), cached, &pools, assign) != Ok(Decision::Withdraw) {
                 return Ok(NextReconcile::After(CACHE_LAG));
             }

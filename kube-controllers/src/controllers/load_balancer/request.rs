@@ -2,16 +2,17 @@
 
 use std::net::IpAddr;
 
+use libcalico::kubernetes::{IPV4_POOLS, IPV6_POOLS, LOAD_BALANCER_IPS, LoadBalancerRequest};
 use libcalico::net::{Cidr, IpVersion};
 
 use super::pools::LoadBalancerPool;
-use super::service::{ADDRESSES, IPV4_POOLS, IPV6_POOLS, LoadBalancerService};
+use super::service::LoadBalancerService;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct AddressRequest {
     /// The requested addresses; empty for any address.
     pub(super) addresses: Vec<IpAddr>,
-    /// True if the addresses are from the annotation [`ADDRESSES`]: no other address is assigned to the Service then.
+    /// True if the addresses are from the annotation [`LOAD_BALANCER_IPS`]: no other address is assigned to the Service then.
     pub(super) is_mandatory: bool,
     /// Ranges of the requested IPv4 pools; empty if the Service requests none.
     pub(super) pools4: Vec<Cidr>,
@@ -46,16 +47,17 @@ impl AddressRequest {
     }
 
     /// Parses the annotations and `spec.loadBalancerIP` of a Service. `spec.loadBalancerIP` counts only if the
-    /// annotation [`ADDRESSES`] contains no address.
+    /// annotation [`LOAD_BALANCER_IPS`] contains no address.
     pub(super) fn parse(service: &LoadBalancerService, pools: &[LoadBalancerPool]) -> Result<Self, RequestError> {
+        let LoadBalancerRequest { addresses: listed, pools4, pools6, address: named, .. } = &service.request;
         let mut request = AddressRequest {
-            addresses: addresses(service.addresses.as_deref())?,
+            addresses: addresses(listed.as_deref())?,
             is_mandatory: false,
-            pools4: ranges(IPV4_POOLS, service.pools4.as_deref(), IpVersion::V4, pools)?,
-            pools6: ranges(IPV6_POOLS, service.pools6.as_deref(), IpVersion::V6, pools)?,
+            pools4: ranges(IPV4_POOLS, pools4.as_deref(), IpVersion::V4, pools)?,
+            pools6: ranges(IPV6_POOLS, pools6.as_deref(), IpVersion::V6, pools)?,
         };
         request.is_mandatory = !request.addresses.is_empty();
-        if let (false, Some(text)) = (request.is_mandatory, &service.address) {
+        if let (false, Some(text)) = (request.is_mandatory, named) {
             request.addresses.push(address("spec.loadBalancerIP", text)?);
         }
         Ok(request)
@@ -63,11 +65,11 @@ impl AddressRequest {
 }
 
 fn addresses(text: Option<&str>) -> Result<Vec<IpAddr>, RequestError> {
-    let addresses = list(ADDRESSES, text)?.into_iter().map(|text| address(ADDRESSES, &text));
+    let addresses = list(LOAD_BALANCER_IPS, text)?.into_iter().map(|text| address(LOAD_BALANCER_IPS, &text));
     let addresses = addresses.collect::<Result<Vec<IpAddr>, _>>()?;
     let of_family = |version| addresses.iter().filter(|ip| IpVersion::of(**ip) == version).count();
     if of_family(IpVersion::V4) > 1 || of_family(IpVersion::V6) > 1 {
-        return Err(RequestError::TooMany { field: ADDRESSES, text: text.unwrap_or_default().into() });
+        return Err(RequestError::TooMany { field: LOAD_BALANCER_IPS, text: text.unwrap_or_default().into() });
     }
     Ok(addresses)
 }

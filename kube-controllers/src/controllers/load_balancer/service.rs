@@ -6,32 +6,20 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, LoadBalancerStatus, Service as K8sService, ServiceSpec};
 use libcalico::api::ObjectKey;
 use libcalico::ipam::{HandleId, load_balancer_handle};
+use libcalico::kubernetes::LoadBalancerRequest;
 
-use crate::settings::AssignIps;
 use crate::watched::Service;
-
-pub(super) const IPV4_POOLS: &str = "projectcalico.org/ipv4pools";
-pub(super) const IPV6_POOLS: &str = "projectcalico.org/ipv6pools";
-pub(super) const ADDRESSES: &str = "projectcalico.org/loadBalancerIPs";
-
-/// Load balancer class of Services that are managed with each value of [`AssignIps`].
-const CLASS: &str = "calico";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LoadBalancerService {
     /// The handle of its addresses. It depends on the uid, so a later Service with the same name has another handle.
     pub(super) handle: HandleId,
-    class: Option<String>,
+    /// The pools and addresses that it requests.
+    pub(super) request: LoadBalancerRequest,
     /// True if `spec.ipFamilies` contains IPv4.
     pub(super) wants_ipv4: bool,
     /// True if `spec.ipFamilies` contains IPv6.
     pub(super) wants_ipv6: bool,
-    pub(super) pools4: Option<String>,
-    pub(super) pools6: Option<String>,
-    /// Annotation [`ADDRESSES`].
-    pub(super) addresses: Option<String>,
-    /// `spec.loadBalancerIP`.
-    pub(super) address: Option<String>,
     /// The addresses in the status, in order.
     pub(super) published: Vec<IpAddr>,
 }
@@ -63,36 +51,16 @@ impl LoadBalancerService {
         if spec.type_.as_deref() != Some("LoadBalancer") {
             return None;
         }
-        let non_empty = |text: Option<&String>| text.filter(|text| !text.is_empty()).cloned();
+        let (class, address) = (spec.load_balancer_class.as_deref(), spec.load_balancer_ip.as_deref());
         let wants = |family: &str| spec.ip_families.iter().flatten().any(|wanted| wanted == family);
         let entries = status.and_then(|status| status.ingress.as_ref()).into_iter().flatten();
         Some(LoadBalancerService {
             handle: load_balancer_handle(name.namespace.as_deref().unwrap_or_default(), &name.name, uid),
-            class: spec.load_balancer_class.clone(),
+            request: LoadBalancerRequest::new(class, annotations, address),
             wants_ipv4: wants("IPv4"),
             wants_ipv6: wants("IPv6"),
-            pools4: non_empty(annotations.get(IPV4_POOLS)),
-            pools6: non_empty(annotations.get(IPV6_POOLS)),
-            addresses: non_empty(annotations.get(ADDRESSES)),
-            address: non_empty(spec.load_balancer_ip.as_ref()),
             published: entries.filter_map(|entry| entry.ip.as_deref()?.parse().ok()).collect(),
         })
-    }
-
-    /// Returns true if the Service requests an address from Calico, by its class or otherwise.
-    pub(super) fn requests_address(&self) -> bool {
-        let requests = [&self.pools4, &self.pools6, &self.addresses, &self.address];
-        self.class.as_deref() == Some(CLASS) || requests.iter().any(|requests| requests.is_some())
-    }
-
-    /// Returns true if this controller manages the addresses of the Service (KC-501).
-    pub(super) fn is_managed(&self, assign: AssignIps) -> bool {
-        match (assign, self.class.as_deref()) {
-            (_, Some(CLASS)) => true,
-            (_, Some(_)) => false,
-            (AssignIps::AllServices, None) => true,
-            (AssignIps::RequestedServicesOnly, None) => self.requests_address(),
-        }
     }
 }
 
@@ -131,39 +99,4 @@ fn take_entries(service: &mut K8sService) -> Vec<LoadBalancerIngress> {
 fn put_entries(service: &mut K8sService, entries: Vec<LoadBalancerIngress>) {
     let status = service.status.get_or_insert_default();
     status.load_balancer.get_or_insert_default().ingress = (!entries.is_empty()).then_some(entries);
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn balanced(spec: Value, annotations: Value) -> Option<LoadBalancerService> {
-        let metadata = json!({"name": "s", "namespace": "n", "uid": "u", "annotations": annotations});
-        LoadBalancerService::live(&serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
-    }
-
-    #[test]
-    fn class_and_requested_addresses_decide_if_a_service_is_managed() {
-        use AssignIps::{AllServices, RequestedServicesOnly};
-        let plain = || json!({"type": "LoadBalancer"});
-        let class = |class: &str| json!({"type": "LoadBalancer", "loadBalancerClass": class});
-        let asked = || json!({ADDRESSES: "[\"10.0.0.1\"]"});
-        for (spec, annotations, all, requested) in [
-            (plain(), json!({}), true, false),
-            (plain(), asked(), true, true),
-            (plain(), json!({IPV4_POOLS: "[\"p\"]"}), true, true),
-            (plain(), json!({IPV6_POOLS: ""}), true, false),
-            (json!({"type": "LoadBalancer", "loadBalancerIP": "10.0.0.1"}), json!({}), true, true),
-            (class("calico"), json!({}), true, true),
-            (class("other"), json!({}), false, false),
-            (class("other"), asked(), false, false),
-        ] {
-            let service = balanced(spec.clone(), annotations.clone()).unwrap();
-            let managed = [AllServices, RequestedServicesOnly].map(|assign| service.is_managed(assign));
-            assert_eq!(managed, [all, requested], "{spec} {annotations}");
-        }
-        assert_eq!(balanced(json!({"type": "NodePort"}), asked()), None);
-    }
 }

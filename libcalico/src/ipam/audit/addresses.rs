@@ -1,16 +1,18 @@
 //! Compares allocated addresses with the endpoints that use them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-use super::{AllocatedAddress, AuditedEndpoint, Finding, Inventory, Pods};
+use super::{AllocatedAddress, AuditedEndpoint, Finding, Inventory, Owners, Pods};
 use crate::api::ObjectKey;
 use crate::ipam::{
-    Allocation, AllocationOwner, HandleId, InUseReason, Lookup, OwnerFacts, OwnerKind, PodState, Verdict, assess,
+    AddressInPod, Allocation, AllocationOwner, HandleId, InUseReason, Lookup, OwnerFacts, OwnerKind, OwnerPodsLookup,
+    PodState, Verdict, assess,
 };
+use crate::kubernetes::Pod;
 
 type EndpointsByAddress<'a> = BTreeMap<IpAddr, Vec<&'a AuditedEndpoint>>;
 type AllocationsByAddress<'a> = HashMap<IpAddr, Vec<AllocatedAddress>>;
@@ -18,12 +20,13 @@ type AllocationsByAddress<'a> = HashMap<IpAddr, Vec<AllocatedAddress>>;
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     let endpoints = endpoints_by_address(inventory.endpoints);
     let containers = Containers::new(inventory, &endpoints);
+    let recorded: HashSet<IpAddr> = inventory.owners.addresses.iter().map(|owned| owned.address).collect();
     let mut allocations = AllocationsByAddress::new();
     let mut findings = Vec::new();
     for block in inventory.blocks.iter().map(|entry| &entry.value) {
         for allocation in block.allocated().filter(|allocation| !allocation.is_cooling()) {
             let held = AllocatedAddress::new(block.cidr, &allocation);
-            findings.extend(allocation_finding(&allocation, &held, &endpoints, &containers, inventory));
+            findings.extend(allocation_finding(&allocation, &held, &endpoints, &recorded, &containers, inventory));
             allocations.entry(allocation.ip).or_default().push(held);
         }
     }
@@ -46,11 +49,13 @@ fn allocation_finding(
     allocation: &Allocation<'_>,
     held: &AllocatedAddress,
     endpoints: &EndpointsByAddress<'_>,
+    recorded: &HashSet<IpAddr>,
     containers: &Containers,
     inventory: &Inventory<'_>,
 ) -> Option<Finding> {
     match endpoints.get(&allocation.ip).map(Vec::as_slice) {
-        None if needs_no_endpoint(allocation, inventory.pods) || is_in_flight(allocation, inventory) => None,
+        None if recorded.contains(&allocation.ip) => None,
+        None if needs_no_endpoint(allocation, inventory) || is_in_flight(allocation, inventory) => None,
         None if containers.has_second_interface(allocation) => None,
         None => Some(Finding::AddressWithoutEndpoint(held.clone())),
         Some([endpoint]) => {
@@ -95,35 +100,55 @@ fn container_of(handle: &HandleId) -> Option<&str> {
 
 /// Returns true if the address is in use and needs no endpoint. A pod whose addresses are incomplete should have an
 /// endpoint.
-fn needs_no_endpoint(allocation: &Allocation<'_>, pods: &Pods) -> bool {
-    matches!(assess_address(allocation, pods).1, Verdict::InUse(reason) if reason != InUseReason::PodWithoutAddress)
+fn needs_no_endpoint(allocation: &Allocation<'_>, inventory: &Inventory<'_>) -> bool {
+    let (_, verdict) = assess_address(allocation, inventory.pods, inventory.owners);
+    matches!(verdict, Verdict::InUse(reason) if reason != InUseReason::PodWithoutAddress)
 }
 
 /// Returns the reason why the pod that owns an allocation keeps the address without an endpoint. The addresses of an
 /// endpoint depend on annotations, which a tenant can write, so they alone do not free an address.
 pub fn pod_in_use_reason(allocation: &Allocation<'_>, pods: &Pods) -> Option<InUseReason> {
-    match assess_address(allocation, pods) {
+    match assess_address(allocation, pods, &Owners::default()) {
         (OwnerKind::Pod, Verdict::InUse(reason)) => Some(reason),
         _ => None,
     }
 }
 
-/// Decides whether an address that no endpoint has is in use. Only pods are looked up; the addresses of virtual
-/// machines, Services and tunnels count as in use.
-fn assess_address(allocation: &Allocation<'_>, pods: &Pods) -> (OwnerKind, Verdict) {
+/// Decides whether an address that no endpoint has is in use. The addresses of tunnels count as in use, and so do those
+/// of Services and virtual machines that were not looked up.
+fn assess_address(allocation: &Allocation<'_>, pods: &Pods, owners: &Owners) -> (OwnerKind, Verdict) {
     let (owner, node) = allocation.attribute.map_or((AllocationOwner::Unnamed, None), AllocationOwner::of);
-    let lookup = match owner {
-        AllocationOwner::Pod { namespace, name } => pods.get(&ObjectKey::namespaced(namespace, name)),
-        _ => None,
-    };
-    let pod = match lookup {
+    let pod = |namespace: &str, name: &str| match pods.get(&ObjectKey::namespaced(namespace, name)) {
         None => Lookup::Absent,
-        Some(Lookup::Present(pod)) => Lookup::Present(PodState::of(pod).address_state(allocation.ip)),
-        Some(_) => Lookup::Unknown,
+        Some(pod) => address_in_pod(pod, allocation.ip),
     };
+    let owner_pods = allocation.attribute.into_iter().flat_map(AllocationOwner::owners);
     // The Calico node has the name of the Kubernetes node wherever pods are looked up.
-    let facts = OwnerFacts { pod, node, unnamed: Lookup::Absent, ..OwnerFacts::default() };
+    let facts = OwnerFacts {
+        pod: match owner {
+            AllocationOwner::Pod { namespace, name } => pod(namespace, name),
+            _ => Lookup::Absent,
+        },
+        vmi: owners.machine(&owner),
+        owner: match owner {
+            AllocationOwner::Vmi { .. } => {
+                OwnerPodsLookup::of(owner_pods.map(|(namespace, name)| pod(namespace, name)))
+            }
+            _ => OwnerPodsLookup::Absent,
+        },
+        service: owners.service(&owner),
+        unnamed: Lookup::Absent,
+        node,
+        ..OwnerFacts::default()
+    };
     (owner.kind(), assess(owner.kind(), &facts))
+}
+
+fn address_in_pod(pod: &Lookup<Pod>, address: IpAddr) -> Lookup<AddressInPod<'_>> {
+    match pod {
+        Lookup::Present(pod) => Lookup::Present(PodState::of(pod).address_state(address)),
+        Lookup::Absent | Lookup::Unknown => Lookup::Unknown,
+    }
 }
 
 fn is_in_flight(allocation: &Allocation<'_>, inventory: &Inventory<'_>) -> bool {

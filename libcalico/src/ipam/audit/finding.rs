@@ -83,6 +83,15 @@ pub enum Finding {
         /// The endpoint's node.
         node: String,
     },
+    /// An address that a node records for a tunnel, or that a Service publishes, and that an active pool has as free or
+    /// as cooling down.
+    #[error("owner without address: {owner} has {address}, which is not allocated")]
+    OwnerWithoutAddress {
+        /// The address.
+        address: IpAddr,
+        /// The node or the Service, such as `Node(node1)`.
+        owner: String,
+    },
     /// An address that several endpoints have, or that several blocks allocated.
     #[error("double allocation: {address} is held by {}", holders.join(" and "))]
     DoubleAllocation {

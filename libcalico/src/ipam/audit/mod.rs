@@ -8,6 +8,7 @@ mod addresses;
 mod blocks;
 mod finding;
 mod handles;
+mod owners;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ pub use self::finding::{AllocatedAddress, Finding};
 #[cfg(feature = "gc")]
 pub(super) use self::handles::miscounted;
 pub use self::handles::{HandleRepair, SuspectHandle, repair};
+pub use self::owners::{AddressOwner, OwnedAddress, Owners};
 use super::{Block, BlockAffinity, Handle, Lookup};
 use crate::api::ObjectKey;
 use crate::kubernetes::Pod;
@@ -32,6 +34,8 @@ use crate::store::Entry;
 pub struct AuditedEndpoint {
     /// The endpoint's name for messages, `namespace/name`.
     pub name: String,
+    /// Namespace and name of the WorkloadEndpoint, as calicoctl's reports name it.
+    pub object: String,
     /// The endpoint's node.
     pub node: String,
     /// The endpoint's pod; `None` for the endpoint of a container without a pod.
@@ -50,6 +54,8 @@ pub type Pods = BTreeMap<ObjectKey, Lookup<Pod>>;
 pub struct Inventory<'a> {
     /// Ranges of the pools, including those that are not in service.
     pub pools: &'a [Cidr],
+    /// Ranges of the pools that are in service.
+    pub active_pools: &'a [Cidr],
     /// The readable blocks.
     pub blocks: &'a [Entry<Block>],
     /// The readable handles.
@@ -60,6 +66,8 @@ pub struct Inventory<'a> {
     pub endpoints: &'a [AuditedEndpoint],
     /// The pods, if endpoints are derived from pods; otherwise empty.
     pub pods: &'a Pods,
+    /// The tunnels, Services and virtual machines.
+    pub owners: &'a Owners,
     /// The current time.
     pub now: OffsetDateTime,
     /// The age up to which an address without an endpoint is attributed to an ADD in progress.
@@ -71,5 +79,6 @@ pub fn audit(inventory: &Inventory<'_>) -> Vec<Finding> {
     let mut findings = blocks::findings(inventory);
     findings.extend(handles::findings(inventory));
     findings.extend(addresses::findings(inventory));
+    findings.extend(owners::findings(inventory));
     findings
 }

@@ -11,6 +11,7 @@ use super::query::{self, Query};
 use super::request::{self, Request};
 use super::resource::ApiGroup;
 use super::revision::{ObjectRevision, PreservedMetadata};
+use super::service::Service;
 use super::workload_endpoint::endpoint_of_pod;
 use super::{affinity, ipam, metadata, node, pod_patch, profile};
 use crate::api::{API_VERSION, ObjectKey, WorkloadEndpoint};
@@ -184,6 +185,7 @@ impl Codec {
                 let node = object.get("spec").and_then(|spec| spec["nodeName"].as_str()).unwrap_or_default();
                 let key = ObjectKey::namespaced(namespace.unwrap_or_default(), name_of(&object));
                 let path = match kind {
+                    StoredKind::Service => Service::path(&key),
                     StoredKind::VirtualMachine => VirtualMachine::path(&key),
                     StoredKind::VirtualMachineInstance => VirtualMachineInstance::path(&key),
                     StoredKind::PodOnNode => {

@@ -94,7 +94,7 @@ proptest! {
                     IpVersion::V4 => service.wants_ipv4,
                     IpVersion::V6 => service.wants_ipv6,
                 };
-                let is_listed = service.addresses.is_none();
+                let is_listed = service.request.addresses.is_none();
                 let is_published = service.published.contains(&gone.ip);
                 prop_assert!(is_served || !is_published || !names_family || !is_listed, "{planned:?}");
             }

@@ -1,3 +1,4 @@
+mod owners;
 mod pods;
 
 use std::collections::BTreeMap;
@@ -29,6 +30,7 @@ struct World {
     affinities: Vec<(AffinityKey, BlockAffinity)>,
     endpoints: Vec<AuditedEndpoint>,
     pods: Pods,
+    owners: Owners,
     in_flight: Duration,
 }
 
@@ -42,6 +44,7 @@ impl World {
             affinities: vec![affinity("node1", "10.0.0.0/30", AffinityState::Confirmed)],
             endpoints: vec![endpoint("c1", "10.0.0.0"), endpoint("c2", "10.0.0.1")],
             pods: Pods::new(),
+            owners: Owners::default(),
             in_flight: Duration::ZERO,
         };
         world.allocate("net.c1", &[]);
@@ -84,11 +87,13 @@ impl World {
             .collect();
         audit(&Inventory {
             pools: &self.pools,
+            active_pools: &self.pools,
             blocks: &blocks,
             handles: &handles,
             affinities: &affinities,
             endpoints: &self.endpoints,
             pods: &self.pods,
+            owners: &self.owners,
             now: NOW,
             in_flight: self.in_flight,
         })
@@ -107,6 +112,7 @@ fn affinity(node: &str, range: &str, state: AffinityState) -> (AffinityKey, Bloc
 fn endpoint(container: &str, address: &str) -> AuditedEndpoint {
     AuditedEndpoint {
         name: format!("default/{container}"),
+        object: format!("default/node1-cni-{container}-eth0"),
         node: "node1".into(),
         addresses: vec![ip(address)],
         container_id: Some(container.into()),

@@ -131,11 +131,13 @@ fn survey(block: &Block) {
         [AuditedEndpoint { name: "e".into(), addresses: vec![ip("10.0.0.0")], ..AuditedEndpoint::default() }];
     let inventory = Inventory {
         pools: &[cidr("10.0.0.0/16")],
+        active_pools: &[cidr("10.0.0.0/16")],
         blocks: &[entry.clone(), entry],
         handles: &[],
         affinities: &[],
         endpoints: &endpoints,
         pods: &Default::default(),
+        owners: &Default::default(),
         now: NOW,
         in_flight: Default::default(),
     };

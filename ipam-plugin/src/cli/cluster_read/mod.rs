@@ -1,0 +1,135 @@
+//! [`ClusterRead`]: all objects that `check` compares and `release` verifies.
+
+mod objects;
+mod owners;
+mod pairs;
+mod recorded;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+
+use datastore::Datastore;
+use libcalico::api::{
+    AllowedUse, ClusterInformation, IpPool, IpPoolSpec, KubeControllersConfiguration, Node, ObjectKey, WorkloadEndpoint,
+};
+use libcalico::ipam::{
+    AffinityOwner, Allocation, AuditedEndpoint, Block, BlockAffinity, Finding, Handle, InUseReason, Inventory, Lookup,
+    Owners, Pods, audit, pod_in_use_reason,
+};
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, StoreError};
+use serde::Serialize;
+use time::{Duration, OffsetDateTime};
+
+use super::app::Progress;
+use super::endpoints;
+use super::services_api::ServicesApi;
+
+#[derive(Debug, Default)]
+pub(super) struct ClusterRead {
+    pub(super) information: Option<Entry<ClusterInformation>>,
+    pub(super) pools: Vec<Entry<IpPool>>,
+    pub(super) blocks: Vec<Entry<Block>>,
+    pub(super) handles: Vec<Entry<Handle>>,
+    affinities: Vec<Entry<BlockAffinity>>,
+    pub(super) endpoints: Vec<AuditedEndpoint>,
+    /// The pods, on Kubernetes, where an endpoint is derived from its pod.
+    pub(super) pods: Pods,
+    /// The nodes, whose tunnels have addresses.
+    pub(super) nodes: Vec<Result<Entry<Node>, StoreError>>,
+    /// The settings of kube-controllers, `None` if they are missing.
+    configuration: Option<Entry<KubeControllersConfiguration>>,
+    /// The tunnels, Services and virtual machines.
+    pub(super) owners: Owners,
+    pub(super) unreadable: Vec<UnreadableObject>,
+    /// Sentences about the objects that were not compared, with the reason.
+    pub(super) unchecked: Vec<String>,
+}
+
+/// A stored value that cannot be read. Allocation skips such values in lists without an error (DS-42).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct UnreadableObject {
+    pub(super) key: String,
+    pub(super) reason: String,
+}
+
+impl ClusterRead {
+    /// Reads the objects from `store`, and the Services from `services` unless `store` is an API server.
+    pub(super) async fn read(store: &Datastore, services: &ServicesApi) -> Result<Self, StoreError> {
+        let progress = Progress::new("reading the datastore", 0);
+        let mut cluster = match store {
+            Datastore::Kubernetes(_) => Self::read_objects(store).await?,
+            Datastore::Etcd(_) | Datastore::Local(_) => Self::read_pairs(store, &progress).await?,
+        };
+        cluster.read_owners(store, services).await;
+        Ok(cluster)
+    }
+
+    /// An address without endpoint that is younger than `in_flight` is treated as part of an ADD in progress.
+    pub(super) fn audit(&self, in_flight: Duration) -> Vec<Finding> {
+        self.with_inventory(in_flight, audit)
+    }
+
+    pub(super) fn with_inventory<T>(&self, in_flight: Duration, read: impl FnOnce(&Inventory<'_>) -> T) -> T {
+        let ranges = |is_included: fn(&IpPoolSpec) -> bool| -> Vec<Cidr> {
+            let specs = self.pools.iter().map(|pool| &pool.value.spec).filter(|spec| is_included(spec));
+            specs.filter_map(|spec| spec.range().ok()).collect()
+        };
+        read(&Inventory {
+            pools: &ranges(|_| true),
+            active_pools: &ranges(|spec| !spec.disabled),
+            blocks: &self.blocks,
+            handles: &self.handles,
+            affinities: &self.affinities,
+            endpoints: &self.endpoints,
+            pods: &self.pods,
+            owners: &self.owners,
+            now: OffsetDateTime::now_utc(),
+            in_flight,
+        })
+    }
+
+    /// Returns the allocation of `address`, or `None` if the address is free or cooling down.
+    pub(super) fn allocation(&self, address: IpAddr) -> Option<(Cidr, Allocation<'_>)> {
+        let held = self.blocks.iter().find_map(|block| Some((block.key, block.value.allocation(address)?)));
+        held.filter(|(_, allocation)| !allocation.is_cooling())
+    }
+
+    /// Returns the reason why the pod in the allocation of `address` still needs the address, if it does.
+    pub(super) fn keeping_pod(&self, address: IpAddr) -> Option<InUseReason> {
+        pod_in_use_reason(&self.allocation(address)?.1, &self.pods)
+    }
+
+    /// Returns true if addresses of the block may be those of Services.
+    pub(super) fn serves_services(&self, block: &Block) -> bool {
+        let is_of_services = matches!(block.owner(), Some(AffinityOwner::Virtual(_)));
+        let mut pools = self.pools.iter().map(|pool| &pool.value.spec);
+        let is_allowed = |pool: &IpPoolSpec| {
+            pool.allows(AllowedUse::LoadBalancer) && pool.range().is_ok_and(|range| range.overlaps(&block.cidr))
+        };
+        is_of_services || pools.any(is_allowed)
+    }
+
+    /// Returns an unreadable pod, which may have any address.
+    pub(super) fn unreadable_pod(&self) -> Option<&ObjectKey> {
+        self.pods.iter().find(|(_, pod)| matches!(pod, Lookup::Unknown)).map(|(key, _)| key)
+    }
+
+    pub(super) fn endpoints_of(&self, address: IpAddr) -> impl Iterator<Item = &AuditedEndpoint> {
+        self.endpoints.iter().filter(move |endpoint| endpoint.addresses.contains(&address))
+    }
+}
+
+pub(super) fn audited_endpoint(endpoint: &WorkloadEndpoint) -> AuditedEndpoint {
+    let (spec, namespace) = (&endpoint.spec, &endpoint.metadata.namespace);
+    let address = |text: &String| text.split('/').next().and_then(|address| address.parse().ok());
+    AuditedEndpoint {
+        name: format!("{namespace}/{}", endpoints::workload(endpoint)),
+        object: format!("{namespace}/{}", endpoint.metadata.name),
+        node: spec.node.clone(),
+        pod: (!spec.pod.is_empty()).then(|| ObjectKey::namespaced(namespace, &spec.pod)),
+        addresses: spec.ip_networks.iter().filter_map(address).collect(),
+        container_id: (!spec.container_id.is_empty()).then(|| spec.container_id.clone()),
+    }
+}

@@ -1,0 +1,48 @@
+//! The conditions of reports: those of every release from reports, and those of `--require-lock` (CTL-42).
+
+use libcalico::api::{ClusterInformation, ObjectKey};
+use libcalico::ipam::report::{LockRule, NamedReport, refuse_other_clusters};
+use libcalico::store::{Entry, Revision};
+
+use super::ReleaseArgs;
+use crate::cli::app::App;
+use crate::cli::error::CliError;
+use crate::cli::report_file;
+use crate::reads::find;
+
+/// The permission to release from reports.
+pub(super) struct Permit {
+    /// The revision of ClusterInformation before the release.
+    revision: Revision,
+}
+
+/// Checks the reports against the cluster.
+pub(super) async fn permit(args: &ReleaseArgs, reports: &[NamedReport], app: &mut App<'_>) -> Result<Permit, CliError> {
+    let Entry { value: information, revision, .. } = cluster_information(app).await?;
+    // A report of another cluster is refused even if the version is unknown.
+    refuse_other_clusters(&information.spec, reports)?;
+    if !args.require_lock {
+        return Ok(Permit { revision });
+    }
+    let version = report_file::version(args.report_version.as_deref(), &information.spec)?;
+    let rule = LockRule { version, force: args.force };
+    for warning in rule.check(&information.spec, revision.resource_version(), reports)? {
+        app.notice(warning);
+    }
+    Ok(Permit { revision })
+}
+
+impl Permit {
+    /// Returns an error if ClusterInformation changed since [`permit`]: another process may have unlocked the datastore
+    /// meanwhile.
+    pub(super) async fn verify(&self, app: &App<'_>) -> Result<(), CliError> {
+        let now = cluster_information(app).await?;
+        if now.revision == self.revision { Ok(()) } else { Err(CliError::LockChanged) }
+    }
+}
+
+async fn cluster_information(app: &App<'_>) -> Result<Entry<ClusterInformation>, CliError> {
+    let found = find::<ClusterInformation>(app.store, &ObjectKey::global("default")).await?;
+    let named = found.filter(|entry| !entry.value.spec.cluster_guid.is_empty());
+    named.ok_or_else(|| CliError::NoIdentity(app.datastore.clone()))
+}

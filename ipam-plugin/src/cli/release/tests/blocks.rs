@@ -1,0 +1,178 @@
+use libcalico::api::{Node, NodeSpec};
+use libcalico::ipam::{AuditedEndpoint, Block};
+use libcalico::store::{Entry, Revision, Store, StoreError};
+
+use super::*;
+use crate::cli::release::plan::steps_for_report;
+use crate::cli::release::step::{ChangeOutcome, ReleaseChange, execute};
+
+#[test]
+fn release_from_an_inconsistent_block_is_rejected() {
+    let shell = Shell::with_pool();
+    let leaked = shell.allocate("a");
+    let (key, mut block) = shell.blocks().remove(0);
+    block.unallocated.push(100);
+    shell.remove(&<Block as libcalico::store::Kind>::path(&key));
+    shell.put(&<Block as libcalico::store::Kind>::path(&key), &serde_json::to_string(&block).unwrap());
+    let output = shell.wrong(&["release", &leaked]);
+    assert!(output.contains("refused: block ") && output.contains("is corrupt"), "{output}");
+}
+
+fn damage(shell: &Shell, change: impl FnOnce(&mut Block)) -> Block {
+    let [entry] = &mut block_on(shell.store.list::<Block>(&None)).unwrap()[..] else { panic!("one block") };
+    change(&mut entry.value);
+    block_on(shell.store.update(&entry.key, &entry.value, &entry.revision)).unwrap();
+    entry.value.clone()
+}
+
+fn only_block(shell: &Shell) -> Block {
+    shell.blocks().remove(0).1
+}
+
+#[test]
+fn release_from_a_report_repairs_an_inconsistent_block() {
+    let shell = Shell::with_pool();
+    let addresses = [shell.allocate("a"), shell.allocate("b"), shell.allocate("c")];
+    let endpoint_of = |name: &str, n: usize| shell.endpoint(name, &addresses[n]);
+    endpoint_of("a", 0);
+    endpoint_of("b", 1);
+    // The first address is both allocated and free. The second, which a pod has, is neither. The third, which no pod
+    // has, names attributes that do not exist. The fourth is in the free list twice.
+    let damaged = damage(&shell, |block| {
+        block.unallocated.extend([0, 3]);
+        (block.allocations[1], block.allocations[2]) = (None, Some(77));
+    });
+    let file = report(&shell);
+    let dry = shell.ok(&["release", "--from-report", &file, "--dry-run"]);
+    assert!(dry.contains("would be: repaired"), "{dry}");
+    assert_eq!(only_block(&shell), damaged);
+
+    let expected = format!("repaired: free again: {}; kept for the recorded owners: {}", addresses[2], addresses[1]);
+    let output = shell.ok(&["release", "--from-report", &file]);
+    assert!(output.contains(&expected), "{output}");
+    let block = only_block(&shell);
+    assert_eq!((block.verify(), block.lost_ordinal()), (Ok(()), None));
+    assert!(block.sequence_number > damaged.sequence_number);
+    assert!(is_held(&shell, &addresses[0]) && is_held(&shell, &addresses[1]) && !is_held(&shell, &addresses[2]));
+    let kept = block.allocation(addresses[1].parse().unwrap()).unwrap();
+    let noted: Vec<_> = kept.attributes().unwrap().iter().map(|(key, value)| format!("{key}={value}")).collect();
+    assert_eq!(noted, ["namespace=default", "node=node1", "pod=b"]);
+    assert_eq!(shell.ok(&["check", "--settle", "0"]).lines().last(), Some("nothing is wrong"));
+}
+
+#[test]
+fn repair_retains_an_address_reported_by_a_running_pod() {
+    let shell = Shell::with_pool();
+    let address = shell.allocate("web");
+    damage(&shell, |block| block.allocations[0] = None);
+    let report = problems(&read(&shell));
+    let mut cluster = read(&shell);
+    let pod = |phase: &str, ip: &str| -> Lookup<Pod> {
+        let status = json!({"phase": phase, "podIP": ip, "podIPs": [{"ip": ip}]});
+        let metadata = json!({"name": "web", "namespace": "default"});
+        let pod = json!({"metadata": metadata, "spec": {"nodeName": "node1"}, "status": status});
+        Lookup::Present(serde_json::from_value(pod).unwrap())
+    };
+    for (pod, expected) in [
+        (pod("Running", &address), "kept for the recorded owners: 10."),
+        (pod("Succeeded", &address), "free again: 10."),
+        (pod("Running", "10.9.9.9"), "free again: 10."),
+        (Lookup::Unknown, "pod default/web cannot be read"),
+    ] {
+        cluster.pods = [(ObjectKey::namespaced("default", "web"), pod)].into();
+        let output = match &steps_for_report(&report, &cluster, false)[0].verdict {
+            StepVerdict::Do(change) => change.reason(),
+            StepVerdict::Refuse(reason) | StepVerdict::Leave(reason) => reason.clone(),
+        };
+        assert!(output.contains(expected), "{expected}: {output}");
+    }
+}
+
+/// A tunnel has neither endpoint nor pod.
+#[test]
+fn repair_retains_tunnel_addresses_and_needs_force_for_services() {
+    let shell = Shell::with_pool();
+    let (tunnel, web) = (shell.allocate("vxlan-tunnel-addr-node1"), shell.allocate("net.c1"));
+    damage(&shell, |block| (block.allocations[0], block.allocations[1]) = (None, None));
+    let mut cluster = read(&shell);
+    let report = problems(&cluster);
+    let spec = NodeSpec { ipv4_vxlan_tunnel_addr: tunnel.clone(), ..NodeSpec::default() };
+    let node = Node::new("node1", spec);
+    cluster.nodes = vec![Ok(Entry { key: node.key(), value: node, revision: Revision("1".into()) })];
+    cluster.endpoints = vec![AuditedEndpoint {
+        name: "default/web".into(),
+        object: "default/node1-k8s-web-eth0".into(),
+        node: "node1".into(),
+        pod: Some(ObjectKey::namespaced("default", "web")),
+        addresses: vec![web.parse().unwrap()],
+        container_id: Some("c1".into()),
+    }];
+    let [ReleaseStep { verdict: StepVerdict::Do(ReleaseChange::Block(repair)), .. }, ..] =
+        &steps_for_report(&report, &cluster, false)[..]
+    else {
+        panic!("a repair")
+    };
+    let of_handle = |address: &str| repair.repaired().allocation(address.parse().unwrap()).unwrap().handle().unwrap();
+    assert_eq!(of_handle(&tunnel).as_str(), "vxlan-tunnel-addr-node1");
+    assert_eq!(of_handle(&web).as_str(), "net.c1");
+
+    cluster.nodes = vec![Err(StoreError::Other("denied".into()))];
+    let refused = |cluster: &ClusterRead, force: bool| match &steps_for_report(&report, cluster, force)[0].verdict {
+        StepVerdict::Refuse(reason) => Some(reason.clone()),
+        _ => None,
+    };
+    assert!(refused(&cluster, false).is_some_and(|reason| reason.starts_with("nodes cannot be read (denied)")));
+    // Only the handles record addresses that the block has lost.
+    let steps = steps_for_report(&report, &cluster, false);
+    assert!(!steps.iter().any(|step| matches!(step.verdict, StepVerdict::Do(_))), "{steps:?}");
+    cluster.nodes = Vec::new();
+    assert_eq!(refused(&cluster, false), None);
+    // A tenant annotates a pod with an ID that forms another handle, or with another pod's ID.
+    let shown = |cluster: &ClusterRead| match &steps_for_report(&report, cluster, true)[0].verdict {
+        StepVerdict::Do(ReleaseChange::Block(repair)) => {
+            repair.repaired().allocation(web.parse().unwrap()).unwrap().handle()
+        }
+        other => panic!("{other:?}"),
+    };
+    let mut machine = cluster.handles[0].clone();
+    machine.key = HandleId::new("net.vmi.ns.c1");
+    cluster.handles.push(machine);
+    cluster.endpoints[0].container_id = Some("ns.c1".into());
+    assert_eq!(shown(&cluster), None);
+    cluster.endpoints[0].container_id = Some("c1".into());
+    assert_eq!(shown(&cluster), Some(HandleId::new("net.c1")));
+    cluster.endpoints.push(AuditedEndpoint {
+        name: "default/other".into(),
+        addresses: vec![],
+        ..cluster.endpoints[0].clone()
+    });
+    assert_eq!(shown(&cluster), None);
+    assert!(
+        refused(&cluster, false).is_some_and(|reason| reason.starts_with("handle net.vmi.ns.c1 of a virtual machine"))
+    );
+    cluster.handles.pop();
+    assert_eq!(refused(&cluster, false), None);
+    for pool in &mut cluster.pools {
+        pool.value.spec.allowed_uses = serde_json::from_value(json!(["LoadBalancer"])).unwrap();
+    }
+    assert!(
+        refused(&cluster, false)
+            .is_some_and(|reason| reason.starts_with("a Service may have an address of this block"))
+    );
+    assert_eq!(refused(&cluster, true), None);
+}
+
+#[test]
+fn repair_of_a_block_changed_meanwhile_is_rejected() {
+    let shell = Shell::with_pool();
+    shell.allocate("a");
+    damage(&shell, |block| block.unallocated.push(0));
+    let report = problems(&read(&shell));
+    let cluster = read(&shell);
+    let StepVerdict::Do(change) = steps_for_report(&report, &cluster, false).remove(0).verdict else {
+        panic!("a repair")
+    };
+    damage(&shell, |block| block.sequence_number += 1);
+    let refused = block_on(execute(&shell.store, change)).unwrap();
+    assert_eq!(refused, ChangeOutcome::Refused("another process changed the block".into()));
+}

@@ -1,0 +1,205 @@
+//! The steps of check, and of the release from its reports.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use libcalico::ipam::report::IpamReport;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::lab::{Changes, Lab, Replayed, on_api_server, on_etcd};
+
+/// A revision that ClusterInformation of a loaded state does not have.
+const STALE: &str = "1";
+
+/// Returns our report on the loaded state, with the recorded revision.
+fn our_report(lab: &Lab<'_>, recorded: &IpamReport) -> String {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("report.json");
+    let Replayed { outcome, changed } = lab.run(&["check", "--settle", "0", "--report", file.to_str().unwrap()]);
+    assert!(outcome.exit.is_some_and(|exit| exit < 2) && changed == Changes::new(), "{outcome:?}");
+    let mut report = IpamReport::parse(&fs::read(file).unwrap()).unwrap();
+    assert_eq!(report.cluster_information_revision, lab.revision());
+    report.cluster_information_revision.clone_from(&recorded.cluster_information_revision);
+    report.to_text().unwrap()
+}
+
+fn assert_reports(lab: &Lab<'_>, numbers: &[&str]) {
+    for number in numbers {
+        lab.prepare(number);
+        for text in lab.step(number).files_after.values() {
+            let recorded = IpamReport::parse(text.as_bytes()).unwrap();
+            assert_eq!(our_report(lab, &recorded), *text, "{number}");
+        }
+    }
+}
+
+#[test]
+fn check_writes_the_report_of_calicoctl() {
+    on_etcd(|lab| assert_reports(lab, &["15", "16", "21"]));
+}
+
+#[test]
+fn check_on_an_api_server_writes_the_report_of_calicoctl() {
+    on_api_server(|lab| assert_reports(lab, &["07", "09", "11"]));
+}
+
+/// Returns the second or third words of these lines, such as the addresses of leaks.
+fn words<'t>(text: &'t str, part: &str, word: impl Fn(&'t str) -> Option<&'t str>) -> BTreeSet<&'t str> {
+    text.lines().filter(|line| line.contains(part)).filter_map(word).collect()
+}
+
+fn first_word(line: &str) -> Option<&str> {
+    line.split_whitespace().next()
+}
+
+/// Returns the address after `has` or after the colon in a finding of ours.
+fn address_of(finding: &str) -> Option<&str> {
+    let rest = finding.split_once(" has ").or_else(|| finding.split_once(": ")).map(|(_, rest)| rest)?;
+    rest.split([',', ' ']).next()
+}
+
+/// Compares leaks and missing allocations with step `number`, which shows problems.
+fn assert_same_problems(lab: &Lab<'_>, number: &str) {
+    lab.prepare(number);
+    let theirs = &lab.step(number).stdout;
+    let Replayed { outcome, changed } = lab.run(&["check", "--settle", "0", "--show-problem-ips"]);
+    assert_eq!((outcome.exit, changed), (Some(1), Changes::new()), "{outcome:?}");
+    let leaks = words(theirs, " leaked; attrs ", first_word);
+    assert_eq!(words(&outcome.stdout, "address without endpoint: ", address_of), leaks, "{outcome:?}");
+    let missing = words(theirs, " and in active IPAM pool but has no IPAM allocation.", first_word);
+    assert_eq!(words(&outcome.stdout, ", which is not allocated", address_of), missing, "{outcome:?}");
+    assert!(!leaks.is_empty() && !missing.is_empty());
+}
+
+/// Upstream fails in step 11, which lacks a KubeControllersConfiguration (CB-11).
+#[test]
+fn check_finds_the_problems_that_calicoctl_finds() {
+    on_etcd(|lab| {
+        assert_same_problems(lab, "13");
+        lab.prepare("11");
+        let Replayed { outcome, .. } = lab.run(&["check", "--settle", "0"]);
+        assert!(outcome.exit == Some(1) && outcome.stdout.contains("5 things are wrong"), "{outcome:?}");
+    });
+}
+
+#[test]
+fn check_on_an_api_server_finds_the_problems_that_calicoctl_finds() {
+    on_api_server(|lab| assert_same_problems(lab, "06"));
+}
+
+#[test]
+fn all_addresses_are_listed_in_calicoctls_words() {
+    on_etcd(|lab| {
+        let Replayed { outcome, .. } = lab.replay("14", &["--settle", "0"]);
+        let listed = |text: &str| -> Vec<String> {
+            let is_listed = |line: &&str| line.starts_with(" IPAM block ") || line.contains(" allocated; attrs ");
+            let mut lines: Vec<String> = text.lines().filter(is_listed).map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(listed(&outcome.stdout), listed(&lab.step("14").stdout));
+    });
+}
+
+/// Writes the files of a step, with `revisions` in place of the recorded ones, and returns their paths.
+fn write_files(lab: &Lab<'_>, number: &str, dir: &TempDir, revisions: &[&str]) -> Vec<String> {
+    let files: BTreeMap<&String, &String> = lab.step(number).files_before.iter().collect();
+    assert_eq!(files.len(), revisions.len(), "{number}");
+    let write = |((name, text), revision): ((&String, &String), &&str)| {
+        let mut report = IpamReport::parse(text.as_bytes()).unwrap();
+        report.cluster_information_revision = (*revision).to_owned();
+        let path = dir.path().join(name);
+        fs::write(&path, report.to_text().unwrap()).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    files.into_iter().zip(revisions).map(write).collect()
+}
+
+/// Replays a release from reports with the lock rule. The files have these revisions, and the present one for `None`.
+fn release(lab: &Lab<'_>, number: &str, revisions: &[Option<&str>], more: &[&str]) -> Replayed {
+    lab.prepare(number);
+    let (present, dir) = (lab.revision(), TempDir::new().unwrap());
+    let revisions: Vec<&str> = revisions.iter().map(|revision| revision.unwrap_or(&present)).collect();
+    let files = write_files(lab, number, &dir, &revisions);
+    let files = files.iter().map(String::as_str);
+    let line: Vec<&str> = ["release", "--from-report"].into_iter().chain(files).chain(["--require-lock"]).collect();
+    lab.run(&[&line[..], more].concat())
+}
+
+fn assert_refused(lab: &Lab<'_>, number: &str, revision: Option<&str>, more: &[&str]) {
+    let Replayed { outcome, changed } = release(lab, number, &[revision], more);
+    assert_eq!((outcome.exit, changed), (Some(1), Changes::new()), "{number}: {outcome:?}");
+    // The file has another path, and calicoctl prints the error twice (CB-1).
+    let theirs = lab.step(number).stderr.lines().next().unwrap().trim_start_matches("Error: ");
+    let expected = theirs.split_once(".json)").map_or(theirs, |(_, rest)| rest);
+    assert!(outcome.stderr.contains(expected), "{number}: {outcome:?}");
+}
+
+#[test]
+fn release_from_reports_is_refused_in_upstreams_words() {
+    on_etcd(|lab| {
+        assert_refused(lab, "17", None, &[]);
+        assert_refused(lab, "22", Some(STALE), &[]);
+        assert_refused(lab, "23", None, &[]);
+        assert_refused(lab, "26", Some(STALE), &["--force"]);
+    });
+}
+
+/// Removes the sequence numbers of blocks: calicoctl writes a block once, and `calico-ipam` once for each address.
+fn without_sequence(changes: Changes) -> Changes {
+    fn remove(value: &mut Value) {
+        if let Some(fields) = value.as_object_mut() {
+            fields.retain(|name, _| name != "sequenceNumber" && name != "sequence_number");
+            fields.values_mut().for_each(remove);
+        }
+    }
+    let mut changes = changes;
+    changes.values_mut().flatten().for_each(remove);
+    changes
+}
+
+#[test]
+fn release_from_two_reports_writes_as_upstream_does() {
+    on_etcd(|lab| {
+        // The files in alphabetical order: locked.json, report-all.json.
+        let Replayed { outcome, changed } = release(lab, "24", &[None, Some(STALE)], &[]);
+        assert_eq!((outcome.exit, outcome.stdout.matches(": released: ").count()), (Some(0), 4), "{outcome:?}");
+        assert_eq!(without_sequence(changed), without_sequence(lab.recorded_changes("24")));
+        assert!(outcome.stderr.contains("You may now unlock the data store."), "{outcome:?}");
+    });
+}
+
+/// calicoctl reports an update conflict.
+#[test]
+fn second_release_from_the_same_report_leaves_the_addresses_alone() {
+    on_etcd(|lab| {
+        let Replayed { outcome, changed } = release(lab, "25", &[None], &[]);
+        assert_eq!((outcome.exit, changed), (Some(0), Changes::new()), "{outcome:?}");
+        assert_eq!(outcome.stdout.matches(": left alone: it is not in use\n").count(), 4, "{outcome:?}");
+    });
+}
+
+/// calicoctl exits with an error; ours finds nothing to do.
+#[test]
+fn release_of_a_free_address_writes_nothing() {
+    on_etcd(|lab| {
+        for number in ["36", "37"] {
+            let Replayed { outcome, changed } = lab.replay(number, &[]);
+            assert_eq!((outcome.exit, changed), (Some(0), Changes::new()), "{number}: {outcome:?}");
+            assert!(outcome.stdout.ends_with(": left alone: it is not in use\n"), "{number}: {outcome:?}");
+        }
+    });
+}
+
+#[test]
+fn release_from_a_report_on_an_api_server_writes_as_upstream_does() {
+    on_api_server(|lab| {
+        let Replayed { outcome, changed } = release(lab, "08", &[None], &["--force"]);
+        assert_eq!((outcome.exit, outcome.stdout.matches(": released: ").count()), (Some(0), 3), "{outcome:?}");
+        assert!(outcome.stderr.contains("WARNING: Data store is not locked."), "{outcome:?}");
+        assert_eq!(without_sequence(changed), without_sequence(lab.recorded_changes("08")));
+        let Replayed { outcome, changed } = release(lab, "12", &[None], &[]);
+        assert_eq!((outcome.stdout.as_str(), changed), ("nothing to release\n", Changes::new()), "{outcome:?}");
+    });
+}

@@ -76,7 +76,7 @@ async fn requests_refused_at_the_same_time_run_the_plugin_once() {
 
 #[tokio::test]
 async fn expiring_credentials_are_renewed_on_a_new_connection() {
-    let server = Server::start(&["h2"], &[]).await;
+    let server = Server::start(&["http/1.1"], &[]).await;
     let plugin = Plugin::install(&server, "true", Some(OffsetDateTime::now_utc() + Duration::from_secs(1000)));
     let client = ApiClient::new(&config(&server, LONG));
     let read = ApiRequest::get("/a");
@@ -92,7 +92,7 @@ async fn expiring_credentials_are_renewed_on_a_new_connection() {
 
 #[tokio::test]
 async fn failed_renewal_keeps_the_credentials_and_is_repeated_after_a_pause() {
-    let server = Server::start(&["h2"], &[]).await;
+    let server = Server::start(&["http/1.1"], &[]).await;
     let plugin = Plugin::install(&server, "true", Some(OffsetDateTime::now_utc() + Duration::from_secs(1000)));
     let client = ApiClient::new(&config(&server, LONG));
     let read = ApiRequest::get("/a");

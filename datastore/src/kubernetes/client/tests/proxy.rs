@@ -64,8 +64,9 @@ async fn requests_pass_through_the_proxy_of_the_kubeconfig() {
 async fn refusal_of_the_proxy_is_an_unsent_request() {
     let server = Server::start(&["h2"], &[]).await;
     let (address, lines) = start(403).await;
-    let client = ApiClient::new(&config(&server, &format!("http://me:secret@{address}"), Duration::from_secs(1)));
-    let failure = client.send(&ApiRequest::get("/a")).await.unwrap_err();
+    let client = super::client(&config(&server, &format!("http://me:secret@{address}"), LONG)).await.unwrap();
+    let failure = client.send(Request::get("/a").body(Body::empty()).unwrap()).await.unwrap_err();
+    let failure = RequestError::from(failure);
     assert!(matches!(failure, RequestError::NotSent(_)), "{failure}");
     let text = failure.to_string();
     assert!(text.contains(&format!("proxy http://{address}: ")) && text.contains("403"), "{text}");

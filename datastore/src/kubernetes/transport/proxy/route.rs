@@ -79,10 +79,12 @@ async fn open_tunnel(stream: &mut Stream, login: Option<&Login>, target: &str) -
     stream.flush().await?;
     let refusal = match (read_status(stream).await?, login) {
         (200..=299, _) => return Ok(()),
-        (407, None) => "the proxy demands a user and a password (407); write them into its URL, as in \
-                        http://USER:PASSWORD@HOST:PORT"
-            .to_owned(),
-        (407, Some(_)) => "the proxy refuses the user and the password of its URL (407)".to_owned(),
+        // tinyproxy answers 401.
+        (code @ (401 | 407), None) => format!(
+            "the proxy demands a user and a password ({code}); write them into its URL, as in \
+             http://USER:PASSWORD@HOST:PORT"
+        ),
+        (code @ (401 | 407), Some(_)) => format!("the proxy refuses the user and the password of its URL ({code})"),
         (code, _) => format!("the proxy refuses the connection to {target} (HTTP status {code})"),
     };
     Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal))
@@ -149,6 +151,7 @@ mod tests {
         for (login, answer, expected) in [
             (None, &b"HTTP/1.1 407 Auth\r\n\r\n"[..], "demands a user and a password (407)"),
             (Some(&login), b"HTTP/1.1 407 Auth\r\n\r\n", "refuses the user and the password of its URL (407)"),
+            (Some(&login), b"HTTP/1.0 401 Auth\r\n\r\n", "refuses the user and the password of its URL (401)"),
             (
                 Some(&login),
                 b"HTTP/1.1 403 Filtered\r\n\r\n",

@@ -28,9 +28,16 @@ pub struct ForwardProxy {
     host: &'static str,
     port: u16,
     login: Option<(&'static str, &'static str)>,
-    /// The program, its arguments and its process. The last one accepts the connections of clients.
-    processes: Vec<(&'static str, Vec<String>, ServerProcess)>,
+    /// The last one accepts the connections of clients.
+    programs: Vec<Program>,
     log: PathBuf,
+}
+
+#[derive(Debug)]
+struct Program {
+    name: &'static str,
+    args: Vec<String>,
+    process: ServerProcess,
 }
 
 impl ForwardProxy {
@@ -42,8 +49,8 @@ impl ForwardProxy {
     /// Starts a proxy for HTTP, which demands `login` if there is one.
     pub fn http(host: &Host, login: Option<(&'static str, &'static str)>) -> Result<ForwardProxy> {
         let directory = host.dir("tinyproxy");
-        let processes = vec![Self::tinyproxy(&directory, login)?];
-        Self::started("http", HTTP_PORT, login, processes, directory.join("log"))
+        let programs = vec![Program::tinyproxy(&directory, login)?];
+        Self::started("http", HTTP_PORT, login, programs, directory.join("log"))
     }
 
     /// Starts a proxy for HTTP over TLS, with a certificate for `localhost`.
@@ -59,8 +66,8 @@ impl ForwardProxy {
             file("key.pem").display()
         );
         fs::write(file("stunnel.conf"), configuration)?;
-        let stunnel = ("stunnel4", vec![file("stunnel.conf").display().to_string()], ServerProcess::default());
-        let inner = Self::tinyproxy(&directory, None)?;
+        let stunnel = Program::new("stunnel4", vec![file("stunnel.conf").display().to_string()]);
+        let inner = Program::tinyproxy(&directory, None)?;
         let proxy = Self::started("https", TLS_PORT, None, vec![inner, stunnel], file("log"))?;
         Ok(ForwardProxy { host: "localhost", ..proxy })
     }
@@ -71,25 +78,18 @@ impl ForwardProxy {
         if let Some((user, password)) = login {
             args.extend(["-u", user, "-P", password].map(str::to_owned));
         }
-        let processes = vec![("microsocks", args, ServerProcess::default())];
-        Self::started("socks5", SOCKS_PORT, login, processes, host.dir("microsocks").join("log"))
-    }
-
-    fn tinyproxy(directory: &Path, login: Option<(&str, &str)>) -> Result<(&'static str, Vec<String>, ServerProcess)> {
-        let login = login.map(|(user, password)| format!("BasicAuth {user} {password}\n")).unwrap_or_default();
-        let file = directory.join("tinyproxy.conf");
-        fs::write(&file, format!("Port {HTTP_PORT}\nListen 127.0.0.1\nTimeout 600\nLogLevel Connect\n{login}"))?;
-        Ok(("tinyproxy", vec!["-d".into(), "-c".into(), file.display().to_string()], ServerProcess::default()))
+        let programs = vec![Program::new("microsocks", args)];
+        Self::started("socks5", SOCKS_PORT, login, programs, host.dir("microsocks").join("log"))
     }
 
     fn started(
         scheme: &'static str,
         port: u16,
         login: Option<(&'static str, &'static str)>,
-        processes: Vec<(&'static str, Vec<String>, ServerProcess)>,
+        programs: Vec<Program>,
         log: PathBuf,
     ) -> Result<ForwardProxy> {
-        let mut proxy = ForwardProxy { scheme, host: "127.0.0.1", port, login, processes, log };
+        let mut proxy = ForwardProxy { scheme, host: "127.0.0.1", port, login, programs, log };
         proxy.restart()?;
         Ok(proxy)
     }
@@ -97,8 +97,8 @@ impl ForwardProxy {
     /// Starts the proxy again, which ends its connections, and waits until it listens.
     pub fn restart(&mut self) -> Result<()> {
         self.stop();
-        for (program, args, process) in &mut self.processes {
-            process.start(Path::new(program), args, &self.log)?;
+        for Program { name, args, process } in &mut self.programs {
+            process.start(Path::new(name), args, &self.log)?;
         }
         // stunnel listens before the proxy behind it does.
         let ports = if self.port == TLS_PORT { vec![HTTP_PORT, TLS_PORT] } else { vec![self.port] };
@@ -109,7 +109,7 @@ impl ForwardProxy {
 
     /// Kills the proxy.
     pub fn stop(&mut self) {
-        self.processes.iter_mut().for_each(|(_, _, process)| process.stop());
+        self.programs.iter_mut().for_each(|program| program.process.stop());
     }
 
     /// Returns the URL with user and password.
@@ -127,5 +127,19 @@ impl ForwardProxy {
 
     fn log(&self) -> Result<String> {
         fs::read_to_string(&self.log).with_context(|| self.log.display().to_string())
+    }
+}
+
+impl Program {
+    fn new(name: &'static str, args: Vec<String>) -> Program {
+        Program { name, args, process: ServerProcess::default() }
+    }
+
+    fn tinyproxy(directory: &Path, login: Option<(&str, &str)>) -> Result<Program> {
+        let login = login.map(|(user, password)| format!("BasicAuth {user} {password}\n")).unwrap_or_default();
+        let (file, log) = (directory.join("tinyproxy.conf"), directory.join("log"));
+        let fixed = format!("Port {HTTP_PORT}\nListen 127.0.0.1\nTimeout 600\nLogLevel Connect\n");
+        fs::write(&file, format!("{fixed}LogFile \"{}\"\n{login}", log.display()))?;
+        Ok(Program::new("tinyproxy", vec!["-d".into(), "-c".into(), file.display().to_string()]))
     }
 }

@@ -94,24 +94,22 @@ fn command_passes_through_each_kind_of_proxy() {
             &|| ForwardProxy::socks5(lab.host, LOGIN),
         ];
         for start in proxies {
-            let mut proxy = start().unwrap();
+            let proxy = start().unwrap();
             let before = proxy.requests_for(&lab.target).unwrap();
             // The CA certificates of the host verify the proxy, and those of the kubeconfig the API server.
             let command = lab.command(Some(&proxy.url())).env("SSL_CERT_FILE", lab.api.authority());
             succeeds(&command);
-            assert_eq!(proxy.requests_for(&lab.target).unwrap(), before + 1, "{proxy:?}");
-            proxy.stop();
-            let outcome = refusal(&command);
-            assert!(outcome.stderr.contains("proxy ") && !outcome.stderr.contains("p4ssw0rd"), "{outcome:?}");
+            assert!(proxy.requests_for(&lab.target).unwrap() > before, "{proxy:?}");
         }
     });
 }
 
 #[test]
 fn refusal_of_a_login_by_a_proxy_is_named_without_the_password() {
+    type Start = fn(&Host, Option<(&'static str, &'static str)>) -> anyhow::Result<ForwardProxy>;
     on_far_api_server(|lab| {
         for (start, url) in [
-            (ForwardProxy::http as fn(&Host, _) -> _, "http://person:wr0ng@127.0.0.1:3128"),
+            (ForwardProxy::http as Start, "http://person:wr0ng@127.0.0.1:3128"),
             (ForwardProxy::http, "http://127.0.0.1:3128"),
             (ForwardProxy::socks5, "socks5://person:wr0ng@127.0.0.1:1080"),
             (ForwardProxy::socks5, "socks5://127.0.0.1:1080"),
@@ -138,11 +136,14 @@ fn command_follows_the_proxy_variables() {
         ] {
             let before = proxy.requests_for(&lab.target).unwrap();
             succeeds(&variables.iter().fold(command.clone(), |call, (name, value)| call.env(name, *value)));
-            let added = proxy.requests_for(&lab.target).unwrap() - before;
-            assert_eq!(added, usize::from(is_followed), "{variables:?}");
+            let after = proxy.requests_for(&lab.target).unwrap();
+            assert_eq!(after > before, is_followed, "{variables:?}");
         }
-        let stderr = refusal(&command.env("HTTPS_PROXY", AN_INVALID_PROXY)).stderr;
+        let stderr = refusal(&command.clone().env("HTTPS_PROXY", AN_INVALID_PROXY)).stderr;
         assert!(stderr.contains("HTTPS_PROXY or https_proxy"), "{stderr}");
+        let silent = "http://person:p4ssw0rd@127.0.0.1:9";
+        let stderr = refusal(&command.env("HTTPS_PROXY", silent)).stderr;
+        assert!(stderr.contains("proxy http://127.0.0.1:9: Connection refused"), "{stderr}");
     });
 }
 

@@ -21,7 +21,7 @@ pub struct KubernetesConfig {
     /// `kubeconfigInline` of calicoctl's configuration. It replaces the files, and of `overrides` only the context
     /// applies (DS-20).
     pub inline: Option<InlineKubeconfig>,
-    /// Whether the client may use proxies and run credential plugins.
+    /// The kind of process, which decides if the client follows proxies and runs credential plugins.
     pub place: ClientPlace,
     /// Overrides of the kubeconfig.
     pub overrides: Overrides,

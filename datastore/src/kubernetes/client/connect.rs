@@ -29,7 +29,7 @@ pub(super) struct OpenedClient {
     pub(super) auth: AuthHeader,
     pub(super) server: String,
     opened_at: Instant,
-    /// Whether a credential plugin has given the credentials.
+    /// True if a credential plugin has given the credentials.
     has_plugin: bool,
 }
 

@@ -68,9 +68,9 @@ impl ConnectionArgs {
         self.config.as_deref().map(read_conf).transpose()
     }
 
-    /// Determines the datastore, for a client on a workstation. Options have precedence. Without a network configuration, an API server in the
-    /// environment counts only together with a type of datastore. If no source selects a datastore, the default file is
-    /// used if it exists.
+    /// Determines the datastore, for a client on a workstation. Options have precedence. Without a network
+    /// configuration, an API server in the environment counts only together with a type of datastore. If no source
+    /// selects a datastore, the default file is used if it exists.
     pub(super) fn resolve(&self, env: impl Fn(&str) -> Option<String>) -> Result<DatastoreConfig, CliError> {
         let conf = self.conf()?;
         let given = self.given_options();

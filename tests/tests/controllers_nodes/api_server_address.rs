@@ -1,5 +1,5 @@
-//! kube-controllers with an API server that has an IPv6 address only or a name with two addresses, beside variables of a
-//! proxy, and behind a proxy.
+//! kube-controllers with an API server that has an IPv6 address only or a name with two addresses, beside variables of
+//! a proxy, and behind a proxy.
 
 use std::fs;
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};

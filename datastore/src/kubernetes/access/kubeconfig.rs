@@ -26,8 +26,8 @@ pub(super) struct Resolved {
     pub(super) ca_file: Option<PathBuf>,
 }
 
-/// Returns the merged kubeconfig and its path, or `None` if no kubeconfig is configured. Fails if none of the configured
-/// files exists.
+/// Returns the merged kubeconfig and its path, or `None` if no kubeconfig is configured. Fails if none of the
+/// configured files exists.
 pub(super) fn read(settings: &KubernetesConfig) -> Result<Option<(Kubeconfig, String)>, AccessError> {
     if let Some(inline) = &settings.inline {
         let place = "kubeconfigInline".to_owned();

@@ -1,5 +1,5 @@
-//! Converts the settings into a `kube::Config`: the API server, the proxy before it, the CA certificates that verify it,
-//! and the client's credentials.
+//! Converts the settings into a `kube::Config`: the API server, the proxy before it, the CA certificates that verify
+//! it, and the client's credentials.
 
 mod kubeconfig;
 

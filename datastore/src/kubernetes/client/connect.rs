@@ -1,5 +1,5 @@
-//! Reads the settings and the credentials, and prepares the client for the first request. [`Opened`] knows when to do so
-//! again.
+//! Reads the settings and the credentials, and prepares the client for the first request. [`Opened`] has the reasons to
+//! do so again.
 
 use std::fs;
 use std::path::PathBuf;

@@ -28,8 +28,8 @@ enum HttpVersion {
     Http1,
 }
 
-/// Creates a service for [`kube::Client::new`] that sends requests to the URL `server`, through `proxy` if there is one.
-/// `name` is the name in the server's certificate, if that is not the host of the URL. `connections` limits short
+/// Creates a service for [`kube::Client::new`] that sends requests to the URL `server`, through `proxy` if there is
+/// one. `name` is the name in the server's certificate, if that is not the host of the URL. `connections` limits short
 /// requests over HTTP/1.1.
 pub(in crate::kubernetes) fn create_transport(
     server: &Uri,

@@ -6,8 +6,8 @@ use tokio::net::TcpStream;
 use super::*;
 use crate::config::{ClientPlace, ProxyVariables};
 
-/// Starts a proxy that answers each `CONNECT` with `status`, and relays if that is 200. Returns its address and the first
-/// lines of the requests that it has received.
+/// Starts a proxy that answers each `CONNECT` with `status`, and relays if that is 200. Returns its address and the
+/// first lines of the requests that it has received.
 async fn start(status: u16) -> (String, Arc<std::sync::Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

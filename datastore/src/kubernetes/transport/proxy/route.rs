@@ -63,7 +63,7 @@ impl Route {
 
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.proxy.fmt(f)
+        fmt::Display::fmt(&self.proxy, f)
     }
 }
 

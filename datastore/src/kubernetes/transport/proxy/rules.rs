@@ -58,6 +58,9 @@ fn excludes(entry: &str, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
     if let Ok(address) = name.parse::<IpAddr>() {
         return ip == Some(address.to_canonical());
     }
+    if ip.is_some() {
+        return false;
+    }
     let subdomains = name.strip_prefix("*.").or_else(|| name.strip_prefix('.'));
     let domain = subdomains.unwrap_or(name);
     let is_subdomain = host.strip_suffix(domain).is_some_and(|before| before.ends_with('.'));
@@ -108,7 +111,7 @@ mod tests {
         assert!(selected(&set, "https://localhost.example.com").is_some());
     }
 
-    /// The cases of Go's `golang.org/x/net/http/httpproxy`.
+    /// The results equal those of Go 1.27's `golang.org/x/net/http/httpproxy`.
     #[test]
     fn no_proxy_entries_exclude_hosts_domains_ports_and_networks() {
         for (entries, host, is_direct) in [
@@ -139,6 +142,7 @@ mod tests {
             ("::ffff:10.0.0.1", "10.0.0.1", true),
             (" , ,:80,", "api.example.com", false),
             ("10.0.0", "10.0.0.1", false),
+            ("0.1", "10.0.0.1", false),
         ] {
             let found = selected(&variables("http://s:1", "", entries), &format!("https://{host}:6443"));
             assert_eq!(found.is_none(), is_direct, "{entries} {host}");

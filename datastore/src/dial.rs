@@ -33,6 +33,11 @@ pub(crate) fn port(server: &Uri) -> u16 {
     server.port_u16().unwrap_or(if server.scheme_str() == Some("http") { 80 } else { 443 })
 }
 
+/// Returns the host and the port of a URL, with the brackets of an IPv6 address.
+pub(crate) fn authority(server: &Uri) -> String {
+    format!("{}:{}", server.host().unwrap_or_default(), port(server))
+}
+
 /// Alternates between the two address families. A host with connectivity in only one family then tries an address of
 /// that family first or second.
 fn interleave_families(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {

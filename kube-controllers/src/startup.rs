@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
+use datastore::config::{ClientPlace, ProxyVariables};
 use datastore::kubernetes::AccessError;
 use datastore::{ConfigError, Datastore, DatastoreConfig, KubernetesConfig};
 use tokio::time::sleep;
@@ -74,11 +75,17 @@ impl Servers {
         for warning in datastore.warnings() {
             tracing::warn!("{warning}");
         }
-        let api_server = match &datastore {
+        let mut api_server = match &datastore {
             DatastoreConfig::Kubernetes(config) => (**config).clone(),
             DatastoreConfig::Etcd(_) => KubernetesConfig::for_pods(&settings, lookup)?,
             DatastoreConfig::Local(_) => return Err(StartError::Local),
         };
+        // Without a kubeconfig, a process in a pod uses the API server of its own cluster.
+        let is_in_cluster = api_server.kubeconfig.is_empty() && lookup("KUBERNETES_SERVICE_HOST").is_some();
+        if !is_in_cluster {
+            api_server.place = ClientPlace::OutsideCluster(ProxyVariables::read(lookup));
+        }
+        let datastore = datastore.placed(api_server.place.clone());
         Ok(Servers { datastore, api_server })
     }
 
@@ -196,6 +203,33 @@ mod tests {
             rate(&[("KUBECONFIG", "/k"), ("K8S_CLIENT_QPS", "50"), ("CALICO_K8S_CLIENT_BURST", "60")]),
             (50, 60)
         );
+    }
+
+    /// Operators may set variables of proxies for all pods.
+    #[test]
+    fn proxies_are_followed_only_outside_of_the_cluster() {
+        let proxy = ("HTTPS_PROXY", "http://proxy:3128");
+        let pod = ("KUBERNETES_SERVICE_HOST", "10.0.0.1");
+        let etcd = ("ETCD_ENDPOINTS", "http://a:2379");
+        for (variables, is_followed) in [
+            (&[pod, proxy][..], false),
+            (&[pod, etcd, proxy], false),
+            (&[("KUBECONFIG", "/k"), proxy], true),
+            (&[("KUBECONFIG", "/k"), pod, proxy], true),
+            (&[("KUBECONFIG", "/k"), etcd, proxy], true),
+            (&[("K8S_API_ENDPOINT", "https://api"), proxy], true),
+        ] {
+            let servers = servers(variables).unwrap();
+            let place = if is_followed {
+                ClientPlace::OutsideCluster(ProxyVariables::read(|name| (name == proxy.0).then(|| proxy.1.to_owned())))
+            } else {
+                ClientPlace::Node
+            };
+            assert_eq!(servers.api_server.place, place, "{variables:?}");
+            if let DatastoreConfig::Kubernetes(config) = &servers.datastore {
+                assert_eq!(config.place, place, "{variables:?}");
+            }
+        }
     }
 
     /// A configured group takes precedence over the group that has the objects.

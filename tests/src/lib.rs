@@ -12,6 +12,7 @@ pub mod command;
 pub mod content;
 pub mod controllers;
 pub mod etcd;
+pub mod forward_proxy;
 pub mod golden;
 pub mod images;
 pub mod installation;

@@ -102,6 +102,20 @@ fn files(directory: &Path) -> Vec<String> {
     found
 }
 
+/// Programs that tests start, as the kernel names them.
+const PROGRAMS: [&str; 10] = [
+    "etcd",
+    "kube-apiserver",
+    "calico",
+    "calico-ipam",
+    "conmon",
+    "runc",
+    "podman",
+    "tinyproxy",
+    "microsocks",
+    "stunnel4",
+];
+
 /// Lists running processes with certain names of servers, plugins and container runtimes: all, or the children of
 /// `started_by`.
 pub fn servers(started_by: Option<u32>) -> Vec<String> {
@@ -113,9 +127,7 @@ pub fn servers(started_by: Option<u32>) -> Vec<String> {
         let name = head.split_once('(').map_or("", |(_, name)| name);
         let parent = tail.split(' ').nth(1).and_then(|parent| parent.parse().ok());
         let is_ours = started_by.is_none() || parent == started_by;
-        if is_ours
-            && matches!(name, "etcd" | "kube-apiserver" | "calico" | "calico-ipam" | "conmon" | "runc" | "podman")
-        {
+        if is_ours && PROGRAMS.contains(&name) {
             found.push(format!("process {head})"));
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libcalico::kubernetes::ApiGroup;
 
-use super::{DatastoreSettings, SettingLookup};
+use super::{ClientPlace, DatastoreSettings, SettingLookup};
 use crate::error::ConfigError;
 
 /// Settings for reaching an API server. Creating the value reads no file.
@@ -18,6 +18,11 @@ pub struct KubernetesConfig {
     /// `$HOME/.kube/config`, which is used if it exists. `None` if `HOME` is not set, or if a kubeconfig or a server is
     /// configured (DS-9).
     pub home_kubeconfig: Option<PathBuf>,
+    /// `kubeconfigInline` of calicoctl's configuration. It replaces the files, and of `overrides` only the context
+    /// applies (DS-20).
+    pub inline: Option<InlineKubeconfig>,
+    /// The kind of process, which decides if the client follows proxies and runs credential plugins.
+    pub place: ClientPlace,
     /// Overrides of the kubeconfig.
     pub overrides: Overrides,
     /// `calico_api_group`; `None` if the process has to discover the group.
@@ -47,6 +52,21 @@ pub struct Overrides {
     pub key: Option<PathBuf>,
     /// Whether to accept any certificate of the API server.
     pub insecure: bool,
+}
+
+/// The text of a kubeconfig, which may contain credentials.
+#[derive(Clone, PartialEq, Eq)]
+pub struct InlineKubeconfig(String);
+
+impl InlineKubeconfig {
+    /// Returns the kubeconfig with this text. Does not parse the text.
+    pub fn new(text: impl Into<String>) -> Self {
+        InlineKubeconfig(text.into())
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
 }
 
 /// A client-side limit of requests.
@@ -108,6 +128,8 @@ impl KubernetesConfig {
         Ok(KubernetesConfig {
             kubeconfig: kubeconfig.split(':').filter(|path| !path.is_empty()).map(PathBuf::from).collect(),
             home_kubeconfig: home.map(|home| PathBuf::from(home).join(".kube/config")),
+            inline: None,
+            place: ClientPlace::Node,
             overrides,
             group: ApiGroup::from_config(&lookup.get(&settings.calico_api_group, "CALICO_API_GROUP")),
             rate: rate(settings, lookup)?,
@@ -165,10 +187,18 @@ impl fmt::Display for KubernetesConfig {
         let files = self.kubeconfig.iter().chain(&self.home_kubeconfig);
         let files: Vec<_> = files.map(|file| file.display().to_string()).collect();
         match &self.overrides.server {
+            _ if self.inline.is_some() => f.write_str("of an inline kubeconfig"),
             Some(server) => f.write_str(server),
             None if files.is_empty() => f.write_str("of this pod"),
             None => f.write_str(&files.join(":")),
         }
+    }
+}
+
+// Implemented by hand, because the text may contain a token.
+impl fmt::Debug for InlineKubeconfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InlineKubeconfig")
     }
 }
 

@@ -3,15 +3,17 @@
 //! A setting X has up to three sources. In order of precedence: the environment variable `CALICO_X`, the network
 //! configuration ([`DatastoreSettings`]), and the environment variable `X`.
 
+mod client_place;
 mod etcd;
 mod kubernetes;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use client_place::{ClientPlace, ProxyVariables};
 pub use etcd::{EtcdConfig, Pem, TlsConfig};
 pub(crate) use kubernetes::without_credentials;
-pub use kubernetes::{KubernetesConfig, Overrides, Rate};
+pub use kubernetes::{InlineKubeconfig, KubernetesConfig, Overrides, Rate};
 
 pub use crate::error::{ConfigError, DEFAULT_PATH};
 pub use crate::tls::TlsPolicy;
@@ -151,6 +153,15 @@ impl DatastoreConfig {
             Self::Etcd(EtcdConfig { tls: Some(tls), .. }) => &tls.warnings,
             Self::Etcd(_) | Self::Local(_) | Self::Kubernetes(_) => &[],
         }
+    }
+
+    /// Sets the place of the API server's client. Has no effect on other datastores.
+    #[must_use]
+    pub fn placed(mut self, place: ClientPlace) -> Self {
+        if let DatastoreConfig::Kubernetes(config) = &mut self {
+            config.place = place;
+        }
+        self
     }
 }
 

@@ -22,29 +22,68 @@ pub enum AccessError {
          kubernetes.kubeconfig (KUBECONFIG), or kubernetes.k8s_api_root with policy.k8s_auth_token"
     )]
     NotConfigured(#[source] InClusterError),
-    /// A user of a kubeconfig with an authentication method that is not supported.
+    /// A user of a kubeconfig with a credential plugin, on a node.
     #[error(
-        "kubeconfig {place}: user {user} authenticates with {method}, which is not supported, because each call would \
-         run another program; give the plugin a token or a client certificate"
+        "kubeconfig {place}: user {user} authenticates with exec {command}, which is not supported on a node, because \
+         each call would run another program; give the plugin a token or a client certificate"
     )]
     UnsupportedAuthentication {
         /// The path of the kubeconfig.
         place: String,
         /// The user of the context.
         user: String,
-        /// `exec COMMAND` or `auth-provider NAME`.
-        method: String,
+        /// The program.
+        command: String,
     },
-    /// A cluster of a kubeconfig with a proxy, which is not supported.
+    /// A user of a kubeconfig with an `auth-provider`, which Kubernetes has removed.
     #[error(
-        "kubeconfig {place}: proxy-url of cluster {cluster} is not supported; give the plugin a kubeconfig without \
-         proxy-url, whose server this node reaches directly"
+        "kubeconfig {place}: user {user} authenticates with auth-provider {provider}, which is not supported; use \
+         `exec` with the program that replaces it, such as gke-gcloud-auth-plugin or kubelogin"
+    )]
+    AuthProvider {
+        /// The path of the kubeconfig.
+        place: String,
+        /// The user of the context.
+        user: String,
+        /// The name of the provider.
+        provider: String,
+    },
+    /// A credential plugin that gives no credentials.
+    #[error("{place}: the credential plugin {command} of user {user}: {reason}")]
+    CredentialPlugin {
+        /// `kubeconfig`, and its path.
+        place: String,
+        /// The user of the context.
+        user: String,
+        /// The program.
+        command: String,
+        /// The problem, without any output of the program.
+        reason: String,
+    },
+    /// A client that may use proxies and run credential plugins, in a call of a container runtime.
+    #[error(
+        "CNI_COMMAND is set, and a call of a container runtime neither runs credential plugins nor follows proxies; \
+         unset CNI_COMMAND"
+    )]
+    InCniCall,
+    /// A cluster of a kubeconfig with a proxy, on a node.
+    #[error(
+        "kubeconfig {place}: proxy-url of cluster {cluster} is not supported on a node; give the plugin a kubeconfig \
+         without proxy-url, whose server this node reaches directly"
     )]
     UnsupportedProxy {
         /// The path of the kubeconfig.
         place: String,
         /// The cluster of the context.
         cluster: String,
+    },
+    /// A proxy whose URL is invalid.
+    #[error("cannot use the proxy in {place}: {reason}")]
+    Proxy {
+        /// The kubeconfig or the environment variable that contains the URL.
+        place: String,
+        /// The problem, without the URL.
+        reason: String,
     },
     /// Impersonation settings that cannot be sent to the API server.
     #[error("kubeconfig {place}: invalid as, as-uid, as-groups or as-user-extra of user {user}: {reason}")]

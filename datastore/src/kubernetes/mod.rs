@@ -1,12 +1,13 @@
 //! The Kubernetes API server as a datastore: Calico's data as custom resources, pods as WorkloadEndpoints.
 //!
-//! Read `access` first, which finds the server and the credentials, then `client`, `store` and `watch`.
+//! Read `access` first, which finds the server, the proxy and the credentials, then `client`, `store` and `watch`.
 
 mod access;
 mod access_error;
 mod api_group;
 mod auth;
 mod client;
+mod credential_plugin;
 mod discovery;
 mod error;
 mod migration;

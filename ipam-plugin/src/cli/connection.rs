@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use datastore::config::{DEFAULT_PATH, LocalConfig};
+use datastore::config::{ClientPlace, DEFAULT_PATH, LocalConfig, ProxyVariables};
 use datastore::{ConfigError, DatastoreConfig, DatastoreSettings};
 use netconf::NetConf;
 use netconf::list::calico_plugin;
@@ -68,9 +68,9 @@ impl ConnectionArgs {
         self.config.as_deref().map(read_conf).transpose()
     }
 
-    /// Determines the datastore. Options have precedence. Without a network configuration, an API server in the
-    /// environment counts only together with a type of datastore. If no source selects a datastore, the default file is
-    /// used if it exists.
+    /// Determines the datastore, for a client on a workstation. Options have precedence. Without a network
+    /// configuration, an API server in the environment counts only together with a type of datastore. If no source
+    /// selects a datastore, the default file is used if it exists.
     pub(super) fn resolve(&self, env: impl Fn(&str) -> Option<String>) -> Result<DatastoreConfig, CliError> {
         let conf = self.conf()?;
         let given = self.given_options();
@@ -89,14 +89,15 @@ impl ConnectionArgs {
             Some(conf) => datastore_settings::with_environment(conf, None, lookup),
             None => DatastoreConfig::new(&DatastoreSettings::default(), lookup),
         };
-        resolved.or_else(|error| match error {
+        let resolved = resolved.or_else(|error| match error {
             ConfigError::NotConfigured if Path::new(DEFAULT_PATH).exists() => {
                 let deadline = datastore::config::DEFAULT_DEADLINE;
                 Ok(DatastoreConfig::Local(LocalConfig { path: DEFAULT_PATH.into(), deadline }))
             }
             ConfigError::NotConfigured => Err(CliError::NothingConfigured),
             error => Err(error.into()),
-        })
+        });
+        resolved.map(|config| config.placed(ClientPlace::Workstation(ProxyVariables::read(env))))
     }
 
     /// Returns the kubeconfig that an option names.
@@ -185,6 +186,14 @@ mod tests {
         assert_eq!(name(&["--etcd-endpoints", "http://option:2379"], &env), "http://option:2379");
         assert_eq!(name(&["--datastore-type", "local"], &[("KUBECONFIG", "/k")]), DEFAULT_PATH);
         assert_eq!(name(&[], &[("DATASTORE_TYPE", "local"), ("DATASTORE_PATH", "/y.db")]), "/y.db");
+    }
+
+    #[test]
+    fn command_of_a_person_follows_the_proxies_of_the_environment() {
+        let env = [("HTTPS_PROXY", "http://proxy:3128")];
+        let Ok(DatastoreConfig::Kubernetes(config)) = resolve(&["--kubeconfig", "/k"], &env) else { panic!() };
+        let variables = ProxyVariables::read(|name| (name == "HTTPS_PROXY").then(|| env[0].1.to_owned()));
+        assert_eq!(config.place, ClientPlace::Workstation(variables));
     }
 
     #[test]

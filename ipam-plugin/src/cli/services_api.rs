@@ -1,5 +1,6 @@
 //! [`ServicesApi`]: the API server that has the Services.
 
+use datastore::config::{ClientPlace, ProxyVariables};
 use datastore::{Datastore, DatastoreConfig, DatastoreSettings, KubernetesConfig};
 
 use super::connection::ConnectionArgs;
@@ -28,12 +29,15 @@ impl ServicesApi {
         if matches!(config, DatastoreConfig::Kubernetes(_)) {
             return ServicesApi::NotConfigured;
         }
-        match Self::settings(connection, config, env) {
+        match Self::settings(connection, config, &env) {
             Ok(None) => ServicesApi::NotConfigured,
-            Ok(Some(api)) => match Datastore::open(&DatastoreConfig::Kubernetes(Box::new(api))) {
-                Ok(api) => ServicesApi::Separate(Box::new(api)),
-                Err(error) => ServicesApi::Invalid(error.to_string()),
-            },
+            Ok(Some(api)) => {
+                let place = ClientPlace::Workstation(ProxyVariables::read(env));
+                match Datastore::open(&DatastoreConfig::Kubernetes(Box::new(api)).placed(place)) {
+                    Ok(api) => ServicesApi::Separate(Box::new(api)),
+                    Err(error) => ServicesApi::Invalid(error.to_string()),
+                }
+            }
             Err(reason) => ServicesApi::Invalid(reason.to_string()),
         }
     }

@@ -1,19 +1,27 @@
-//! kube-controllers with an API server that has an IPv6 address only or a name with two addresses, and beside variables
-//! of a proxy.
+//! kube-controllers with an API server that has an IPv6 address only or a name with two addresses, beside variables of
+//! a proxy, and behind a proxy.
 
 use std::fs;
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 
 use integration_tests::command::ip;
-use integration_tests::controllers::World;
-use integration_tests::kubernetes::with_kubernetes;
+use integration_tests::controllers::{Controllers, Setup, World};
+use integration_tests::forward_proxy::{ForwardProxy, REQUIRES};
+use integration_tests::kubernetes::{Identity, with_kubernetes};
 use integration_tests::namespaces::Host;
+use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 use nix::mount::{MsFlags, mount};
 use serde_json::json;
 
 /// An address to which all packets are lost. It is global, because programs try it before an IPv4 address only then.
 const SILENT: &str = "2001:db8:5::2";
+
+/// An address of the host in the API server's certificate. Clients reach loopback addresses without a proxy.
+const FAR: &str = "10.96.0.1";
+/// No program listens at this address.
+const NO_PROXY_THERE: &str = "http://127.0.0.1:9";
+const POD_CREDENTIALS: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Gives the name `localhost` of this host two addresses: [`SILENT`], and that of the API server.
 fn add_silent_address(host: &Host) {
@@ -47,13 +55,24 @@ fn collects_at(address: &str, name: &str, variables: &[(&str, &str)], prepare: f
         let _proxy = servers.api.proxy_on(listener).unwrap();
         let kubeconfig = servers.api.kubeconfig_to(&url, "controllers", &account.identity).unwrap();
         world.node("n1", "10.9.0.1");
-        let setup = world.setup().env("KUBECONFIG", kubeconfig.display().to_string()).env("POD_NAME", "controllers");
+        let setup = world.setup().env("KUBECONFIG", kubeconfig.display().to_string());
         let setup = variables.iter().fold(setup, |setup, (name, value)| setup.env(name, *value));
-        let controllers = setup.start(host, "controllers").unwrap();
-        world.configure(&json!({ "leakGracePeriod": "1s" }));
-        world.address_left_behind("n1", "10.65.1.0");
-        world.until(&controllers, "the leak is gone", || world.handles_and_blocks().0.is_empty());
+        collects(host, &world, setup);
     });
+}
+
+/// Starts kube-controllers, and waits until a leak is released.
+fn collects(host: &Host, world: &World<'_>, setup: Setup) -> Controllers {
+    let controllers = setup.env("POD_NAME", "controllers").start(host, "controllers").unwrap();
+    world.configure(&json!({ "leakGracePeriod": "1s" }));
+    world.address_left_behind("n1", "10.65.1.0");
+    world.until(&controllers, "the leak is gone", || world.handles_and_blocks().0.is_empty());
+    controllers
+}
+
+/// Makes [`FAR`] an address of the host.
+fn add_far_address(_: &Host) {
+    ip(&format!("address add {FAR}/32 dev lo")).unwrap();
 }
 
 #[test]
@@ -67,10 +86,69 @@ fn collection_works_with_a_name_of_which_one_address_is_unreachable() {
     collects_at("127.0.0.1", "localhost", &[], add_silent_address);
 }
 
-/// No program listens at the proxy's address.
 #[test]
-fn collection_ignores_proxy_variables() {
-    let proxy = "http://127.0.0.1:9";
-    let variables = [("HTTPS_PROXY", proxy), ("https_proxy", proxy), ("HTTP_PROXY", proxy)];
+fn collection_reaches_a_loopback_address_beside_proxy_variables() {
+    let variables = [("HTTPS_PROXY", NO_PROXY_THERE), ("https_proxy", NO_PROXY_THERE), ("HTTP_PROXY", NO_PROXY_THERE)];
     collects_at("127.0.0.1", "127.0.0.1", &variables, |_| ());
+}
+
+#[test]
+fn collection_with_a_kubeconfig_reaches_servers_in_no_proxy_directly() {
+    collects_at(FAR, FAR, &[("HTTPS_PROXY", NO_PROXY_THERE), ("NO_PROXY", "10.96.0.0/12")], add_far_address);
+}
+
+/// An operator may set these variables for all pods.
+#[test]
+fn collection_in_a_pod_ignores_proxy_variables() {
+    with_kubernetes(|host, servers| {
+        add_far_address(host);
+        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+        let account = servers.api.service_account("kube-system", "controllers").unwrap();
+        servers.api.bind(&account, "cluster-admin").unwrap();
+        let listener = TcpListener::bind(format!("{FAR}:0")).unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        let _relay = servers.api.proxy_on(listener).unwrap();
+        let Identity::Token(token) = &account.identity else { panic!("the account has no token") };
+        fs::create_dir_all(POD_CREDENTIALS).unwrap();
+        for (name, text) in [
+            ("token", token),
+            ("ca.crt", &servers.api.authority_certificate()),
+            ("namespace", &"kube-system".to_owned()),
+        ] {
+            fs::write(format!("{POD_CREDENTIALS}/{name}"), text).unwrap();
+        }
+        world.node("n1", "10.9.0.1");
+        let setup = world.setup().env("KUBECONFIG", "").env("HTTPS_PROXY", NO_PROXY_THERE);
+        collects(host, &world, setup.env("KUBERNETES_SERVICE_HOST", FAR).env("KUBERNETES_SERVICE_PORT", port));
+    });
+}
+
+/// The restart of the proxy breaks the watches, and kube-controllers opens them again.
+#[test]
+fn collection_works_through_a_proxy_and_after_its_restart() {
+    if !ForwardProxy::installed() {
+        return skipped(REQUIRES);
+    }
+    with_kubernetes(|host, servers| {
+        add_far_address(host);
+        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+        let account = servers.api.service_account("kube-system", "controllers").unwrap();
+        servers.api.bind(&account, "cluster-admin").unwrap();
+        let listener = TcpListener::bind(format!("{FAR}:0")).unwrap();
+        let target = listener.local_addr().unwrap().to_string();
+        let _relay = servers.api.proxy_on(listener).unwrap();
+        let mut proxy = ForwardProxy::http(host, Some(("person", "p4ssw0rd"))).unwrap();
+        let url = format!("https://{target}");
+        let kubeconfig = servers.api.kubeconfig_to(&url, "controllers", &account.identity).unwrap();
+        world.node("n1", "10.9.0.1");
+        let setup = world.setup().env("KUBECONFIG", kubeconfig.display().to_string()).env("HTTPS_PROXY", proxy.url());
+        let controllers = collects(host, &world, setup);
+        let before = proxy.requests_for(&target).unwrap();
+        assert!(before > 0, "{proxy:?}");
+        proxy.restart().unwrap();
+        world.address_left_behind("n1", "10.65.2.0");
+        world.until(&controllers, "the second leak is gone", || world.handles_and_blocks().0.is_empty());
+        assert!(proxy.requests_for(&target).unwrap() > before, "{proxy:?}");
+        assert!(!controllers.log().unwrap().contains("p4ssw0rd"));
+    });
 }

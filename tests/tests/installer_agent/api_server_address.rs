@@ -3,7 +3,8 @@
 use std::fs;
 use std::net::TcpListener;
 
-use integration_tests::kubernetes::{ENDPOINT, Kubernetes, on_kubernetes};
+use integration_tests::command::ip;
+use integration_tests::kubernetes::{Kubernetes, on_kubernetes};
 use integration_tests::namespaces::Host;
 use integration_tests::node_pod::NAMESPACE;
 use nix::mount::{MsFlags, mount};
@@ -46,12 +47,17 @@ fn install_and_refresh_work_with_a_name_of_which_one_address_is_unreachable() {
     });
 }
 
-/// An operator may set these variables for all pods.
+/// An operator may set these variables for all pods. The address is in the API server's certificate, and no client that
+/// follows a proxy would reach it directly.
 #[test]
-fn proxy_variables_are_ignored() {
+fn agent_ignores_proxy_variables() {
     on_kubernetes(|host, kubernetes| {
+        ip("address add 10.96.0.1/32 dev lo").unwrap();
+        let listener = TcpListener::bind("10.96.0.1:0").unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        let _relay = kubernetes.api.proxy_on(listener).unwrap();
         let proxy = "http://127.0.0.1:9";
         let variables = [("HTTPS_PROXY", proxy), ("https_proxy", proxy), ("HTTP_PROXY", proxy), ("NO_PROXY", "")];
-        installs_at(host, kubernetes, ENDPOINT, &variables);
+        installs_at(host, kubernetes, &url, &variables);
     });
 }

@@ -1,20 +1,31 @@
-//! Converts the settings into a `kube::Config`: the API server, the CA certificates that verify it, and the client's
-//! credentials.
+//! Converts the settings into a `kube::Config`: the API server, the proxy before it, the CA certificates that verify
+//! it, and the client's credentials.
 
-use std::path::{Path, PathBuf};
+mod kubeconfig;
 
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use data_encoding::BASE64;
 use kube::Config;
-use kube::client::ConfigExt;
-use kube::config::{AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::AuthInfo;
+use secrecy::ExposeSecret;
+use time::OffsetDateTime;
+
+use kubeconfig::Resolved;
 
 use super::access_error::AccessError;
 use super::auth::AuthHeader;
+use super::credential_plugin::{self, Credential};
 use super::tls::{parse_certificates, tls_error};
-use crate::config::{KubernetesConfig, Overrides, without_credentials};
-use crate::error::describe_error_chain;
+use super::transport::{Proxy, ProxyUrlError, select_proxy, variables_for};
+use crate::config::{ClientPlace, KubernetesConfig, Overrides, without_credentials};
 
 /// The settings that may contain credentials if there is no kubeconfig. Errors name them.
 const CONFIGURATION_PLACE: &str = "the configuration (policy.k8s_auth_token, policy.k8s_client_certificate)";
+
+const POD_CA_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 
 pub(super) struct ClusterAccess {
     pub(super) config: Config,
@@ -22,122 +33,119 @@ pub(super) struct ClusterAccess {
     pub(super) auth: AuthHeader,
     /// The file of the CA certificates; `None` if no file is configured.
     pub(super) ca_file: Option<PathBuf>,
+    /// The proxy of each connection. The one in `config` is not used.
+    pub(super) proxy: Option<Proxy>,
+    /// The run of the credential plugin; `None` if no plugin has given the credentials.
+    pub(super) plugin_run: Option<PluginRun>,
 }
 
-const POD_CA_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
+/// A run of a credential plugin.
+pub(super) struct PluginRun {
+    /// Time until the plugin is to be run again; `None` if its credentials do not expire.
+    pub(super) usable_for: Option<Duration>,
+}
 
-/// Determines the API server and the credentials, from the kubeconfig, the settings or the pod.
+/// Determines the API server and the credentials, from the kubeconfig, the settings or the pod. Runs the credential
+/// plugin of the kubeconfig, except on a node.
 pub(super) async fn read(settings: &KubernetesConfig) -> Result<ClusterAccess, AccessError> {
-    let overrides = &settings.overrides;
-    let home = settings.home_kubeconfig.as_slice().iter().filter(|file| file.exists()).cloned().collect::<Vec<_>>();
-    let files = if settings.kubeconfig.is_empty() { &home } else { &settings.kubeconfig };
-    let (mut config, place, ca_file) = match (read_kubeconfig(files)?, &overrides.server) {
+    refuse_in_a_call(&settings.place, std::env::var_os("CNI_COMMAND").as_deref())?;
+    let context_only = Overrides { context: settings.overrides.context.clone(), ..Overrides::default() };
+    let overrides = if settings.inline.is_some() { &context_only } else { &settings.overrides };
+    let (resolved, place) = match (kubeconfig::read(settings)?, &overrides.server) {
         (Some((merged, place)), _) => {
-            let ca_file = find_ca_file(&merged, overrides.context.as_ref());
-            (resolve(merged, &place, overrides).await?, format!("kubeconfig {place}"), ca_file)
+            let resolved = kubeconfig::resolve(merged, &place, overrides.context.as_ref(), &settings.place).await?;
+            (resolved, format!("kubeconfig {place}"))
         }
         // A configured server may not be the API server of this pod's cluster, so the pod's credentials are not sent to
         // it (DS-19).
-        (None, Some(server)) => (Config::new(parse_url(server)?), CONFIGURATION_PLACE.into(), None),
+        (None, Some(server)) => (without_kubeconfig(Config::new(parse_url(server)?), None), CONFIGURATION_PLACE.into()),
         (None, None) => {
             let config = Config::incluster_env().map_err(AccessError::NotConfigured)?;
-            (config, "this pod".into(), Some(POD_CA_FILE.into()))
+            (without_kubeconfig(config, Some(POD_CA_FILE.into())), "this pod".into())
         }
     };
+    let Resolved { mut config, user, proxy_url, ca_file } = resolved;
     apply_overrides(&mut config, overrides)?;
     if config.cluster_url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
         config.cluster_url = parse_url(&without_credentials(&config.cluster_url.to_string()))?;
     }
+    let proxy = find_proxy(&settings.place, proxy_url.as_deref(), &place, &config.cluster_url)?;
+    let (plugin_run, place) = match run_plugin(&mut config.auth_info, &settings.place, &place, &user).await? {
+        Some((run, source)) => (Some(run), source),
+        None => (None, place),
+    };
     let auth = AuthHeader::new(&config.auth_info, &place, overrides)?;
     let ca_file = overrides.ca_certificates.clone().or(ca_file);
-    Ok(ClusterAccess { config, auth, ca_file })
+    Ok(ClusterAccess { config, auth, ca_file, proxy, plugin_run })
 }
 
-/// Returns the merged kubeconfig and its path, or `None` if `files` is empty. Fails if none of the files exists.
-fn read_kubeconfig(files: &[PathBuf]) -> Result<Option<(Kubeconfig, String)>, AccessError> {
-    let place = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":");
-    let (mut merged, has_several_files) = (None::<Kubeconfig>, files.len() > 1);
-    for file in files {
-        if has_several_files && !Path::new(file).exists() {
-            continue;
+/// Refuses a client with the freedoms of a person's command in a call of a container runtime, whose environment and
+/// kubeconfig belong to the node.
+fn refuse_in_a_call(place: &ClientPlace, cni_command: Option<&OsStr>) -> Result<(), AccessError> {
+    match cni_command {
+        Some(command) if !command.is_empty() && *place != ClientPlace::Node => Err(AccessError::InCniCall),
+        _ => Ok(()),
+    }
+}
+
+fn without_kubeconfig(config: Config, ca_file: Option<PathBuf>) -> Resolved {
+    Resolved { config, user: String::new(), proxy_url: None, ca_file }
+}
+
+/// Returns the proxy of the kubeconfig, or else that of the environment. As in client-go, `NO_PROXY` applies to the
+/// latter alone.
+fn find_proxy(
+    client_place: &ClientPlace,
+    configured: Option<&str>,
+    place: &str,
+    server: &hyper::Uri,
+) -> Result<Option<Proxy>, AccessError> {
+    let invalid = |place: String, error: ProxyUrlError| AccessError::Proxy { place, reason: error.to_string() };
+    let Some(variables) = client_place.proxy_variables() else { return Ok(None) };
+    match configured {
+        Some(url) => Proxy::parse(url).map(Some).map_err(|error| invalid(format!("proxy-url of {place}"), error)),
+        None => select_proxy(variables, server).map_err(|error| invalid(variables_for(server).into(), error)),
+    }
+}
+
+/// Runs the credential plugin of `info`, if there is one and no other credentials precede it, and writes its
+/// credentials into `info`. Returns also the source of the credentials, for errors.
+async fn run_plugin(
+    info: &mut AuthInfo,
+    client_place: &ClientPlace,
+    place: &str,
+    user: &str,
+) -> Result<Option<(PluginRun, String)>, AccessError> {
+    let Some(exec) = info.exec.take().filter(|_| !has_token(info)) else { return Ok(None) };
+    let command = credential_plugin::name(&exec).to_owned();
+    let has_person = matches!(client_place, ClientPlace::Workstation(_));
+    let credential = match credential_plugin::run(&exec, has_person).await {
+        Ok(credential) => credential,
+        Err(error) => {
+            let (place, user, reason) = (place.to_owned(), user.to_owned(), error.to_string());
+            return Err(AccessError::CredentialPlugin { place, user, command, reason });
         }
-        let next = Kubeconfig::read_from(file).map_err(|e| unreadable(&file.display().to_string(), &e))?;
-        merged = Some(match merged {
-            Some(earlier) => earlier.merge(next).map_err(|e| unreadable(&place, &e))?,
-            None => next,
-        });
-    }
-    match merged {
-        None if has_several_files => Err(AccessError::NoKubeconfig(place)),
-        merged => Ok(merged.map(|kubeconfig| (kubeconfig, place))),
-    }
-}
-
-async fn resolve(kubeconfig: Kubeconfig, place: &str, overrides: &Overrides) -> Result<Config, AccessError> {
-    let options = KubeConfigOptions { context: overrides.context.clone(), ..KubeConfigOptions::default() };
-    let context = find_context(&kubeconfig, options.context.as_ref()).cloned().unwrap_or_default();
-    let user = context.user.unwrap_or_else(|| "?".into());
-    if has_proxy(&kubeconfig, &context.cluster) {
-        return Err(AccessError::UnsupportedProxy { place: place.into(), cluster: context.cluster });
-    }
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|e| unreadable(place, &e))?;
-    let auth_info = &config.auth_info;
-    let method = match (&auth_info.exec, &auth_info.auth_provider) {
-        (Some(exec), _) => Some(format!("exec {}", exec.command.as_deref().unwrap_or("?"))),
-        (None, Some(provider)) => Some(format!("auth-provider {}", provider.name)),
-        (None, None) => None,
     };
-    if let Some(method) = method {
-        return Err(AccessError::UnsupportedAuthentication { place: place.into(), user, method });
+    let usable_for = credential.usable_for(OffsetDateTime::now_utc());
+    use_credential(info, credential);
+    Ok(Some((PluginRun { usable_for }, format!("the output of {command} (user {user} of {place})"))))
+}
+
+/// Returns true if the kubeconfig or an override has a token, or a user name and a password.
+fn has_token(info: &AuthInfo) -> bool {
+    info.token.as_ref().is_some_and(|token| !token.expose_secret().trim().is_empty())
+        || info.token_file.is_some()
+        || (info.username.is_some() && info.password.is_some())
+}
+
+fn use_credential(info: &mut AuthInfo, credential: Credential) {
+    info.token = credential.token;
+    if let Some(certificate) = credential.certificate {
+        info.client_certificate = None;
+        info.client_certificate_data = Some(BASE64.encode(certificate.chain.as_bytes()));
+        info.client_key = None;
+        info.client_key_data = Some(BASE64.encode(certificate.key.expose_secret().as_bytes()).into());
     }
-    drop_empty_impersonation(&mut config.auth_info);
-    match find_impersonation_problem(&config) {
-        None => Ok(config),
-        Some(reason) => Err(AccessError::Impersonation { place: place.into(), user, reason }),
-    }
-}
-
-fn find_context<'k>(kubeconfig: &'k Kubeconfig, context: Option<&String>) -> Option<&'k Context> {
-    let current = context.or(kubeconfig.current_context.as_ref());
-    kubeconfig.contexts.iter().find(|named| Some(&named.name) == current)?.context.as_ref()
-}
-
-fn find_cluster<'k>(kubeconfig: &'k Kubeconfig, cluster: &str) -> Option<&'k Cluster> {
-    kubeconfig.clusters.iter().find(|named| named.name == cluster)?.cluster.as_ref()
-}
-
-/// Returns the file of the CA certificates of the cluster of `context`, or of the current context if `context` is
-/// `None`.
-fn find_ca_file(kubeconfig: &Kubeconfig, context: Option<&String>) -> Option<PathBuf> {
-    let cluster = find_cluster(kubeconfig, &find_context(kubeconfig, context)?.cluster)?;
-    cluster.certificate_authority.as_ref().map(PathBuf::from)
-}
-
-/// Returns true if the kubeconfig has a proxy for `cluster`.
-fn has_proxy(kubeconfig: &Kubeconfig, cluster: &str) -> bool {
-    let proxy = find_cluster(kubeconfig, cluster).and_then(|cluster| cluster.proxy_url.as_deref());
-    proxy.is_some_and(|proxy| !proxy.is_empty())
-}
-
-/// Removes empty impersonation settings, which count as not set in client-go too.
-fn drop_empty_impersonation(auth_info: &mut AuthInfo) {
-    auth_info.impersonate.take_if(|user| user.is_empty());
-    auth_info.impersonate_uid.take_if(|uid| uid.is_empty());
-    auth_info.impersonate_groups.take_if(|groups| groups.is_empty());
-    auth_info.impersonate_user_extra.take_if(|extra| extra.is_empty());
-}
-
-/// Returns the reason why the impersonation settings cannot be sent, if there is one. The API server would report
-/// settings without a user as an internal error.
-fn find_impersonation_problem(config: &Config) -> Option<String> {
-    let auth_info = &config.auth_info;
-    let has_other_settings = auth_info.impersonate_uid.is_some()
-        || auth_info.impersonate_groups.is_some()
-        || auth_info.impersonate_user_extra.is_some();
-    if auth_info.impersonate.is_none() && has_other_settings {
-        return Some("`as` is missing; name the user to impersonate, or remove the other settings".into());
-    }
-    config.extra_headers_layer().err().map(|error| describe_error_chain(&error))
 }
 
 fn apply_overrides(config: &mut Config, overrides: &Overrides) -> Result<(), AccessError> {
@@ -172,19 +180,6 @@ fn parse_url(server: &str) -> Result<hyper::Uri, AccessError> {
         (Some("http" | "https"), Some(_)) => Ok(url),
         _ => Err(refused("the scheme is not http or https, or the host is missing; write https://HOST:PORT".into())),
     }
-}
-
-/// Returns the error for a kubeconfig that cannot be used. The parser's message is left out, because it may quote
-/// lines that contain tokens and passwords.
-fn unreadable(place: &str, error: &KubeconfigError) -> AccessError {
-    let reason = match error {
-        KubeconfigError::Parse(error) => {
-            let at = error.location().map(|at| format!("line {}, column {}: ", at.line(), at.column()));
-            format!("{}not the YAML of a kubeconfig, or truncated", at.unwrap_or_default())
-        }
-        other => describe_error_chain(other),
-    };
-    AccessError::Kubeconfig { place: place.into(), reason }
 }
 
 #[cfg(test)]

@@ -5,12 +5,17 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::config::{InlineKubeconfig, ProxyVariables};
 
 async fn read_text(content: &str) -> Result<ClusterAccess, String> {
+    read_at(ClientPlace::Node, content).await
+}
+
+async fn read_at(place: ClientPlace, content: &str) -> Result<ClusterAccess, String> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("kubeconfig");
     fs::write(&file, content).unwrap();
-    let settings = KubernetesConfig { kubeconfig: vec![file.clone()], ..KubernetesConfig::default() };
+    let settings = KubernetesConfig { kubeconfig: vec![file.clone()], place, ..KubernetesConfig::default() };
     let refused = match read(&settings).await {
         Ok(access) => return Ok(access),
         Err(error) => error.to_string(),
@@ -85,4 +90,129 @@ async fn unusable_kubeconfig_key_is_reported() {
     let no_impersonation = json!({ "as": "", "as-uid": "", "as-groups": [], "as-user-extra": {}, "token": "" });
     let access = read_text(&with(no_impersonation, json!({ "proxy-url": "" }))).await.unwrap();
     assert!(access.config.auth_info.impersonate.is_none());
+}
+
+fn workstation(https: &str) -> ClientPlace {
+    let https = https.to_owned();
+    ClientPlace::Workstation(ProxyVariables::read(move |name| (name == "HTTPS_PROXY").then(|| https.clone())))
+}
+
+fn user_with_plugin(script: &str) -> Value {
+    json!({ "exec": {
+        "apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/sh", "args": ["-c", script],
+    } })
+}
+
+fn printing_a_token(token: &str) -> String {
+    let output = json!({
+        "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": { "token": token },
+    });
+    format!("echo '{output}'")
+}
+
+#[tokio::test]
+async fn credential_plugin_on_a_node_is_refused_without_running_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mark = dir.path().join("mark");
+    let script = format!("touch {}; {}", mark.display(), printing_a_token("t"));
+    let content = with(user_with_plugin(&script), json!({}));
+    let error = read_text(&content).await.err().unwrap();
+    assert!(error.contains("exec /bin/sh, which is not supported on a node") && !mark.exists(), "{error}");
+    let access = read_at(workstation(""), &content).await.unwrap();
+    assert!(access.plugin_run.unwrap().usable_for.is_none() && mark.exists());
+    assert!(access.auth.describe_rejected().starts_with("the token in the output of /bin/sh (user u of kubeconfig "));
+}
+
+#[tokio::test]
+async fn token_of_the_kubeconfig_precedes_a_credential_plugin() {
+    let mut user = user_with_plugin("exit 1");
+    let error = read_at(workstation(""), &with(user.clone(), json!({}))).await.err().unwrap();
+    assert!(error.contains("the credential plugin /bin/sh of user u: the program failed"), "{error}");
+    user["token"] = json!("t");
+    assert!(read_at(workstation(""), &with(user, json!({}))).await.unwrap().plugin_run.is_none());
+}
+
+#[test]
+fn workstation_is_refused_while_cni_command_is_set() {
+    for (command, place, is_refused) in [
+        (Some("ADD"), workstation(""), true),
+        (Some("VERSION"), ClientPlace::OutsideCluster(ProxyVariables::default()), true),
+        (Some("ADD"), ClientPlace::Node, false),
+        (Some(""), workstation(""), false),
+        (None, workstation(""), false),
+    ] {
+        let outcome = refuse_in_a_call(&place, command.map(OsStr::new));
+        assert_eq!(outcome.is_err(), is_refused, "{command:?} {place:?}");
+    }
+}
+
+#[tokio::test]
+async fn proxy_of_the_kubeconfig_precedes_the_environment() {
+    let far = |cluster: Value| with(json!({}), cluster).replace("https://localhost:1", "https://api.example.com:1");
+    let proxy = async |place, content: String| {
+        let access = read_at(place, &content).await.unwrap();
+        access.proxy.map(|proxy| proxy.to_string())
+    };
+    let own = json!({ "proxy-url": "socks5://me:secret@proxy" });
+    let of_kubeconfig = Some("socks5://proxy:1080".to_owned());
+    assert_eq!(proxy(workstation("http://env:1"), far(own.clone())).await, of_kubeconfig);
+    assert_eq!(proxy(workstation("http://env:1"), with(json!({}), own)).await, of_kubeconfig, "also for localhost");
+    assert_eq!(proxy(workstation("http://env:1"), far(json!({}))).await.as_deref(), Some("http://env:1"));
+    assert_eq!(proxy(workstation("http://env:1"), with(json!({}), json!({}))).await, None);
+    assert_eq!(proxy(ClientPlace::Node, far(json!({}))).await, None);
+}
+
+#[tokio::test]
+async fn invalid_proxy_is_named_with_its_source() {
+    let far = |cluster: Value| with(json!({}), cluster).replace("https://localhost:1", "https://api.example.com:1");
+    let own = far(json!({ "proxy-url": "ftp://me:secret@proxy" }));
+    let error = read_at(workstation(""), &own).await.err().unwrap();
+    assert!(error.contains("proxy in proxy-url of kubeconfig /") && !error.contains("secret"), "{error}");
+    let settings = |place| KubernetesConfig {
+        inline: Some(InlineKubeconfig::new(far(json!({})))),
+        place,
+        ..KubernetesConfig::default()
+    };
+    let error = read(&settings(workstation("ftp://me:secret@proxy"))).await.err().unwrap().to_string();
+    assert!(error.contains("HTTPS_PROXY or https_proxy: the URL's scheme") && !error.contains("secret"), "{error}");
+}
+
+#[tokio::test]
+async fn cluster_information_of_a_plugin_has_the_proxy_of_the_kubeconfig() {
+    for (cluster, expected) in [(json!({ "proxy-url": "http://p:1" }), "http://p:1"), (json!({}), "null")] {
+        let dir = tempfile::tempdir().unwrap();
+        let seen = dir.path().join("seen");
+        let script = format!("echo \"$KUBERNETES_EXEC_INFO\" >{}; {}", seen.display(), printing_a_token("t"));
+        let mut user = user_with_plugin(&script);
+        user["exec"]["provideClusterInfo"] = json!(true);
+        read_at(workstation(""), &with(user, cluster)).await.unwrap();
+        let seen: Value = serde_json::from_str(&fs::read_to_string(seen).unwrap()).unwrap();
+        let cluster = &seen["spec"]["cluster"];
+        let proxy = cluster["proxy-url"].as_str().unwrap_or("null");
+        assert_eq!((cluster["server"].as_str(), proxy), (Some("https://localhost:1"), expected));
+    }
+}
+
+/// Of the overrides, the context alone applies (DS-20).
+#[tokio::test]
+async fn inline_kubeconfig_is_used_alone() {
+    let text = with(json!({ "token": "inline" }), json!({}));
+    let settings = KubernetesConfig {
+        kubeconfig: vec!["/none".into()],
+        inline: Some(InlineKubeconfig::new(text)),
+        overrides: Overrides {
+            server: Some("https://override:1".into()),
+            token: Some("secret".into()),
+            ..Overrides::default()
+        },
+        ..KubernetesConfig::default()
+    };
+    assert!(!format!("{settings:?}").contains("https://localhost:1"));
+    assert_eq!(settings.to_string(), "of an inline kubeconfig");
+    let access = read(&settings).await.unwrap();
+    assert_eq!(access.config.cluster_url.to_string(), "https://localhost:1/");
+    assert!(access.auth.describe_rejected().contains("kubeconfigInline"));
+    let overrides = Overrides { context: Some("other".into()), ..Overrides::default() };
+    let error = read(&KubernetesConfig { overrides, ..settings }).await.err().unwrap().to_string();
+    assert!(error.contains("other"), "{error}");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use hyper::header::CONTENT_TYPE;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use kube::client::Body;
 use libcalico::store::StoreError;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tower::{BoxError, service_fn};
 
-use connect::{CredentialFiles, Opened, OpenedClient, open};
+use connect::{Opened, OpenedClient, open};
 
 use super::access_error::AccessError;
 use super::error::{ApiStatusError, RequestError, retry_after};
@@ -82,7 +82,7 @@ impl ApiClient {
     /// Returns the API server's URL for errors, or a substitute if the URL is not known yet.
     pub(super) async fn server(&self) -> String {
         match &*self.opened.lock().await {
-            Some((opened, _)) => opened.server.clone(),
+            Some(opened) => opened.client.server.clone(),
             None => self.config.kubeconfig.first().map(|file| file.display().to_string()).unwrap_or_default(),
         }
     }
@@ -119,9 +119,13 @@ impl ApiClient {
                     begun = Instant::now();
                 }
             }
+            let opening = Instant::now();
+            let opened = self.ensure_open().await.map_err(|error| RequestError::NoAccess(error.to_string()))?;
+            // The time limit does not include the run of a credential plugin, which may ask a person.
+            begun += opening.elapsed();
             let sent = RequestSent::default();
             let until = self.attempt_deadline(&request);
-            let attempt = self.try_once(&request, &sent, list.as_deref_mut());
+            let attempt = self.try_once(&opened, &request, &sent, list.as_deref_mut());
             let failure = match self.deadline.within(begun, until, attempt).await {
                 Some(Ok(object)) => return Ok(object),
                 Some(Err(failure)) => Some(failure),
@@ -155,7 +159,7 @@ impl ApiClient {
                 RequestError::Refused(refusal) if refusal.status.code == 401 && !is_token_renewed => {
                     // The token may have been renewed since the file was read.
                     is_token_renewed = true;
-                    *self.opened.lock().await = None;
+                    self.discard(|present| present.is(&opened)).await;
                     continue;
                 }
                 RequestError::Refused(refusal) if refusal.is_busy() || refusal.may_have_executed() && is_read => {
@@ -197,11 +201,11 @@ impl ApiClient {
 
     async fn try_once(
         &self,
+        opened: &OpenedClient,
         request: &ApiRequest,
         sent: &RequestSent,
         list: Option<&mut ListReader<'_>>,
     ) -> Result<Value, RequestError> {
-        let opened = self.ensure_open().await.map_err(|error| RequestError::NoAccess(error.to_string()))?;
         let mut built = request.build()?;
         built.extensions_mut().insert(sent.clone());
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -224,41 +228,55 @@ impl ApiClient {
 
     /// Sends a request of any kind once. A request without the mark [`OwnDeadline`] fails at the configured time limit.
     async fn forward(&self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
-        let OpenedClient { client, .. } = self.ensure_open().await?;
-        if request.extensions().get::<OwnDeadline>().is_some() {
-            return Ok(client.send(request).await?);
-        }
+        let opened = self.ensure_open().await?;
+        let has_own_deadline = request.extensions().get::<OwnDeadline>().is_some();
         let deadline = self.config.deadline;
         let answer = async {
-            let (parts, body) = client.send(request).await?.into_parts();
-            Ok(Response::from_parts(parts, Body::from(body.collect_bytes().await?)))
+            let (parts, body) = opened.client.send(request).await?.into_parts();
+            let body = if has_own_deadline { body } else { Body::from(body.collect_bytes().await?) };
+            Ok(Response::from_parts(parts, body))
         };
-        timeout(deadline, answer).await.unwrap_or_else(|_| Err(TransportError::Timeout(deadline).into()))
+        let answer: Result<Response<Body>, BoxError> = if has_own_deadline {
+            answer.await
+        } else {
+            timeout(deadline, answer).await.unwrap_or_else(|_| Err(TransportError::Timeout(deadline).into()))
+        };
+        // As in client-go, the plugin gives other credentials to the next request, and this one fails.
+        if opened.has_plugin() && answer.as_ref().is_ok_and(|answer| answer.status() == StatusCode::UNAUTHORIZED) {
+            self.discard(OpenedClient::is_renewable).await;
+        }
+        answer
     }
 
     /// Returns the client itself, for requests with long-running responses. If `must_renew` is true, reads the
     /// credentials again.
     pub(super) async fn kube_client(&self, must_renew: bool) -> Result<kube::Client, AccessError> {
         if must_renew {
-            *self.opened.lock().await = None;
+            self.discard(OpenedClient::is_renewable).await;
         }
         self.ensure_open().await.map(|opened| opened.client)
     }
 
+    /// Discards the present client if `is_rejected` returns true, so that the next request reads the credentials again.
+    async fn discard(&self, is_rejected: impl FnOnce(&OpenedClient) -> bool) {
+        self.opened.lock().await.take_if(|opened| is_rejected(&opened.client));
+    }
+
     async fn ensure_open(&self) -> Result<OpenedClient, AccessError> {
         let mut slot = self.opened.lock().await;
-        if let Some((opened, files)) = &mut *slot
-            && !files.as_mut().is_some_and(CredentialFiles::has_changed)
+        if let Some(opened) = &mut *slot
+            && !opened.is_outdated()
         {
-            return Ok(opened.clone());
+            return Ok(opened.client.clone());
         }
-        match (open(&self.config, self.connections).await, &*slot) {
+        match (open(&self.config, self.connections).await, &mut *slot) {
             (Err(error), None) => Err(error),
-            (Err(error), Some((previous, _))) => {
-                tracing::warn!(%error, "cannot use the changed kubeconfig or certificates; the old ones stay in use");
-                Ok(previous.clone())
+            (Err(error), Some(previous)) => {
+                tracing::warn!(%error, "cannot use the changed kubeconfig or credentials; the old ones stay in use");
+                previous.stay();
+                Ok(previous.client.clone())
             }
-            (Ok(opened), _) => Ok(slot.insert(opened).0.clone()),
+            (Ok(opened), _) => Ok(slot.insert(opened).client.clone()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Opens a connection to the API server: TCP, TLS and the HTTP version that the server selects.
+//! Opens a connection to the API server: TCP, perhaps a proxy, TLS and the HTTP version that the server selects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::client::Body;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::dial::{dial, host, port};
+use super::proxy::{Proxy, Route, Stream};
+use crate::dial::{authority, dial, host};
 use crate::error::describe_error_chain;
 
 /// Time of silence on a connection before a keep-alive message.
@@ -44,6 +44,8 @@ pub(in crate::kubernetes) enum TransportError {
 pub(super) struct Server {
     pub(super) uri: Uri,
     tls: Option<(TlsConnector, ServerName<'static>)>,
+    /// The way through a proxy; `None` for a direct connection.
+    route: Option<Route>,
 }
 
 pub(super) enum Connection {
@@ -53,13 +55,19 @@ pub(super) enum Connection {
 
 impl Server {
     /// `name` is the name in the server's certificate, if that is not the host of the URL.
-    pub(super) fn new(server: &Uri, tls: Option<ClientConfig>, name: Option<&str>) -> Result<Self, TransportError> {
+    pub(super) fn new(
+        server: &Uri,
+        tls: Option<ClientConfig>,
+        name: Option<&str>,
+        proxy: Option<Proxy>,
+    ) -> Result<Self, TransportError> {
         let name = name.unwrap_or(host(server)).to_owned();
         let tls = match tls {
             Some(config) => Some((TlsConnector::from(Arc::new(config)), parse_name(server, name)?)),
             None => None,
         };
-        Ok(Server { uri: server.clone(), tls })
+        let route = proxy.map(Route::new).transpose().map_err(|error| connect_error(server, error.to_string()))?;
+        Ok(Server { uri: server.clone(), tls, route })
     }
 
     pub(super) async fn connect(&self) -> Result<Connection, TransportError> {
@@ -69,21 +77,30 @@ impl Server {
 
     async fn try_connect(&self) -> Result<Connection, TransportError> {
         let refuse = |error: std::io::Error| connect_error(&self.uri, error.to_string());
-        let stream = dial(&self.uri).await.map_err(refuse)?;
-        enable_keep_alive(&stream).map_err(refuse)?;
+        let stream = self.open_stream().await.map_err(refuse)?;
         let Some((connector, name)) = &self.tls else { return self.start_http(stream, false).await };
         let stream = connector.connect(name.clone(), stream).await.map_err(refuse)?;
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        self.start_http(stream, is_http2).await
+        self.start_http(Box::new(stream), is_http2).await
+    }
+
+    async fn open_stream(&self) -> std::io::Result<Stream> {
+        let Some(route) = &self.route else {
+            let stream = dial(&self.uri).await?;
+            enable_keep_alive(&stream)?;
+            return Ok(Box::new(stream));
+        };
+        let through = async {
+            let stream = dial(route.address()).await?;
+            enable_keep_alive(&stream)?;
+            route.open(stream, &self.uri).await
+        };
+        through.await.map_err(|error| std::io::Error::new(error.kind(), format!("proxy {route}: {error}")))
     }
 
     /// Starts HTTP/2 or HTTP/1.1 on a new connection. After a failure, no request has been sent, so the outcome of a
     /// write is known.
-    async fn start_http(
-        &self,
-        io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        is_http2: bool,
-    ) -> Result<Connection, TransportError> {
+    async fn start_http(&self, io: Stream, is_http2: bool) -> Result<Connection, TransportError> {
         let opened = if is_http2 { open_http2(io).await } else { open_http1(io).await };
         opened.map_err(|error| connect_error(&self.uri, describe_error_chain(&error)))
     }
@@ -96,7 +113,7 @@ fn enable_keep_alive(stream: &TcpStream) -> std::io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
-async fn open_http2(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> hyper::Result<Connection> {
+async fn open_http2(io: Stream) -> hyper::Result<Connection> {
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(KEEP_ALIVE_INTERVAL)
@@ -108,7 +125,7 @@ async fn open_http2(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) ->
     Ok(Connection::Http2(sender))
 }
 
-async fn open_http1(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> hyper::Result<Connection> {
+async fn open_http1(io: Stream) -> hyper::Result<Connection> {
     let (sender, connection) = http1::handshake(TokioIo::new(io)).await?;
     tokio::spawn(connection);
     Ok(Connection::Http1(sender))
@@ -122,20 +139,16 @@ fn connect_error(server: &Uri, reason: String) -> TransportError {
     TransportError::Connect { server: authority(server), reason }
 }
 
-pub(super) fn authority(server: &Uri) -> String {
-    format!("{}:{}", server.host().unwrap_or_default(), port(server))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test]
     async fn http_start_on_a_closed_connection_reports_an_unsent_request() {
-        let server = Server::new(&Uri::from_static("https://api.test:6443"), None, None).unwrap();
+        let server = Server::new(&Uri::from_static("https://api.test:6443"), None, None, None).unwrap();
         let (io, peer) = tokio::io::duplex(64);
         drop(peer);
-        let Err(error) = server.start_http(io, true).await else { panic!("the peer is closed") };
+        let Err(error) = server.start_http(Box::new(io), true).await else { panic!("the peer is closed") };
         assert!(matches!(&error, TransportError::Connect { server, .. } if server == "api.test:6443"), "{error:?}");
     }
 }

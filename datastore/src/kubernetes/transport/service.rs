@@ -11,8 +11,10 @@ use tokio::sync::Mutex;
 use tokio_rustls::rustls::ClientConfig;
 use tower::{Service, service_fn};
 
-use super::connect::{Connection, Server, TransportError, authority};
+use super::connect::{Connection, Server, TransportError};
 use super::http1_pool::{Http1Pool, is_watch};
+use super::proxy::Proxy;
+use crate::dial::authority;
 
 struct Transport {
     server: Server,
@@ -26,18 +28,20 @@ enum HttpVersion {
     Http1,
 }
 
-/// Creates a service for [`kube::Client::new`] that sends requests to the URL `server`. `name` is the name in the
-/// server's certificate, if that is not the host of the URL. `connections` limits short requests over HTTP/1.1.
+/// Creates a service for [`kube::Client::new`] that sends requests to the URL `server`, through `proxy` if there is
+/// one. `name` is the name in the server's certificate, if that is not the host of the URL. `connections` limits short
+/// requests over HTTP/1.1.
 pub(in crate::kubernetes) fn create_transport(
     server: &Uri,
     tls: Option<ClientConfig>,
     name: Option<&str>,
+    proxy: Option<Proxy>,
     connections: usize,
 ) -> Result<
     impl Service<Request<Body>, Response = Response<Incoming>, Error = TransportError, Future: Send> + Clone + use<>,
     TransportError,
 > {
-    let server = Server::new(server, tls, name)?;
+    let server = Server::new(server, tls, name, proxy)?;
     let transport = Arc::new(Transport { server, version: Mutex::default(), http1: Http1Pool::new(connections) });
     Ok(service_fn(move |request| {
         let transport = Arc::clone(&transport);

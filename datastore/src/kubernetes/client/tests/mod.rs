@@ -1,6 +1,8 @@
 //! Tests the client with a TLS server in this process that sends scripted responses.
 
 mod client_certificate;
+mod credential_plugin;
+mod proxy;
 mod server;
 mod two_addresses;
 

@@ -1,0 +1,177 @@
+//! Credential plugins: real programs that give a person's command and kube-controllers their credentials.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use integration_tests::controllers::{PATIENCE, World, await_that};
+use integration_tests::kubernetes::{ApiServer, ENDPOINT, Identity, on_kubernetes, with_kubernetes};
+use integration_tests::plugin::{Call, Plugins};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+const VERSION: &str = "client.authentication.k8s.io/v1";
+
+/// A credential plugin beside a kubeconfig, and files that it reads and writes.
+struct Helper {
+    directory: PathBuf,
+    kubeconfig: PathBuf,
+}
+
+impl Helper {
+    /// Installs a script as the plugin of a user. Its working directory is that of its files.
+    fn install(api: &ApiServer, script: &str) -> Helper {
+        let nobody = Identity::Token("none".into());
+        let kubeconfig = api.kubeconfig_to(ENDPOINT, "helped", &nobody).unwrap();
+        let mut content: Value = serde_norway::from_str(&fs::read_to_string(&kubeconfig).unwrap()).unwrap();
+        content["users"][0]["user"] = json!({ "exec": {
+            "apiVersion": VERSION, "command": "./helper/plugin", "interactiveMode": "Never",
+        } });
+        fs::write(&kubeconfig, content.to_string()).unwrap();
+        let directory = kubeconfig.with_file_name("helper");
+        fs::create_dir_all(&directory).unwrap();
+        let helper = Helper { directory, kubeconfig };
+        let program = helper.file("plugin");
+        let script = format!("#!/bin/sh\ncd {}\necho run >>runs\n{script}\n", helper.directory.display());
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        helper
+    }
+
+    /// Installs a plugin that prints `status`.
+    fn printing(api: &ApiServer, status: &Value) -> Helper {
+        let helper = Self::install(api, "cat output");
+        let output = json!({ "apiVersion": VERSION, "kind": "ExecCredential", "status": status });
+        fs::write(helper.file("output"), output.to_string()).unwrap();
+        helper
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn runs(&self) -> usize {
+        fs::read_to_string(self.file("runs")).unwrap_or_default().lines().count()
+    }
+}
+
+fn command(kubeconfig: &Path) -> Call {
+    let call = Plugins::locate().unwrap().call("calico-ipam").args(["get", "ippools"]);
+    call.env("DATASTORE_TYPE", "kubernetes").env("KUBECONFIG", kubeconfig)
+}
+
+#[test]
+fn command_authenticates_with_the_token_or_the_certificate_of_a_plugin() {
+    on_kubernetes(|_, kubernetes| {
+        let api = &kubernetes.api;
+        api.define(ApiGroup::CrdV1.api_version()).unwrap();
+        let account = api.service_account("kube-system", "person").unwrap();
+        api.bind(&account, "cluster-admin").unwrap();
+        let Identity::Token(token) = &account.identity else { panic!("the account has no token") };
+        let Identity::Certificate { certificate, key } = api.user("carla", "system:masters").unwrap() else {
+            panic!("the user has no certificate")
+        };
+        for (status, user) in [
+            (json!({ "token": token }), account.user.as_str()),
+            (json!({ "clientCertificateData": certificate, "clientKeyData": key }), "carla"),
+        ] {
+            let helper = Helper::printing(api, &status);
+            let (before, audit) = (helper.runs(), api.audit().unwrap());
+            let outcome = command(&helper.kubeconfig).run().unwrap();
+            assert_eq!(outcome.exit, Some(0), "{outcome:?}");
+            assert_eq!(helper.runs(), before + 1);
+            assert!(!audit.of(user).unwrap().is_empty(), "{user}");
+        }
+    });
+}
+
+#[test]
+fn failure_of_a_plugin_is_named_without_its_output() {
+    on_kubernetes(|_, kubernetes| {
+        let api = &kubernetes.api;
+        for (script, expected) in [
+            ("echo s3cret; echo s3cret >&2; exit 3", "the program failed (exit status: 3)"),
+            ("echo s3cret", "not the JSON or YAML of an ExecCredential"),
+        ] {
+            let helper = Helper::install(api, script);
+            let outcome = command(&helper.kubeconfig).run().unwrap();
+            assert_eq!(outcome.exit, Some(1), "{outcome:?}");
+            assert!(outcome.stderr.contains(expected) && outcome.stderr.contains("helper/plugin"), "{outcome:?}");
+            assert!(!outcome.stderr.contains("s3cret") && !outcome.stdout.contains("s3cret"), "{outcome:?}");
+        }
+        let helper = Helper::printing(api, &json!({ "token": "wr0ng" }));
+        let outcome = command(&helper.kubeconfig).run().unwrap();
+        assert_eq!(outcome.exit, Some(1), "{outcome:?}");
+        assert!(helper.runs() >= 4, "a 401 runs the plugin once more");
+        assert!(outcome.stderr.contains("the token in the output of "), "{outcome:?}");
+        assert!(!outcome.stderr.contains("wr0ng"), "{outcome:?}");
+    });
+}
+
+/// The environment and the kubeconfig of such a process belong to the node.
+#[test]
+fn plugin_with_an_exec_kubeconfig_is_refused_without_running_it() {
+    on_kubernetes(|_, kubernetes| {
+        let helper = Helper::printing(&kubernetes.api, &json!({ "token": "t" }));
+        let conf = json!({
+            "cniVersion": "1.1.0", "name": "k8s-pod-network", "type": "calico", "nodename": "node1",
+            "datastore_type": "kubernetes", "nodename_file_optional": true, "ipam": { "type": "calico-ipam" },
+            "kubernetes": { "kubeconfig": helper.kubeconfig },
+        });
+        for program in ["calico", "calico-ipam"] {
+            // Without CNI_COMMAND, the arguments would be a command of a person.
+            let args: &[&str] = if program == "calico-ipam" { &["get", "ippools"] } else { &[] };
+            let call = Plugins::locate().unwrap().call(program).args(args.iter().copied());
+            let call = call.env("KUBECONFIG", &helper.kubeconfig).env("CNI_COMMAND", "STATUS").stdin(conf.to_string());
+            let error = call.run().unwrap().error();
+            let text = format!("{} {}", error.msg, error.details);
+            assert!(text.contains("which is not supported on a node"), "{program}: {text}");
+        }
+        assert_eq!(helper.runs(), 0);
+    });
+}
+
+/// The plugin's credentials expire while kube-controllers runs, and later its account is replaced.
+#[test]
+fn collection_continues_after_the_expiry_and_the_end_of_a_plugins_token() {
+    with_kubernetes(|host, servers| {
+        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+        let api = &servers.api;
+        let helper = Helper::install(
+            api,
+            "printf '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{'\n\
+             printf '\"token\":\"%s\",\"expirationTimestamp\":\"%s\"}}' \"$(cat token)\" \
+             \"$(date -u -d \"+$(cat seconds) seconds\" +%Y-%m-%dT%H:%M:%SZ)\"",
+        );
+        let give = |seconds: u32| {
+            let account = api.service_account("kube-system", "controllers").unwrap();
+            let Identity::Token(token) = &account.identity else { panic!("the account has no token") };
+            // The rename prevents the plugin from reading a part of the token.
+            fs::write(helper.file("new"), token).unwrap();
+            fs::rename(helper.file("new"), helper.file("token")).unwrap();
+            fs::write(helper.file("seconds"), seconds.to_string()).unwrap();
+            account
+        };
+        let account = give(4);
+        api.bind(&account, "cluster-admin").unwrap();
+        world.node("n1", "10.9.0.1");
+        let setup = world.setup().env("KUBECONFIG", helper.kubeconfig.display().to_string());
+        let controllers = setup.env("POD_NAME", "controllers").start(host, "controllers").unwrap();
+        world.until(&controllers, "there is a configuration", || {
+            !world.calico("kubecontrollersconfigurations", "default").is_null()
+        });
+        world.configure(&json!({ "leakGracePeriod": "1s" }));
+        world.address_left_behind("n1", "10.65.1.0");
+        world.until(&controllers, "the leak is gone", || world.handles_and_blocks().0.is_empty());
+        let before = helper.runs();
+        await_that(PATIENCE, || Ok(helper.runs() > before + 1)).expect("the plugin runs again");
+
+        fs::write(helper.file("seconds"), "86400").unwrap();
+        let before = helper.runs();
+        await_that(PATIENCE, || Ok(helper.runs() > before)).expect("the plugin gives credentials for a day");
+        world.remove("/api/v1/namespaces/kube-system/serviceaccounts/controllers");
+        give(86400);
+        world.address_left_behind("n1", "10.65.2.0");
+        world.until(&controllers, "the second leak is gone", || world.handles_and_blocks().0.is_empty());
+    });
+}

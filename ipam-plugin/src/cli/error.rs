@@ -81,6 +81,13 @@ pub(super) enum CliError {
     BlockKept { of: String, block: Cidr, cause: Box<IpamError> },
     #[error("node {node} has {endpoints} endpoints (`calico-ipam endpoints --node {node}`); --force deletes them too")]
     NodeInUse { node: String, endpoints: usize },
+    #[error("configuration of calicoctl {path}: {reason}")]
+    CalicoctlConfig { path: String, reason: String },
+    #[error(
+        "--context is for an API server, but the datastore is {0}; remove --context, or name the API server with \
+         --kubeconfig"
+    )]
+    ContextWithoutApiServer(String),
     /// Encoding the result or writing it failed.
     #[error("cannot print the result: {0}")]
     Output(io::Error),

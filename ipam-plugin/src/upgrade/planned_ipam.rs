@@ -150,8 +150,8 @@ mod tests {
     #[test]
     fn unknown_configuration_has_a_reason_without_its_text() {
         for (variables, expected) in [
-            (&[][..], "CNI_NETWORK_CONFIG is not set in this container"),
-            (&[(TEXT, ""), (FILE, "")], "CNI_NETWORK_CONFIG is not set in this container"),
+            (&[(TEXT, ""), (FILE, "")][..], "CNI_NETWORK_CONFIG is not set in this container"),
+            (&[], "CNI_NETWORK_CONFIG is not set in this container"),
             (&[(TEXT, "[1]")], "the template in CNI_NETWORK_CONFIG is not a JSON object"),
             (&[(TEXT, "{ secret")], "the template in CNI_NETWORK_CONFIG is not valid JSON (line 1, column 3)"),
             (&[(FILE, "/no/such")], "CNI_NETWORK_CONFIG_FILE: /no/such: No such file or directory (os error 2)"),

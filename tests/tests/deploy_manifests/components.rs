@@ -1,7 +1,7 @@
 //! Each component changes its own settings and no others.
 
 use integration_tests::manifests::{Objects, changes, components, compose, containers};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{COMPONENTS, CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 

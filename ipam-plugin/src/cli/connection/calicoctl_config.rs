@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use datastore::config::Overrides;
+use datastore::config::{InlineKubeconfig, Overrides};
 use datastore::{ConfigError, DatastoreConfig, DatastoreSettings};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -161,7 +161,7 @@ impl CalicoctlSpec {
             kubernetes.kubeconfig.clear();
             kubernetes.home_kubeconfig = None;
             kubernetes.overrides = Overrides { context: context.map(str::to_owned), ..Overrides::default() };
-            kubernetes.inline = Some(inline);
+            kubernetes.inline = Some(InlineKubeconfig::new(inline));
         }
         Ok(config)
     }

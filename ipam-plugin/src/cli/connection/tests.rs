@@ -1,6 +1,6 @@
 use clap::Parser;
 use datastore::KubernetesConfig;
-use datastore::config::{Overrides, Pem, Rate};
+use datastore::config::{InlineKubeconfig, Overrides, Pem, Rate};
 use libcalico::kubernetes::ApiGroup;
 
 use super::*;
@@ -198,7 +198,7 @@ fn inline_kubeconfig_is_used_alone() {
     let spec = "  kubeconfig: /k\n  k8sAPIEndpoint: https://k\n  k8sAPIToken: t\n  k8sCurrentContext: c\n  \
                 kubeconfigInline: |\n    apiVersion: v1\n    kind: Config\n";
     let config = kubernetes(resolve_calicoctl(&[], &calicoctl_spec(spec), &[("HOME", "/home/u")]));
-    assert_eq!(config.inline.as_deref(), Some("apiVersion: v1\nkind: Config\n"));
+    assert_eq!(config.inline, Some(InlineKubeconfig::new("apiVersion: v1\nkind: Config\n")));
     assert_eq!((config.kubeconfig, config.home_kubeconfig), (Vec::new(), None));
     assert_eq!(config.overrides, Overrides::default());
     let config = kubernetes(resolve_calicoctl(&["--context", "prod"], &calicoctl_spec(spec), &[]));

@@ -16,7 +16,7 @@ fn doctor_names_the_proxies_that_plugins_ignore() {
         let named = "https_proxy of calico doctor (without NO_PROXY); HTTPS_PROXY of containerd (NO_PROXY: .svc)";
         assert!(words.contains(named) && !words.contains("secret"), "{words}");
 
-        scene.kubernetes.api.stop();
+        scene.proxy.go_away();
         let said = scene.doctor();
         assert!(said.wrong().contains(&"warn proxies".to_owned()), "{said:#?}");
         assert!(said.words("proxies").contains(" does not answer -> let this node reach"), "{said:#?}");

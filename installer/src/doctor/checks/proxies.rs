@@ -3,6 +3,7 @@
 use crate::doctor::report::{Checked, pass, warn};
 use crate::doctor::snapshot::{Cluster, NodeSnapshot, ProxySettings, Unobserved};
 
+/// The remedy if a server does not respond. The proxy may be unrelated to that: the other findings name the error.
 const REMEDY: &str = "let this node reach the server without a proxy, for example by a route or a rule of the firewall; \
     only `calico-ipam` on a workstation, and kube-controllers outside of their cluster, follow proxies";
 
@@ -25,10 +26,10 @@ pub(super) fn check(snapshot: &NodeSnapshot) -> Option<Checked> {
 /// Returns the address of a server that does not respond.
 fn silent_server(cluster: &Cluster) -> Option<&str> {
     if cluster.reached.is_err() {
-        return Some(&cluster.address);
+        return Some(cluster.address.as_str());
     }
     let api = cluster.api.as_ref()?;
-    api.reached.is_err().then_some(&api.address)
+    api.reached.is_err().then_some(api.address.as_str())
 }
 
 /// Describes the settings, such as `HTTPS_PROXY of containerd (NO_PROXY: .svc)`.

@@ -38,7 +38,7 @@ impl PlannedIpam {
         }
     }
 
-    /// `source` is the variable that gives the template.
+    /// Finds the plugin in a template that the variable `source` gives.
     fn of_template(template: &str, source: &str) -> Self {
         match serde_json::from_str(&without_placeholders(template)) {
             Ok(Value::Object(configuration)) if names_host_local(&configuration) => Self::HostLocal,

@@ -1,6 +1,7 @@
 //! The configuration file of calicoctl: a document of kind `CalicoAPIConfig`, in YAML or JSON.
 //!
-//! As in calicoctl, the file replaces the environment, except `HOME` for the default kubeconfig (DS-9).
+//! As in calicoctl, the file replaces the variables of the datastore. `HOME` still locates the default kubeconfig
+//! (DS-9).
 
 use std::path::Path;
 

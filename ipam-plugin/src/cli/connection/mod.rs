@@ -6,7 +6,7 @@ mod calicoctl_config;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use datastore::config::{DEFAULT_PATH, LocalConfig};
+use datastore::config::{ClientPlace, DEFAULT_PATH, LocalConfig, ProxyVariables};
 use datastore::{ConfigError, DatastoreConfig, DatastoreSettings};
 use netconf::NetConf;
 use netconf::list::calico_plugin;
@@ -46,7 +46,7 @@ pub(super) struct ConnectionArgs {
     /// Use the datastore of a network configuration, like /etc/cni/net.d/10-calico.conflist
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Use the datastore of a configuration file of calicoctl, and no variable of the environment
+    /// Use the datastore of a configuration file of calicoctl, and none of the variables above
     #[arg(
         long, global = true, value_name = "FILE", conflicts_with_all = [
             "datastore_type", "datastore_path", "etcd_endpoints", "etcd_ca_cert_file", "etcd_cert_file",
@@ -81,16 +81,17 @@ impl ConnectionArgs {
         self.config.as_deref().map(read_conf).transpose()
     }
 
-    /// Determines the datastore.
+    /// Determines the datastore, for a client on a workstation.
     pub(super) fn resolve(&self, env: impl Fn(&str) -> Option<String>) -> Result<DatastoreConfig, CliError> {
         let config = match &self.calicoctl_config {
             Some(path) => calicoctl_config::read(path, self.context.as_deref(), env("HOME"))?,
-            None => self.resolve_sources(env)?,
+            None => self.resolve_sources(&env)?,
         };
         if self.context.is_some() && !matches!(config, DatastoreConfig::Kubernetes(_)) {
             return Err(CliError::ContextWithoutApiServer(describe(&config)));
         }
-        Ok(config)
+        // A file of calicoctl has no setting for proxies, so those of the environment count with it, too.
+        Ok(config.placed(ClientPlace::Workstation(ProxyVariables::read(env))))
     }
 
     /// Determines the datastore from options, the network configuration and the environment. Options have precedence.

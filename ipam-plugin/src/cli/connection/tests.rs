@@ -31,6 +31,17 @@ fn datastore_options_override_the_environment() {
     assert_eq!(name(&[], &[("DATASTORE_TYPE", "local"), ("DATASTORE_PATH", "/y.db")]), "/y.db");
 }
 
+/// Whether this process is such a command is for `is_command_line` to find.
+#[test]
+fn command_of_a_person_follows_the_proxies_of_the_environment() {
+    let env = [("HTTPS_PROXY", "http://proxy:3128")];
+    let variables = ProxyVariables::read(|name| (name == "HTTPS_PROXY").then(|| env[0].1.to_owned()));
+    let place = ClientPlace::Workstation(variables);
+    assert_eq!(kubernetes(resolve(&["--kubeconfig", "/k"], &env)).place, place);
+    let of_file = resolve_calicoctl(&[], &calicoctl_spec("  kubeconfig: /k\n"), &env);
+    assert_eq!(kubernetes(of_file).place, place);
+}
+
 #[test]
 fn datastore_is_read_from_a_plugin_configuration_or_list() {
     let dir = tempfile::tempdir().unwrap();

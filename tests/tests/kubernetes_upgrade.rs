@@ -124,9 +124,8 @@ fn upgrade_with_host_local_planned_changes_nothing() {
         let (user, audit) = (user(control_plane), control_plane.servers.api.audit().unwrap());
         let before = cluster.store.dump().unwrap();
         let ipam = r#"{ "type": "host-local", "subnet": "usePodCidr" }"#;
-        let template = format!(
-            r#"{{ "name": "k8s-pod-network", "plugins": [{{ "type": "calico", "mtu": __CNI_MTU__, "ipam": {ipam} }}] }}"#
-        );
+        let template =
+            format!(r#"{{ "name": "n", "plugins": [{{ "type": "calico", "mtu": __CNI_MTU__, "ipam": {ipam} }}] }}"#);
         let file = Path::new("/var/lib/cni/template");
         fs::write(file, &template).unwrap();
         let planned = [("CNI_NETWORK_CONFIG", template.as_str()), ("CNI_NETWORK_CONFIG_FILE", file.to_str().unwrap())];

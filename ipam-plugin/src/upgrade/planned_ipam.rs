@@ -1,7 +1,7 @@
 //! [`PlannedIpam`]: the IPAM plugin of the network configuration that `install-cni` is about to write.
 //!
-//! The migration runs before `install-cni` (INST-78), so the configuration on the node's disk is the former one and does
-//! not count.
+//! The migration runs before `install-cni` (INST-78), so the configuration on the node's disk is the former one and
+//! does not count.
 
 use std::fs;
 

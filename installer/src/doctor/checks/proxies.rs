@@ -4,8 +4,8 @@ use crate::doctor::report::{Checked, pass, warn};
 use crate::doctor::snapshot::{Cluster, NodeSnapshot, ProxySettings, Unobserved};
 
 /// The remedy if a server does not respond. The proxy may be unrelated to that: the other findings name the error.
-const REMEDY: &str = "let this node reach the server without a proxy, for example by a route or a rule of the firewall; \
-    only `calico-ipam` on a workstation, and kube-controllers outside of their cluster, follow proxies";
+const REMEDY: &str = "let this node reach the server without a proxy, for example by a route or a firewall rule; only \
+    `calico-ipam` on a workstation, and kube-controllers outside of their cluster, follow proxies";
 
 /// Checks that the plugins reach their servers without the proxies of this node. Returns `None` without a proxy.
 pub(super) fn check(snapshot: &NodeSnapshot) -> Option<Checked> {

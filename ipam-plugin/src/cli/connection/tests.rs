@@ -124,8 +124,8 @@ fn kubernetes(config: Result<DatastoreConfig, CliError>) -> KubernetesConfig {
 
 #[test]
 fn calicoctl_config_selects_etcd_with_inline_certificates() {
-    let spec = "  datastoreType:\n  etcdEndpoints: https://a:2379,https://b:2379\n  etcdUsername: u\n  etcdPassword: 007\n  \
-                etcdCACert: |\n    ca\n  etcdCert: |\n    cert\n  etcdKey: |\n    key\n";
+    let spec = "  datastoreType:\n  etcdEndpoints: https://a:2379,https://b:2379\n  etcdUsername: u\n  \
+                etcdPassword: 007\n  etcdCACert: |\n    ca\n  etcdCert: |\n    cert\n  etcdKey: |\n    key\n";
     let Ok(DatastoreConfig::Etcd(etcd)) = resolve_calicoctl(&[], &calicoctl_spec(spec), &[]) else { panic!() };
     assert_eq!(etcd.endpoints, ["https://a:2379", "https://b:2379"]);
     assert_eq!(etcd.credentials, Some(("u".into(), "007".into())));

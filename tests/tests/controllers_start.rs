@@ -423,6 +423,22 @@ fn invalid_environment_variable_or_flag_ends_the_process() {
     });
 }
 
+/// Upstream reads the variable and does not use it.
+#[test]
+fn node_workers_without_effect_are_named_in_a_warning() {
+    on(Some(ApiGroup::CrdV1), |lab| {
+        for (text, expected) in [
+            ("4", "NODE_WORKERS=4 has no effect: with the datastore kubernetes"),
+            ("none", "NODE_WORKERS: `none` is not"),
+        ] {
+            let controllers = lab.setup().env("NODE_WORKERS", text).start(lab.host, text).unwrap();
+            await_ready(&controllers, true);
+            let log = controllers.log().unwrap();
+            assert!(log.lines().any(|line| line.contains("[WARNING]") && line.contains(expected)), "{log}");
+        }
+    });
+}
+
 #[test]
 fn controllers_exit_with_success_on_sigterm() {
     on(None, |lab| {

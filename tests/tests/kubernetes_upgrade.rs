@@ -114,6 +114,45 @@ fn upgrade_converts_host_local_pods_in_v3() {
     moves_pods(ApiGroup::V3);
 }
 
+/// Upstream would pause the cluster and assign the addresses in Calico, although host-local keeps assigning them.
+#[test]
+fn upgrade_with_host_local_planned_changes_nothing() {
+    with_host_local(ApiGroup::CrdV1, |cluster, control_plane| {
+        fs::create_dir_all(LEASES).unwrap();
+        let lease = Path::new(LEASES).join("10.244.7.9");
+        fs::write(&lease, "c9\r\neth0").unwrap();
+        let (user, audit) = (user(control_plane), control_plane.servers.api.audit().unwrap());
+        let before = cluster.store.dump().unwrap();
+        let ipam = r#"{ "type": "host-local", "subnet": "usePodCidr" }"#;
+        let template =
+            format!(r#"{{ "name": "n", "plugins": [{{ "type": "calico", "mtu": __CNI_MTU__, "ipam": {ipam} }}] }}"#);
+        let file = Path::new("/var/lib/cni/template");
+        fs::write(file, &template).unwrap();
+        let planned = [("CNI_NETWORK_CONFIG", template.as_str()), ("CNI_NETWORK_CONFIG_FILE", file.to_str().unwrap())];
+        for (variable, value) in planned {
+            let error = upgrade(cluster, &user).env(variable, value).run().unwrap().error();
+            assert_eq!(error.code, 7, "{error:?}");
+            assert!(error.msg.contains("host-local") && error.details.contains("upgrade-ipam"), "{error:?}");
+        }
+        assert!(audit.of(&user.user).unwrap().is_empty());
+        assert_eq!(cluster.store.dump().unwrap(), before);
+        assert_eq!(fs::read_to_string(&lease).unwrap(), "c9\r\neth0");
+    });
+}
+
+#[test]
+fn upgrade_without_the_variable_warns() {
+    with_host_local(ApiGroup::CrdV1, |cluster, control_plane| {
+        let user = user(control_plane);
+        let warning = "CNI_NETWORK_CONFIG is not set in this container";
+        let unknown = upgrade(cluster, &user).run().unwrap();
+        assert!(unknown.exit == Some(0) && unknown.stderr.contains(warning), "{unknown:?}");
+        let template = r#"{ "type": "calico", "mtu": __CNI_MTU__, "ipam": { "type": "calico-ipam" } }"#;
+        let planned = upgrade(cluster, &user).env("CNI_NETWORK_CONFIG", template).run().unwrap();
+        assert!(planned.exit == Some(0) && !planned.stderr.contains(warning), "{planned:?}");
+    });
+}
+
 /// The init container may start while the API server is unreachable.
 #[test]
 fn upgrade_retries_until_the_api_server_is_reachable() {

@@ -119,6 +119,13 @@ pub(super) enum CliError {
     /// `state` is the state of the pool and its parts after the failure.
     #[error("splitting IPPool {pool} failed: {cause}; {state}")]
     SplitFailed { pool: String, cause: Box<StoreError>, state: String },
+    #[error("configuration of calicoctl {path}: {reason}")]
+    CalicoctlConfig { path: String, reason: String },
+    #[error(
+        "--context is for an API server, but the datastore is {0}; remove --context, or name the API server with \
+         --kubeconfig"
+    )]
+    ContextWithoutApiServer(String),
     /// Encoding the result or writing it failed.
     #[error("cannot print the result: {0}")]
     Output(io::Error),

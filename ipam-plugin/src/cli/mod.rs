@@ -61,6 +61,8 @@ Examples:
   calico-ipam trace web-0
   calico-ipam show --show-blocks --config /etc/cni/net.d/10-calico.conflist
   DATASTORE_TYPE=etcdv3 ETCD_ENDPOINTS=http://127.0.0.1:2379 calico-ipam check
+  calico-ipam check --calicoctl-config /etc/calico/calicoctl.cfg
+  calico-ipam check --kubeconfig ~/.kube/config --context production
 
 Container runtimes call the same program with CNI_COMMAND set. `calico-ipam -v` prints its version, `calico-ipam \
 -upgrade`
@@ -101,7 +103,7 @@ enum Command {
 }
 
 /// Options that may precede the command. `-v` and `-upgrade` belong to the plugin (CNI-7).
-const LEADING_OPTIONS: [&str; 12] = [
+const LEADING_OPTIONS: [&str; 14] = [
     "-h",
     "--help",
     "-o",
@@ -114,6 +116,8 @@ const LEADING_OPTIONS: [&str; 12] = [
     "--etcd-cert-file",
     "--etcd-key-file",
     "--kubeconfig",
+    "--context",
+    "--calicoctl-config",
 ];
 
 /// Returns true if an operator runs the process: no runtime set `CNI_COMMAND`, and the first argument is a word or an

@@ -50,6 +50,7 @@ impl ServicesApi {
         let given = connection.kubeconfig();
         let lookup = |name: &str| match given {
             Some(file) if name.strip_prefix("CALICO_").unwrap_or(name) == "KUBECONFIG" => Some(file.to_owned()),
+            _ if connection.hides_environment() => None,
             _ => env(name),
         };
         let is_set = |name: &str| lookup(name).is_some_and(|file| !file.is_empty());
@@ -90,6 +91,8 @@ mod tests {
         let etcd = ["--etcd-endpoints", "http://127.0.0.1:2379"];
         assert_eq!(kubeconfig(&etcd, &[]), None);
         assert_eq!(kubeconfig(&etcd, &[("KUBECONFIG", "/env")]).as_deref(), Some("/env"));
+        let option = [etcd[0], etcd[1], "--kubeconfig", "/option"];
+        assert_eq!(kubeconfig(&option, &[("KUBECONFIG", "/env")]).as_deref(), Some("/option"));
         let local = ["--datastore-path", "/x.db"];
         assert_eq!(kubeconfig(&local, &[("KUBECONFIG", "/env")]).as_deref(), Some("/env"));
 
@@ -104,6 +107,16 @@ mod tests {
         assert_eq!(kubeconfig(&["--config", &conf(named)], &[("CALICO_KUBECONFIG", "/env")]).as_deref(), Some("/env"));
         let alone = r#"{"name":"n","type":"calico","datastore_path":"/x.db"}"#;
         assert_eq!(kubeconfig(&["--config", &conf(alone)], &[]), None);
+    }
+
+    #[test]
+    fn services_are_not_read_from_the_environment_beside_a_file_of_calicoctl() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let spec = "spec:\n  etcdEndpoints: http://127.0.0.1:2379\n";
+        std::fs::write(file.path(), format!("apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\n{spec}"))
+            .unwrap();
+        let line = ["--calicoctl-config", file.path().to_str().unwrap()];
+        assert_eq!(kubeconfig(&line, &[("KUBECONFIG", "/env")]), None);
     }
 
     #[test]

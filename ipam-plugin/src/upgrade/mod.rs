@@ -1,10 +1,12 @@
 //! `calico-ipam -upgrade`: migrates the addresses that host-local assigned on this node to Calico (IPAM-57).
 //!
 //! The init container `upgrade-ipam` runs this before the plugins are installed. Until all addresses are migrated, the
-//! datastore is not ready, so that Calico's plugins assign no address that is not migrated yet.
+//! datastore is not ready, so that Calico's plugins assign no address that is not migrated yet. The migration removes
+//! host-local's records, so it does not begin if the next configuration still uses host-local.
 
 mod assign;
 mod leases;
+mod planned_ipam;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,6 +24,7 @@ use netconf::{CallError, CniError, Code};
 
 use self::assign::{PAUSE, UpgradeError, assign_unless_assigned, ensure_tunnel_ip, until_written};
 use self::leases::Leases;
+use self::planned_ipam::PlannedIpam;
 use crate::alloc::request::AssignRequest;
 use node_process::logging::{self, Subject};
 use node_process::process;
@@ -45,6 +48,7 @@ pub(crate) fn run() -> Result<String, CallError> {
         return Err(missing.into());
     }
     logging::init(&LogConf::default(), "ipam-upgrade", &Subject::default());
+    PlannedIpam::read(|name| std::env::var(name).ok()).verify()?;
     let places =
         Places { leases: Path::new("/var/lib/cni/networks").join(NETWORK), plugins: "/host/opt/cni/bin".into() };
     let config = KubernetesConfig::for_datastore(&DatastoreSettings::default(), |name| std::env::var(name).ok())

@@ -28,6 +28,7 @@ pub struct Environment {
     pub(super) metrics_port: Option<Override<u16>>,
     pub(super) orphan_endpoint_grace_period: Option<GoDuration>,
     pub(super) workers: BTreeMap<ControllerName, usize>,
+    pub(super) node_workers: Option<NodeWorkers>,
     pub(super) gc_mode: GcMode,
     pub(super) gc_limits: GcLimits,
     /// The way in which this replica obtains the right to write.
@@ -45,6 +46,9 @@ pub(super) struct Override<T> {
     pub(super) text: String,
     pub(super) value: T,
 }
+
+/// `NODE_WORKERS`, whose invalid value is no error.
+pub(super) type NodeWorkers = Override<Result<usize, SettingsError>>;
 
 /// The way in which this replica obtains the right to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -87,6 +91,8 @@ impl Environment {
         let liveness = [("readiness", StatusLiveness::Readiness), ("heartbeat", StatusLiveness::Heartbeat)];
         let liveness = parse::keyword("readiness or heartbeat", liveness);
         let switch = parse::keyword("enabled or disabled", [("enabled", true), ("disabled", false)]);
+        let node_workers = reader.override_of(NODE_WORKERS, |variable, text| Ok(parse::count(variable, text)))?;
+        let node_worker_count = node_workers.as_ref().and_then(|given| given.value.as_ref().ok()).copied();
         Ok(Environment {
             log_severity: reader.override_of(LOG_LEVEL, |variable, text| {
                 parse::parsed(variable, text, "one of panic, fatal, error, warning, info, debug, trace")
@@ -100,7 +106,8 @@ impl Environment {
             leak_grace_period: reader.override_of(LEAK_GRACE_PERIOD, parse::duration)?,
             metrics_port: reader.override_of(PROMETHEUS_METRICS_PORT, parse::port)?,
             orphan_endpoint_grace_period: reader.value(ORPHAN_ENDPOINT_GRACE_PERIOD, parse::duration)?,
-            workers: workers(&reader)?,
+            workers: workers(&reader, node_worker_count.unwrap_or(1))?,
+            node_workers,
             gc_mode: reader.value(GC_MODE, gc_mode)?.unwrap_or_default(),
             gc_limits: GcLimits {
                 parallelism: reader.value(GC_PARALLELISM, parse::count)?.unwrap_or(parallelism),
@@ -130,13 +137,13 @@ impl Environment {
     }
 }
 
-fn workers(variables: &VariableReader<'_>) -> Result<BTreeMap<ControllerName, usize>, SettingsError> {
+fn workers(variables: &VariableReader<'_>, of_node: usize) -> Result<BTreeMap<ControllerName, usize>, SettingsError> {
     let mut workers = BTreeMap::from(ControllerName::ALL.map(|name| (name, 1)));
+    workers.insert(ControllerName::Node, of_node);
     for (variable, controllers) in [
         (WORKLOAD_ENDPOINT_WORKERS, &[ControllerName::WorkloadEndpoint][..]),
         (PROFILE_WORKERS, &[ControllerName::Namespace, ControllerName::ServiceAccount]),
         (POLICY_WORKERS, &[ControllerName::Policy]),
-        (NODE_WORKERS, &[ControllerName::Node]),
     ] {
         if let Some(count) = variables.value(variable, parse::count)? {
             workers.extend(controllers.iter().map(|name| (*name, count)));

@@ -13,7 +13,7 @@ use libcalico::validation::{complete_kube_controllers_configuration, invalid_tem
 use super::configuration::{ASSIGN_IPS, COMPACTION_PERIOD, RECONCILE_PERIOD, SWITCH, running_configuration};
 use super::controllers::ControllerName;
 use super::environment::{Environment, Override};
-use super::{AssignIps, LogSeverity, Mode, Settings};
+use super::{AssignIps, LogSeverity, Mode, Settings, node_workers};
 
 /// Minimum grace period of an endpoint without its pod, unless the environment sets the period.
 const MIN_ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(300);
@@ -40,6 +40,8 @@ pub fn merge(environment: &Environment, spec: &KubeControllersConfigurationSpec,
     let mut merger =
         Merger { used_variables: BTreeMap::new(), notes: Vec::new(), problems: Vec::new(), environment, spec, mode };
     let settings = merger.settings();
+    let workers = environment.node_workers.as_ref();
+    merger.notes.extend(workers.and_then(|given| node_workers::note(given, &settings, mode)));
     let Merger { used_variables, notes, problems, spec, .. } = merger;
     let running_config = Some(running_configuration(&settings, &spec, environment));
     let status = KubeControllersConfigurationStatus { running_config, environment_vars: used_variables };

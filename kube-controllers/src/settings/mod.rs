@@ -4,6 +4,7 @@ mod configuration;
 mod controllers;
 mod environment;
 mod merge;
+mod node_workers;
 mod parse;
 #[cfg(test)]
 mod tests;

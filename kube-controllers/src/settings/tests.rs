@@ -211,7 +211,7 @@ fn invalid_environment_values_are_rejected() {
         ("LEAK_GRACE_PERIOD", "15", "LEAK_GRACE_PERIOD: `15` is not a duration"),
         ("PROMETHEUS_METRICS_PORT", "70000", "PROMETHEUS_METRICS_PORT: `70000` is not a TCP port"),
         ("PROFILE_WORKERS", "two", "PROFILE_WORKERS: `two` is not a whole number"),
-        ("NODE_WORKERS", "0", "NODE_WORKERS: `0` is not a whole number from 1"),
+        ("POLICY_WORKERS", "0", "POLICY_WORKERS: `0` is not a whole number from 1"),
         ("LEADER_ELECTION", "maybe", "LEADER_ELECTION: `maybe` is not true or false"),
         ("STATUS_LIVENESS", "true", "STATUS_LIVENESS: `true` is not readiness or heartbeat"),
         ("GC_MODE", "dry", "GC_MODE: `dry` is not reclaim or report"),

@@ -33,7 +33,7 @@ pub const CONTROLLERS: [Variable; 24] = [
     variable(
         ENABLED_CONTROLLERS,
         "all",
-        "comma list of node, policy (networkpolicy), namespace (profile), serviceaccount, workloadendpoint, \
+        "comma list of node (pod), policy (networkpolicy), namespace (profile), serviceaccount, workloadendpoint, \
          loadbalancer; the datastore kubernetes takes node and loadbalancer",
     ),
     variable(
@@ -61,7 +61,12 @@ pub const CONTROLLERS: [Variable; 24] = [
     variable(WORKLOAD_ENDPOINT_WORKERS, "1", "workers of workloadendpoint"),
     variable(PROFILE_WORKERS, "1", "workers of namespace, and of serviceaccount"),
     variable(POLICY_WORKERS, "1", "workers of policy"),
-    variable(NODE_WORKERS, "1", "workers of node"),
+    variable(
+        NODE_WORKERS,
+        "1",
+        "workers of node for labels and deletion of nodes (etcd) and for host endpoints; for garbage collection see \
+         GC_PARALLELISM",
+    ),
     variable(
         LEADER_ELECTION,
         "if the Lease may be written",

@@ -1,7 +1,7 @@
 //! Each component changes its own settings and no others.
 
 use integration_tests::manifests::{Objects, changes, components, compose, containers};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{COMPONENTS, CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 
@@ -160,6 +160,12 @@ fn component_privileged_applies_to_the_migration_too() {
     }
 }
 
+/// Returns the source of `CNI_NETWORK_CONFIG` in a container.
+fn planned(container: &Value) -> &Value {
+    let mut variables = container["env"].as_array().unwrap().iter();
+    &variables.find(|variable| variable["name"] == "CNI_NETWORK_CONFIG").unwrap()["valueFrom"]
+}
+
 /// The migration (INST-78) is an init container with its own role.
 #[test]
 fn component_upgrade_ipam_runs_before_install_cni() {
@@ -182,6 +188,10 @@ fn component_upgrade_ipam_runs_before_install_cni() {
         overlay(OVERLAYS[0])[DAEMON_SET]["spec"]["template"]["spec"]["initContainers"][0]
     );
     assert_eq!(pod["initContainers"][0]["securityContext"], pod["initContainers"][1]["securityContext"]);
+    // The migration refuses the configuration that install-cni writes if it uses host-local.
+    let configurations: Vec<_> = pod["initContainers"].as_array().unwrap().iter().map(planned).collect();
+    assert_eq!(configurations[0], configurations[1]);
+    assert_eq!(configurations[0]["configMapKeyRef"]["key"], "cni_network_config");
     let subjects = &objects["ClusterRoleBinding.rbac.authorization.k8s.io upgrade-ipam"]["subjects"];
     let names: Vec<_> = subjects.as_array().unwrap().iter().map(|subject| subject["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["upgrade-ipam", "calico-cni"]);

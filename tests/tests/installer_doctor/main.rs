@@ -6,6 +6,7 @@ mod credentials;
 mod etcd;
 mod leftovers;
 mod programs;
+mod proxies;
 mod scene;
 
 use installer::doctor::role::{Scope, permissions};

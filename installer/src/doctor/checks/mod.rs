@@ -5,6 +5,7 @@ mod configuration;
 mod files;
 mod leftovers;
 mod node;
+mod proxies;
 
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ pub fn run_all(snapshot: &NodeSnapshot) -> Vec<Finding> {
     findings.push(Finding::new("nodename", node::check_name(snapshot)));
     findings.extend(files::check_token(snapshot));
     findings.extend(cluster::check(snapshot));
+    findings.extend(proxies::check(snapshot).map(|checked| Finding::new("proxies", checked)));
     findings.push(Finding::new("MTU", node::check_mtu(snapshot)));
     findings.push(Finding::new("kernel settings", node::check_settings(snapshot)));
     findings.push(Finding::new("journal", node::check_journal(snapshot)));

@@ -6,6 +6,7 @@ mod configurations;
 mod kernel;
 mod node;
 mod permissions;
+mod proxies;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -64,6 +65,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
         locks: node::observe_locks(conf.as_ref(), layout).await,
         cache: node::read_cache(layout, network),
         recent_busy: read_busy_notes().into_iter().map(|note| (note.address, note.route)).collect(),
+        proxies: proxies::read(&layout.path("/proc"), |name| std::env::var(name).ok()),
         candidates,
         node,
     }

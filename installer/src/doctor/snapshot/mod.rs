@@ -65,6 +65,8 @@ pub struct NodeSnapshot {
     pub cache: Observed<Option<Cache>>,
     /// Addresses that ADDs could not use in the last minute, with a description of the route.
     pub recent_busy: BusyAddresses,
+    /// The proxies that the environments of this node's processes name.
+    pub proxies: Vec<ProxySettings>,
 }
 
 impl NodeSnapshot {
@@ -138,6 +140,17 @@ pub struct LockHolder {
     pub process: Option<u32>,
     /// The command line.
     pub command: String,
+}
+
+/// The proxy variables of a process. The URLs of the proxies may contain passwords, so they are not stored.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProxySettings {
+    /// The name of the process.
+    pub process: &'static str,
+    /// The names of the variables that name a proxy, at least one.
+    pub variables: Vec<&'static str>,
+    /// The value of `NO_PROXY` or `no_proxy`; empty if neither is set.
+    pub excluded: String,
 }
 
 /// libcni's cached results.

@@ -4,6 +4,7 @@ mod credentials;
 mod leftovers;
 mod node;
 mod programs;
+mod proxies;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -44,6 +45,7 @@ impl Default for NodeSnapshot {
             locks: Vec::new(),
             cache: Ok(None),
             recent_busy: BusyAddresses::new(),
+            proxies: Vec::new(),
         }
     }
 }
@@ -121,6 +123,7 @@ fn good() -> NodeSnapshot {
         locks: vec![Lock { name: "IPAM lock", path: "/var/run/calico/ipam.lock".into(), holder: Ok(None) }],
         cache: Ok(Some(Cache { directory: "/var/lib/cni/results".into(), results: 1, stale: Vec::new() })),
         recent_busy: BusyAddresses::new(),
+        proxies: Vec::new(),
     }
 }
 

@@ -1,0 +1,87 @@
+//! Reads the proxy variables of this process and of the processes whose environment the plugins inherit.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::doctor::snapshot::ProxySettings;
+
+/// The names of the processes that run the plugins, or that run the container runtime.
+const PROCESSES: [&str; 3] = ["containerd", "crio", "kubelet"];
+/// The variables that name a proxy, as Go's HTTP client reads them.
+const PROXIES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
+/// The variables with the servers to connect to without a proxy.
+const EXCLUDED: [&str; 2] = ["NO_PROXY", "no_proxy"];
+
+/// Returns the settings of this process, whose environment is `own`, and of the processes in `proc`. Processes whose
+/// environment cannot be read, for example from a container, are left out.
+pub(super) fn read(proc: &Path, own: impl Fn(&str) -> Option<String>) -> Vec<ProxySettings> {
+    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
+    let mut found: Vec<_> = entries.filter_map(|entry| read_process(&entry.path())).collect();
+    found.extend(settings("calico doctor", own));
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// Returns `None` for another process than [`PROCESSES`], and for one that is unreadable or without a proxy.
+fn read_process(directory: &Path) -> Option<ProxySettings> {
+    let name = fs::read_to_string(directory.join("comm")).ok()?;
+    let process = PROCESSES.into_iter().find(|process| *process == name.trim_end())?;
+    let environment = fs::read(directory.join("environ")).ok()?;
+    let environment = String::from_utf8_lossy(&environment);
+    let variables: BTreeMap<&str, &str> = environment.split('\0').filter_map(|pair| pair.split_once('=')).collect();
+    settings(process, |name| variables.get(name).map(|value| (*value).to_owned()))
+}
+
+/// Returns `None` if no variable names a proxy.
+fn settings(process: &'static str, env: impl Fn(&str) -> Option<String>) -> Option<ProxySettings> {
+    let value = |name: &str| env(name).filter(|value| !value.is_empty());
+    let variables: Vec<_> = PROXIES.into_iter().filter(|name| value(name).is_some()).collect();
+    let excluded = EXCLUDED.into_iter().find_map(value).unwrap_or_default();
+    (!variables.is_empty()).then_some(ProxySettings { process, variables, excluded })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(proc: &Path, number: u32, name: &str, environment: &str) {
+        let directory = proc.join(number.to_string());
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("comm"), format!("{name}\n")).unwrap();
+        fs::write(directory.join("environ"), environment.replace(' ', "\0")).unwrap();
+    }
+
+    #[test]
+    fn proxies_of_runtimes_kubelet_and_this_process_are_read() {
+        let proc = tempfile::tempdir().unwrap();
+        let of_runtime = "HOME=/ HTTPS_PROXY=http://me:secret@p:3128 http_proxy=http://p no_proxy=10.0.0.0/8,.svc ";
+        process(proc.path(), 7, "containerd", of_runtime);
+        process(proc.path(), 8, "containerd", of_runtime);
+        process(proc.path(), 9, "containerd-shim", of_runtime);
+        process(proc.path(), 10, "kubelet", "HTTP_PROXY= NO_PROXY=x ");
+        process(proc.path(), 11, "sh", "HTTP_PROXY=http://p ");
+        fs::create_dir(proc.path().join("sys")).unwrap();
+        fs::create_dir(proc.path().join("12")).unwrap();
+        fs::write(proc.path().join("12/comm"), "crio\n").unwrap();
+        let found = read(proc.path(), |name| (name == "http_proxy").then(|| "http://p".to_owned()));
+        let expected = [
+            ProxySettings { process: "calico doctor", variables: vec!["http_proxy"], excluded: String::new() },
+            ProxySettings {
+                process: "containerd",
+                variables: vec!["HTTPS_PROXY", "http_proxy"],
+                excluded: "10.0.0.0/8,.svc".to_owned(),
+            },
+        ];
+        assert_eq!(found, expected);
+        assert!(!format!("{found:?}").contains("secret"));
+    }
+
+    #[test]
+    fn missing_proc_leaves_the_settings_of_this_process() {
+        assert_eq!(read(Path::new("/no/such/proc"), |_| None), Vec::new());
+        let own = read(Path::new("/no/such/proc"), |name| (name == "HTTPS_PROXY").then(|| "http://p".to_owned()));
+        assert_eq!(own.len(), 1);
+    }
+}

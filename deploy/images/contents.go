@@ -6,7 +6,7 @@ import v1 "github.com/google/go-containerregistry/pkg/v1"
 type image struct {
 	name        string
 	description string
-	// Programs of other projects. They rarely change, so they have a separate layer, which is the first.
+	// Programs of other projects, and flannel. They rarely change, so they have a separate layer, which is the first.
 	foreign []file
 	own     []file
 	// Name of our program, and of its package in the workspace.
@@ -32,9 +32,10 @@ type file struct {
 var images = []image{
 	{
 		name:        "cni",
-		description: "Calico's CNI and IPAM plugins, what installs them on a node, and plugins of the CNI project",
+		description: "Calico's CNI and IPAM plugins, what installs them on a node, plugins of the CNI project, and flannel",
 		foreign: []file{
 			{path: "opt/cni/bin/bandwidth", program: "bandwidth"},
+			{path: "opt/cni/bin/flannel", program: "flannel"},
 			{path: "opt/cni/bin/host-local", program: "host-local"},
 			{path: "opt/cni/bin/loopback", program: "loopback"},
 			{path: "opt/cni/bin/portmap", program: "portmap"},

@@ -1,4 +1,5 @@
-// The program that builds the images, and the plugins of the CNI project in the image cni, in their published versions.
+// The program that builds the images, our plugin flannel, and the plugins of the CNI project in the image cni, in their
+// published versions.
 module calico.example/deploy/images
 
 go 1.25.0
@@ -13,12 +14,12 @@ tool (
 
 require (
 	github.com/CycloneDX/cyclonedx-go v0.12.0
+	github.com/containernetworking/cni v1.3.0
 	github.com/google/go-containerregistry v0.22.1
 )
 
 require (
 	github.com/alexflint/go-filemutex v1.3.0 // indirect
-	github.com/containernetworking/cni v1.3.0 // indirect
 	github.com/containernetworking/plugins v1.9.1 // indirect
 	github.com/coreos/go-iptables v0.8.0 // indirect
 	github.com/klauspost/compress v1.19.2 // indirect

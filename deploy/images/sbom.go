@@ -143,7 +143,10 @@ func addLinked(components map[string]cdx.Component, lines string) error {
 	return nil
 }
 
-// addModules adds the modules that Go's linker recorded in a program.
+// ownModule is the module of this program and of our plugin flannel.
+const ownModule = "calico.example/deploy/images"
+
+// addModules adds the modules of others that Go's linker recorded in a program.
 func addModules(components map[string]cdx.Component, program string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -153,6 +156,9 @@ func addModules(components map[string]cdx.Component, program string) error {
 	components[toolchain.BOMRef] = toolchain
 	// The list of dependencies does not contain the program's own module.
 	for _, module := range append(info.Deps, &info.Main) {
+		if module.Path == ownModule {
+			continue
+		}
 		if module.Replace != nil {
 			module = module.Replace
 		}

@@ -21,7 +21,7 @@ declare -A NEEDS=(
             pip3:python3-pip curl:curl"
     [test]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps etcd:etcd-server etcdctl:etcd-client
             podman:podman runc:runc /bin/busybox:busybox-static /usr/lib/cni/host-local:containernetworking-plugins
-            openssl:openssl sqlite3:sqlite3 pip3:python3-pip strace:strace
+            openssl:openssl sqlite3:sqlite3 pip3:python3-pip strace:strace zstd:zstd
             tinyproxy:tinyproxy-bin microsocks:microsocks stunnel4:stunnel4"
     [e2e]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps etcd:etcd-server openssl:openssl pip3:python3-pip
             runc:runc /bin/busybox:busybox-static iptables:iptables curl:curl"

@@ -1,12 +1,13 @@
 //! Effects of the configuration on ADD.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use integration_tests::cluster::{Cluster, Pod};
 use integration_tests::command::present;
@@ -33,6 +34,7 @@ on_each_datastore!(
     both_ends_have_the_configured_number_of_queues,
     netkit_device_type_creates_a_working_netkit_or_veth_pair,
     log_is_written_to_file_and_stderr_never_to_stdout,
+    add_and_del_compress_nothing,
 );
 
 const MTU_FILE: &str = "/var/lib/calico/mtu";
@@ -366,4 +368,27 @@ fn log_is_written_to_file_and_stderr_never_to_stdout(cluster: &Cluster<'_>) {
     // ADD succeeds even if its log cannot be written.
     let conf = prepared(cluster, json!({ "log_level": "debug", "log_file_path": "/proc/nowhere/cni.log" }));
     cluster.add(&pod, &conf);
+}
+
+/// The agent compresses rotated files. A pod would wait for a call that compresses.
+fn add_and_del_compress_nothing(cluster: &Cluster<'_>) {
+    let log = Path::new("/var/log/calico/cni/cni.log");
+    let settings =
+        json!({ "log_level": "debug", "log_file_path": log, "log_file_max_size": 1, "log_file_max_count": 3 });
+    let conf = prepared(cluster, settings);
+    fs::create_dir_all(log.parent().unwrap()).unwrap();
+    let full = vec![b'x'; 1 << 20];
+    let pod = cluster.pod(1);
+    for verb in ["ADD", "DEL", "ADD", "DEL"] {
+        fs::write(log, &full).unwrap();
+        cluster.verb(verb, &pod, &conf).run().unwrap().success();
+        // Old enough for the agent.
+        let rotated = File::options().write(true).open("/var/log/calico/cni/cni.log.1").unwrap();
+        assert_eq!(rotated.metadata().unwrap().len(), full.len() as u64, "{verb} rotates the log");
+        rotated.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+    }
+    let entries = fs::read_dir(log.parent().unwrap()).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, ["cni.log", "cni.log.1", "cni.log.2", "cni.log.3"]);
 }

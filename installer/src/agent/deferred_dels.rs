@@ -70,11 +70,9 @@ pub enum ReplayError {
 }
 
 impl NodePlugins {
-    /// Reads the configuration that the installation wrote: also the list to which istio-cni or linkerd-cni converted a
-    /// single plugin, and the file that Cilium renamed. The datastore of the deferred DELs is still the same.
+    /// Reads the configuration in [`installed_conf_path`].
     fn load(settings: &Settings, layout: &Layout) -> Result<NodePlugins, ReplayError> {
-        let state = State::load(layout).unwrap_or_default();
-        let file = Target::new(&layout.net_dir(&settings.net_dir), settings, &state).current_path();
+        let file = installed_conf_path(settings, layout);
         let read = || -> Result<NodePlugins, Box<dyn Error>> {
             let text = regular_file::text(&file)?;
             let conf = node_conf::parse(&text, layout, &settings.net_dir)?;
@@ -87,6 +85,13 @@ impl NodePlugins {
         };
         read().map_err(|error| ReplayError::Conf { reason: error.to_string(), file })
     }
+}
+
+/// Returns the path of the configuration that the installation wrote. It may be the list to which istio-cni or
+/// linkerd-cni converted a single plugin, or the file that Cilium renamed: datastore and log of the plugins are the same.
+pub(super) fn installed_conf_path(settings: &Settings, layout: &Layout) -> PathBuf {
+    let state = State::load(layout).unwrap_or_default();
+    Target::new(&layout.net_dir(&settings.net_dir), settings, &state).current_path()
 }
 
 /// Replays deferred DELs through `replay` with the plugins' credentials. The pause between passes is one minute. It

@@ -1,6 +1,6 @@
-//! `calico refresh-token`: the node agent. It renews the plugins' token, repairs installed files and replays deferred
-//! DELs until SIGTERM or SIGINT, until Calico's objects move to another API group, or until a mounted directory is
-//! removed on the node.
+//! `calico refresh-token`: the node agent. It renews the plugins' token, repairs installed files, replays deferred DELs
+//! and compresses rotated log files until SIGTERM or SIGINT, until Calico's objects move to another API group, or until
+//! a mounted directory is removed on the node.
 //!
 //! ```text
 //! clocks ────────────────┐
@@ -16,6 +16,7 @@
 
 mod api_group;
 pub(crate) mod deferred_dels;
+pub(crate) mod log_compression;
 mod mounts;
 mod node_condition;
 mod projected_token;
@@ -112,7 +113,8 @@ struct Refresher {
 ///
 /// The agent requests the plugins' token with the credentials of `pod` and writes the token to `kubeconfig`. Without a
 /// pod, or if `CALICO_MANAGE_CNI` is false, the agent does not renew the token (INST-50). `reconcile` restores the
-/// installed files and runs at most once a minute. `replay` replays deferred DELs and never returns.
+/// installed files and runs at most once a minute. `replay` replays deferred DELs, `compress` compresses rotated log
+/// files, and both never return.
 ///
 /// # Errors
 /// Returns an error for each of the reasons in [`AgentError`].
@@ -123,6 +125,7 @@ pub async fn run(
     watched: Watched,
     reconcile: impl FnMut() -> FileCheck,
     replay: impl Future<Output = ()>,
+    compress: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
     let Watched { directories, group, condition } = watched;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -148,6 +151,7 @@ pub async fn run(
     tokio::select! {
         () = agent.run_tasks() => {}
         () = replay => {}
+        () = compress => {}
         () = serving => {}
         () = watching => {}
         (previous, current) = moved => {

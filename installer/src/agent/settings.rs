@@ -6,6 +6,7 @@ use std::time::Duration;
 use libcalico::api::GoDuration;
 use node_process::process::{Variable, variable};
 
+use super::log_compression;
 use super::refresh_schedule::RefreshPace;
 use crate::environment::Environment;
 use crate::settings::token_node;
@@ -38,6 +39,8 @@ pub struct AgentSettings {
     pub listen: Option<SocketAddr>,
     /// `CNI_NODE_CONDITION_INTERVAL`: the interval between two reads of the Node's Ready condition.
     pub node_interval: Option<Duration>,
+    /// `CNI_LOG_COMPRESSION_INTERVAL`: the interval between two passes over the rotated log files; `None` for `off`.
+    pub log_interval: Option<Duration>,
 }
 
 /// An invalid setting.
@@ -50,7 +53,7 @@ pub struct AgentSettingsError {
 }
 
 /// The variables, for `--help`.
-pub const VARIABLES: [Variable; 7] = [
+pub const VARIABLES: [Variable; 8] = [
     variable("CALICO_MANAGE_CNI", "true", "whether this agent renews the plugins' token"),
     variable("CALICO_CNI_SERVICE_ACCOUNT", DEFAULT_ACCOUNT, "service account whose token the plugins use"),
     variable("CNI_TOKEN_LIFETIME", "24h", "lifetime of a token, at least 10m; the API server may grant a shorter one"),
@@ -74,6 +77,11 @@ pub const VARIABLES: [Variable; 7] = [
         "",
         "interval between two reads of the Node's Ready condition, such as 60s; the agent is not ready while kubelet \
          reports that the node has no network",
+    ),
+    variable(
+        "CNI_LOG_COMPRESSION_INTERVAL",
+        "5m",
+        "interval between two passes over the plugins' rotated log files, each of which compresses at most one, or off",
     ),
 ];
 
@@ -103,6 +111,10 @@ impl AgentSettings {
                 }
             },
         };
+        let log_interval = match value_of("CNI_LOG_COMPRESSION_INTERVAL") {
+            Some(value) if value == "off" => None,
+            _ => Some(duration("CNI_LOG_COMPRESSION_INTERVAL")?.unwrap_or(log_compression::DEFAULT_INTERVAL)),
+        };
         // With an invalid value the interval is derived from the token's lifetime, as in upstream (INST-44).
         let refresh_interval = duration("CNI_TOKEN_REFRESH_INTERVAL").unwrap_or_else(|error| {
             tracing::warn!("{error}; renewing the token after a quarter to a half of its remaining lifetime");
@@ -120,6 +132,7 @@ impl AgentSettings {
             pace: RefreshPace { refresh_interval, check_interval },
             listen,
             node_interval: duration("CNI_NODE_CONDITION_INTERVAL")?,
+            log_interval,
         })
     }
 }
@@ -144,6 +157,7 @@ mod tests {
             pace: RefreshPace { refresh_interval: None, check_interval: Duration::from_secs(30) },
             listen: Some(DEFAULT_LISTEN),
             node_interval: None,
+            log_interval: Some(Duration::from_secs(300)),
         };
         assert_eq!(settings(&[]).unwrap(), expected);
         let empty = VARIABLES.map(|known| (known.name, " "));
@@ -171,6 +185,7 @@ mod tests {
             ("CNI_TOKEN_TRIAL_INTERVAL", "1s"),
             ("CNI_AGENT_LISTEN", "off"),
             ("CNI_NODE_CONDITION_INTERVAL", "1m"),
+            ("CNI_LOG_COMPRESSION_INTERVAL", "off"),
         ]);
         let expected = AgentSettings {
             manages_token: false,
@@ -184,6 +199,7 @@ mod tests {
             },
             listen: None,
             node_interval: Some(Duration::from_secs(60)),
+            log_interval: None,
         };
         assert_eq!(value_of.unwrap(), expected);
     }
@@ -197,6 +213,7 @@ mod tests {
             ("CNI_TOKEN_LIFETIME", "a day"),
             ("CNI_TOKEN_TRIAL_INTERVAL", "0"),
             ("CNI_NODE_CONDITION_INTERVAL", "true"),
+            ("CNI_LOG_COMPRESSION_INTERVAL", "never"),
         ] {
             let error = settings(&[(name, value)]).unwrap_err().to_string();
             assert!(error.starts_with(&format!("{name}={value} is invalid; set ")), "{error}");

@@ -16,6 +16,7 @@ use node_process::process::{self, variables_help};
 use super::arguments::{OptionSpec, run_with};
 use crate::agent::{
     self, AgentSettings, ApiGroupWatch, NodeCondition, NodePlugins, ReplayError, ReplayPass, Watched, deferred_dels,
+    log_compression,
 };
 use crate::cluster::configured_group;
 use crate::host_network::HostNetwork;
@@ -118,11 +119,13 @@ fn run_agent(
     let mut reconciler = InstallReconciler::new(*installation, is_installer);
     let replaying = deferred_dels::replay_repeatedly(settings, layout, replay);
     let reconcile = || reconciler.reconcile();
-    let bin_dirs = layout.bin_paths();
-    let directories = bin_dirs.chain([net_dir, layout.state_dir(), layout.run_dir()]).collect();
+    let compressing = log_compression::compress_repeatedly(agent_settings.log_interval, settings, layout);
+    let log_dir = log_compression::log_path(settings, layout).and_then(|log| log.parent().map(Path::to_owned));
+    let directories = [net_dir, layout.state_dir(), layout.run_dir()].into_iter().chain(log_dir);
+    let directories = layout.bin_paths().chain(directories).collect();
     let watched = Watched { directories, group, condition };
     let account = account.cloned();
-    process::block_on(agent::run(&agent_settings, account, kubeconfig, watched, reconcile, replaying))?;
+    process::block_on(agent::run(&agent_settings, account, kubeconfig, watched, reconcile, replaying, compressing))?;
     Ok(())
 }
 
@@ -154,8 +157,8 @@ account. An image of a node gets no name without KUBERNETES_NODE_NAME: each node
 /// The help of `calico refresh-token` before the variables.
 const REFRESH_TOKEN_HELP: &str = "\
 Runs permanently. Renews the token in the plugins' kubeconfig, and restores the files that `calico install` has
-installed with the same environment. Replays deferred DELs of this node with the plugins' token. Needs a pod whose
-service account may create serviceaccounts/token of the plugins' account.
+installed with the same environment. Replays deferred DELs of this node with the plugins' token. Compresses rotated log
+files of the plugins. Needs a pod whose service account may create serviceaccounts/token of the plugins' account.
 
 Usage: calico refresh-token [--root DIR]
 

@@ -10,24 +10,15 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use chrono::{DateTime, Local};
 use tracing_rolling_file::{RollingCondition, RollingFileAppender};
 
-/// Mode of the log file, whatever the umask is (CNI-229).
-const FILE_MODE: u32 = 0o644;
+use super::rotated::{Retention, directory, rotated_path};
 
-/// The limits of rotation. `name.1` is the newest rotated file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Retention {
-    /// Maximum size of the log file in bytes. A single longer line is written nevertheless.
-    pub(super) max_bytes: u64,
-    /// Maximum time since the last write to a rotated file; a rotation removes older ones.
-    pub(super) max_age: Duration,
-    /// Number of rotated files to keep.
-    pub(super) max_count: usize,
-}
+/// Mode of the log file and of its rotated files, whatever the umask is (CNI-229).
+pub const FILE_MODE: u32 = 0o644;
 
 /// A log file open for appending.
 pub(super) struct LogFile {
@@ -81,11 +72,12 @@ impl LogFile {
         Ok(fresh)
     }
 
+    /// Removes aged files. Numbers may be missing, because the agent compresses files.
     fn remove_aged(&self) {
         let Some(limit) = SystemTime::now().checked_sub(self.retention.max_age) else { return };
         for number in 1..=self.retention.max_count {
             let rotated = rotated_path(&self.path, number);
-            let Ok(modified) = fs::metadata(&rotated).and_then(|meta| meta.modified()) else { return };
+            let Ok(modified) = fs::metadata(&rotated).and_then(|meta| meta.modified()) else { continue };
             if modified < limit {
                 let _ = fs::remove_file(rotated);
             }
@@ -117,17 +109,6 @@ fn create(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-fn directory(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// Returns the path of the rotated file with this number.
-pub fn rotated_path(path: &Path, number: usize) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{number}"));
-    PathBuf::from(name)
-}
-
 fn is_same(a: &File, b: &File) -> io::Result<bool> {
     let (a, b) = (a.metadata()?, b.metadata()?);
     Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
@@ -136,6 +117,7 @@ fn is_same(a: &File, b: &File) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use std::process::{Child, Command};
+    use std::time::Duration;
 
     use super::*;
     use crate::FORKS;
@@ -189,6 +171,20 @@ mod tests {
         log.append(b"bbbb").expect("append");
         assert_eq!(fs::read_to_string(rotated_path(&path, 1)).expect("text"), "aaaa");
         assert!(!rotated_path(&path, 2).exists(), "the aged file is gone");
+    }
+
+    #[test]
+    fn aged_log_file_after_a_missing_number_is_removed() {
+        let _no_forks = FORKS.lock().unwrap_or_else(PoisonError::into_inner);
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("cni.log");
+        let old = File::create(rotated_path(&path, 3)).expect("create");
+        old.set_modified(SystemTime::now() - 2 * DAY).expect("set time");
+        let log = LogFile::open(&path, retention(4, 5)).expect("open");
+        log.append(b"aaaa").expect("append");
+        log.append(b"bbbb").expect("append");
+        assert!(rotated_path(&path, 1).exists() && !rotated_path(&path, 2).exists());
+        assert!(!rotated_path(&path, 4).exists(), "the aged file is gone");
     }
 
     #[test]

@@ -4,18 +4,22 @@
 //! Line format and keys are upstream's (CNI-225). Unlike upstream's, the rotation loses no lines of concurrent
 //! processes (CNI-230).
 
+pub mod compressed;
 mod file;
 pub mod line;
+mod rotated;
 mod subject;
 
 pub use netconf::printable;
 
-pub use self::file::rotated_path;
+pub use self::file::FILE_MODE;
+pub use self::rotated::{
+    Retention, RotatedLog, RotatedName, compressed_path, directory, expired, list_rotated, rotated_path,
+};
 pub use self::subject::Subject;
 
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::Duration;
 
 use netconf::conf::{LogConf, LogLevel};
 use tracing::Subscriber;
@@ -24,7 +28,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 
-use self::file::{LogFile, Retention};
+use self::file::LogFile;
 use self::line::LineFormat;
 
 /// The crates whose events are logged at the configured level. Debug events of other libraries may contain tokens.
@@ -42,7 +46,7 @@ pub fn init(conf: &LogConf, component: &'static str, subject: &Subject) {
 
 fn subscriber(conf: &LogConf, component: &'static str, subject: &Subject) -> impl Subscriber + Send + Sync + use<> {
     let file = Some(Path::new(&conf.log_file_path)).filter(|path| !path.as_os_str().is_empty());
-    let file = file.and_then(|path| open_or_warn(path, retention(conf)));
+    let file = file.and_then(|path| open_or_warn(path, Retention::from_conf(conf)));
     let level = match conf.log_level {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Info => LevelFilter::INFO,
@@ -54,15 +58,6 @@ fn subscriber(conf: &LogConf, component: &'static str, subject: &Subject) -> imp
         .event_format(LineFormat::new(component).with_subject(subject))
         .with_writer(Outputs { file });
     tracing_subscriber::registry().with(targets).with(lines)
-}
-
-fn retention(conf: &LogConf) -> Retention {
-    Retention {
-        max_bytes: u64::from(conf.log_file_max_size).saturating_mul(1024 * 1024),
-        max_age: Duration::from_secs(u64::from(conf.log_file_max_age).saturating_mul(24 * 60 * 60)),
-        // Each rotation renames every rotated file, so a high number, which upstream permits, would delay the call.
-        max_count: conf.log_file_max_count.min(999) as usize,
-    }
 }
 
 fn open_or_warn(path: &Path, retention: Retention) -> Option<LogFile> {
@@ -106,14 +101,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zero_log_retention_settings_yield_the_documented_defaults() {
-        let retention = retention(&LogConf::default());
-        assert_eq!(retention.max_bytes, 100 << 20);
-        assert_eq!(retention.max_age, Duration::from_secs(30 * 86_400));
-        assert_eq!(retention.max_count, 10);
-    }
-
-    #[test]
     fn log_file_receives_own_debug_lines_and_none_of_libraries() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("made/by/us/cni.log");
@@ -132,6 +119,6 @@ mod tests {
 
     #[test]
     fn unopenable_log_file_is_no_error() {
-        assert!(open_or_warn(Path::new("/proc/nowhere/cni.log"), retention(&LogConf::default())).is_none());
+        assert!(open_or_warn(Path::new("/proc/nowhere/cni.log"), Retention::from_conf(&LogConf::default())).is_none());
     }
 }

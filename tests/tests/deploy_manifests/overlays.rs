@@ -190,3 +190,19 @@ fn containers_have_no_lifecycle_hooks() {
         assert_eq!(container.get("lifecycle"), None);
     }
 }
+
+/// The agent compresses log files, and the installation needs none.
+#[test]
+fn agent_alone_mounts_the_directory_of_logs() {
+    if !can_render() {
+        return;
+    }
+    for name in OVERLAYS {
+        let objects = overlay(name);
+        let mount = json!({ "name": "cni-log-dir", "mountPath": "/var/log/calico/cni" });
+        let mounts = |container: &Value| container["volumeMounts"].as_array().unwrap().contains(&mount);
+        for container in containers(&objects[DAEMON_SET]) {
+            assert_eq!(mounts(container), container["name"] == "cni-agent", "{name}: {container}");
+        }
+    }
+}

@@ -79,7 +79,7 @@ fn component_of_each_platform_changes_only_directories_and_rights() {
                     assert_eq!(named["value"], path, "{platform}");
                 }
             }
-            for unchanged in ["var-lib-calico", "var-run-calico"] {
+            for unchanged in ["var-lib-calico", "var-run-calico", "cni-log-dir"] {
                 assert_eq!(path_of(&objects, unchanged), path_of(&before, unchanged), "{platform}");
             }
         }

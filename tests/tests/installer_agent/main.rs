@@ -6,6 +6,7 @@ mod deferred_dels;
 mod etcd;
 mod files;
 mod kubeconfig;
+mod logs;
 mod mounts;
 mod neighbours;
 mod probes;

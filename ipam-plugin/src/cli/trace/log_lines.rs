@@ -5,10 +5,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use node_process::logging::rotated_path;
-
-/// Maximum number of rotated files that a configuration can set.
-const MAX_ROTATED_FILES: usize = 999;
+use node_process::logging::compressed::LogText;
+use node_process::logging::{RotatedLog, list_rotated};
 
 #[derive(Debug)]
 pub(super) struct PodLogLines<'a> {
@@ -27,24 +25,34 @@ impl<'a> PodLogLines<'a> {
 
     /// Reads the rotated files and then the log file. Returns the files that cannot be read.
     pub(super) fn read(&mut self, path: &Path) -> Vec<(PathBuf, io::Error)> {
-        let rotated = (1..=MAX_ROTATED_FILES).map(|number| rotated_path(path, number));
-        let rotated: Vec<PathBuf> = rotated.take_while(|rotated| rotated.exists()).collect();
+        // An unreadable directory may contain a readable log file, and the error of that file names a missing directory.
+        let rotated = list_rotated(path).unwrap_or_default();
         let mut failed = Vec::new();
-        for file in rotated.iter().rev().map(PathBuf::as_path).chain([path]) {
-            match self.read_one(file) {
-                // Another process may be rotating the file.
-                Err(error) if error.kind() == ErrorKind::NotFound && !rotated.is_empty() => {}
-                Err(error) => failed.push((file.to_owned(), error)),
+        for RotatedLog { name, path } in &rotated {
+            match self.read_one(path, name.is_compressed()) {
+                // The agent or another process may have renamed, compressed or removed the file.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => failed.push((path.clone(), error)),
                 Ok(()) => {}
             }
+        }
+        match self.read_one(path, false) {
+            // Another process may be rotating the file.
+            Err(error) if error.kind() == ErrorKind::NotFound && !rotated.is_empty() => {}
+            Err(error) => failed.push((path.to_owned(), error)),
+            Ok(()) => {}
         }
         failed
     }
 
-    fn read_one(&mut self, path: &Path) -> io::Result<()> {
-        let mut file = BufReader::new(File::open(path)?);
+    fn read_one(&mut self, path: &Path, is_compressed: bool) -> io::Result<()> {
+        let file = BufReader::new(File::open(path)?);
+        if is_compressed { self.read_lines(BufReader::new(LogText::new(file))) } else { self.read_lines(file) }
+    }
+
+    fn read_lines(&mut self, mut text: impl BufRead) -> io::Result<()> {
         let mut bytes = Vec::new();
-        while file.read_until(b'\n', &mut bytes)? > 0 {
+        while text.read_until(b'\n', &mut bytes)? > 0 {
             let line = String::from_utf8_lossy(&bytes);
             let line = line.trim_end_matches('\n');
             if self.is_about_pod(line) {
@@ -103,6 +111,8 @@ fn last_field(line: &str) -> Option<(&str, &str, &str)> {
 mod tests {
     use std::fs;
 
+    use node_process::logging::compressed::frame;
+
     use super::*;
 
     fn lines(files: &[(&str, &str)], limit: usize) -> (Vec<String>, usize) {
@@ -126,6 +136,41 @@ mod tests {
         assert_eq!(found, ["first", "second", "third"].map(|word| format!("{word}{OF_WEB}")));
         assert_eq!(omitted, 0);
         assert_eq!(lines(&files[1..], 1), (vec![format!("second{OF_WEB}")], 1));
+    }
+
+    #[test]
+    fn trace_reads_compressed_logs() {
+        let directory = tempfile::tempdir().unwrap();
+        let text = |word: &str| format!("{word}{OF_WEB}\n");
+        let two_frames = [frame(text("second").as_bytes()), frame(text("third").as_bytes())].concat();
+        for (name, content) in [
+            // The first file is of upstream's plugin.
+            ("cni-2026-11-25T01-02-03.456-size.log", text("first").into_bytes()),
+            ("cni-2026-11-26T01-02-03.456-size.log.zst", two_frames),
+            ("cni-2026-11-27T01-02-03.456-size.log.zst", frame(text("fourth").as_bytes())),
+            // The agent has compressed the files between.
+            ("cni.log.7", text("fifth").into_bytes()),
+            ("cni.log", text("sixth").into_bytes()),
+        ] {
+            fs::write(directory.path().join(name), content).unwrap();
+        }
+        let mut wanted = PodLogLines::new("default", "web", 9);
+        assert!(wanted.read(&directory.path().join("cni.log")).is_empty());
+        let words = ["first", "second", "third", "fourth", "fifth", "sixth"];
+        assert_eq!(wanted.into_lines().0, words.map(|word| format!("{word}{OF_WEB}")));
+    }
+
+    #[test]
+    fn damaged_compressed_log_is_reported_after_its_readable_lines() {
+        let directory = tempfile::tempdir().unwrap();
+        let damaged = directory.path().join("cni-2026-11-27T01-02-03.456-size.log.zst");
+        let line = format!("first{OF_WEB}\n");
+        fs::write(&damaged, [frame(line.as_bytes()), b"no frame".to_vec()].concat()).unwrap();
+        fs::write(directory.path().join("cni.log"), format!("second{OF_WEB}\n")).unwrap();
+        let mut wanted = PodLogLines::new("default", "web", 9);
+        let failed: Vec<_> = wanted.read(&directory.path().join("cni.log")).into_iter().map(|(file, _)| file).collect();
+        assert_eq!(failed, [damaged]);
+        assert_eq!(wanted.into_lines().0, ["first", "second"].map(|word| format!("{word}{OF_WEB}")));
     }
 
     #[test]

@@ -34,7 +34,7 @@ Examples:
   calico-ipam trace web-0 -n prod --log-file /var/log/calico/cni/cni.log
 
 Without options that name a datastore, datastore, node and log file are those of /etc/cni/net.d/10-calico.conflist,
-if that file exists. Rotated log files are read too.
+if that file exists. Rotated log files are read too, compressed ones included.
 
 Exit status: 0 if any data of the pod was found; 1 if none was found, or if a part cannot be read: the output then names
 the part and the reason, and shows the other parts; 2 for invalid arguments.")]

@@ -39,6 +39,7 @@ fn command_output_escapes_control_characters_of_stored_objects() {
         &["endpoints", "--pod", TEXT],
         &["show", "--ip", &address],
         &["show", "--show-blocks"],
+        &["usage"],
         &["export"],
         &["get", "nodes"],
         &["trace", TEXT, "--node", "node1"],
@@ -79,6 +80,8 @@ fn invalid_command_lines_exit_with_status_2() {
         &["show", "--ip", "ten"],
         &["show", "--ip", "10.0.0.1", "--show-blocks"],
         &["show", "-o", "xml"],
+        &["usage", "--by", "pod"],
+        &["usage", "--node", "node1", "--by", "node"],
         &["release"],
         &["release", "10.0.0.1", "--from-report", "f"],
         &["get"],
@@ -111,6 +114,9 @@ fn completions_list_the_commands() {
     {
         let script = shell.ok(&["completions", name]);
         assert!(script.contains(sign) && script.contains("show-blocks"), "{name}");
+        let missing =
+            Arguments::command().get_subcommands().find(|command| !script.contains(command.get_name())).cloned();
+        assert!(missing.is_none(), "{name}: {missing:?}");
     }
 }
 

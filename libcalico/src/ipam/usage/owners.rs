@@ -104,7 +104,8 @@ pub(super) fn node_usages(
 ) -> Vec<NodeUsage> {
     let labels: BTreeMap<&str, &Labels> =
         input.nodes.into_iter().flatten().map(|node| (node.metadata.name.as_str(), &node.metadata.labels)).collect();
-    let versions: BTreeSet<IpVersion> = room.versions().chain(blocks.iter().map(BlockFacts::version)).collect();
+    let versions: BTreeSet<IpVersion> =
+        room.versions().into_iter().chain(blocks.iter().map(BlockFacts::version)).collect();
     let names = labels.keys().copied();
     let names = names.chain(blocks.iter().filter_map(BlockFacts::owning_node));
     let names: BTreeSet<&str> = names.chain(owners.nodes.keys().map(|(node, _)| node.as_str())).collect();

@@ -27,9 +27,9 @@ Examples:
   calico-ipam usage --node node1 -o json
   calico-ipam usage --namespace web
 
-The numbers of pods that fit are upper bounds: for a node, if no other node gets addresses meanwhile. Namespace selectors
-are not considered; node selectors are, if the nodes can be read. A block is fragmented if not more than a quarter of it
-is in use, if it has no owner, or if it has another size than the pool's blocks.
+The numbers of pods that fit are upper bounds: for a node, if no other node gets addresses meanwhile. They consider node
+selectors if the nodes can be read, and no namespace selectors. A block is fragmented if not more than a quarter of it is
+in use, if it has no owner, or if it has another size than the blocks of its pool.
 
 Exit status: 0; 1 after an error; 2 if the arguments are invalid.")]
 pub(super) struct UsageArgs {

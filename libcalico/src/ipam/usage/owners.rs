@@ -32,7 +32,7 @@ pub struct NodeUsage {
     pub used: u64,
     /// The number of those addresses that are in blocks of other owners.
     pub borrowed: u64,
-    /// The number of addresses in the node's blocks that other nodes use.
+    /// The number of addresses in the node's blocks that others use.
     pub lent: u64,
     /// The number of free addresses in the node's blocks.
     pub free: u64,

@@ -168,8 +168,8 @@ fn block_size(pool: &Pool) -> u128 {
     1u128.checked_shl(u32::from(pool.cidr.version().bits().saturating_sub(pool.block_prefix))).unwrap_or(u128::MAX)
 }
 
-/// Returns the part of a pool outside of `blocks`, in whole blocks that reservations do not cover completely. A block of
-/// a smaller size takes the place of a whole one.
+/// Returns the part of a pool outside of `blocks`, in whole blocks that reservations do not cover completely. A smaller
+/// block takes the place of a whole one.
 fn unclaimed(pool: &Pool, blocks: &[Cidr], reservations: &Reservations) -> Unclaimed {
     if pool.check_block_size().is_err() {
         return Unclaimed::default();

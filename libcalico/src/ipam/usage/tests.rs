@@ -237,8 +237,8 @@ proptest! {
             let users: Vec<_> = users
                 .iter()
                 .map(|(node, kind)| {
-                    let mut user = [of(&[("pod", "p"), ("namespace", "web")]), of(&[("type", "LoadBalancer")]), of(&[])]
-                        [*kind].clone();
+                    let pod = of(&[("pod", "p"), ("namespace", "web")]);
+                    let mut user = [pod, of(&[("type", "LoadBalancer")]), of(&[])][*kind].clone();
                     user.extend((*node < 3).then(|| ("node".to_owned(), format!("node{node}"))));
                     user
                 })

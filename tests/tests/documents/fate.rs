@@ -2,9 +2,10 @@
 
 use crate::commands::Chapter;
 
-pub(crate) const DOCUMENTS: [&str; 18] = [
+pub(crate) const DOCUMENTS: [&str; 19] = [
     "README.md",
     "docs/architecture.md",
+    "docs/calico-ipam.md",
     "docs/configuration.md",
     "docs/faq.md",
     "docs/glossary.md",

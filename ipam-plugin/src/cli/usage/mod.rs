@@ -1,4 +1,4 @@
-//! `usage`: prints who uses the addresses, which are borrowed or fragmented, and how many more pods fit.
+//! `usage`: prints the use of addresses by pool, node and namespace, fragmented blocks, and the room for more pods.
 
 mod shown;
 mod tables;
@@ -18,7 +18,7 @@ use super::app::{App, CommandOutcome};
 use super::documents;
 use super::error::CliError;
 
-/// Show who uses the addresses, and how many more pods fit
+/// Show the use of addresses by pool, node and namespace, and the room for more pods
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -27,9 +27,9 @@ Examples:
   calico-ipam usage --node node1 -o json
   calico-ipam usage --namespace web
 
-The numbers of pods that fit are upper bounds: for a node, if no other node gets addresses meanwhile. They consider node
-selectors if the nodes can be read, and no namespace selectors. A block is fragmented if not more than a quarter of it is
-in use, if it has no owner, or if it has another size than the blocks of its pool.
+The numbers of pods that fit are upper bounds: for a node, if no other node gets addresses meanwhile. They consider
+node selectors if the nodes can be read, and no namespace selectors. A block is fragmented if not more than a quarter of
+it is in use, if it has no owner, or if it has another size than the blocks of its pool.
 
 Exit status: 0; 1 after an error; 2 if the arguments are invalid.")]
 pub(super) struct UsageArgs {
@@ -46,9 +46,9 @@ pub(super) struct UsageArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Grouping {
-    /// The pools, and how many more pods fit
+    /// The pools, and the room for more pods
     Pool,
-    /// The nodes, and how many more pods fit on each
+    /// The nodes, and the room for more pods on each
     Node,
     /// The namespaces
     Namespace,

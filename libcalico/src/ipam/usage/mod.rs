@@ -1,4 +1,4 @@
-//! [`usage()`]: who uses the addresses, which blocks are fragmented, and how many more pods fit.
+//! [`usage()`]: the use of addresses by pool, node and namespace, fragmented blocks, and the room for more pods.
 //!
 //! Each address counts once: for the first pool that contains its block, for one node and for one namespace.
 

@@ -61,7 +61,7 @@ pub(super) struct OwnerCounts {
 
 /// Counts each address in use for one node and for one namespace.
 pub(super) fn count(blocks: &[BlockFacts<'_>]) -> OwnerCounts {
-    let (mut nodes, mut without_node) = (BTreeMap::new(), FamilyCount::default());
+    let (mut nodes, mut without_node) = (BTreeMap::<(String, IpVersion), u64>::new(), FamilyCount::default());
     let mut namespaces = BTreeMap::<&str, FamilyCount>::new();
     for facts in blocks {
         for allocation in facts.block.allocated().filter(|allocation| !allocation.is_cooling()) {

@@ -225,13 +225,17 @@ fn room_of_large_pools_is_exact() {
     assert_eq!(json["free"], serde_json::json!((pools / 2).to_string()));
 }
 
+/// Returns blocks by the index of the owner, with addresses by the indices of the node and the user.
+fn any_blocks() -> impl Strategy<Value = Vec<(usize, Vec<(usize, usize)>)>> {
+    let users = proptest::collection::vec((0usize..4, 0usize..3), 0..4);
+    proptest::collection::vec((0usize..4, users), 0..12)
+}
+
 proptest! {
     #[test]
-    fn sums_by_node_namespace_and_pool_are_equal(
-        owners in proptest::collection::vec((0usize..4, proptest::collection::vec((0usize..4, 0usize..3), 0..4)), 0..12),
-    ) {
+    fn sums_by_node_namespace_and_pool_are_equal(blocks in any_blocks()) {
         let mut cluster = Cluster::new(vec![pool("p", "10.0.0.0/27", 30), pool("q", "10.0.0.0/24", 30)], &["node0"]);
-        for (index, (owner, users)) in owners.iter().enumerate() {
+        for (index, (owner, users)) in blocks.iter().enumerate() {
             let owner = [host("node0"), host("node1"), None, Some(AffinityOwner::Virtual("load-balancer".into()))]
                 [*owner].clone();
             let users: Vec<_> = users

@@ -1,17 +1,14 @@
-//! [`App`]: the datastore and the outputs of a command. [`Progress`]: a bar on stderr.
+//! [`App`]: the datastore and the outputs of a command.
 
 use std::io::Write;
-use std::time::Duration;
 
 use datastore::Datastore;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use netconf::printable;
 
 use super::documents::Format;
 use super::error::CliError;
+pub(super) use super::progress::Progress;
 use crate::host_link::HostLinks;
-
-const REDRAW: Duration = Duration::from_millis(100);
 
 pub(super) struct App<'a> {
     pub(super) store: &'a Datastore,
@@ -43,39 +40,13 @@ impl App<'_> {
         writeln!(self.out, "{}", printable::line(&line.to_string())).map_err(CliError::Output)
     }
 
+    /// Shows that the command is busy with `what` until the value is dropped.
+    #[must_use]
+    pub(super) fn progress(&self, what: &'static str) -> Progress {
+        Progress::new(what, 0)
+    }
+
     pub(super) fn notice(&mut self, line: impl std::fmt::Display) {
         let _ = writeln!(self.notices, "{}", printable::line(&line.to_string()));
-    }
-}
-
-/// A bar that disappears when it is dropped.
-pub(super) struct Progress(ProgressBar);
-
-impl Progress {
-    /// indicatif draws nothing if stderr is not a terminal.
-    pub(super) fn new(what: &'static str, total: usize) -> Self {
-        let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr());
-        let style = ProgressStyle::with_template("{prefix:>24} [{bar:40}] {human_pos}/{human_len} {elapsed}");
-        if let Ok(style) = style {
-            bar.set_style(style.progress_chars("## "));
-        }
-        bar.set_prefix(what);
-        bar.enable_steady_tick(REDRAW);
-        Progress(bar)
-    }
-
-    pub(super) fn set(&self, completed: usize, total: usize) {
-        self.0.set_length(total as u64);
-        self.0.set_position(completed as u64);
-    }
-
-    pub(super) fn step(&self) {
-        self.0.inc(1);
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
     }
 }

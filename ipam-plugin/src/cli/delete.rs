@@ -8,9 +8,10 @@ use libcalico::api::{ClusterInformation, IpPool, IpReservation, IpamConfiguratio
 use libcalico::ipam::{AffinitySelect, Block};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Kind, Store, StoreError, identifier};
+use serde::Serialize;
 
 use super::app::{App, CommandOutcome};
-use super::documents::Format;
+use super::documents::{self, Format};
 use super::error::CliError;
 use super::kind::ResourceKind;
 use super::settings;
@@ -31,7 +32,9 @@ Examples:
 
 A pool is disabled first and its blocks are released; addresses in use stay allocated. With a node, its blocks and
 tunnel addresses are released, and its peers (BGPPeer), settings (node.NAME) and host endpoints are deleted. A node with
-endpoints is refused without --force, which also releases their addresses and deletes the endpoints.")]
+endpoints is refused without --force, which also releases their addresses and deletes the endpoints.
+
+Exit status: 0; 1 after an error or a refusal; 2 if the arguments are invalid.")]
 pub(super) struct DeleteArgs {
     /// Kind of the object
     #[arg(value_name = "KIND")]
@@ -44,8 +47,17 @@ pub(super) struct DeleteArgs {
     force: bool,
 }
 
+#[derive(Serialize)]
+struct Row<'a> {
+    kind: &'static str,
+    name: &'a str,
+    action: &'static str,
+}
+
 pub(super) async fn run(args: &DeleteArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    let mut rows = Vec::new();
     for name in &args.names {
+        let progress = app.progress("deleting");
         match args.kind {
             ResourceKind::IpPool => delete_pool(name, app).await?,
             ResourceKind::Node => delete_node_and_contents(name, args.force, app).await?,
@@ -53,10 +65,14 @@ pub(super) async fn run(args: &DeleteArgs, app: &mut App<'_>) -> Result<CommandO
             ResourceKind::IpReservation => delete::<IpReservation>(name, app).await?,
             ResourceKind::ClusterInformation => delete::<ClusterInformation>(name, app).await?,
         }
+        drop(progress);
+        let kind = args.kind.name();
         if app.format == Format::Table {
-            app.print_line(format_args!("{} {name} deleted", args.kind.name()))?;
+            app.print_line(format_args!("{kind} {name} deleted"))?;
         }
+        rows.push(Row { kind, name, action: "deleted" });
     }
+    documents::print_document(app.format, app.out, &rows)?;
     Ok(CommandOutcome::Success)
 }
 

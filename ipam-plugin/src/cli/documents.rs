@@ -6,7 +6,7 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use comfy_table::presets::ASCII_FULL_CONDENSED;
-use comfy_table::{Cell, Table};
+use comfy_table::{Cell, LineStyle, Table, TableStyle};
 use libcalico::validation::manifest::{self, Manifest};
 use netconf::printable;
 use serde::{Deserialize, Serialize};
@@ -93,9 +93,12 @@ fn print_json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), CliErro
     writeln!(out).map_err(CliError::Output)
 }
 
+/// The style of calicoctl's tables.
+const TABLE_STYLE: TableStyle = ASCII_FULL_CONDENSED.header_separator(LineStyle::new('+', '-', '+', '+'));
+
 pub(super) fn new_table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
-    table.load_style(ASCII_FULL_CONDENSED).set_header(header);
+    table.load_style(TABLE_STYLE).set_header(header);
     table
 }
 

@@ -16,10 +16,21 @@ use super::error::CliError;
     after_help = "\
 Examples:
   calico-ipam endpoints
+  calico-ipam endpoints -n kube-system
   calico-ipam endpoints --node node1 -o json
-  calico-ipam endpoints --pod default/web-0"
+  calico-ipam endpoints --pod default/web-0
+
+All namespaces are listed by default. `calicoctl get workloadendpoints` lists the namespace default.
+
+Exit status: 0; 1 after an error; 2 if the arguments are invalid."
 )]
 pub(super) struct EndpointsArgs {
+    /// Show only the endpoints in this namespace
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    /// Show the endpoints in all namespaces, as without this option
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
     /// Show only the endpoints on this node
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
@@ -29,7 +40,9 @@ pub(super) struct EndpointsArgs {
 }
 
 pub(super) async fn run(args: &EndpointsArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
-    let all = app.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await?;
+    let progress = app.progress("reading endpoints");
+    let all = app.store.list::<WorkloadEndpoint>(&args.namespaces()).await?;
+    drop(progress);
     let selected: Vec<WorkloadEndpoint> =
         all.into_iter().map(|entry| entry.value).filter(|endpoint| args.select(endpoint)).collect();
     let document = json!({"apiVersion": API_VERSION, "kind": "WorkloadEndpointList", "items": selected});
@@ -54,6 +67,11 @@ pub(super) async fn run(args: &EndpointsArgs, app: &mut App<'_>) -> Result<Comma
 }
 
 impl EndpointsArgs {
+    /// The datastore selects the namespace, so that the others are not transferred.
+    fn namespaces(&self) -> ObjectSelect {
+        ObjectSelect { namespace: self.namespace.clone(), ..ObjectSelect::default() }
+    }
+
     fn select(&self, endpoint: &WorkloadEndpoint) -> bool {
         let of_node = self.node.as_ref().is_none_or(|node| *node == endpoint.spec.node);
         of_node && self.pod.as_ref().is_none_or(|pod| is_of(endpoint, pod))
@@ -93,7 +111,26 @@ mod tests {
         assert_eq!(names(&["endpoints", "--pod", "default/web"]), ["web"]);
         assert_eq!(names(&["wep", "--pod", "web", "--node", "node1"]), ["web"]);
         assert!(names(&["endpoints", "--pod", "other/web"]).is_empty());
-        let table = shell.ok(&["endpoints"]);
+        let table = shell.ok(&["endpoints", "-A"]);
         assert!(table.contains("| default   | web      | node1 | 10.0.0.1/32 |"), "{table}");
+    }
+
+    #[test]
+    fn endpoints_of_one_namespace_are_listed() {
+        let shell = Shell::new();
+        shell.endpoint("web", "10.0.0.1");
+        shell.put(
+            "/calico/resources/v3/projectcalico.org/workloadendpoints/default-2/node1-k8s-db-eth0",
+            r#"{"metadata":{"name":"node1-k8s-db-eth0","namespace":"default-2"},"spec":{"node":"node1","pod":"db"}}"#,
+        );
+        let pods = |line: &[&str]| -> Vec<String> {
+            let listed = shell.json(line)["items"].clone();
+            listed.as_array().unwrap().iter().map(|item| item["spec"]["pod"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(pods(&["endpoints", "-n", "default"]), ["web"]);
+        assert_eq!(pods(&["endpoints", "--namespace", "default-2"]), ["db"]);
+        assert_eq!(pods(&["endpoints", "-n", "other"]), Vec::<String>::new());
+        assert_eq!(pods(&["endpoints", "-A"]).len(), 2);
+        assert_eq!(pods(&["endpoints"]).len(), 2);
     }
 }

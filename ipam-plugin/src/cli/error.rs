@@ -6,6 +6,7 @@ use std::path::Path;
 use datastore::ConfigError;
 use datastore::config::DEFAULT_PATH;
 use datastore::export::TransferError;
+use libcalico::ipam::SplitError;
 use libcalico::net::{Cidr, CidrParseError};
 use libcalico::store::StoreError;
 use libcalico::validation_error::ValidationError;
@@ -83,6 +84,29 @@ pub(super) enum CliError {
     BlockKept { of: String, block: Cidr, cause: Box<IpamError> },
     #[error("node {node} has {endpoints} endpoints (`calico-ipam endpoints --node {node}`); --force deletes them too")]
     NodeInUse { node: String, endpoints: usize },
+    // Upstream's text.
+    #[error("at least one configuration option must be specified; `calico-ipam configure --help` lists them")]
+    NothingToConfigure,
+    #[error("{0}; set `--strictaffinity true` as well, or `--max-blocks-per-host 0`")]
+    StrictAffinityRequired(&'static str),
+    // Upstream's text.
+    #[error("no name or CIDR provided. Provide a name or CIDR to denote the IP pool to split")]
+    NoPoolNamed,
+    /// Upstream's text up to `Run`.
+    #[error(
+        "datastore is not locked. Run `calico-ipam get clusterinformation default -o yaml`, set \
+         `datastoreReady: false` in the output and run `calico-ipam apply -f` on it, so that no node assigns addresses \
+         meanwhile"
+    )]
+    NotLocked,
+    // Upstream's text.
+    #[error("unable to find IP pool with {0}; `calico-ipam get ippools` lists the pools")]
+    NoPool(String),
+    #[error("cannot split IPPool {pool}: {cause}")]
+    Split { pool: String, cause: SplitError },
+    /// `state` is the state of the pool and its parts after the failure.
+    #[error("splitting IPPool {pool} failed: {cause}; {state}")]
+    SplitFailed { pool: String, cause: StoreError, state: String },
     /// Encoding the result or writing it failed.
     #[error("cannot print the result: {0}")]
     Output(io::Error),

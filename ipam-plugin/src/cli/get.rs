@@ -25,7 +25,9 @@ Examples:
   calico-ipam get nodes -o json | jq -r '.items[].metadata.name'
 
 Kinds: ippool (pool), ipreservation (reservation), ipamconfiguration (ipamconfig), node, clusterinformation.
-YAML and JSON output can be applied again.")]
+YAML and JSON output can be applied again.
+
+Exit status: 0; 1 after an error; 2 if the arguments are invalid.")]
 pub(super) struct GetArgs {
     /// Kind of the objects, singular or plural
     #[arg(value_name = "KIND")]
@@ -38,7 +40,9 @@ pub(super) struct GetArgs {
 type KindObjects = (Vec<Value>, Table);
 
 pub(super) async fn run(args: &GetArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    let progress = app.progress("reading objects");
     let (objects, table) = read_objects(args, app).await?;
+    drop(progress);
     let list_kind = format!("{}List", args.kind.name());
     let document = match (&args.name, objects) {
         (Some(_), mut objects) => objects.pop().unwrap_or_default(),

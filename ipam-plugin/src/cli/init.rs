@@ -22,7 +22,9 @@ Examples:
   calico-ipam init --datastore-type local --pool 10.65.0.0/16 --pool fd65::/112
   calico-ipam init --etcd-endpoints http://127.0.0.1:2379 --node node2
 
-Running it again changes nothing.")]
+Running it again changes nothing.
+
+Exit status: 0; 1 after an error; 2 if the arguments are invalid.")]
 pub(super) struct InitArgs {
     /// Name of the node [default: /var/lib/calico/nodename or the host name, as for the plugin]
     #[arg(long, value_name = "NAME")]

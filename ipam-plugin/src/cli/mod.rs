@@ -12,6 +12,7 @@ mod app;
 mod apply;
 mod check;
 mod cluster_read;
+mod configure;
 mod connection;
 mod delete;
 mod documents;
@@ -21,9 +22,11 @@ mod get;
 mod init;
 mod journal;
 mod kind;
+mod progress;
 mod release;
 mod settings;
 mod show;
+mod split;
 mod store_object;
 #[cfg(test)]
 mod testing;
@@ -59,7 +62,9 @@ Examples:
 
 Container runtimes call the same program with CNI_COMMAND set. `calico-ipam -v` prints its version, `calico-ipam \
 -upgrade`
-moves the addresses of host-local to Calico.";
+moves the addresses of host-local to Calico.
+
+Exit status: 0; 1 after an error, for findings and for refusals; 2 if the arguments are invalid.";
 
 /// Show, check and set up Calico's IP addresses
 #[derive(Debug, Parser)]
@@ -81,6 +86,8 @@ enum Command {
     Trace(trace::TraceArgs),
     Check(check::CheckArgs),
     Release(release::ReleaseArgs),
+    Split(split::SplitArgs),
+    Configure(configure::ConfigureArgs),
     Apply(apply::ApplyArgs),
     Get(get::GetArgs),
     Delete(delete::DeleteArgs),
@@ -179,6 +186,8 @@ async fn execute(command: Command, app: &mut App<'_>) -> Result<CommandOutcome, 
         Command::Trace(args) => trace::with_app(&args, app).await,
         Command::Check(args) => check::run(&args, app).await,
         Command::Release(args) => release::run(&args, app).await,
+        Command::Split(args) => split::run(&args, app).await,
+        Command::Configure(args) => configure::run(&args, app).await,
         Command::Apply(args) => apply::run(&args, app).await,
         Command::Get(args) => get::run(&args, app).await,
         Command::Delete(args) => delete::run(&args, app).await,
@@ -197,7 +206,9 @@ async fn execute(command: Command, app: &mut App<'_>) -> Result<CommandOutcome, 
 Examples:
   calico-ipam completions bash >/etc/bash_completion.d/calico-ipam
   source <(calico-ipam completions zsh)
-  calico-ipam completions fish >~/.config/fish/completions/calico-ipam.fish")]
+  calico-ipam completions fish >~/.config/fish/completions/calico-ipam.fish
+
+Exit status: 0; 1 after an error; 2 if the arguments are invalid.")]
 struct CompletionsArgs {
     /// The shell
     #[arg(value_enum)]

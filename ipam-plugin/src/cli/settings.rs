@@ -11,6 +11,9 @@ use super::store_object::{self, Applied};
 
 const NAME: &str = "default";
 
+/// The persistence of the addresses of virtual machines if the settings do not name it.
+pub(super) const PERSISTENCE_BY_DEFAULT: &str = "Enabled";
+
 #[derive(Debug)]
 pub(super) struct StoredSettings {
     pub(super) effective: Option<Entry<IpamConfig>>,
@@ -79,6 +82,72 @@ pub(super) async fn apply(store: &Datastore, wanted: &IpamConfiguration) -> Resu
         (Applied::Created, Applied::Created) => Applied::Created,
         _ => Applied::Configured,
     })
+}
+
+/// Settings to change; `None` keeps a setting.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct SettingsChange {
+    pub(super) strict_affinity: Option<bool>,
+    pub(super) max_blocks_per_host: Option<i64>,
+    pub(super) persistence: Option<&'static str>,
+    /// In seconds.
+    pub(super) cooldown: Option<i64>,
+}
+
+impl SettingsChange {
+    /// A persistence that is not stored becomes the default, as in upstream.
+    fn apply_to(&self, config: &mut IpamConfig) {
+        config.strict_affinity = self.strict_affinity.unwrap_or(config.strict_affinity);
+        config.max_blocks_per_host = self.max_blocks_per_host.unwrap_or(config.max_blocks_per_host);
+        config.ip_cooldown_seconds = self.cooldown.unwrap_or(config.ip_cooldown_seconds);
+        let stored = config.kube_virt_vm_address_persistence.take();
+        let stored = stored.unwrap_or_else(|| PERSISTENCE_BY_DEFAULT.into());
+        config.kube_virt_vm_address_persistence = Some(self.persistence.map_or(stored, str::to_owned));
+    }
+}
+
+/// Tries once to change settings. Returns the settings before the change. Writes the v3 object only if it exists
+/// besides the settings of the allocators.
+pub(super) async fn change(store: &Datastore, change: &SettingsChange) -> Result<IpamConfig, CliError> {
+    let stored = StoredSettings::read(store).await?;
+    let before = stored.effective.as_ref().map_or_else(IpamConfig::absent, |entry| entry.value.clone());
+    let mut config = before.clone();
+    change.apply_to(&mut config);
+    check_combination(&config)?;
+    validate_ipam_config(&config).map_err(|cause| CliError::invalid("IPAMConfiguration", NAME, cause))?;
+
+    let mut writes = Vec::new();
+    match &stored.effective {
+        None => writes.push(Write::create(&IpamConfigKey, &config)?),
+        Some(entry) if entry.value == config => {}
+        Some(entry) => writes.push(Write::update(&IpamConfigKey, &config, &entry.revision)?),
+    }
+    // On an API server, both are one object.
+    if let (Some(mut v3), Datastore::Etcd(_) | Datastore::Local(_)) = (stored.v3, store) {
+        let unknown = v3.value.spec.unknown.clone();
+        let spec = IpamConfigurationSpec { unknown, ..spec_of(&config) };
+        if spec != v3.value.spec {
+            v3.value.spec = spec;
+            writes.push(Write::update(&v3.key, &v3.value, &v3.revision)?);
+        }
+    }
+    if !writes.is_empty() {
+        store.write(&writes).await.map_err(|error| error.cause)?;
+    }
+    Ok(before)
+}
+
+/// Refuses contradictory settings in upstream's words.
+fn check_combination(config: &IpamConfig) -> Result<(), CliError> {
+    if !config.strict_affinity && !config.auto_allocate_blocks {
+        return Err(CliError::StrictAffinityRequired(
+            "Cannot disable 'StrictAffinity' and 'AutoAllocateBlocks' at the same time",
+        ));
+    }
+    if !config.strict_affinity && config.max_blocks_per_host > 0 {
+        return Err(CliError::StrictAffinityRequired("MaxBlocksPerHost requires StrictAffinity to be enabled"));
+    }
+    Ok(())
 }
 
 /// Returns `false` if neither object exists.

@@ -1,6 +1,7 @@
 //! Tests of the whole command line.
 
 use clap::{CommandFactory, Parser};
+use serde_json::json;
 
 use super::error::CliError;
 use super::testing::Shell;
@@ -24,6 +25,56 @@ fn help_of_every_command_has_examples() {
     }
 }
 
+#[test]
+fn help_of_every_command_names_its_exit_status() {
+    for command in Arguments::command().get_subcommands_mut() {
+        let help = command.render_long_help().to_string();
+        assert!(help.contains("Exit status"), "{}: {help}", command.get_name());
+    }
+}
+
+#[test]
+fn every_verb_that_reports_prints_json_and_yaml() {
+    for format in ["json", "yaml"] {
+        let shell = Shell::with_pool();
+        let address = shell.allocate("a");
+        shell.endpoint("a", &address);
+        let reservation = json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "IPReservation", "metadata": {"name": "r"}, "spec": {},
+        });
+        let manifest = shell.file("reservation.json", &reservation.to_string());
+        let information = shell.ok(&["get", "clusterinformation", "default", "-o", "json"]);
+        let lock = shell.file("lock.json", &information.replace("true", "false"));
+        let backup = shell.dir.path().join(format!("backup-{format}"));
+        let backup = backup.to_str().unwrap();
+        for line in [
+            &["show"][..],
+            &["show", "--show-blocks"],
+            &["show", "--show-borrowed"],
+            &["show", "--show-configuration"],
+            &["show", "--ip", &address],
+            &["usage"],
+            &["check", "--settle", "0"],
+            &["release", "--dry-run", &address],
+            &["apply", "-f", &manifest],
+            &["get", "ippools"],
+            &["delete", "ipreservation", "r"],
+            &["endpoints"],
+            &["configure", "--ip-cooldown-seconds", "30"],
+            &["export", backup],
+            &["import", backup],
+            &["apply", "-f", &lock],
+            &["split", "2", "--name", "default-ipv4-ippool"],
+        ] {
+            let ran = shell.run(&[line, &["-o", format]].concat());
+            assert!(ran.outcome.is_ok(), "{line:?}: {ran:?}");
+            let document = serde_norway::from_str::<serde_json::Value>(&ran.out);
+            assert!(document.is_ok_and(|document| document.is_object() || document.is_array()), "{line:?}: {ran:?}");
+            assert_eq!(ran.out.starts_with(['{', '[']), format == "json", "{line:?}: {ran:?}");
+        }
+    }
+}
+
 /// A tenant can write the annotations of a pod, which become parts of the pod's endpoint.
 #[test]
 fn command_output_escapes_control_characters_of_stored_objects() {
@@ -40,6 +91,7 @@ fn command_output_escapes_control_characters_of_stored_objects() {
         &["show", "--ip", &address],
         &["show", "--show-blocks"],
         &["usage"],
+        &["show", "--show-borrowed"],
         &["export"],
         &["get", "nodes"],
         &["trace", TEXT, "--node", "node1"],
@@ -79,6 +131,13 @@ fn invalid_command_lines_exit_with_status_2() {
         &[],
         &["show", "--ip", "ten"],
         &["show", "--ip", "10.0.0.1", "--show-blocks"],
+        &["show", "--show-borrowed", "--show-blocks"],
+        &["show", "--show-configuration", "--ip", "10.0.0.1"],
+        &["split", "-2", "--name", "p"],
+        &["split", "2", "--name", "p", "--cidr", "10.0.0.0/24"],
+        &["split", "2", "--cidr", "10.0.0.0"],
+        &["configure", "--strictaffinity", "perhaps"],
+        &["endpoints", "-A", "-n", "default"],
         &["show", "-o", "xml"],
         &["usage", "--by", "pod"],
         &["usage", "--node", "node1", "--by", "node"],

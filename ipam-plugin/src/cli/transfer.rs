@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use datastore::export::{self, OnExisting};
+use serde::Serialize;
 
 use super::app::{App, CommandOutcome, Progress};
+use super::documents;
 use super::error::CliError;
 
 /// Write all of Calico's data to a file or stdout
@@ -18,11 +20,29 @@ Examples:
   calico-ipam export backup.jsonl
   calico-ipam export --datastore-type local | calico-ipam import - --etcd-endpoints http://127.0.0.1:2379
 
-The text is JSON Lines: a header, then one line for each key with its value as it is stored. It is one snapshot.")]
+The text is JSON Lines: a header, then one line for each key with its value as it is stored. It is one snapshot. With
+a file, -o prints the name of the file and the number of keys.
+
+Exit status: 0; 1 after an error; 2 if the arguments are invalid.")]
 pub(super) struct ExportArgs {
     /// The file, which must not exist yet; stdout if it is - or omitted
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
+}
+
+/// The document of an export to a file.
+#[derive(Serialize)]
+struct Exported {
+    file: String,
+    keys: usize,
+}
+
+/// The document of an import: the number of keys for each outcome.
+#[derive(Serialize)]
+struct Imported {
+    created: usize,
+    replaced: usize,
+    unchanged: usize,
 }
 
 pub(super) async fn export(args: &ExportArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
@@ -34,6 +54,8 @@ pub(super) async fn export(args: &ExportArgs, app: &mut App<'_>) -> Result<Comma
             let pairs = export::export(app.store, BufWriter::new(create_private(path)?), show_progress).await?;
             drop(progress);
             app.notice(format_args!("{pairs} keys of {} exported to {}", app.datastore.clone(), path.display()));
+            let file = path.display().to_string();
+            documents::print_document(app.format, app.out, &Exported { file, keys: pairs })?;
         }
     }
     Ok(CommandOutcome::Success)
@@ -52,7 +74,9 @@ Examples:
   calico-ipam import backup.jsonl --datastore-path /var/lib/calico/calico.db
   calico-ipam import - --overwrite <backup.jsonl
 
-All keys are read and compared before the first write. Keys that the file does not contain stay unchanged.")]
+All keys are read and compared before the first write. Keys that the file does not contain stay unchanged.
+
+Exit status: 0; 1 after an error or a refusal; 2 if the arguments are invalid.")]
 pub(super) struct ImportArgs {
     /// The file; - reads stdin
     #[arg(value_name = "FILE")]
@@ -70,6 +94,7 @@ pub(super) async fn import(args: &ImportArgs, app: &mut App<'_>) -> Result<Comma
     drop(progress);
     let export::ImportSummary { created, replaced, unchanged } = imported;
     app.notice(format_args!("{created} keys created, {replaced} replaced, {unchanged} unchanged"));
+    documents::print_document(app.format, app.out, &Imported { created, replaced, unchanged })?;
     Ok(CommandOutcome::Success)
 }
 

@@ -5,6 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::{Object, StringEnum, Unknown};
 use crate::net::{Cidr, CidrParseError, IpVersion};
 
+/// The finalizer by which kube-controllers, in `projectcalico.org/v3`, keeps a deleted pool until its blocks are
+/// released.
+pub const IP_POOL_FINALIZER: &str = "projectcalico.org/ippool-finalizer";
+
 /// A range from which addresses are assigned.
 pub type IpPool = Object<IpPoolSpec>;
 

@@ -26,7 +26,7 @@ mod workload_endpoint;
 pub use cluster_information::{ClusterInformation, ClusterInformationSpec};
 pub use go_duration::{DurationError, GoDuration};
 pub use host_endpoint::{HostEndpoint, HostEndpointPort, HostEndpointSpec};
-pub use ip_pool::{AllowedUse, AssignmentMode, IpPool, IpPoolSpec};
+pub use ip_pool::{AllowedUse, AssignmentMode, IP_POOL_FINALIZER, IpPool, IpPoolSpec};
 pub use ip_reservation::{IpReservation, IpReservationSpec};
 pub use ipam_configuration::{IpamConfiguration, IpamConfigurationSpec};
 pub use kube_controllers_configuration::{

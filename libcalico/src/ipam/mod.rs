@@ -35,6 +35,7 @@ mod leak;
 mod pod_state;
 mod pool;
 mod pool_choice;
+mod pool_split;
 mod reservation;
 mod survey;
 mod tunnels;
@@ -52,7 +53,6 @@ pub use block::{
     OldHandle, OwnerSlot, RecordedOwner, ReleaseError, ReleaseRequest, Released, Repaired, WINDOWS_RESERVED_HANDLE,
 };
 pub use block_search::{BlockWalk, RoomOf, UsableBlock, borrow_order, usable_block};
-pub use borrowed::{BorrowedAddress, Borrowings, borrowed};
 pub use config::{DEFAULT_BLOCK_LIMIT, IpamConfig, IpamConfigKey};
 pub use gorand::GoRand;
 pub use handle::{Handle, HandleError, HandleId, load_balancer_handle};
@@ -73,3 +73,6 @@ pub use usage::{
     PoolUsage, Usage, UsageInput, exact_number, usage,
 };
 pub use utilization::{BlockUse, PoolUse, Utilization, utilization};
+
+pub use borrowed::{BorrowedAddress, Borrowings, borrowed};
+pub use pool_split::{SplitError, split};

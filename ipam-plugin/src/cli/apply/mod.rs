@@ -29,7 +29,9 @@ Examples:
   calico-ipam get ippool demo -o yaml | sed 's/disabled: false/disabled: true/' | calico-ipam apply -f -
 
 A manifest replaces spec, labels and annotations. With metadata.resourceVersion in it, it is refused when the object has
-changed since. IPAMConfiguration is written to both of its keys.")]
+changed since. IPAMConfiguration is written to both of its keys.
+
+Exit status: 0; 1 after an error; 2 if the arguments are invalid.")]
 pub(super) struct ApplyArgs {
     /// YAML or JSON with one or more objects; - reads stdin. May be given several times
     #[arg(short, long = "filename", required = true, value_name = "FILE")]

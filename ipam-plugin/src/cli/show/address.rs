@@ -57,7 +57,9 @@ enum State {
 }
 
 pub(super) async fn show(ip: IpAddr, app: &mut App<'_>) -> Result<(), CliError> {
+    let progress = app.progress("looking for the address");
     let address = look_up(app.store, ip).await?;
+    drop(progress);
     if documents::print_document(app.format, app.out, &address)? { Ok(()) } else { address.print(app) }
 }
 

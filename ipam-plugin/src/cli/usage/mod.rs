@@ -69,7 +69,9 @@ async fn read(app: &mut App<'_>) -> Result<ShownUsage, CliError> {
     let blocks = batch.list::<Block>(&None);
     let reservations = batch.list::<IpReservation>(&ObjectSelect::default());
     let config = batch.get::<IpamConfig>(&IpamConfigKey);
+    let progress = app.progress("reading pools and blocks");
     let answers = app.store.read(&batch).await?;
+    drop(progress);
     let config = answers.get(&config)?.map_or_else(IpamConfig::absent, |entry| entry.value);
     let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
     let blocks = present_blocks(&answers, &blocks, &config, app);
@@ -111,7 +113,10 @@ fn present_blocks(answers: &Answers, listed: &ListTicket<Block>, config: &IpamCo
 
 /// Returns `None`, with a note, if the account must not list nodes.
 async fn read_nodes(app: &mut App<'_>) -> Result<Option<Vec<Node>>, CliError> {
-    match app.store.list::<Node>(&ObjectSelect::default()).await {
+    let progress = app.progress("reading nodes");
+    let listed = app.store.list::<Node>(&ObjectSelect::default()).await;
+    drop(progress);
+    match listed {
         Ok(nodes) => Ok(Some(nodes.into_iter().map(|entry| entry.value).collect())),
         Err(error @ StoreError::Unauthorized { .. }) => {
             app.notice(format_args!("note: node selectors are not considered: {error}"));

@@ -86,10 +86,7 @@ fn usage_counts_cooling_addresses_apart_until_their_time_is_over() {
 fn usage_names_corrupt_and_unreadable_blocks() {
     let shell = with_two_addresses();
     shell.put("/calico/ipam/v2/assignment/ipv4/block/10.9.0.0-29", "{");
-    shell.put(
-        "/calico/ipam/v2/assignment/ipv4/block/10.9.0.8-29",
-        r#"{"cidr":"10.9.0.8/29","affinity":"host:node1"}"#,
-    );
+    shell.put("/calico/ipam/v2/assignment/ipv4/block/10.9.0.8-29", r#"{"cidr":"10.9.0.8/29","affinity":"host:node1"}"#);
     let ran = shell.run(&["usage"]);
     assert!(ran.notices.contains("note: block 10.9.0.0/29 is not counted: "), "{}", ran.notices);
     assert!(ran.notices.contains("note: corrupt blocks: 1; `calico-ipam check` names them"), "{}", ran.notices);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use ipam_plugin::affinity::release_pool_affinities;
-use libcalico::api::{IpPool, IpPoolSpec, ObjectKey};
+use libcalico::api::{IP_POOL_FINALIZER as FINALIZER, IpPool, IpPoolSpec, ObjectKey};
 use libcalico::ipam::{AffinityOwner, AffinitySelect, Block, LOAD_BALANCER_HOST};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store};
@@ -22,9 +22,6 @@ use crate::context::Context;
 use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
 use crate::settings::ControllerName;
 use crate::watches::{Cache, Event, Watches};
-
-/// Finalizer that keeps a pool while it has blocks.
-const FINALIZER: &str = "projectcalico.org/ippool-finalizer";
 
 /// The only key. All pools are reconciled together, because the condition of a pool depends on the others.
 const ALL_POOLS: &str = "all";

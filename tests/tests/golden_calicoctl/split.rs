@@ -1,0 +1,106 @@
+//! Interruptions of `split` on an API server, which has no transactions.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use integration_tests::kubernetes::{Objects, on_kubernetes};
+use integration_tests::plugin::{Call, DEADLINE, Outcome, Plugins, wait};
+use integration_tests::proxy::{Fault, Point, Proxy, Refusal};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+const PARTS: [&str; 2] = ["ippools/split-big-0", "ippools/split-big-1"];
+/// More requests than a split into two parts makes.
+const MANY: usize = 60;
+
+/// A locked cluster with one pool behind a proxy.
+struct Scene<'a> {
+    objects: &'a Objects,
+    proxy: &'a Proxy,
+    call: Call,
+}
+
+fn on_locked_cluster(test: impl Fn(&Scene<'_>) + Send + Sync) {
+    on_kubernetes(|_, kubernetes| {
+        let (api, group) = (&kubernetes.api, ApiGroup::CrdV1);
+        api.define(group.api_version()).unwrap();
+        let proxy = api.proxy().unwrap();
+        let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "split", api.admin_identity()).unwrap();
+        let call = Plugins::locate().unwrap().call("calico-ipam").args(["split", "2", "--name", "big"]);
+        let call = call
+            .env("DATASTORE_TYPE", "kubernetes")
+            .env("CALICO_API_GROUP", group.api_version())
+            .env("KUBECONFIG", kubeconfig);
+        let objects = Objects::new(api.admin(), group, api.admin_kubeconfig());
+        test(&Scene { objects: &objects, proxy: &proxy, call });
+    });
+}
+
+impl Scene<'_> {
+    fn reset(&self) {
+        self.objects.clear().unwrap();
+        let object = |kind: &str, name: &str, spec: Value| {
+            let metadata = json!({ "name": name });
+            json!({ "apiVersion": self.objects.group().api_version(), "kind": kind, "metadata": metadata, "spec": spec })
+        };
+        let information = object("ClusterInformation", "default", json!({ "datastoreReady": false }));
+        let pool = object("IPPool", "big", json!({ "cidr": "10.66.0.0/24", "blockSize": 28 }));
+        let content = [("clusterinformations/default", information), ("ippools/big", pool)];
+        let content = content.map(|(key, object)| (key.to_owned(), object));
+        self.objects.load(&BTreeMap::from(content)).unwrap();
+    }
+
+    /// Returns the keys of the pools, with a remark on those that are disabled.
+    fn pools(&self) -> Vec<String> {
+        let pools = self.objects.dump().unwrap().into_iter().filter(|(key, _)| key.starts_with("ippools/"));
+        let row = |(key, pool): (String, Value)| {
+            if pool["spec"]["disabled"] == true { format!("{key} (disabled)") } else { key }
+        };
+        pools.map(row).collect()
+    }
+
+    /// Returns true if the fault happened.
+    fn split_with(&self, point: Point, fault: Fault) -> (bool, Outcome) {
+        self.proxy.arm(Some((point, fault)));
+        let started = Instant::now();
+        let child = self.call.spawn().unwrap();
+        self.proxy.plugin(child.id());
+        let outcome = wait(child, started, DEADLINE).unwrap();
+        let fired = self.proxy.fired();
+        self.proxy.arm(None);
+        (fired, outcome)
+    }
+}
+
+#[test]
+fn split_killed_at_each_write_is_completed_by_a_second_run() {
+    on_locked_cluster(|scene| {
+        for point in [Point::Request as fn(usize) -> Point, Point::Answer] {
+            for number in 0..MANY {
+                scene.reset();
+                let (fired, outcome) = scene.split_with(point(number), Fault::Kill);
+                if !fired {
+                    assert!(number > 4 && outcome.exit == Some(0), "{number}: {outcome:?}");
+                    break;
+                }
+                if scene.pools() != PARTS {
+                    let second = scene.call.run().unwrap();
+                    assert_eq!(second.exit, Some(0), "{:?}: {second:?}", point(number));
+                }
+                assert_eq!(scene.pools(), PARTS, "{:?}", point(number));
+            }
+        }
+    });
+}
+
+#[test]
+fn split_with_a_refused_part_leaves_the_pool_in_service() {
+    on_locked_cluster(|scene| {
+        scene.reset();
+        let refused = Fault::Refuse(Refusal::of(403));
+        let (fired, outcome) = scene.split_with(Point::First("POST", "/ippools"), refused);
+        assert!(fired && outcome.exit == Some(1), "{outcome:?}");
+        assert!(outcome.stderr.contains("the pools are as before this command"), "{outcome:?}");
+        assert_eq!(scene.pools(), ["ippools/big"]);
+    });
+}

@@ -1,0 +1,105 @@
+//! All files of the recordings, each with the treatment of its step.
+
+use integration_tests::golden::calicoctl::names;
+
+use self::Treatment::{Replayed, Report, State, Unneeded};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Treatment {
+    /// A state, not a step.
+    State,
+    /// A step that `etcd.rs` or `kubernetes.rs` replays.
+    Replayed,
+    /// A step of `check`, or of a release by its report.
+    Report,
+    /// A step that is not replayed, with the reason.
+    Unneeded(&'static str),
+}
+
+const LOCK: &str = "`calico-ipam` has no verb for the lock; `apply` of a ClusterInformation sets it";
+const VERSION: &str = "`calico-ipam` works with each version of the cluster";
+const NO_KUBECONFIG: &str = "`calico-ipam` needs no kubeconfig beside etcd";
+
+const ETCD: [(&str, Treatment); 51] = [
+    ("01-show", Replayed),
+    ("02-show-blocks", Replayed),
+    ("03-show-borrowed", Replayed),
+    ("04-show-configuration-none", Replayed),
+    ("05-show-ip-used", Replayed),
+    ("06-show-ip-borrowed", Replayed),
+    ("07-show-ip-free", Replayed),
+    ("08-show-ip-no-pool", Replayed),
+    ("09-show-ip-wrong", Replayed),
+    ("10-check-no-kubeconfig", Unneeded(NO_KUBECONFIG)),
+    ("11-check-no-configuration", Report),
+    ("12-check", Report),
+    ("13-check-problem-ips", Report),
+    ("14-check-all-ips", Report),
+    ("15-check-report", Report),
+    ("16-check-report-all", Report),
+    ("17-release-from-report-unlocked", Report),
+    ("18-split-unlocked", Replayed),
+    ("19-lock", Unneeded(LOCK)),
+    ("20-lock-again", Unneeded(LOCK)),
+    ("21-check-locked", Report),
+    ("22-release-from-report-stale", Report),
+    ("23-release-from-report-version", Report),
+    ("24-release-from-two-reports", Report),
+    ("25-release-from-report", Report),
+    ("26-release-from-report-force", Report),
+    ("27-split-odd", Replayed),
+    ("28-split-too-small", Replayed),
+    ("29-split-no-pool", Replayed),
+    ("30-split", Replayed),
+    ("31-split-cidr", Replayed),
+    ("32-unlock", Unneeded(LOCK)),
+    ("33-check-after", Report),
+    ("34-show-after-split", Replayed),
+    ("35-release-ip", Replayed),
+    ("36-release-ip-free", Report),
+    ("37-release-ip-no-pool", Report),
+    ("38-release-no-flag", Replayed),
+    ("39-configure-none", Replayed),
+    ("40-configure-wrong", Replayed),
+    ("41-configure-max-blocks", Replayed),
+    ("42-release-borrowed", Replayed),
+    ("43-configure-strict", Replayed),
+    ("44-show-configuration", Replayed),
+    ("45-configure-cooldown", Replayed),
+    ("46-configure-kubevirt", Replayed),
+    ("47-configure-strict-off", Replayed),
+    ("48-show-configuration-full", Replayed),
+    ("49-version-mismatch", Unneeded(VERSION)),
+    ("50-version-mismatch-allowed", Unneeded(VERSION)),
+    ("initial", State),
+];
+
+const KUBERNETES: [(&str, Treatment); 17] = [
+    ("01-show", Replayed),
+    ("02-show-blocks", Replayed),
+    ("03-show-borrowed", Replayed),
+    ("04-show-ip", Replayed),
+    ("05-check", Report),
+    ("06-check-all-ips", Report),
+    ("07-check-report", Report),
+    ("08-release-from-report-force", Report),
+    ("09-check-after", Report),
+    ("10-lock", Unneeded(LOCK)),
+    ("11-check-locked", Report),
+    ("12-release-from-report", Report),
+    ("13-unlock", Unneeded(LOCK)),
+    ("14-release-in-use", Replayed),
+    ("15-configure-strict", Replayed),
+    ("initial", State),
+    ("pods-and-services", State),
+];
+
+#[test]
+fn every_recording_of_calicoctl_is_in_the_table() {
+    for (course, table) in [("etcd-ipam", &ETCD[..]), ("kubernetes-ipam", &KUBERNETES[..])] {
+        let listed: Vec<&str> = table.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names(course).unwrap(), listed, "{course}");
+        let is_empty = |treatment: &Treatment| matches!(treatment, Unneeded(reason) if reason.is_empty());
+        assert!(!table.iter().any(|(_, treatment)| is_empty(treatment)), "{course}");
+    }
+}

@@ -50,9 +50,11 @@ pub(super) struct BlockFacts<'a> {
     pub(super) pool: Option<usize>,
     pub(super) used: u64,
     pub(super) cooling: u64,
-    /// Addresses that can be assigned; 0 in a block that contradicts itself.
+    /// Addresses that can be assigned; 0 in an unusable block.
     pub(super) free: u64,
-    pub(super) is_sound: bool,
+    pub(super) is_corrupt: bool,
+    /// Whether to assign addresses from the block: it is neither corrupt nor marked for deletion.
+    pub(super) is_usable: bool,
     pub(super) is_empty: bool,
 }
 
@@ -78,15 +80,17 @@ impl<'a> PoolFacts<'a> {
 impl<'a> BlockFacts<'a> {
     pub(super) fn of(block: &'a Block, pools: &[PoolFacts<'_>], reservations: &Reservations) -> Self {
         let cooling = block.allocated().filter(|allocation| allocation.is_cooling()).count() as u64;
-        let is_sound = block.is_consistent();
+        let is_corrupt = block.verify().is_err();
+        let is_usable = !is_corrupt && !block.deleted;
         BlockFacts {
             block,
             owner: block.owner(),
             pool: pools.iter().position(|facts| facts.pool.cidr.covers(&block.cidr)),
             used: block.allocated().count() as u64 - cooling,
             cooling,
-            free: if is_sound { block.free(reservations) as u64 } else { 0 },
-            is_sound,
+            free: if is_usable { block.free(reservations) as u64 } else { 0 },
+            is_corrupt,
+            is_usable,
             is_empty: block.is_empty(),
         }
     }

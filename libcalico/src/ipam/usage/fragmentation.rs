@@ -65,7 +65,7 @@ fn fragmented_block(facts: &BlockFacts<'_>, pools: &[PoolFacts<'_>]) -> Option<F
         (has_former_size, FragmentedBy::FormerSize),
     ];
     let reasons: Vec<FragmentedBy> = reasons.into_iter().filter(|(applies, _)| *applies).map(|(_, by)| by).collect();
-    (!reasons.is_empty() && facts.is_sound).then(|| FragmentedBlock {
+    (!reasons.is_empty() && facts.is_usable).then(|| FragmentedBlock {
         cidr,
         pool: pool.map(|pool| pool.name.clone()),
         owner: facts.block.affinity.clone(),

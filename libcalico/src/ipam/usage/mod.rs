@@ -63,7 +63,7 @@ pub fn usage(input: &UsageInput<'_>) -> Usage {
     Usage {
         fits: pods_fit::totals(&pool_usages, &nodes, input.nodes.is_some()),
         fragmented: fragmentation::fragmented(&blocks, &pools),
-        corrupt_blocks: blocks.iter().filter(|block| !block.is_sound).count() as u64,
+        corrupt_blocks: blocks.iter().filter(|block| block.is_corrupt).count() as u64,
         pools: pool_usages,
         outside_pools,
         nodes,

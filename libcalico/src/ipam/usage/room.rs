@@ -138,7 +138,7 @@ impl<'a> PodRoom<'a> {
 impl BlockTotals {
     fn add(&mut self, block: &BlockFacts<'_>, has_present_size: bool) {
         self.all.add(block);
-        if has_present_size && block.is_sound {
+        if has_present_size && block.is_usable {
             self.lendable.add(block);
             if block.is_empty && block.owner.is_some() {
                 self.reclaimable.add(block);

@@ -207,7 +207,10 @@ fn reserved_and_occupied_ranges_are_no_room() {
 }
 
 #[test]
-fn corrupt_block_has_no_room_and_keeps_its_addresses() {
+fn corrupt_and_deleted_blocks_have_no_room_and_keep_their_addresses() {
+    let mut cluster = small();
+    cluster.blocks[2].deleted = true;
+    assert_eq!((cluster.usage().corrupt_blocks, cluster.usage().pools[0].free), (0, 6 + 8));
     let mut cluster = small();
     cluster.blocks[1].unallocated.push(0);
     let usage = cluster.usage();

@@ -66,10 +66,10 @@ pub(super) fn count(blocks: &[BlockFacts<'_>]) -> OwnerCounts {
     for facts in blocks {
         for allocation in facts.block.allocated().filter(|allocation| !allocation.is_cooling()) {
             let (owner, named) = allocation.attribute.map_or((AllocationOwner::Unnamed, None), AllocationOwner::of);
-            namespaces.entry(namespace_of(&owner)).or_default().add(facts.version());
+            namespaces.entry(namespace_of(&owner)).or_default().add(facts.version(), 1);
             match node_of(&owner, named, facts) {
                 Some(node) => *nodes.entry((node.to_owned(), facts.version())).or_default() += 1,
-                None => without_node.add(facts.version()),
+                None => without_node.add(facts.version(), 1),
             }
         }
     }

@@ -69,7 +69,8 @@ pub(super) async fn run(args: &EndpointsArgs, app: &mut App<'_>) -> Result<Comma
 impl EndpointsArgs {
     /// The datastore selects the namespace, so that the others are not transferred.
     fn namespaces(&self) -> ObjectSelect {
-        ObjectSelect { namespace: self.namespace.clone(), ..ObjectSelect::default() }
+        let namespace = if self.all_namespaces { None } else { self.namespace.clone() };
+        ObjectSelect { namespace, ..ObjectSelect::default() }
     }
 
     fn select(&self, endpoint: &WorkloadEndpoint) -> bool {

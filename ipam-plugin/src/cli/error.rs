@@ -106,7 +106,7 @@ pub(super) enum CliError {
     Split { pool: String, cause: SplitError },
     /// `state` is the state of the pool and its parts after the failure.
     #[error("splitting IPPool {pool} failed: {cause}; {state}")]
-    SplitFailed { pool: String, cause: StoreError, state: String },
+    SplitFailed { pool: String, cause: Box<StoreError>, state: String },
     /// Encoding the result or writing it failed.
     #[error("cannot print the result: {0}")]
     Output(io::Error),

@@ -57,7 +57,7 @@ async fn replace_in_steps<S: Store>(store: &S, planned: &Planned, creates: Vec<W
     } else {
         undo(store, pool, changed.is_some(), &planned.missing[..created]).await
     };
-    Err(CliError::SplitFailed { pool: pool.key.name.clone(), cause, state })
+    Err(CliError::SplitFailed { pool: pool.key.name.clone(), cause: Box::new(cause), state })
 }
 
 /// Deletes the parts that this split created, and puts the pool back into service if this split disabled it. Returns
@@ -72,7 +72,7 @@ async fn undo<S: Store>(store: &S, pool: &Entry<IpPool>, was_changed: bool, crea
     match undone.await {
         Ok(()) => "the pools are as before this command".to_owned(),
         Err(error) => format!(
-            "the pool is disabled and some of its parts exist, because the undoing failed, too: {error}; run the \
+            "the undoing failed, too: {error}; the pool may be disabled, and some of its parts may exist: run the \
              command again, which completes the split"
         ),
     }

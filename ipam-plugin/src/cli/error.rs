@@ -69,6 +69,8 @@ pub(super) enum CliError {
     Contended(String),
     #[error("no pool is called `{0}` or has that CIDR; `calico-ipam get ippools` lists them")]
     NoSuchPool(String),
+    #[error("no node {0} exists, owns a block or uses an address; `calico-ipam usage --by node` lists the nodes")]
+    NoSuchNode(String),
     #[error("--pool {text}: {cause}; write it like 10.65.0.0/16 or fd65::/112")]
     PoolRange { text: String, cause: CidrParseError },
     #[error("{0}; name the node with --node")]

@@ -36,6 +36,7 @@ mod testing;
 mod tests;
 mod trace;
 mod transfer;
+mod usage;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
@@ -86,6 +87,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Show(show::ShowArgs),
+    Usage(usage::UsageArgs),
     Trace(trace::TraceArgs),
     Check(check::CheckArgs),
     Release(release::ReleaseArgs),
@@ -191,6 +193,7 @@ fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Resu
 async fn execute(command: Command, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     match command {
         Command::Show(args) => show::run(&args, app).await,
+        Command::Usage(args) => usage::run(&args, app).await,
         Command::Trace(args) => trace::with_app(&args, app).await,
         Command::Check(args) => check::run(&args, app).await,
         Command::Release(args) => release::run(&args, app).await,

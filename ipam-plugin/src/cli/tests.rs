@@ -53,6 +53,7 @@ fn every_verb_that_reports_prints_json_and_yaml() {
             &["show", "--show-borrowed"],
             &["show", "--show-configuration"],
             &["show", "--ip", &address],
+            &["usage"],
             &["check", "--settle", "0"],
             &["release", "--dry-run", &address],
             &["apply", "-f", &manifest],
@@ -89,6 +90,7 @@ fn command_output_escapes_control_characters_of_stored_objects() {
         &["endpoints", "--pod", TEXT],
         &["show", "--ip", &address],
         &["show", "--show-blocks"],
+        &["usage"],
         &["show", "--show-borrowed"],
         &["export"],
         &["get", "nodes"],
@@ -137,6 +139,8 @@ fn invalid_command_lines_exit_with_status_2() {
         &["configure", "--strictaffinity", "perhaps"],
         &["endpoints", "-A", "-n", "default"],
         &["show", "-o", "xml"],
+        &["usage", "--by", "pod"],
+        &["usage", "--node", "node1", "--by", "node"],
         &["release"],
         &["release", "10.0.0.1", "--from-report", "f"],
         &["release", "10.0.0.1", "--require-lock"],
@@ -172,6 +176,9 @@ fn completions_list_the_commands() {
     {
         let script = shell.ok(&["completions", name]);
         assert!(script.contains(sign) && script.contains("show-blocks"), "{name}");
+        let missing =
+            Arguments::command().get_subcommands().find(|command| !script.contains(command.get_name())).cloned();
+        assert!(missing.is_none(), "{name}: {missing:?}");
     }
 }
 

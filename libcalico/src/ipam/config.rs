@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::api::Unknown;
 use crate::store::Kind;
 
+/// The maximum number of blocks of a node in the pools of one request if the settings name none (IPAM-103).
+pub const DEFAULT_BLOCK_LIMIT: usize = 20;
+
 /// Cluster-wide allocator settings. If no object is stored, [`IpamConfig::absent`] applies, which differs from `{}`
 /// (IPAM-77).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -16,7 +19,7 @@ pub struct IpamConfig {
     /// Whether to claim blocks for nodes automatically.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub auto_allocate_blocks: bool,
-    /// The maximum number of blocks per node in the pools of one request; 0 selects 20 (IPAM-103).
+    /// The maximum number of blocks per node in the pools of one request; 0 selects [`DEFAULT_BLOCK_LIMIT`].
     #[serde(rename = "maxBlocksPerHost", skip_serializing_if = "crate::api::is_zero")]
     pub max_blocks_per_host: i64,
     /// `Enabled` or `None` if a VMI keeps its addresses when its pod is replaced, otherwise `Disabled`.

@@ -17,7 +17,7 @@
 //!
 //! Read [`Block`] and [`Handle`] first: the operations on one object. [`choose_pools`], [`usable_block`] and
 //! [`borrow_order`] follow in the order of an allocation. [`assess()`] decides whether an address is in use,
-//! [`audit()`] reports contradictions, and `gc` selects what to release.
+//! [`audit()`] reports contradictions, [`usage()`] counts, and `gc` selects what to release.
 
 mod affinity;
 mod audit;
@@ -40,6 +40,7 @@ pub mod report;
 mod reservation;
 mod survey;
 mod tunnels;
+mod usage;
 mod utilization;
 
 pub use affinity::{AffinityKey, AffinityOwner, AffinitySelect, AffinityState, BlockAffinity, LOAD_BALANCER_HOST};
@@ -53,7 +54,7 @@ pub use block::{
     OldHandle, OwnerSlot, RecordedOwner, ReleaseError, ReleaseRequest, Released, Repaired, WINDOWS_RESERVED_HANDLE,
 };
 pub use block_search::{BlockWalk, RoomOf, UsableBlock, borrow_order, usable_block};
-pub use config::{IpamConfig, IpamConfigKey};
+pub use config::{DEFAULT_BLOCK_LIMIT, IpamConfig, IpamConfigKey};
 pub use gorand::GoRand;
 pub use handle::{Handle, HandleError, HandleId, load_balancer_handle};
 pub use leak::{
@@ -68,6 +69,10 @@ pub use pool_choice::{
 pub use reservation::{MalformedReservation, Reservations};
 pub use survey::{BlockSummary, ListedBlock, RECLAIM_AFTER, Room};
 pub use tunnels::{Tunnel, tunnels_of};
+pub use usage::{
+    FamilyCount, Fragmentation, FragmentedBlock, FragmentedBy, NamespaceUsage, NodeUsage, PodsFit, PoolService,
+    PoolUsage, Usage, UsageInput, exact_number, usage,
+};
 pub use utilization::{BlockUse, PoolUse, Utilization, utilization};
 
 pub use borrowed::{BorrowedAddress, Borrowings, borrowed};

@@ -31,11 +31,12 @@ const ON_THE_LOCAL_FILE: [(&str, &str); 4] = [
 ];
 
 /// Chapters that are run with an API server, in this order.
-const ON_AN_API_SERVER: [(&str, &str); 11] = [
+const ON_AN_API_SERVER: [(&str, &str); 12] = [
     ("README.md", "Quick start"),
     (STANDALONE, "Against an existing cluster, by hand"),
     (AFTER_AN_ADD, "On Kubernetes"),
     (STANDALONE, "The command line"),
+    ("docs/calico-ipam.md", "First commands"),
     (TROUBLESHOOTING, "Collecting data"),
     (TROUBLESHOOTING, "Start with `calico doctor`"),
     (DEPLOY, "Quick start"),
@@ -201,6 +202,7 @@ fn documented_cluster_commands_work_on_an_api_server() {
             by_hand,
             after_the_add,
             command_line,
+            first_commands,
             collecting,
             doctor,
             quick_start,
@@ -224,6 +226,8 @@ fn documented_cluster_commands_work_on_an_api_server() {
             assert!(printed.contains(part), "{part:?} is not in {printed}");
         }
         typed(command_line, PROGRAMS, &as_is);
+        let printed = typed(first_commands, PROGRAMS, &as_is);
+        assert!(printed.contains("more pods with IPv4: at most "), "{printed}");
 
         let names = |command: &str| command.replace("CONTAINERID", "c9");
         let printed = typed(collecting, &format!("{PROGRAMS}{FAILED_ADD}"), &names);

@@ -39,7 +39,7 @@ pub(crate) fn check_all(world: &World<'_>) -> Result<()> {
         ensure!(!log.is_empty(), "kube-controllers have no log");
         check("the log of kube-controllers", &log)?;
     }
-    for args in [&["check", "--settle", "0"][..], &["show", "--show-blocks"], &["endpoints"]] {
+    for args in [&["check", "--settle", "0"][..], &["show", "--show-blocks"], &["usage"], &["endpoints"]] {
         let shown = world.cluster.store.calico_ipam(&world.cluster.plugins, args)?;
         check(&format!("calico-ipam {args:?}"), &shown.stdout)?;
         check(&format!("calico-ipam {args:?}"), &shown.stderr)?;

@@ -18,7 +18,8 @@ use std::net::IpAddr;
 
 use libcalico::api::{IpPool, Node, ObjectKey};
 use libcalico::ipam::{
-    AffinityOwner, Block, BlockAffinity, Labels, Pool, PoolChoice, PoolRequest, choose_pools, stale_blocks,
+    AffinityOwner, Block, BlockAffinity, DEFAULT_BLOCK_LIMIT, Labels, Pool, PoolChoice, PoolRequest, choose_pools,
+    stale_blocks,
 };
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, StoreError, identifier};
@@ -31,9 +32,6 @@ use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
 use crate::error::{Exhaustion, IpamError, Result};
 use crate::exhausted::Search;
-
-/// Maximum number of blocks of a node, if neither the request nor the cluster sets a limit (IPAM-103).
-const DEFAULT_BLOCK_LIMIT: usize = 20;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum PlannerStep {

@@ -12,6 +12,7 @@ use std::net::IpAddr;
 
 use clap::Args;
 
+pub(super) use self::pools::Quantity;
 use super::app::{App, CommandOutcome};
 use super::error::CliError;
 

@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, Row};
 use libcalico::api::{IpPool, IpReservation, ObjectSelect};
-use libcalico::ipam::{Block, BlockUse, PoolUse, Reservations, utilization};
+use libcalico::ipam::{Block, BlockUse, PoolUse, Reservations, exact_number, utilization};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store};
 use serde::Serialize;
@@ -54,7 +54,7 @@ struct Counts {
 
 /// A number of addresses. Numbers beyond 64 bits are serialized as text, because JSON readers would round them.
 #[derive(Debug, Clone, Copy)]
-struct Quantity(u128);
+pub(in crate::cli) struct Quantity(pub(in crate::cli) u128);
 
 pub(super) async fn show(wanted: &[String], with_blocks: bool, app: &mut App<'_>) -> Result<(), CliError> {
     let shown = read_pools(wanted, with_blocks, app).await?;
@@ -183,10 +183,7 @@ impl Counts {
 
 impl Serialize for Quantity {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match u64::try_from(self.0) {
-            Ok(number) => serializer.serialize_u64(number),
-            Err(_) => serializer.collect_str(&self.0),
-        }
+        exact_number(&self.0, serializer)
     }
 }
 

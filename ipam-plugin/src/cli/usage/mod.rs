@@ -1,0 +1,165 @@
+//! `usage`: prints the use of addresses by pool, node and namespace, fragmented blocks, and the room for more pods.
+
+mod shown;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+use clap::{Args, ValueEnum};
+use libcalico::api::{IpPool, IpReservation, Node, ObjectSelect};
+use libcalico::ipam::{
+    Block, FamilyCount, IpamConfig, IpamConfigKey, NamespaceUsage, NodeUsage, Reservations, UsageInput, usage,
+};
+use libcalico::store::{Answers, ListTicket, ReadBatch, Store, StoreError};
+use time::OffsetDateTime;
+
+use self::shown::ShownUsage;
+use super::app::{App, CommandOutcome};
+use super::documents;
+use super::error::CliError;
+
+/// Show the use of addresses by pool, node and namespace, and the room for more pods
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  calico-ipam usage
+  calico-ipam usage --by node
+  calico-ipam usage --node node1 -o json
+  calico-ipam usage --namespace web
+
+The numbers of pods that fit are upper bounds: for a node, if no other node gets addresses meanwhile. They consider
+node selectors if the nodes can be read, and no namespace selectors. A block is fragmented if not more than a quarter of
+it is in use, if it has no owner, or if it has another size than the blocks of its pool.
+
+Exit status: 0; 1 after an error; 2 if the arguments are invalid.")]
+pub(super) struct UsageArgs {
+    /// Show only one table
+    #[arg(long, value_enum, value_name = "TABLE")]
+    by: Option<Grouping>,
+    /// Show only this node
+    #[arg(long, value_name = "NAME", conflicts_with = "by")]
+    node: Option<String>,
+    /// Show only this namespace
+    #[arg(short, long, value_name = "NAME", conflicts_with_all = ["by", "node"])]
+    namespace: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Grouping {
+    /// The pools, and the room for more pods
+    Pool,
+    /// The nodes, and the room for more pods on each
+    Node,
+    /// The namespaces
+    Namespace,
+}
+
+pub(super) async fn run(args: &UsageArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    let shown = args.select(read(app).await?)?;
+    if documents::print_document(app.format, app.out, &shown)? {
+        return Ok(CommandOutcome::Success);
+    }
+    tables::print(&shown, app)?;
+    Ok(CommandOutcome::Success)
+}
+
+async fn read(app: &mut App<'_>) -> Result<ShownUsage, CliError> {
+    let mut batch = ReadBatch::new();
+    let pools = batch.list::<IpPool>(&ObjectSelect::default());
+    let blocks = batch.list::<Block>(&None);
+    let reservations = batch.list::<IpReservation>(&ObjectSelect::default());
+    let config = batch.get::<IpamConfig>(&IpamConfigKey);
+    let progress = app.progress("reading pools and blocks");
+    let answers = app.store.read(&batch).await?;
+    drop(progress);
+    let config = answers.get(&config)?.map_or_else(IpamConfig::absent, |entry| entry.value);
+    let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
+    let blocks = present_blocks(&answers, &blocks, &config, app);
+    let reservations: Vec<IpReservation> = answers.list(&reservations).into_iter().map(|entry| entry.value).collect();
+    let (reservations, malformed) = Reservations::of(&reservations);
+    for entry in malformed {
+        app.notice(format_args!("note: {entry}"));
+    }
+    let nodes = read_nodes(app).await?;
+    let input = UsageInput {
+        pools: &pools,
+        blocks: &blocks,
+        reservations: &reservations,
+        config: &config,
+        nodes: nodes.as_deref(),
+    };
+    let usage = usage(&input);
+    if usage.corrupt_blocks > 0 {
+        app.notice(format_args!("note: corrupt blocks: {}; `calico-ipam check` names them", usage.corrupt_blocks));
+    }
+    Ok(ShownUsage::new(usage, nodes.is_some()))
+}
+
+/// Returns the blocks, with the addresses free whose cooldown is over. A corrupt block stays as it is.
+fn present_blocks(answers: &Answers, listed: &ListTicket<Block>, config: &IpamConfig, app: &mut App<'_>) -> Vec<Block> {
+    let now = OffsetDateTime::now_utc();
+    let mut blocks = Vec::new();
+    for (cidr, block) in answers.each(listed) {
+        match block {
+            Ok(mut entry) => {
+                let _ = entry.value.collect_garbage(config.ip_cooldown_seconds, now);
+                blocks.push(entry.value);
+            }
+            Err(error) => app.notice(format_args!("note: block {cidr} is not counted: {error}")),
+        }
+    }
+    blocks
+}
+
+/// Returns `None`, with a note, if the account must not list nodes.
+async fn read_nodes(app: &mut App<'_>) -> Result<Option<Vec<Node>>, CliError> {
+    let progress = app.progress("reading nodes");
+    let listed = app.store.list::<Node>(&ObjectSelect::default()).await;
+    drop(progress);
+    match listed {
+        Ok(nodes) => Ok(Some(nodes.into_iter().map(|entry| entry.value).collect())),
+        Err(error @ StoreError::Unauthorized { .. }) => {
+            app.notice(format_args!("note: node selectors are not considered: {error}"));
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl UsageArgs {
+    fn select(&self, all: ShownUsage) -> Result<ShownUsage, CliError> {
+        let ShownUsage { pools, outside_pools, nodes, without_node, namespaces, borrowed, fits, .. } = all;
+        let ShownUsage { node_selectors_considered, corrupt_blocks, .. } = all;
+        let none = ShownUsage { node_selectors_considered, corrupt_blocks, ..ShownUsage::default() };
+        Ok(match (self.by, &self.node, &self.namespace) {
+            (Some(Grouping::Pool), ..) => ShownUsage { pools, outside_pools, fits, ..none },
+            (Some(Grouping::Node), ..) => ShownUsage { nodes, without_node, borrowed, ..none },
+            (Some(Grouping::Namespace), ..) => ShownUsage { namespaces, ..none },
+            (None, Some(node), _) => {
+                let nodes: Vec<NodeUsage> = nodes.into_iter().flatten().filter(|row| row.node == *node).collect();
+                if nodes.is_empty() {
+                    return Err(CliError::NoSuchNode(node.clone()));
+                }
+                let mut borrowed = borrowed.unwrap_or_default();
+                borrowed.rows.retain(|row| row.node == *node || row.block_owner == *node);
+                ShownUsage { nodes: Some(nodes), borrowed: Some(borrowed), ..none }
+            }
+            (None, None, Some(namespace)) => {
+                let found = namespaces.into_iter().flatten().find(|row| row.namespace == *namespace);
+                let unused = || NamespaceUsage { namespace: namespace.clone(), used: FamilyCount::default() };
+                ShownUsage { namespaces: Some(vec![found.unwrap_or_else(unused)]), ..none }
+            }
+            (None, None, None) => ShownUsage {
+                pools,
+                outside_pools,
+                nodes,
+                without_node,
+                namespaces,
+                borrowed,
+                fragmented: all.fragmented,
+                fits,
+                ..none
+            },
+        })
+    }
+}

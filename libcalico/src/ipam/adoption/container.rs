@@ -63,6 +63,9 @@ pub enum UnprovenOwner {
     /// The runtime runs several sandboxes of the pod.
     #[error("the runtime has several ready sandboxes of the pod: {}", .0.join(", "))]
     SeveralSandboxes(Vec<String>),
+    /// The pod has no stored endpoint, where the plugin writes one.
+    #[error("the pod has no WorkloadEndpoint; restart the pod")]
+    NoEndpoint,
     /// The status of the pod contradicts the stored endpoint.
     #[error("the WorkloadEndpoint lists the address, but the status of the pod does not")]
     NotInStatus,

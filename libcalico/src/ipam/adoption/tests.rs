@@ -165,6 +165,9 @@ fn unproven_owner_is_a_conflict() {
     assert_eq!(World::new().conflict(&claim), UnprovenOwner::NotInStatus.to_string());
 }
 
+/// Alias, ready sandboxes, container of the endpoint, and the expected container or text.
+type Case<'a> = (Option<&'a InterfaceAlias>, &'a [&'a str], Option<&'a str>, &'a str);
+
 fn prove(alias: Option<&InterfaceAlias>, sandboxes: &[&str], endpoint: Option<&str>) -> Result<String, UnprovenOwner> {
     let evidence = ContainerEvidence {
         interface: "cali1",
@@ -181,14 +184,15 @@ fn container_is_proven_by_the_alias_or_the_runtime() {
     let alias = InterfaceAlias::for_pod("net", "ns", "web", "c1");
     let long = "c".repeat(65);
     let digest = InterfaceAlias::for_pod("net", "ns", "web", &long);
-    for (alias, sandboxes, endpoint, container) in [
-        (Some(&alias), &[][..], None, "c1"),
+    let cases: [Case<'_>; 6] = [
+        (Some(&alias), &[], None, "c1"),
         (Some(&alias), &["c1"], None, "c1"),
         (Some(&alias), &["c1"], Some("c1"), "c1"),
         (None, &["c1"], None, "c1"),
         (Some(&digest), &[&*long], None, &*long),
         (Some(&digest), &[], Some(&*long), &*long),
-    ] {
+    ];
+    for (alias, sandboxes, endpoint, container) in cases {
         assert_eq!(prove(alias, sandboxes, endpoint), Ok(container.to_owned()));
     }
 }
@@ -197,14 +201,15 @@ fn container_is_proven_by_the_alias_or_the_runtime() {
 fn contradicting_evidence_proves_no_container() {
     let alias = InterfaceAlias::for_pod("net", "ns", "web", "c1");
     let digest = InterfaceAlias::for_pod("net", "ns", "web", &"c".repeat(65));
-    for (alias, sandboxes, endpoint, text) in [
-        (Some(&alias), &["c2"][..], None, "interface cali1 is of container c1, but the runtime runs container c2"),
+    let cases: [Case<'_>; 6] = [
+        (Some(&alias), &["c2"], None, "interface cali1 is of container c1, but the runtime runs container c2"),
         (Some(&alias), &["c1", "c2"], None, "several ready sandboxes of the pod: c1, c2"),
         (Some(&alias), &[], Some("c0"), "the WorkloadEndpoint names container c0, but container c1 runs"),
         (Some(&digest), &[], None, "the container is unknown: the alias of interface cali1 has only a digest"),
         (None, &[], None, "the container is unknown: no alias; the runtime has no ready sandbox"),
         (None, &[], Some("c1"), "the container is unknown"),
-    ] {
+    ];
+    for (alias, sandboxes, endpoint, text) in cases {
         let error = prove(alias, sandboxes, endpoint).unwrap_err().to_string();
         assert!(error.contains(text), "{error}");
     }

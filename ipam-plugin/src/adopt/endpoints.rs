@@ -23,7 +23,7 @@ pub(super) async fn read(store: &impl Store) -> Result<Vec<WorkloadEndpoint>, St
     let mut batch = ReadBatch::new();
     let ticket = batch.list::<WorkloadEndpoint>(&ObjectSelect::default());
     let answers = store.read(&batch).await?;
-    answers.each(&ticket).map(|(_, endpoint)| Ok(endpoint?.value)).collect()
+    answers.each(&ticket).map(|(_, endpoint)| endpoint.map(|endpoint| endpoint.value)).collect()
 }
 
 /// Adds the addresses of the endpoints. With `pods`, endpoints of pods that do not exist do not count.

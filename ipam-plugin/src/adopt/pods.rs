@@ -22,7 +22,8 @@ impl ClusterPods {
         let mut batch = ReadBatch::new();
         let ticket = batch.list::<Pod>(&ObjectSelect::default());
         let answers = api.read(&batch).await?;
-        answers.each(&ticket).map(|(key, pod)| Ok((key, pod?.value))).collect::<Result<_, _>>().map(ClusterPods)
+        let pods = answers.each(&ticket).map(|(key, pod)| pod.map(|pod| (key, pod.value)));
+        Ok(ClusterPods(pods.collect::<Result<_, _>>()?))
     }
 
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<&Pod> {

@@ -81,6 +81,10 @@ pub(super) enum CliError {
     BlockKept { of: String, block: Cidr, cause: Box<IpamError> },
     #[error("node {node} has {endpoints} endpoints (`calico-ipam endpoints --node {node}`); --force deletes them too")]
     NodeInUse { node: String, endpoints: usize },
+    #[error("{0} does not exist, so it has no IP pools; name the datastore, or create it with `calico-ipam init`")]
+    NoPools(String),
+    #[error("cannot use the API server of the pods: {0}")]
+    PodServer(String),
     /// Encoding the result or writing it failed.
     #[error("cannot print the result: {0}")]
     Output(io::Error),

@@ -29,20 +29,20 @@ const MAX_ANSWER: usize = 128 << 20;
 
 /// A sandbox that is ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sandbox {
+pub(crate) struct Sandbox {
     /// The ID, which is `CNI_CONTAINERID` of its ADD.
-    pub id: String,
+    pub(crate) id: String,
     /// The namespace of its pod.
-    pub namespace: String,
+    pub(crate) namespace: String,
     /// The name of its pod.
-    pub pod: String,
+    pub(crate) pod: String,
     /// The UID of its pod. For a static pod it is not the UID in the API.
-    pub uid: String,
+    pub(crate) uid: String,
 }
 
 /// The reason why a container runtime does not list its sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CriError {
+pub(crate) enum CriError {
     /// No usual socket exists.
     #[error("no socket of a container runtime exists; name it with --runtime-socket")]
     NoSocket,
@@ -61,7 +61,7 @@ pub enum CriError {
 ///
 /// # Errors
 /// Returns an error if no runtime answers.
-pub async fn ready_sandboxes(socket: Option<&Path>) -> Result<Vec<Sandbox>, CriError> {
+pub(crate) async fn ready_sandboxes(socket: Option<&Path>) -> Result<Vec<Sandbox>, CriError> {
     let sockets: Vec<PathBuf> = match socket {
         Some(socket) => vec![socket.to_owned()],
         None => SOCKETS.iter().map(PathBuf::from).filter(|path| path.exists()).collect(),

@@ -30,9 +30,7 @@ pub(super) async fn repair<S: Store>(
     };
     let problem = |of: &str, error: StoreError| format!("cannot correct {of}: {error}; `calico-ipam check` shows it");
     match repaired.await {
-        Ok(failed) => {
-            failed.into_iter().map(|(handle, error)| problem(&format!("handle {handle}"), error)).collect()
-        }
+        Ok(failed) => failed.into_iter().map(|(handle, error)| problem(&format!("handle {handle}"), error)).collect(),
         Err(error) => vec![problem("the handles of the workloads", error)],
     }
 }

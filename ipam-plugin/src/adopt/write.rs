@@ -161,7 +161,9 @@ impl<'a, S: Store, C: Clock> BlockWriter<'a, S, C> {
         let answers = match self.store.read(&batch).await {
             Ok(answers) => answers,
             Err(error) => {
-                return self.notices.push(format!("cannot read the affinities of the blocks: {error}; ADDs confirm them"));
+                return self
+                    .notices
+                    .push(format!("cannot read the affinities of the blocks: {error}; ADDs confirm them"));
             }
         };
         for (key, affinity, block) in &tickets {
@@ -172,7 +174,8 @@ impl<'a, S: Store, C: Clock> BlockWriter<'a, S, C> {
                 continue;
             };
             if let Err(error) = finish_affinity(self.store, &OpenGate, key, &affinity.revision).await {
-                self.notices.push(format!("cannot confirm the affinity to block {}: {error}; an ADD does so", key.cidr));
+                self.notices
+                    .push(format!("cannot confirm the affinity to block {}: {error}; an ADD does so", key.cidr));
             }
         }
     }

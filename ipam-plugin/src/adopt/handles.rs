@@ -12,7 +12,7 @@ use libcalico::store::{Store, StoreError};
 use super::FoundClaim;
 use super::read::ReadObjects;
 use crate::reads::find_each;
-use crate::release::repair_unwatched_handles;
+use crate::release::handle_repair::repair_unwatched_handles;
 use crate::write_gate::OpenGate;
 
 /// Corrects the handles whose counts differ from the blocks. Returns the problems.

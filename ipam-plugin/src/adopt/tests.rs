@@ -1,4 +1,4 @@
-use libcalico::api::{IpamConfiguration, ObjectKey};
+use libcalico::api::{IpamConfiguration, IpamConfigurationSpec, ObjectKey};
 use libcalico::ipam::{AffinityState, Block, BlockAffinity, Handle, Statement};
 use libcalico::kubernetes::Pod;
 use libcalico::names::{InterfaceAlias, pod_interface};
@@ -292,8 +292,11 @@ async fn launcher_of_a_missing_virtual_machine_is_a_conflict() {
     world.put_pod(launcher);
     world.put_link("virt-launcher-vm1-x", Some(InterfaceAlias::for_pod("net", "ns", "virt-launcher-vm1-x", "c1")));
     assert!(world.conflict().await.contains("VirtualMachineInstance ns/vm1 with uid i-1 does not exist"));
-    let spec = json!({ "kubeVirtVMAddressPersistence": "Disabled" });
-    let disabled = IpamConfiguration::new("default", serde_json::from_value(spec).unwrap());
+    let spec = IpamConfigurationSpec {
+        kube_virt_vm_address_persistence: Some("Disabled".into()),
+        ..IpamConfigurationSpec::default()
+    };
+    let disabled = IpamConfiguration::new("default", spec);
     world.cluster.store.put(&ObjectKey::global("default"), &disabled);
     assert!(world.conflict().await.contains("does not exist"), "as its ADD would fail");
 }

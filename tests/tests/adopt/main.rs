@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 /// Runs `adopt` for node1, and returns its report and its exit status.
 fn adopt(cluster: &Cluster<'_>, more: &[&str]) -> (Value, Outcome) {
-    let args = [&["adopt", "--node", "node1", "-o", "json"], more].concat();
+    let args = [&["adopt", "--node", "node1", "-o", "json"][..], more].concat();
     let outcome = cluster.store.calico_ipam(&cluster.plugins, &args).unwrap();
     let report = serde_json::from_str(&outcome.stdout).unwrap_or_else(|error| panic!("{error}: {outcome:?}"));
     (report, outcome)

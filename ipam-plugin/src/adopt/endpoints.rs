@@ -1,7 +1,7 @@
 //! The claims of a node's WorkloadEndpoints, on etcd and the embedded datastore, where the plugin writes them.
 //!
-//! After a restore the endpoints may be old. An endpoint therefore claims an address only if the node has its container,
-//! and if the pod's status lists the address, or without an API server if the node has a route to it.
+//! After a restore the endpoints may be old. An endpoint therefore claims an address only if the node has its
+//! container, and if the pod's status lists the address, or without an API server if the node has a route to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

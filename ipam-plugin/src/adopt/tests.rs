@@ -180,7 +180,8 @@ async fn annotated_address_is_no_claim() {
     let mut tenant = pod("web", "10.65.1.1");
     tenant["metadata"]["annotations"] = json!({
         "cni.projectcalico.org/podIP": "10.65.1.9/32", "cni.projectcalico.org/podIPs": "10.65.1.9/32",
-        "cni.projectcalico.org/containerID": "c-victim", "k8s.v1.cni.cncf.io/network-status": r#"[{"ips":["10.65.1.8"]}]"#,
+        "cni.projectcalico.org/containerID": "c-victim",
+        "k8s.v1.cni.cncf.io/network-status": r#"[{"ips":["10.65.1.8"]}]"#,
     });
     world.put_pod(tenant);
     world.put_link("web", Some(InterfaceAlias::for_pod("net", "ns", "web", "c-web")));
@@ -287,7 +288,8 @@ async fn launcher_of_a_missing_virtual_machine_is_a_conflict() {
     let mut world = World::on(MemoryStore::sequential());
     let mut launcher = pod("virt-launcher-vm1-x", "10.65.1.1");
     launcher["metadata"]["ownerReferences"] = json!([{
-        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "vm1", "uid": "i-1", "controller": true,
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+        "name": "vm1", "uid": "i-1", "controller": true,
     }]);
     world.put_pod(launcher);
     world.put_link("virt-launcher-vm1-x", Some(InterfaceAlias::for_pod("net", "ns", "virt-launcher-vm1-x", "c1")));

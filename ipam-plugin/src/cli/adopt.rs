@@ -39,11 +39,11 @@ Examples:
 Run it on each node, as root, with an account that may list pods of all namespaces. Without options that name a
 datastore, datastore, network and node are those of /etc/cni/net.d/10-calico.conflist, if that file exists.
 
-An address comes from a pod's status, never from its annotations. The container comes from the alias of the host
+An address comes from a pod's status, never from annotations. The container comes from the alias of the host
 interface and from the container runtime. If two pods have an address, or two sources differ, the address is a conflict
 for you to solve, and stays as it is. A second run completes an interrupted one.
 
-Exit status: 0 if each address is allocated to its pod; 1 if there is a conflict or an error; 2 for invalid arguments.")]
+Exit status: 0 if each address is allocated to its pod; 1 for a conflict or an error; 2 for invalid arguments.")]
 pub(super) struct AdoptArgs {
     /// Print the changes without making them
     #[arg(long)]

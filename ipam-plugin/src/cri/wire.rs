@@ -1,5 +1,5 @@
-//! The messages of `runtime.v1.RuntimeService/ListPodSandbox` (Kubernetes' Container Runtime Interface), with the fields
-//! that this crate needs. The field numbers are part of the protocol.
+//! The messages of `runtime.v1.RuntimeService/ListPodSandbox` (Kubernetes' Container Runtime Interface), with the
+//! fields that this crate needs. The field numbers are part of the protocol.
 
 /// A request for a list of sandboxes.
 #[derive(Clone, PartialEq, Eq, prost::Message)]

@@ -22,7 +22,7 @@ fn account_suffices(group: ApiGroup) {
         delete_blocks(cluster);
         let api = &control_plane.servers.api;
         let manifest: PathBuf = deploy("adopt/rbac.yaml");
-        let account = api.account_of("kube-system", "calico-adopt", &[manifest.clone()]).unwrap();
+        let account = api.account_of("kube-system", "calico-adopt", std::slice::from_ref(&manifest)).unwrap();
         let audit = api.audit().unwrap();
         let call = cluster.plugins.call("calico-ipam").args(["adopt", "--node", "node1"]);
         let call = call.env("DATASTORE_TYPE", "kubernetes").env("KUBECONFIG", &account.kubeconfig);

@@ -62,7 +62,7 @@ impl NodeEvidence<'_> {
             expected: &InterfaceAlias::for_pod(self.network, pod.namespace, pod.name, ""),
             alias: self.alias_of(&interface),
             sandboxes,
-            endpoint: endpoint.map(|endpoint| endpoint.container),
+            endpoint: endpoint.map(|endpoint| endpoint.container).filter(|container| !container.is_empty()),
         })
     }
 

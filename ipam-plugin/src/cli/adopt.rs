@@ -217,3 +217,22 @@ impl AdoptReport {
         print_line(format!("{total} addresses of node {}, {conflicts} conflicts", self.node))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::testing::Shell;
+
+    #[test]
+    fn adopt_of_an_endpoint_without_interface_is_a_conflict() {
+        let shell = Shell::with_pool();
+        shell.endpoint("web", "10.0.0.9");
+        let line = |node| ["adopt", "--node", node, "--runtime-socket", "/nowhere.sock"];
+        let text = shell.wrong(&line("node1"));
+        assert!(text.starts_with("10.0.0.9 (pod default/web): conflict: the container is unknown: "), "{text}");
+        assert!(text.ends_with("\n1 addresses of node node1, 1 conflicts\n"), "{text}");
+        let report = shell.json(&line("node1"));
+        assert_eq!((&report["dryRun"], &report["addresses"][0]["result"]), (&false.into(), &"conflict".into()));
+        assert_eq!(shell.ok(&line("node2")), "0 addresses of node node2, 0 conflicts\n");
+        assert!(shell.blocks().is_empty());
+    }
+}

@@ -231,7 +231,8 @@ mod tests {
         assert!(text.starts_with("10.0.0.9 (pod default/web): conflict: the container is unknown: "), "{text}");
         assert!(text.ends_with("\n1 addresses of node node1, 1 conflicts\n"), "{text}");
         let report = shell.json(&line("node1"));
-        assert_eq!((&report["dryRun"], &report["addresses"][0]["result"]), (&false.into(), &"conflict".into()));
+        assert_eq!(report["dryRun"], false);
+        assert_eq!(report["addresses"][0]["result"], "conflict");
         assert_eq!(shell.ok(&line("node2")), "0 addresses of node node2, 0 conflicts\n");
         assert!(shell.blocks().is_empty());
     }

@@ -36,7 +36,7 @@ pub(super) fn add_users(
         let Some(claimant) = claimant(endpoint) else { continue };
         let is_gone = |pods: &ClusterPods| match &claimant {
             Claimant::Pod { namespace, name } => pods.get(namespace, name).is_none(),
-            Claimant::Container(_) => false,
+            Claimant::Container(_) | Claimant::Tunnel(_) => false,
         };
         if !pods.is_some_and(is_gone) {
             addresses(endpoint).for_each(|ip| _ = users.entry(ip).or_default().insert(claimant.clone()));

@@ -73,7 +73,7 @@ impl FoundClaim {
     fn assign_request(&self, node: &str, clock: &impl Clock, handle: HandleId, block: Cidr) -> AssignRequest {
         let pod = match &self.claim.claimant {
             Claimant::Pod { namespace, name } => Some((namespace.as_str(), name.as_str())),
-            Claimant::Container(_) => None,
+            Claimant::Container(_) | Claimant::Tunnel(_) => None,
         };
         let mut attributes = workload_attributes(node, pod, clock.now());
         attributes.extend(self.vmi.iter().flat_map(VmiPod::attributes));

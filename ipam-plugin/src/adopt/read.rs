@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use libcalico::api::{IpPool, ObjectSelect};
-use libcalico::ipam::{AdoptionInputs, Block, Claimant, HandleId, IpamConfig, IpamConfigKey};
+use libcalico::api::{IpPool, Node, ObjectSelect};
+use libcalico::ipam::{AdoptionInputs, Block, Claimant, HandleId, IpamConfig, IpamConfigKey, tunnels_of};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{ReadBatch, Store, StoreError};
 use time::OffsetDateTime;
@@ -27,7 +27,11 @@ impl Workloads {
         request: &AdoptRequest<'_>,
     ) -> Result<Self, StoreError> {
         let AdoptRequest { node, source, evidence, .. } = request;
-        let mut users = BTreeMap::new();
+        let mut users = BTreeMap::<IpAddr, BTreeSet<Claimant>>::new();
+        for node in store.list::<Node>(&ObjectSelect::default()).await? {
+            let tunnel = Claimant::Tunnel(node.key.name);
+            tunnels_of(&node.value).for_each(|(ip, _)| _ = users.entry(ip).or_default().insert(tunnel.clone()));
+        }
         if let Some(pods) = pods {
             pods.add_users(&mut users);
         }

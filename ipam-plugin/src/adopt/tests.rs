@@ -1,4 +1,4 @@
-use libcalico::api::{IpamConfiguration, IpamConfigurationSpec, ObjectKey};
+use libcalico::api::{IpamConfiguration, IpamConfigurationSpec, Node, NodeBgp, NodeSpec, ObjectKey};
 use libcalico::ipam::{AffinityState, Block, BlockAffinity, Handle, Statement};
 use libcalico::kubernetes::Pod;
 use libcalico::names::{InterfaceAlias, pod_interface};
@@ -211,6 +211,16 @@ async fn address_of_pods_on_two_nodes_is_a_conflict() {
             assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
         }
     }
+}
+
+#[tokio::test]
+async fn address_of_a_tunnel_is_a_conflict() {
+    let mut world = World::on(MemoryStore::sequential());
+    world.run_pod("web", "10.65.1.1");
+    let bgp = NodeBgp { ipv4_ipip_tunnel_addr: "10.65.1.1".into(), ..NodeBgp::default() };
+    let node = Node::new("node2", NodeSpec { bgp: Some(bgp), ..NodeSpec::default() });
+    world.cluster.store.put(&node.key(), &node);
+    assert!(world.conflict().await.starts_with("the tunnel of node node2 uses it too"));
 }
 
 #[tokio::test]

@@ -30,6 +30,8 @@ pub enum Claimant {
     },
     /// A container that is not a pod, by its ID.
     Container(String),
+    /// The tunnel device of this node.
+    Tunnel(String),
 }
 
 impl fmt::Display for Claimant {
@@ -37,6 +39,7 @@ impl fmt::Display for Claimant {
         match self {
             Claimant::Pod { namespace, name } => write!(f, "pod {namespace}/{name}"),
             Claimant::Container(id) => write!(f, "container {id}"),
+            Claimant::Tunnel(node) => write!(f, "the tunnel of node {node}"),
         }
     }
 }

@@ -158,7 +158,7 @@ fn decide_held(
         Claimant::Pod { namespace, name } => held.attribute.is_some_and(|attribute| {
             AllocationOwner::owners(attribute).any(|pod| pod == (namespace.as_str(), name.as_str()))
         }),
-        Claimant::Container(_) => false,
+        Claimant::Container(_) | Claimant::Tunnel(_) => false,
     };
     match held.handle() {
         // A virtual machine's handle is the same for each of its pods.

@@ -10,7 +10,7 @@ use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::Statement;
 use libcalico::names::interface_prefix;
 use libcalico::net::Cidr;
-use libcalico::store::Store;
+use libcalico::store::{Store, StoreError};
 use netconf::{NetConf, printable};
 use serde::Serialize;
 
@@ -34,10 +34,12 @@ const DEFAULT_NETWORK: &str = "k8s-pod-network";
 Examples:
   calico-ipam adopt --dry-run
   calico-ipam adopt --kubeconfig admin.kubeconfig
+  KUBECONFIG=admin.kubeconfig calico-ipam adopt --config /etc/cni/net.d/10-calico.conflist
   calico-ipam adopt --runtime-socket /run/crio/crio.sock -o json
 
-Run it on each node, as root, with an account that may list pods of all namespaces. Without options that name a
-datastore, datastore, network and node are those of /etc/cni/net.d/10-calico.conflist, if that file exists.
+Run it on each node, as root, with an account that may list all pods and nodes; the plugins' account may not. On etcd,
+KUBECONFIG names the API server with the pods. Without options that name a datastore, datastore, network and node are
+those of /etc/cni/net.d/10-calico.conflist, if that file exists.
 
 An address comes from a pod's status, never from annotations. The container comes from the alias of the host
 interface and from the container runtime. If two pods have an address, or two sources differ, the address is a conflict
@@ -99,7 +101,9 @@ pub(super) fn run(
 ) -> Result<CommandOutcome, CliError> {
     let env = |name: &str| std::env::var(name).ok();
     let connection = connection.clone().or_configuration(Path::new(CONFIGURATION), env);
-    let conf = connection.conf()?;
+    // The installed configuration also names network and node if options name the datastore.
+    let installed = || ConnectionArgs::default().or_configuration(Path::new(CONFIGURATION), |_| None).conf();
+    let conf = connection.conf()?.or_else(|| installed().ok().flatten());
     let config = connection.resolve(env)?;
     if is_new_file(&config) {
         return Err(CliError::NoPools(describe(&config)));
@@ -135,9 +139,18 @@ impl<'a> Place<'a> {
         };
         let of_conf = Some(conf.name.clone()).filter(|name| !name.is_empty());
         let network = args.network.clone().or(of_conf).unwrap_or_else(|| DEFAULT_NETWORK.into());
-        let has_kubeconfig = std::env::var_os("KUBECONFIG").is_some_and(|path| !path.is_empty());
-        let api = KubernetesApi::for_call(&conf, config, has_kubeconfig || is_configured(&conf, config));
-        let api = api.map_err(|error| CliError::PodServer(error.to_string()))?;
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let api = if is_configured(&conf, config) || variable("KUBECONFIG").is_some() {
+            // The account in the configuration is the plugins', which may not list pods.
+            let env = |name: &str| match name {
+                "CALICO_KUBECONFIG" => variable(name).or_else(|| variable("KUBECONFIG")),
+                _ => std::env::var(name).ok(),
+            };
+            KubernetesApi::with_environment(&conf, config, env)
+                .map_err(|error| CliError::PodServer(error.to_string()))?
+        } else {
+            KubernetesApi::Unused
+        };
         Ok(Place { node, network, conf, api, links })
     }
 
@@ -173,7 +186,11 @@ impl<'a> Place<'a> {
             lock_file: Some(Path::new(&self.conf.node.ipam_lock_file)).filter(|_| !args.dry_run),
             dry_run: args.dry_run,
         };
-        let Adopted { addresses, notices: problems } = adopt(store, api, &SystemClock::start(), &request).await?;
+        let adopted = adopt(store, api, &SystemClock::start(), &request).await;
+        let Adopted { addresses, notices: problems } = adopted.map_err(|error| match error {
+            StoreError::Unauthorized { .. } => CliError::AdoptRights(error),
+            other => other.into(),
+        })?;
         problems.iter().for_each(|problem| notice(problem));
         let rows = addresses.into_iter().map(|adopted| AddressRow::new(adopted, args.dry_run)).collect();
         let (node, network, dry_run) = (self.node.clone(), self.network.clone(), args.dry_run);

@@ -85,6 +85,11 @@ pub(super) enum CliError {
     NoPools(String),
     #[error("cannot use the API server of the pods: {0}")]
     PodServer(String),
+    #[error(
+        "{0}; adopt lists all pods and nodes, which the plugins' account may not do: name another account with \
+         --kubeconfig, or with KUBECONFIG if the datastore is etcd, or apply deploy/adopt"
+    )]
+    AdoptRights(StoreError),
     /// Encoding the result or writing it failed.
     #[error("cannot print the result: {0}")]
     Output(io::Error),

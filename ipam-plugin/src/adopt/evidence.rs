@@ -79,12 +79,27 @@ impl NodeEvidence<'_> {
 
     /// Returns an error if the node has no route to `address` through the interface.
     pub(super) fn ensure_route(&self, interface: &str, address: IpAddr) -> Result<(), UnprovenOwner> {
-        let wanted = Some(Cidr::host(address));
-        let has_route = |link: &HostLink| link.routes.iter().any(|route| Cidr::parse_or_host(route) == wanted);
-        match self.links.find(interface) {
-            Ok(Some(link)) if has_route(&link) => Ok(()),
-            _ => Err(UnprovenOwner::NoRoute(interface.to_owned())),
+        if self.host_routes(interface).contains(&address) {
+            return Ok(());
         }
+        Err(UnprovenOwner::NoRoute(interface.to_owned()))
+    }
+
+    /// Returns an error if the node has routes to addresses through the interface, but none to `address`. Felix may not
+    /// have created the routes yet.
+    pub(super) fn ensure_no_other_route(&self, interface: &str, address: IpAddr) -> Result<(), UnprovenOwner> {
+        let routes = self.host_routes(interface);
+        if routes.is_empty() || routes.contains(&address) {
+            return Ok(());
+        }
+        Err(UnprovenOwner::OtherRoutes(interface.to_owned()))
+    }
+
+    /// Returns the addresses that the node routes to the interface.
+    fn host_routes(&self, interface: &str) -> Vec<IpAddr> {
+        let link = self.links.find(interface).ok().flatten().unwrap_or_default();
+        let destinations = link.routes.iter().filter_map(|route| Cidr::parse_or_host(route));
+        destinations.filter(|destination| destination.size() == 1).map(|destination| destination.network()).collect()
     }
 
     /// Returns the name of the pod's host interface.

@@ -73,10 +73,12 @@ pub(super) async fn claims<S: Store>(
             Err(unproven) => Err(unproven),
         };
         let (handle, vmi) = split(owner);
-        claims.extend(PodState::of(pod).addresses.in_status().map(|address| FoundClaim {
-            claim: Claim { address, claimant: claimant(pod), handle: handle.clone() },
-            vmi: vmi.clone(),
-        }));
+        let interface = evidence.interface_of_pod(name_of(pod), None);
+        for address in PodState::of(pod).addresses.in_status() {
+            let is_current = evidence.ensure_no_other_route(&interface, address);
+            let handle = handle.clone().and_then(|handle| is_current.map(|()| handle));
+            claims.push(FoundClaim { claim: Claim { address, claimant: claimant(pod), handle }, vmi: vmi.clone() });
+        }
     }
     claims
 }

@@ -213,6 +213,17 @@ async fn address_of_pods_on_two_nodes_is_a_conflict() {
     }
 }
 
+/// The kubelet reports the address of a new sandbox a moment after its ADD.
+#[tokio::test]
+async fn address_without_route_beside_others_is_a_conflict() {
+    let mut world = World::on(MemoryStore::sequential());
+    world.run_pod("web", "10.65.1.1");
+    world.links.0[0].routes = vec!["fe80::/64".into(), "10.65.1.7/32".into()];
+    assert!(world.conflict().await.starts_with("the node routes other addresses to interface cali"));
+    world.links.0[0].routes.push("10.65.1.1/32".into());
+    assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
+}
+
 #[tokio::test]
 async fn address_of_a_tunnel_is_a_conflict() {
     let mut world = World::on(MemoryStore::sequential());

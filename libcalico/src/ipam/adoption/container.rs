@@ -72,6 +72,9 @@ pub enum UnprovenOwner {
     /// The kernel contradicts the stored endpoint.
     #[error("the WorkloadEndpoint lists the address, but the node has no route to it through interface {0}")]
     NoRoute(String),
+    /// The kernel contradicts the status of the pod, which may be that of an earlier sandbox.
+    #[error("the node routes other addresses to interface {0}; the pod's status may be outdated, adopt again")]
+    OtherRoutes(String),
     /// The virtual machine of the pod cannot be used.
     #[error("{0}")]
     VirtualMachine(String),

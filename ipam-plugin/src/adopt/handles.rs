@@ -21,18 +21,24 @@ pub(super) async fn repair<S: Store>(
     objects: &ReadObjects,
     planned: &[(FoundClaim, Adoption)],
 ) -> Vec<String> {
-    let repaired = async {
-        let suspects = suspects(store, objects, blocks_by_handle(planned)).await?;
-        if suspects.is_empty() {
-            return Ok(Vec::new());
-        }
-        repair_unwatched_handles(store, &OpenGate, &suspects).await.map(|repaired| repaired.failed)
-    };
     let problem = |of: &str, error: StoreError| format!("cannot correct {of}: {error}; `calico-ipam check` shows it");
-    match repaired.await {
+    match try_repair(store, objects, planned).await {
         Ok(failed) => failed.into_iter().map(|(handle, error)| problem(&format!("handle {handle}"), error)).collect(),
         Err(error) => vec![problem("the handles of the workloads", error)],
     }
+}
+
+/// Returns the handles that could not be corrected.
+async fn try_repair<S: Store>(
+    store: &S,
+    objects: &ReadObjects,
+    planned: &[(FoundClaim, Adoption)],
+) -> Result<Vec<(HandleId, StoreError)>, StoreError> {
+    let suspects = suspects(store, objects, blocks_by_handle(planned)).await?;
+    if suspects.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(repair_unwatched_handles(store, &OpenGate, &suspects).await?.failed)
 }
 
 /// Returns the blocks of the claims that are no conflict, by handle. The handle of a virtual machine may be changing on

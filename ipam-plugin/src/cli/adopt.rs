@@ -192,6 +192,9 @@ impl<'a> Place<'a> {
             other => other.into(),
         })?;
         problems.iter().for_each(|problem| notice(problem));
+        if addresses.is_empty() {
+            notice(&format!("no running pod of node {} has an address; --node names another node", self.node));
+        }
         let rows = addresses.into_iter().map(|adopted| AddressRow::new(adopted, args.dry_run)).collect();
         let (node, network, dry_run) = (self.node.clone(), self.network.clone(), args.dry_run);
         AdoptReport { node, network, dry_run, addresses: rows }.show(format, out)

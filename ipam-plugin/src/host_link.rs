@@ -1,5 +1,6 @@
-//! The host's end of a pod's interface, for `calico-ipam trace`.
+//! The host's end of a pod's interface, for `calico-ipam trace` and `calico-ipam adopt`.
 
+use libcalico::names::InterfaceAlias;
 use serde::Serialize;
 
 /// An interface of the host, with the routes through it.
@@ -21,6 +22,9 @@ pub struct HostLink {
     /// The container ID, or a digest of it ([`libcalico::names::InterfaceAlias::container`]). `None` without one, as
     /// for an interface of upstream's plugin.
     pub container_id: Option<String>,
+    /// The alias that the plugin gave the interface; `None` for an interface of upstream's plugin.
+    #[serde(skip)]
+    pub alias: Option<InterfaceAlias>,
     /// Destinations of the routes through this interface in the main table.
     pub routes: Vec<String>,
 }

@@ -13,6 +13,7 @@
 //! Read `cni` first, then `alloc` for an allocation and `release` for a release. `cli` contains the commands for
 //! operators.
 
+mod adopt;
 pub mod affinity;
 pub mod alloc;
 mod block_writes;
@@ -20,6 +21,7 @@ pub mod busy;
 pub mod busy_server;
 pub mod cli;
 pub mod cni;
+mod cri;
 pub mod datastore_settings;
 pub mod error;
 pub mod exhausted;

@@ -54,7 +54,8 @@ fn find(name: &str) -> Result<Option<HostLink>, NetlinkError> {
         mtu: link.mtu,
         up: link.is_up,
         carrier: link.has_carrier,
-        container_id: link.alias.map(|alias| alias.container().to_owned()),
+        container_id: link.alias.as_ref().map(|alias| alias.container().to_owned()),
+        alias: link.alias,
         routes: routes.iter().map(|route| route.destination.to_string()).collect(),
     }))
 }

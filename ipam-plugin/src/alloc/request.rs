@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
 use libcalico::ipam::{AffinityOwner, HandleId, Labels};
-use libcalico::net::IpVersion;
+use libcalico::net::{Cidr, IpVersion};
 use time::OffsetDateTime;
 
 use crate::alloc::inputs::InputsQuery;
@@ -47,6 +47,9 @@ pub struct AssignRequest {
     pub all_or_nothing: bool,
     /// The previous owner of a requested address, from which the address passes to this request.
     pub predecessor: Option<Predecessor>,
+    /// The block of a requested address that a running workload uses already. Then any pool that contains the address
+    /// will do, and strict affinity does not apply.
+    pub already_used: Option<Cidr>,
     /// Addresses that are assigned only if there is no other.
     pub skipped: BTreeSet<IpAddr>,
     /// Recent searches of this node that found no free address.
@@ -80,6 +83,7 @@ impl AssignRequest {
             max_per_handle: 0,
             all_or_nothing: false,
             predecessor: None,
+            already_used: None,
             skipped: BTreeSet::new(),
             notes: SearchNotes::default(),
         }

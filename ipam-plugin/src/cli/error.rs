@@ -128,6 +128,15 @@ pub(super) enum CliError {
          --kubeconfig"
     )]
     ContextWithoutApiServer(String),
+    #[error("{0} does not exist, so it has no IP pools; name the datastore, or create it with `calico-ipam init`")]
+    NoPools(String),
+    #[error("cannot use the API server of the pods: {0}")]
+    PodServer(String),
+    #[error(
+        "{0}; adopt lists all pods and nodes, which the plugins' account may not do: name another account with \
+         --kubeconfig, or with KUBECONFIG if the datastore is etcd, or apply deploy/adopt"
+    )]
+    AdoptRights(StoreError),
     /// Encoding the result or writing it failed.
     #[error("cannot print the result: {0}")]
     Output(io::Error),

@@ -8,6 +8,7 @@
 //! Most commands have a file of their own with the arguments (`…Args`) and `run`. Read `connection` and `app` first,
 //! then the commands.
 
+mod adopt;
 mod app;
 mod apply;
 mod check;
@@ -99,6 +100,7 @@ enum Command {
     Endpoints(endpoints::EndpointsArgs),
     Init(init::InitArgs),
     Journal(journal::JournalArgs),
+    Adopt(adopt::AdoptArgs),
     Export(transfer::ExportArgs),
     Import(transfer::ImportArgs),
     Completions(CompletionsArgs),
@@ -170,6 +172,7 @@ fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Resu
         Command::Completions(args) => return print_completions(args, out),
         // `trace` also works without a reachable datastore.
         Command::Trace(args) => return trace::run(args, &connection, output, links, out),
+        Command::Adopt(args) => return adopt::run(args, &connection, output, links, out),
         Command::Journal(args) if args.is_list() => return journal::list(args, output, out),
         _ => {}
     }
@@ -205,6 +208,7 @@ async fn execute(command: Command, app: &mut App<'_>) -> Result<CommandOutcome, 
         Command::Endpoints(args) => endpoints::run(&args, app).await,
         Command::Init(args) => init::run(&args, app).await,
         Command::Journal(args) => journal::run(&args, app).await,
+        Command::Adopt(args) => adopt::with_app(&args, app).await,
         Command::Export(args) => transfer::export(&args, app).await,
         Command::Import(args) => transfer::import(&args, app).await,
         Command::Completions(args) => print_completions(&args, app.out),

@@ -95,6 +95,7 @@ fn command_output_escapes_control_characters_of_stored_objects() {
         &["export"],
         &["get", "nodes"],
         &["trace", TEXT, "--node", "node1"],
+        &["adopt", "--node", "node1", "--runtime-socket", "/nowhere.sock"],
     ] {
         for format in ["table", "json", "yaml"] {
             let ran = shell.run(&[line, &["-o", format]].concat());

@@ -19,6 +19,7 @@
 //! [`borrow_order`] follow in the order of an allocation. [`assess()`] decides whether an address is in use,
 //! [`audit()`] reports contradictions, [`usage()`] counts, and `gc` selects what to release.
 
+mod adoption;
 mod affinity;
 mod audit;
 mod block;
@@ -43,6 +44,10 @@ mod tunnels;
 mod usage;
 mod utilization;
 
+pub use adoption::{
+    Adoption, AdoptionConflict, AdoptionInputs, Claim, Claimant, ContainerEvidence, Statement, UnprovenOwner,
+    plan_adoption, prove_container,
+};
 pub use affinity::{AffinityKey, AffinityOwner, AffinitySelect, AffinityState, BlockAffinity, LOAD_BALANCER_HOST};
 pub(crate) use affinity::{ROOT as AFFINITY_ROOT, WITHOUT_LABELS};
 pub use audit::{

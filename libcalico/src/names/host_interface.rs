@@ -73,6 +73,11 @@ impl InterfaceAlias {
         &self.container
     }
 
+    /// Returns the container ID; `None` if the alias contains a digest of it.
+    pub fn container_id(&self) -> Option<&str> {
+        Some(self.container.as_str()).filter(|container| is_short_id(container))
+    }
+
     /// Returns true if the interface was created for this container.
     pub fn is_of_container(&self, container_id: &str) -> bool {
         self.container == container_part(container_id)
@@ -181,6 +186,7 @@ mod tests {
         assert!(alias.is_of_container(&long) && !alias.is_of_container(&"a".repeat(64)));
         let digest = alias.container().to_owned();
         assert!(digest.starts_with("sha256:"), "{digest}");
+        assert_eq!((alias.container_id(), InterfaceAlias::for_container("c1").container_id()), (None, Some("c1")));
         assert!(!alias.is_of_container(&digest), "a container of this id");
     }
 

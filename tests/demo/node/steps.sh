@@ -10,7 +10,7 @@ work=/run/demo
 
 export KUBECONFIG=$work/admin.kubeconfig HOME=$work DATASTORE_TYPE=kubernetes
 . tests/demo/control-plane.sh
-for part in cannot image node install pods controllers upgrade neighbor restriction uninstall; do . tests/demo/node/$part.sh; done
+for part in cannot image node install pods controllers upgrade neighbor restriction adopt uninstall; do . tests/demo/node/$part.sh; done
 
 private_world
 refusal=$(node_refusal)
@@ -161,6 +161,9 @@ rolled_out deployment/$controllers
 wait_for 60 leads_after "$led"
 echo "    kube-controllers led again $waited s after that: a leader that dies without releasing its Lease holds it for 15 s"
 run calico-ipam check
+
+step "All blocks are deleted under $many running pods: calico-ipam adopt allocates the addresses again"
+adopt_all
 
 if [ "$keep" = 1 ]; then
     say_what_was_skipped

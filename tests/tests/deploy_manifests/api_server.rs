@@ -74,6 +74,20 @@ fn uninstall_manifest_is_accepted_and_its_patches_apply() {
     });
 }
 
+#[test]
+fn adopt_manifests_are_accepted() {
+    if !can_render() {
+        return;
+    }
+    with_kubernetes(|_, Kubernetes { api, .. }| {
+        for name in ["adopt/rbac.yaml", "adopt/adopt.yaml"] {
+            let file = deploy(name);
+            let objects = parse(&fs::read_to_string(&file).unwrap()).unwrap();
+            assert_eq!(dry_run(&api, &file.display().to_string()).unwrap().lines().count(), objects.len(), "{name}");
+        }
+    });
+}
+
 /// Applies the manifest for an uninstallation and then a patch. Returns the stored pod template.
 fn patched_uninstallation(api: &ApiServer, patch: &str) -> Value {
     api.kubectl(&["apply", "-f", &deploy("uninstall/uninstall.yaml").display().to_string()]).unwrap();

@@ -14,13 +14,14 @@ const NOBODYS: &str = "registry.example.com";
 const REPLACED: &str = "sed \"s#registry.example.com/calico#$REGISTRY#\"";
 
 /// Pages, and manifests with commands in their comments.
-const DOCUMENTS: [&str; 11] = [
+const DOCUMENTS: [&str; 12] = [
     "../README.md",
     "../docs/standalone.md",
     "../docs/troubleshooting.md",
     "README.md",
     "../kube-controllers/README.md",
     "uninstall/uninstall.yaml",
+    "adopt/adopt.yaml",
     "overlays/kubernetes-v1/kustomization.yaml",
     "overlays/kubernetes-v3/kustomization.yaml",
     "overlays/etcd/kustomization.yaml",

@@ -145,6 +145,7 @@ fn every_image_has_the_version_of_the_programs() {
         ("components/upgrade-ipam/patch.yaml", 1),
         ("overlays/beside-upstream/images.yaml", 2),
         ("uninstall/uninstall.yaml", 1),
+        ("adopt/adopt.yaml", 1),
     ] {
         let text = fs::read_to_string(deploy(file)).unwrap();
         assert!(!text.contains("latest"), "{file}");

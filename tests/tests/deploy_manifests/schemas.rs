@@ -113,7 +113,8 @@ fn every_object_matches_the_schema_of_its_kind() {
         let mut renderings: Vec<Objects> = OVERLAYS.iter().map(|name| overlay(name)).collect();
         let optional = COMPONENTS.iter().map(|name| compose(&directory, &[OVERLAYS[0]], &[name]).unwrap());
         renderings.extend(optional);
-        renderings.extend([read(&deploy("install.yaml")), read(&deploy("uninstall/uninstall.yaml"))]);
+        let files = ["install.yaml", "uninstall/uninstall.yaml", "adopt/adopt.yaml", "adopt/rbac.yaml"];
+        renderings.extend(files.map(|file| read(&deploy(file))));
         for group in ["crd.projectcalico.org/v1", "projectcalico.org/v3"] {
             api.define(group).unwrap();
             for example in fs::read_dir(deploy("examples")).unwrap() {

@@ -24,7 +24,8 @@ use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
 
 /// Assigns `ip` to the request's handle. Pool selectors, reservations, manual assignment and block limits do not apply
-/// (IPAM-134, IPAM-137), except the namespace selector and reservations to a restricted request. If the request's
+/// (IPAM-134, IPAM-137), except the namespace selector and reservations to a restricted request. An address that is
+/// already used may also be in a disabled pool, in one for another use, and in another owner's block. If the request's
 /// predecessor has the address, one write of the block takes the address from it and assigns it, so no other process
 /// can get it.
 pub async fn assign_address<S: Store, C: Clock>(
@@ -141,7 +142,7 @@ impl<'a> RequestedAddress<'a> {
             Some(predecessor) if predecessor.release_in(&mut block, self.ip)? => Some(predecessor),
             _ => None,
         };
-        let strict = self.snapshot.inputs.config.strict_affinity;
+        let strict = self.snapshot.inputs.config.strict_affinity && self.request.already_used.is_none();
         let assigned = BlockAssignment::new(block, revision, prior_affinity).assign_ip(self.request, strict, self.ip);
         assigned.map(|assignment| Some((assignment, predecessor))).map_err(|error| match error {
             AssignError::AlreadyAssigned(ip) => IpamError::AlreadyAssigned { ip, holder: self.owner_description() },
@@ -184,6 +185,11 @@ pub(crate) fn describe_owner(held: &libcalico::ipam::Allocation<'_>) -> String {
 }
 
 fn block_of(inputs: &AllocationInputs, request: &AssignRequest, ip: IpAddr) -> Result<Cidr> {
+    if let Some(block) = request.already_used.filter(|block| block.contains(ip)) {
+        let mut pools = inputs.pools.iter().map(|entry| &entry.value.spec);
+        let has_pool = pools.any(|pool| pool.range().is_ok_and(|range| range.contains(ip)));
+        return if has_pool { Ok(block) } else { Err(IpamError::NotInPool { ip, refused: Vec::new() }) };
+    }
     pool_of(inputs, request, ip)?.block_of(ip).ok_or(IpamError::NotInPool { ip, refused: Vec::new() })
 }
 

@@ -21,7 +21,7 @@ use crate::host_link::{HostLinks, NoHostLinks};
 use node_process::{node_name, process};
 
 /// The configuration that the installer writes by default.
-const CONFIGURATION: &str = "/etc/cni/net.d/10-calico.conflist";
+pub(super) const CONFIGURATION: &str = "/etc/cni/net.d/10-calico.conflist";
 
 const LOG_FILE: &str = "/var/log/calico/cni/cni.log";
 

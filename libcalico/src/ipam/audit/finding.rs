@@ -29,7 +29,7 @@ pub struct AllocatedAddress {
 }
 
 impl AllocatedAddress {
-    pub(super) fn new(block: Cidr, held: &Allocation<'_>) -> Self {
+    pub(in crate::ipam) fn new(block: Cidr, held: &Allocation<'_>) -> Self {
         AllocatedAddress {
             address: held.ip,
             block,

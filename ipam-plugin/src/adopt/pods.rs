@@ -1,0 +1,111 @@
+//! [`ClusterPods`]: the pods of the cluster and the addresses that their nodes report. The claims of a node's pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use libcalico::api::{ObjectKey, ObjectSelect};
+use libcalico::ipam::{Claim, Claimant, HandleId, PodState, UnprovenOwner};
+use libcalico::kubernetes::{Pod, VmiPod};
+use libcalico::store::{ReadBatch, Store, StoreError};
+
+use super::FoundClaim;
+use super::evidence::{NodeEvidence, PodName};
+use crate::vmi;
+
+/// All pods of the cluster.
+#[derive(Debug, Default)]
+pub(super) struct ClusterPods(BTreeMap<ObjectKey, Pod>);
+
+impl ClusterPods {
+    /// Reads the pods. A pod that cannot be read is an error, because it may use any address.
+    pub(super) async fn read(api: &impl Store) -> Result<Self, StoreError> {
+        let mut batch = ReadBatch::new();
+        let ticket = batch.list::<Pod>(&ObjectSelect::default());
+        let answers = api.read(&batch).await?;
+        let pods = answers.each(&ticket).map(|(key, pod)| pod.map(|pod| (key, pod.value)));
+        Ok(ClusterPods(pods.collect::<Result<_, _>>()?))
+    }
+
+    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<&Pod> {
+        self.0.get(&ObjectKey::namespaced(namespace, name))
+    }
+
+    /// Returns the pods that run on a node.
+    pub(super) fn running_on<'a>(&'a self, node: &'a str) -> impl Iterator<Item = &'a Pod> {
+        self.0.values().filter(move |pod| {
+            let state = PodState::of(pod);
+            state.runs && state.node == node
+        })
+    }
+
+    /// Adds the addresses in the status of all pods that have not ended, also of those that are being deleted. The
+    /// annotations of a pod do not count.
+    pub(super) fn add_users(&self, users: &mut BTreeMap<IpAddr, BTreeSet<Claimant>>) {
+        for pod in self.0.values().filter(|pod| !pod.spec.host_network) {
+            let state = PodState::of(pod);
+            if state.ended.is_none() {
+                state.addresses.in_status().for_each(|ip| _ = users.entry(ip).or_default().insert(claimant(pod)));
+            }
+        }
+    }
+}
+
+pub(super) fn claimant(pod: &Pod) -> Claimant {
+    Claimant::Pod { namespace: pod.metadata.namespace.clone(), name: pod.metadata.name.clone() }
+}
+
+pub(super) fn name_of(pod: &Pod) -> PodName<'_> {
+    PodName { namespace: &pod.metadata.namespace, name: &pod.metadata.name, uid: &pod.metadata.uid }
+}
+
+/// Returns the claims of the pods that run on the node, where endpoints are derived from pods.
+pub(super) async fn claims<S: Store>(
+    store: &S,
+    pods: &ClusterPods,
+    node: &str,
+    evidence: &NodeEvidence<'_>,
+) -> Vec<FoundClaim> {
+    let mut claims = Vec::new();
+    for pod in pods.running_on(node) {
+        let container = evidence.container_of_pod(name_of(pod), None);
+        let owner = match container {
+            Ok(container) => owner_of(Some(store), store, evidence.network, Some(pod), &container).await,
+            Err(unproven) => Err(unproven),
+        };
+        let (handle, vmi) = split(owner);
+        let interface = evidence.interface_of_pod(name_of(pod), None);
+        for address in PodState::of(pod).addresses.in_status() {
+            let is_current = evidence.ensure_no_other_route(&interface, address);
+            let handle = handle.clone().and_then(|handle| is_current.map(|()| handle));
+            claims.push(FoundClaim { claim: Claim { address, claimant: claimant(pod), handle }, vmi: vmi.clone() });
+        }
+    }
+    claims
+}
+
+/// Returns the handle that an ADD of the container uses, and the pod's virtual machine if it keeps the addresses.
+pub(super) async fn owner_of<A: Store, S: Store>(
+    api: Option<&A>,
+    store: &S,
+    network: &str,
+    pod: Option<&Pod>,
+    container: &str,
+) -> Result<(HandleId, Option<VmiPod>), UnprovenOwner> {
+    let unusable = |error: &dyn ToString| UnprovenOwner::VirtualMachine(error.to_string());
+    let detected = vmi::detect(api, store, pod).await.map_err(|error| unusable(&error))?;
+    let vmi = detected.map(vmi::DetectedVmi::for_add).transpose().map_err(|error| unusable(&error))?.flatten();
+    let handle = match &vmi {
+        Some(vmi) => HandleId::for_vmi(network, &vmi.namespace, &vmi.vmi_name),
+        None => HandleId::for_container(network, container),
+    };
+    Ok((handle, vmi))
+}
+
+pub(super) fn split(
+    owner: Result<(HandleId, Option<VmiPod>), UnprovenOwner>,
+) -> (Result<HandleId, UnprovenOwner>, Option<VmiPod>) {
+    match owner {
+        Ok((handle, vmi)) => (Ok(handle), vmi),
+        Err(unproven) => (Err(unproven), None),
+    }
+}

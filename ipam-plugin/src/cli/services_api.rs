@@ -50,7 +50,6 @@ impl ServicesApi {
         let given = connection.kubeconfig();
         let lookup = |name: &str| match given {
             Some(file) if name.strip_prefix("CALICO_").unwrap_or(name) == "KUBECONFIG" => Some(file.to_owned()),
-            _ if connection.hides_environment() => None,
             _ => env(name),
         };
         let is_set = |name: &str| lookup(name).is_some_and(|file| !file.is_empty());
@@ -107,16 +106,6 @@ mod tests {
         assert_eq!(kubeconfig(&["--config", &conf(named)], &[("CALICO_KUBECONFIG", "/env")]).as_deref(), Some("/env"));
         let alone = r#"{"name":"n","type":"calico","datastore_path":"/x.db"}"#;
         assert_eq!(kubeconfig(&["--config", &conf(alone)], &[]), None);
-    }
-
-    #[test]
-    fn services_are_not_read_from_the_environment_beside_a_file_of_calicoctl() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let spec = "spec:\n  etcdEndpoints: http://127.0.0.1:2379\n";
-        std::fs::write(file.path(), format!("apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\n{spec}"))
-            .unwrap();
-        let line = ["--calicoctl-config", file.path().to_str().unwrap()];
-        assert_eq!(kubeconfig(&line, &[("KUBECONFIG", "/env")]), None);
     }
 
     #[test]

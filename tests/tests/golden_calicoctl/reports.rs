@@ -72,7 +72,7 @@ fn assert_same_problems(lab: &Lab<'_>, number: &str) {
     assert!(!leaks.is_empty() && !missing.is_empty());
 }
 
-/// Upstream fails in step 11, which lacks a KubeControllersConfiguration (CB-11).
+/// Upstream fails in step 11, which lacks a KubeControllersConfiguration.
 #[test]
 fn check_finds_the_problems_that_calicoctl_finds() {
     on_etcd(|lab| {
@@ -130,7 +130,7 @@ fn release(lab: &Lab<'_>, number: &str, revisions: &[Option<&str>], more: &[&str
 fn assert_refused(lab: &Lab<'_>, number: &str, revision: Option<&str>, more: &[&str]) {
     let Replayed { outcome, changed } = release(lab, number, &[revision], more);
     assert_eq!((outcome.exit, changed), (Some(1), Changes::new()), "{number}: {outcome:?}");
-    // The file has another path, and calicoctl prints the error twice (CB-1).
+    // The file has another path, and calicoctl prints the error twice.
     let theirs = lab.step(number).stderr.lines().next().unwrap().trim_start_matches("Error: ");
     let expected = theirs.split_once(".json)").map_or(theirs, |(_, rest)| rest);
     assert!(outcome.stderr.contains(expected), "{number}: {outcome:?}");

@@ -1,4 +1,4 @@
-//! [`ListedAddress`]: an allocated address for `check --show-all-ips`, in the words of calicoctl (CTL-23).
+//! [`ListedAddress`]: an allocated address for `check --show-all-ips`, in the words of calicoctl (INST-205).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

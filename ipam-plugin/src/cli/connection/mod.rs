@@ -134,11 +134,6 @@ impl ConnectionArgs {
         self.kubeconfig.as_deref()
     }
 
-    /// Returns true if a configuration file of calicoctl replaces the variables of the environment.
-    pub(super) fn hides_environment(&self) -> bool {
-        self.calicoctl_config.is_some()
-    }
-
     /// Returns the options as the environment variables that they replace.
     fn given_options(&self) -> Vec<(&'static str, &str)> {
         let datastore_type = match self.datastore_type {

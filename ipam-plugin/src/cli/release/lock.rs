@@ -1,4 +1,4 @@
-//! The conditions of reports: those of every release from reports, and those of `--require-lock` (CTL-42).
+//! The conditions of reports: those of every release from reports, and those of `--require-lock` (INST-207).
 
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::report::{LockRule, NamedReport, refuse_other_clusters};

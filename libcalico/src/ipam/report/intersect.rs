@@ -43,7 +43,7 @@ impl ReportedLeak {
 /// Returns the problems that every report has. Without reports, there are none.
 ///
 /// calicoctl takes handle and sequence number from its last report, so that it releases an address that was allocated
-/// again between the reports (CTL-43).
+/// again between the reports (INST-208).
 pub fn intersect<'r>(reports: impl IntoIterator<Item = &'r IpamReport>) -> ReportedProblems {
     let mut reports = reports.into_iter();
     let Some(first) = reports.next() else { return ReportedProblems::default() };

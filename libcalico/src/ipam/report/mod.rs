@@ -1,4 +1,4 @@
-//! [`IpamReport`]: the report of `calico-ipam check`, in the format of `calicoctl ipam check -o FILE` (CTL-28).
+//! [`IpamReport`]: the report of `calico-ipam check`, in the format of `calicoctl ipam check -o FILE` (INST-206).
 //!
 //! Read `build` for the making of a report, then `intersect` and `permit` for the release from reports.
 

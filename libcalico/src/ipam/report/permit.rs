@@ -1,4 +1,4 @@
-//! [`LockRule`]: calicoctl's conditions for a release from reports (CTL-42). The texts are upstream's.
+//! [`LockRule`]: calicoctl's conditions for a release from reports (INST-207). The texts are upstream's.
 
 use super::IpamReport;
 use crate::api::ClusterInformationSpec;

@@ -137,7 +137,7 @@ fn release_from_two_reports_frees_what_both_list() {
     assert!(!is_held(&shell, &later));
 }
 
-/// calicoctl takes the allocation of its last report (CTL-43).
+/// calicoctl takes the allocation of its last report (INST-208).
 #[test]
 fn release_of_a_reallocated_address_is_left_alone() {
     let shell = Shell::with_pool();

@@ -1,12 +1,11 @@
 //! TLS of the connections to etcd and to the API server: one [`client_config`] for both.
 //!
-//! Read `policy` first, which holds the minimum version and the cipher suites, then `roots` and `verifier`, which
-//! decide whether a server's certificate is trusted.
+//! Read `policy` first, which holds the minimum version and the cipher suites, then `certificates` and `verifier`,
+//! which decide whether a server's certificate is trusted.
 
+mod certificates;
 mod cipher_suites;
-mod identity;
 mod policy;
-mod roots;
 mod usages;
 mod verifier;
 
@@ -15,9 +14,8 @@ use std::sync::Arc;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 
-pub(crate) use identity::{Identity, parse_certificates};
+pub(crate) use certificates::{Identity, Roots, parse_certificates};
 pub use policy::TlsPolicy;
-pub(crate) use roots::Roots;
 use verifier::ServerVerifier;
 
 /// Settings of one connection.

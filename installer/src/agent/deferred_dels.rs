@@ -88,7 +88,7 @@ impl NodePlugins {
 }
 
 /// Returns the path of the configuration that the installation wrote. It may be the list to which istio-cni or
-/// linkerd-cni converted a single plugin, or the file that Cilium renamed: datastore and log of the plugins are the same.
+/// linkerd-cni converted a single plugin, or the file that Cilium renamed: datastore and log are the same.
 pub(super) fn installed_conf_path(settings: &Settings, layout: &Layout) -> PathBuf {
     let state = State::load(layout).unwrap_or_default();
     Target::new(&layout.net_dir(&settings.net_dir), settings, &state).current_path()

@@ -117,8 +117,9 @@ async fn agent_ends_with_an_error_when_objects_move_to_another_api_group() {
     let group = Some(ApiGroupWatch { account, configured: Some(ApiGroup::CrdV1) });
     let watched = Watched { group, ..Watched::default() };
     let kubeconfig = directory.path().join("calico-kubeconfig");
+    let agent = run(&settings, None, kubeconfig, watched, FileCheck::default, pending(), pending());
     let error = tokio::select! {
-        ended = run(&settings, None, kubeconfig, watched, FileCheck::default, pending(), pending()) => ended.unwrap_err(),
+        ended = agent => ended.unwrap_err(),
         _ = tokio::spawn(hour()) => panic!("the agent goes on"),
     };
     let expected = "Calico's objects moved from the API group crd.projectcalico.org/v1 to projectcalico.org/v3; the \

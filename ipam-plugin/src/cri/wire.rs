@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn response_of_a_runtime_decodes_without_its_unknown_fields() {
-        // One sandbox: id, metadata with name, uid, namespace and attempt, created_at.
+        // The only sandbox: id, metadata with name, uid, namespace and attempt, created_at.
         let metadata = b"\x0a\x03web\x12\x02u1\x1a\x02ns\x20\x07";
         let mut sandbox = b"\x0a\x02c1\x12".to_vec();
         sandbox.push(u8::try_from(metadata.len()).unwrap());

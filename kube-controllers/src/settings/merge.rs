@@ -12,8 +12,8 @@ use libcalico::validation::{complete_kube_controllers_configuration, invalid_tem
 
 use super::configuration::{ASSIGN_IPS, COMPACTION_PERIOD, RECONCILE_PERIOD, SWITCH, running_configuration};
 use super::controllers::ControllerName;
-use super::environment::{Environment, Override};
-use super::{AssignIps, LogSeverity, Mode, Settings, node_workers};
+use super::environment::{Environment, NodeWorkers, Override};
+use super::{AssignIps, LogSeverity, Mode, Settings};
 
 /// Minimum grace period of an endpoint without its pod, unless the environment sets the period.
 const MIN_ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(300);
@@ -41,7 +41,7 @@ pub fn merge(environment: &Environment, spec: &KubeControllersConfigurationSpec,
         Merger { used_variables: BTreeMap::new(), notes: Vec::new(), problems: Vec::new(), environment, spec, mode };
     let settings = merger.settings();
     let workers = environment.node_workers.as_ref();
-    merger.notes.extend(workers.and_then(|given| node_workers::note(given, &settings, mode)));
+    merger.notes.extend(workers.and_then(|given| note_workers(given, &settings, mode)));
     let Merger { used_variables, notes, problems, spec, .. } = merger;
     let running_config = Some(running_configuration(&settings, &spec, environment));
     let status = KubeControllersConfigurationStatus { running_config, environment_vars: used_variables };
@@ -275,4 +275,26 @@ pub(super) fn reconciler(sections: &ControllersConfig, name: ControllerName) -> 
         ControllerName::WorkloadEndpoint => sections.workload_endpoint.as_ref(),
         ControllerName::Node | ControllerName::LoadBalancer => None,
     }
+}
+
+/// Returns a message if the value is invalid, or if no controller that runs with `settings` has work for more workers.
+/// Garbage collection is not such a controller. Upstream reads the variable and uses it for nothing, so no value of it
+/// may end the process.
+fn note_workers(given: &NodeWorkers, settings: &Settings, mode: Mode) -> Option<String> {
+    let NodeWorkers { variable, text, value } = given;
+    let text = text.trim();
+    if let Err(error) = value {
+        return Some(format!("{error}; 1 worker is in force"));
+    }
+    if !settings.enabled.contains(&ControllerName::Node) {
+        return Some(format!("{variable}={text} has no effect: the controller node is not enabled"));
+    }
+    // The other controllers that use these workers copy labels and delete nodes, which only etcd needs.
+    let is_used = mode == Mode::Etcd || settings.host_endpoints.enabled;
+    (!is_used).then(|| {
+        format!(
+            "{variable}={text} has no effect: with the datastore kubernetes only automatic host endpoints use these \
+             workers, and they are off; set GC_PARALLELISM for garbage collection"
+        )
+    })
 }

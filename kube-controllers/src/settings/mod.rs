@@ -4,7 +4,6 @@ mod configuration;
 mod controllers;
 mod environment;
 mod merge;
-mod node_workers;
 mod parse;
 #[cfg(test)]
 mod tests;

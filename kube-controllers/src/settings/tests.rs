@@ -407,3 +407,38 @@ fn gc_parallelism_default_matches_the_help() {
     let documented = variables::CONTROLLERS.iter().find(|variable| variable.name == "GC_PARALLELISM").unwrap();
     assert_eq!(GcLimits::default().parallelism.to_string(), documented.default);
 }
+
+/// Returns the number of workers in force, and the notes about them.
+fn merged_workers(variables: &[(&str, &str)], mode: Mode) -> (usize, Vec<String>) {
+    let merged = merge(&environment(variables), &default_configuration(), mode);
+    let notes = merged.notes.into_iter().filter(|note| note.starts_with("NODE_WORKERS")).collect();
+    (merged.settings.workers_of(ControllerName::Node), notes)
+}
+
+#[test]
+fn node_workers_with_effect_are_not_noted() {
+    assert_eq!(merged_workers(&[("NODE_WORKERS", "4")], ETCD), (4, Vec::new()));
+    let host_endpoints = [("NODE_WORKERS", "4"), ("AUTO_HOST_ENDPOINTS", "enabled")];
+    assert_eq!(merged_workers(&host_endpoints, Mode::Kubernetes(ApiGroup::V3)), (4, Vec::new()));
+    for mode in [ETCD, KUBERNETES] {
+        assert_eq!(merged_workers(&[], mode), (1, Vec::new()));
+    }
+}
+
+#[test]
+fn node_workers_without_effect_are_noted_with_the_reason() {
+    let (_, notes) = merged_workers(&[("NODE_WORKERS", "4")], KUBERNETES);
+    assert!(matches!(&notes[..], [note] if note.starts_with("NODE_WORKERS=4 has no effect: with the datastore")));
+    let others = [("NODE_WORKERS", "4"), ("ENABLED_CONTROLLERS", "policy")];
+    let (_, notes) = merged_workers(&others, ETCD);
+    assert_eq!(notes, ["NODE_WORKERS=4 has no effect: the controller node is not enabled"]);
+}
+
+#[test]
+fn invalid_node_workers_are_noted_and_count_as_1() {
+    for text in ["0", "many", "-1"] {
+        let (workers, notes) = merged_workers(&[("NODE_WORKERS", text)], ETCD);
+        let expected = format!("NODE_WORKERS: `{text}` is not a whole number from 1 on; 1 worker is in force");
+        assert_eq!((workers, notes), (1, vec![expected]));
+    }
+}

@@ -40,7 +40,7 @@ pub enum RotatedName {
     Dated {
         /// The time of the last write, or in a name of upstream that of the rotation.
         time: SystemTime,
-        /// Whether the name ends in `.zst`.
+        /// True if the name ends in `.zst`.
         is_compressed: bool,
     },
     /// For example `cni.log.1`, the newest rotated file of our plugins.

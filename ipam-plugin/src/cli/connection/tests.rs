@@ -31,7 +31,6 @@ fn datastore_options_override_the_environment() {
     assert_eq!(name(&[], &[("DATASTORE_TYPE", "local"), ("DATASTORE_PATH", "/y.db")]), "/y.db");
 }
 
-/// Whether this process is such a command is for `is_command_line` to find.
 #[test]
 fn command_of_a_person_follows_the_proxies_of_the_environment() {
     let env = [("HTTPS_PROXY", "http://proxy:3128")];

@@ -25,8 +25,8 @@ pub(super) fn steps_for_addresses(addresses: &[IpAddr], cluster: &ClusterRead, f
 }
 
 /// Returns the steps for the problems that all reports have. Only those that are still present lead to changes. Blocks
-/// come first, because the handles of an unrepaired block stay unchanged, and then handles, because releasing an address
-/// changes its handle.
+/// come first, because the handles of an unrepaired block stay unchanged, and then handles, because releasing an
+/// address changes its handle.
 pub(super) fn steps_for_report(reported: &ReportedProblems, cluster: &ClusterRead, force: bool) -> Vec<ReleaseStep> {
     let leaks = Leaks::find(cluster);
     let current = cluster.audit(Duration::ZERO);

@@ -26,13 +26,18 @@ pub(super) async fn show(app: &mut App<'_>) -> Result<(), CliError> {
     }
     documents::print_table(app.out, &table)?;
     if without_node > 0 {
-        // Upstream's text.
-        app.notice(format_args!(
-            "Note: found {without_node} IP allocations without an explicit node association. Unable to determine if \
-             they are borrowed."
-        ));
+        app.notice(note(without_node));
     }
     Ok(())
+}
+
+/// Returns the note about allocations that may be borrowed or not.
+fn note(without_node: usize) -> String {
+    // Upstream's text.
+    format!(
+        "Note: found {without_node} IP allocations without an explicit node association. Unable to determine if they \
+         are borrowed."
+    )
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ impl<'a> PodLogLines<'a> {
 
     /// Reads the rotated files and then the log file. Returns the files that cannot be read.
     pub(super) fn read(&mut self, path: &Path) -> Vec<(PathBuf, io::Error)> {
-        // An unreadable directory may contain a readable log file, and the error of that file names a missing directory.
+        // An unreadable directory may contain a readable log file. The error of that file names a missing directory.
         let rotated = list_rotated(path).unwrap_or_default();
         let mut failed = Vec::new();
         for RotatedLog { name, path } in &rotated {

@@ -12,7 +12,8 @@ use super::service::LoadBalancerService;
 pub(super) struct AddressRequest {
     /// The requested addresses; empty for any address.
     pub(super) addresses: Vec<IpAddr>,
-    /// True if the addresses are from the annotation [`LOAD_BALANCER_IPS`]: no other address is assigned to the Service then.
+    /// True if the addresses are from the annotation [`LOAD_BALANCER_IPS`]: no other address is assigned to the Service
+    /// then.
     pub(super) is_mandatory: bool,
     /// Ranges of the requested IPv4 pools; empty if the Service requests none.
     pub(super) pools4: Vec<Cidr>,

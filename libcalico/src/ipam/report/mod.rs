@@ -42,8 +42,8 @@ pub struct IpamReport {
     /// The handles that no block names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leaked_handles: Vec<LeakedHandle>,
-    /// The findings that the other fields cannot carry: inconsistent blocks, missing handles and wrong counts. calicoctl
-    /// neither writes nor reads this field.
+    /// The findings that the other fields cannot carry: inconsistent blocks, missing handles and wrong counts.
+    /// calicoctl neither writes nor reads this field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
 }

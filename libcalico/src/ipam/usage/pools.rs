@@ -35,8 +35,8 @@ pub struct PoolUsage {
     /// The number of blocks that can still be created.
     #[serde(serialize_with = "exact_number")]
     pub unclaimed_blocks: u128,
-    /// The number of addresses that are free and not reserved, inside and outside of blocks. Requests that the pool does
-    /// not serve get none of them.
+    /// The number of addresses that are free and not reserved, inside and outside of blocks. Requests that the pool
+    /// does not serve get none of them.
     #[serde(serialize_with = "exact_number")]
     pub free: u128,
 }

@@ -157,9 +157,6 @@ fn collection_continues_after_the_expiry_and_the_end_of_a_plugins_token() {
         world.node("n1", "10.9.0.1");
         let setup = world.setup().env("KUBECONFIG", helper.kubeconfig.display().to_string());
         let controllers = setup.env("POD_NAME", "controllers").start(host, "controllers").unwrap();
-        world.until(&controllers, "there is a configuration", || {
-            !world.calico("kubecontrollersconfigurations", "default").is_null()
-        });
         world.configure(&json!({ "leakGracePeriod": "1s" }));
         world.address_left_behind("n1", "10.65.1.0");
         world.until(&controllers, "the leak is gone", || world.handles_and_blocks().0.is_empty());

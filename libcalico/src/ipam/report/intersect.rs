@@ -76,7 +76,7 @@ fn leaks(report: &IpamReport) -> BTreeMap<IpAddr, ReportedLeak> {
         let is_leaked = |allocation: &ReportedAllocation| !allocation.in_use && !allocation.cooling_down;
         let first = ReportedLeak::of(allocations.first()?);
         let is_same = allocations.iter().all(|one| is_leaked(one) && ReportedLeak::of(one) == first);
-        Some((address.parse().ok().filter(|_| is_same)?, first))
+        Some((address.parse::<IpAddr>().ok().filter(|_| is_same)?, first))
     };
     report.allocations.iter().filter_map(leak).collect()
 }

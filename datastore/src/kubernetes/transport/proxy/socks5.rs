@@ -51,7 +51,7 @@ pub(super) async fn open(stream: &mut Stream, login: Option<&Login>, server: &Ur
 async fn select_method(stream: &mut Stream, login: Option<&Login>) -> io::Result<()> {
     let methods: &[u8] = if login.is_some() { &[NO_LOGIN, USER_AND_PASSWORD] } else { &[NO_LOGIN] };
     let count = u8::try_from(methods.len()).unwrap_or(u8::MAX);
-    send(stream, &[&[VERSION, count], methods].concat()).await?;
+    send(stream, &[&[VERSION, count][..], methods].concat()).await?;
     let [version, method] = receive(stream).await?;
     check_version(version)?;
     match (method, login) {

@@ -72,13 +72,13 @@ impl<'a, S: Store, C: Clock> BlockWriter<'a, S, C> {
                 self.used.insert(block);
                 AdoptOutcome::Adopted(block)
             }
-            Err(IpamError::AlreadyAssigned { holder, .. }) if !self.is_held(request, ip, block).await => {
+            Err(IpamError::AlreadyAssigned { holder, .. }) => {
+                if self.is_held(request, ip, block).await {
+                    self.used.insert(block);
+                    return AdoptOutcome::Held(block);
+                }
                 let holder = if holder.is_empty() { "an unknown owner" } else { holder.as_str() };
                 not_written(format!("allocated meanwhile: {holder}"))
-            }
-            Err(IpamError::AlreadyAssigned { .. }) => {
-                self.used.insert(block);
-                AdoptOutcome::Held(block)
             }
             Err(error) => {
                 let reason = format!("cannot allocate it: {}", error.to_string().trim_end());

@@ -77,7 +77,7 @@ run ping -c 1 -W 3 "$(address web-1)" | grep -E '[$]|bytes from'
 run ip netns exec "$(namespace_of "$(address web-2)")" ping -c 1 -W 3 "$(address web-1)" | grep -E '[$]|bytes from'
 
 step "A port of the node for a pod, by portmap: requested from outside the cluster"
-refusal=$(portmap_refusal)
+refusal=$(table_refusal nat)
 if [ -z "$refusal" ]; then
     kubectl apply -f tests/demo/node/hostport.yaml >/dev/null
     wait_for 60 running 3

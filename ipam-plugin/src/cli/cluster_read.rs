@@ -11,7 +11,9 @@ use libcalico::ipam::{
 };
 use libcalico::kubernetes::{CONTAINER_ID, Pod};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, Kind, RawEntry, ReadBatch, Store, StoreError, WriteModel, decode_entry};
+use libcalico::store::{
+    Answers, Entry, Kind, ListTicket, RawEntry, ReadBatch, Store, StoreError, WriteModel, decode_entry,
+};
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
 
@@ -74,7 +76,8 @@ impl ClusterRead {
         Ok(cluster)
     }
 
-    /// The API server rejects objects that do not fit their definition, so no unreadable ones are reported.
+    /// The definitions on an API server allow invalid values, such as a block's `cidr` of any text. An unreadable pod
+    /// is [`Lookup::Unknown`].
     async fn read_objects(store: &impl Store) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
         let pools = batch.list(&ObjectSelect::default());
@@ -90,15 +93,26 @@ impl ClusterRead {
         // This takes no further request, because endpoints are derived from the same response.
         let pods = batch.list::<Pod>(&ObjectSelect::default());
         let answers = store.read(&batch).await?;
-        let mut affinities = [answers.list(&affinities), answers.list(&of_services)].concat();
-        let unlabeled = unlabeled.iter().flat_map(|ticket| answers.list(ticket));
-        // The list of all hosts' affinities contains those without labels.
-        affinities.extend(unlabeled.filter(|affinity| matches!(affinity.key.owner, AffinityOwner::Virtual(_))));
+        let mut unreadable = Vec::new();
+        let mut affinities = readable(&answers, &affinities, &mut unreadable);
+        affinities.extend(readable(&answers, &of_services, &mut unreadable));
+        if let Some(unlabeled) = &unlabeled {
+            // The list of all hosts' affinities contains those without labels.
+            let unlabeled = readable(&answers, unlabeled, &mut unreadable).into_iter();
+            affinities.extend(unlabeled.filter(|affinity| matches!(affinity.key.owner, AffinityOwner::Virtual(_))));
+        }
+        let pools = readable(&answers, &pools, &mut unreadable);
+        let blocks = readable(&answers, &blocks, &mut unreadable);
+        let handles = readable(&answers, &handles, &mut unreadable);
+        // Several lists of affinities contain the same object.
+        unreadable.sort_by(|a, b| a.key.cmp(&b.key));
+        unreadable.dedup();
         Ok(ClusterRead {
-            pools: answers.list(&pools),
-            blocks: answers.list(&blocks),
-            handles: answers.list(&handles),
+            pools,
+            blocks,
+            handles,
             affinities,
+            unreadable,
             endpoints: answers.list(&endpoints).iter().map(|entry| audited_endpoint(&entry.value)).collect(),
             pods: answers
                 .each(&pods)
@@ -207,6 +221,15 @@ impl ClusterRead {
     }
 }
 
+/// Returns the objects of a list that can be decoded, and adds the others to `unreadable`.
+fn readable<K: Kind>(answers: &Answers, list: &ListTicket<K>, unreadable: &mut Vec<UnreadableObject>) -> Vec<Entry<K>> {
+    let mut objects = Vec::new();
+    for pair in answers.raw_entries(list) {
+        insert_if_kind(pair, &mut objects, unreadable);
+    }
+    objects
+}
+
 /// Adds `pair` to `of_kind` if its path is of kind `K`, or to `unreadable` if its value cannot be decoded.
 fn insert_if_kind<K: Kind>(pair: &RawEntry, of_kind: &mut Vec<Entry<K>>, unreadable: &mut Vec<UnreadableObject>) {
     if K::parse_path(&pair.path).is_none() {
@@ -266,5 +289,20 @@ mod tests {
         let cluster = block_on(ClusterRead::read_objects(&store)).unwrap();
         let owners: Vec<_> = cluster.affinities.iter().map(|affinity| affinity.key.owner.name()).collect();
         assert_eq!(owners, ["node1", LOAD_BALANCER_HOST]);
+    }
+
+    #[test]
+    fn read_by_kind_reports_each_unreadable_object_once() {
+        let store = MemoryStore::without_labels();
+        let block = Block::path(&cidr("10.0.0.0/29"));
+        let key = AffinityKey { owner: AffinityOwner::Host("node1".into()), cidr: cidr("10.0.0.0/29") };
+        let affinity = BlockAffinity::path(&key);
+        for path in [&affinity, &block] {
+            store.edit(|pairs| pairs.put(path.clone(), b"\"spec.cidr is missing\"".to_vec()));
+        }
+        let cluster = block_on(ClusterRead::read_objects(&store)).unwrap();
+        let keys: Vec<_> = cluster.unreadable.iter().map(|object| object.key.as_str()).collect();
+        assert_eq!(keys, [block, affinity]);
+        assert!(cluster.unreadable[0].reason.contains("spec.cidr is missing"), "{:?}", cluster.unreadable);
     }
 }

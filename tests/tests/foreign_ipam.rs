@@ -5,8 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use integration_tests::cluster::{Cluster, Pod, on_etcd, on_local};
-use integration_tests::command::ip;
+use integration_tests::command::{ip, run};
 use integration_tests::content::Content;
+use integration_tests::images::{arch, in_tree};
 use integration_tests::kernel;
 use integration_tests::plugin::{CniError, FOREIGN_PLUGINS};
 use integration_tests::skip::skipped;
@@ -27,6 +28,7 @@ on_each_datastore_with_host_local!(
     host_local_assigns_and_releases_addresses,
     failed_add_releases_the_address_of_host_local,
     status_and_gc_succeed_with_an_ipam_plugin_that_supports_no_such_command,
+    flannel_runs_calico_with_the_subnet_of_flanneld,
 );
 
 fn with_host_local(on: fn(fn(&Cluster<'_>)), test: fn(&Cluster<'_>)) {
@@ -94,6 +96,40 @@ fn failed_add_releases_the_address_of_host_local(cluster: &Cluster<'_>) {
     ip("link delete other0").unwrap();
     cluster.add(&pod, &conf);
     assert_eq!(leases(&data).len(), 2);
+}
+
+/// Canal with etcd: the image's flannel runs calico, which runs host-local.
+fn flannel_runs_calico_with_the_subnet_of_flanneld(cluster: &Cluster<'_>) {
+    let place = ["--place".to_owned(), format!("cni-plugins-{}", arch())];
+    let flannel = PathBuf::from(run(&in_tree("tests/install-go-tools.sh"), &place).unwrap().trim()).join("flannel");
+    if !flannel.is_file() {
+        return skipped("flannel is not built (tests/install-go-tools.sh cni-plugins-amd64)");
+    }
+    cluster.load(&Content::ready().node("node1"));
+    let (data, subnet) = (cluster.host.dir("host-local"), cluster.host.dir("flannel").join("subnet.env"));
+    let mut delegate = cluster.conf("node1", json!({}));
+    let [name, version, _] = ["name", "cniVersion", "ipam"].map(|key| delegate.as_object_mut().unwrap().remove(key));
+    let stored = cluster.host.dir("flannel").join("pods");
+    let mut conf = json!({ "name": name, "cniVersion": version, "type": "flannel", "subnetFile": subnet,
+        "dataDir": stored, "ipam": { "dataDir": data }, "delegate": delegate });
+    let pod = cluster.pod(1);
+    let call = |verb: &str, conf: &Value| cluster.verb(verb, &pod, conf).program(&flannel).run().unwrap();
+
+    let error = call("ADD", &conf).error();
+    assert!(error.msg.contains("subnet.env"), "{error:?}");
+    let text = "FLANNEL_NETWORK=10.88.0.0/16\nFLANNEL_SUBNET=10.88.3.1/24\nFLANNEL_MTU=1400\nFLANNEL_IPMASQ=true\n";
+    fs::write(&subnet, text).unwrap();
+    let result = call("ADD", &conf).success();
+    assert!(result["ips"][0]["address"].as_str().unwrap().starts_with("10.88.3."), "{result}");
+    let pods_end = kernel::pod(cluster.host, &pod.name).unwrap()["links"]["eth0"].clone();
+    assert_eq!(pods_end["mtu"], 1400, "{pods_end}");
+    assert_eq!(leases(&data.join("k8s-pod-network")).len(), 1);
+    conf["prevResult"] = result;
+    call("DEL", &conf).success();
+    call("DEL", &conf).success();
+    assert_eq!(leases(&data.join("k8s-pod-network")), Vec::<String>::new());
+    assert_eq!(fs::read_dir(&stored).unwrap().count(), 0);
+    cluster.assert_nothing_left();
 }
 
 /// Debian's host-local supports neither STATUS nor GC.

@@ -98,9 +98,9 @@ async fn after_failed_create(
         (CreateError::BusyRoute(route), Ok(written)) if assigned.is_replaceable => {
             return AttachFailure::Busy { route, written: written.map(Box::new) };
         }
-        (CreateError::Unknown(error), _) => keep_for_del(ATTACH_STEP, "interface", error),
+        (CreateError::Unknown(error), _) => keep_for_del(assigned, ATTACH_STEP, "interface", error),
         (error, Err(WriteFailure { may_be_written: true, .. })) => {
-            keep_for_del(ATTACH_STEP, "WorkloadEndpoint", error.into())
+            keep_for_del(assigned, ATTACH_STEP, "WorkloadEndpoint", error.into())
         }
         (error, _) => attachment.roll_back(assigned, ATTACH_STEP, error.into()).await,
     })
@@ -124,18 +124,18 @@ async fn after_failed_write(
     let removed = created.remove(attachment.interface()).await;
     let error = with_removal_outcome(failure.error, &removed);
     if failure.may_be_written {
-        return keep_for_del(STEP, "WorkloadEndpoint", error);
+        return keep_for_del(assigned, STEP, "WorkloadEndpoint", error);
     }
     if removed.is_err() {
-        return keep_for_del(STEP, "interface", error);
+        return keep_for_del(assigned, STEP, "interface", error);
     }
     attachment.roll_back(assigned, STEP, error).await
 }
 
 /// Returns the error of an ADD whose interface or endpoint (`object`) may still exist. The addresses stay allocated,
 /// because another pod must not get them while the endpoint lists them or the interface uses them.
-fn keep_for_del(step: &str, object: &str, error: CniError) -> CniError {
-    with_detail(error, &format!("failed while {step}; the {object} may exist; DEL will release its addresses"))
+fn keep_for_del(assigned: &AssignedAddresses, step: &str, object: &str, error: CniError) -> CniError {
+    with_detail(error, &assigned.describe_possible_rest(step, object))
 }
 
 /// Returns the error of an ADD, extended by the error of the removal of its interface if the removal failed.

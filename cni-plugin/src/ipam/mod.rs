@@ -166,7 +166,7 @@ impl AssignedAddresses {
     /// Describes the failure of the ADD in `step`, and its addresses after [`AssignedAddresses::unassign`] with this
     /// outcome.
     pub fn describe_failure(&self, step: &str, unassigned: &Result<(), CniError>) -> String {
-        let has_vmi = self.request.as_ref().is_some_and(|request| request.vmi.is_some());
+        let has_vmi = self.has_vmi();
         match unassigned {
             Ok(()) if !self.is_recorded => format!("failed while {step}; IPAM does not record the addresses"),
             Ok(()) if has_vmi => format!("failed while {step}; the VMI keeps its addresses"),
@@ -182,6 +182,23 @@ impl AssignedAddresses {
                 format!("failed while {step}; the addresses could not be released ({e}); DEL will release them")
             }
         }
+    }
+
+    /// Describes the failure of the ADD in `step`, after which `object` may exist and the addresses stay as they are.
+    pub fn describe_possible_rest(&self, step: &str, object: &str) -> String {
+        let addresses = if !self.is_recorded {
+            "DEL will remove it; IPAM does not record the addresses"
+        } else if self.has_vmi() {
+            "DEL will remove it; the VMI keeps its addresses"
+        } else {
+            "DEL will release its addresses"
+        };
+        format!("failed while {step}; the {object} may exist; {addresses}")
+    }
+
+    /// Returns true if the addresses belong to a VMI, which keeps them.
+    fn has_vmi(&self) -> bool {
+        self.request.as_ref().is_some_and(|request| request.vmi.is_some())
     }
 
     /// Returns the addresses that this ADD allocated, including busy ones.
@@ -214,6 +231,9 @@ mod tests {
                 assert_eq!(text.contains("released"), are_released, "{text}");
                 assert_eq!(text.contains("unreachable"), outcome.is_err(), "{text}");
             }
+            let text = assigned.describe_possible_rest("writing", "interface");
+            assert_eq!(text.contains("release its addresses"), are_released, "{text}");
+            assert!(text.starts_with("failed while writing; the interface may exist; DEL will "), "{text}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use datastore::kubernetes::API_GROUP_FILE;
-use ipam_plugin::journal::Journal;
+use ipam_plugin::journal::{Entry, Journal};
 use ipam_plugin::lock::{HostLock, LockError};
 use netconf::conf::DatastoreConf;
 
@@ -66,15 +66,11 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
         Err(error) => return report.add_remaining(directory.display(), error),
     };
     let journal = Journal::new(&directory);
-    match journal.entries().map(|entries| entries.len()) {
+    match journal.entries() {
         Err(error) => report.add_remaining(directory.display(), format!("it cannot be read: {error}")),
-        Ok(n) if n > 0 => report.add_remaining(
-            directory.display(),
-            format!(
-                "{n} deferred DELs have not released their addresses: kube-controllers releases those of pods; for the \
-                 others run `calico-ipam check` on another node; then delete this directory"
-            ),
-        ),
+        Ok(entries) if !entries.is_empty() => {
+            report.add_remaining(directory.display(), describe_deferred_dels(&entries));
+        }
         Ok(_) => match if acts { remove_empty(&journal, &directory, &lock) } else { Ok(()) } {
             Ok(()) => report.add_success("remove", directory.display()),
             Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
@@ -84,6 +80,20 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
             Err(error) => report.add_failure("remove", directory.display(), error),
         },
     }
+}
+
+/// Returns the reason why a journal with entries stays, and the remedy. kube-controllers cannot reach the embedded
+/// datastore.
+fn describe_deferred_dels(entries: &[Entry]) -> String {
+    let is_local =
+        |entry: &Entry| entry.pending_del.as_ref().is_ok_and(|pending_del| pending_del.datastore.starts_with("local "));
+    let remedy = if entries.iter().all(is_local) {
+        "install the plugin again, which completes the DELs, or delete this directory with the datastore's file"
+    } else {
+        "kube-controllers releases those of pods on an API server or etcd; for the others run `calico-ipam check` on \
+         another node; then delete this directory"
+    };
+    format!("{} deferred DELs have not released their addresses: {remedy}", entries.len())
 }
 
 /// Removes an empty journal. Fails if a DEL writes an entry at this moment, which takes no lock.
@@ -162,7 +172,7 @@ mod tests {
     use std::fs::File;
     use std::path::PathBuf;
 
-    use ipam_plugin::journal::DatastoreIdentity;
+    use ipam_plugin::journal::{DatastoreIdentity, PendingDel};
     use tempfile::TempDir;
 
     use super::*;
@@ -288,6 +298,20 @@ mod tests {
         fs::write(node.journal(), "").unwrap();
         let output = node.removed();
         assert!(output.contains("cannot open lock file") && !output.contains("FAILED"), "{output}");
+    }
+
+    #[test]
+    fn journal_of_a_datastore_file_is_reported_without_kube_controllers() {
+        for (datastore, is_collected) in [("local /var/lib/calico/calico.db", false), ("etcd http://a:1", true)] {
+            let node = Node::new();
+            let (network, container_id, ifname) = ("net".into(), "c".into(), "eth0".into());
+            let pending_del =
+                PendingDel { network, container_id, ifname, datastore: datastore.into(), ..PendingDel::default() };
+            Journal::new(node.journal()).record(&pending_del).unwrap();
+            let output = node.removed();
+            assert!(output.contains("1 deferred DELs have not released their addresses: "), "{output}");
+            assert_eq!(output.contains("kube-controllers"), is_collected, "{output}");
+        }
     }
 
     #[test]

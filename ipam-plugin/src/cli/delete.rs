@@ -17,6 +17,7 @@ use super::kind::ResourceKind;
 use super::settings;
 use super::store_object::retry_races;
 use crate::affinity::release_pool_affinities;
+use crate::exhausted::ReleaseGuard;
 use crate::node_cleanup::{NodeCleanup, NodeCleanupError, delete_node, endpoints_of_node};
 use os::clock::SystemClock;
 
@@ -102,6 +103,8 @@ async fn delete_node_and_contents(name: &str, force: bool, app: &mut App<'_>) ->
     if !force && !endpoints.is_empty() {
         return Err(CliError::NodeInUse { node: name.into(), endpoints: endpoints.len() });
     }
+    // Notes of failed searches on this node end with the release, as with `release`.
+    let _releasing = ReleaseGuard::here();
     let deleted = delete_node(store, &SystemClock::start(), &node, &endpoints).await.map_err(|error| match error {
         NodeCleanupError::Ipam(error) => error.into(),
         NodeCleanupError::BlockKept { node, block, cause } => {

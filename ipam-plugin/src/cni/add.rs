@@ -93,9 +93,8 @@ async fn assign_addresses<S: Store, C: Clock>(
     // Changes that another process made to blocks meanwhile show when the blocks are read.
     let started = clock.elapsed();
     let lock = lock.filter(HostLock::is_held).or_else(|| call.lock());
-    let inputs = if clock.elapsed().saturating_sub(started) > LONGEST_WAIT_WITH_VALID_INPUTS {
-        AllocationInputs::read(store, &call.inputs_query()).await?
-    } else if inputs.is_old {
+    let has_waited = clock.elapsed().saturating_sub(started) > LONGEST_WAIT_WITH_VALID_INPUTS;
+    let inputs = if has_waited || inputs.is_old {
         Box::pin(prefetch::read_again(store, clock, &call.inputs_query(), &call.container_handle(), inputs)).await?
     } else {
         inputs

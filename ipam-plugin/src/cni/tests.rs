@@ -144,6 +144,18 @@ async fn ipam_errors_have_upstreams_text_with_a_code_and_reasons() {
     assert_eq!(gone.code, Code::TRY_AGAIN);
 }
 
+/// A malformed selector fails the request before any pool is rejected.
+#[tokio::test]
+async fn error_for_a_malformed_pool_names_the_pool_and_reports_no_missing_pools() {
+    let cluster = Cluster::new();
+    let missing = add_to(&cluster, &call("a")).await.unwrap_err();
+    assert!(missing.details.starts_with("there is no IPPool; "), "{}", missing.details);
+    cluster.pool_with("bad", "10.66.0.0/24", 26, |spec| spec.node_selector = "rack ===".into());
+    let malformed = add_to(&cluster, &call("a")).await.unwrap_err();
+    assert!(malformed.msg.starts_with("IPPool bad: nodeSelector `rack ===` is invalid: "), "{}", malformed.msg);
+    assert_eq!(malformed.details, "");
+}
+
 #[tokio::test]
 async fn contention_is_returned_as_try_again() {
     let cluster = dual_stack();

@@ -34,9 +34,9 @@ world_refusal() {
         echo "pods have network namespaces: $(tail -1 $work/refusal)"
 }
 
-# Prints the reason why portmap cannot work here, or nothing.
-portmap_refusal() {
-    iptables -w -t nat -S >/dev/null 2>$work/refusal || echo "portmap needs iptables' table nat: $(tail -1 $work/refusal)"
+# table_refusal TABLE: prints the reason why iptables cannot use this table here, or nothing
+table_refusal() {
+    iptables -w -t "$1" -S >/dev/null 2>$work/refusal || echo "it needs iptables' table $1: $(tail -1 $work/refusal)"
 }
 
 # Prints the skipped parts at the end of a run.

@@ -26,6 +26,19 @@ write_manifests() {
         deploy/install.yaml >"$work/install-$former.yaml"
 }
 
+# write_overlay FOLDER COMPONENT...: writes a kustomization of today's manifest with these components
+write_overlay() {
+    local folder=$1
+    shift
+    mkdir -p "$folder"
+    # kustomize accepts no absolute paths.
+    cat >"$folder/kustomization.yaml" <<YAML
+resources: [$(realpath --relative-to "$folder" deploy/overlays/kubernetes-v1)]
+components:
+$(realpath --relative-to "$folder" "$@" | sed 's/^/  - /')
+YAML
+}
+
 # Without kube-proxy, pods use the real address of the API server.
 tell_where_the_api_server_is() {
     sed "s/api.example.com/$host_address/" deploy/examples/kubernetes-services-endpoint.yaml | kubectl apply -f -

@@ -6,12 +6,7 @@ restriction=deploy/components/node-restriction
 # Applies the manifest with the component, and waits until the plugins have a token that is bound to the Node.
 restrict() {
     local folder=$work/restricted
-    mkdir -p "$folder"
-    # kustomize accepts no absolute paths.
-    cat >"$folder/kustomization.yaml" <<YAML
-resources: [$(realpath --relative-to "$folder" deploy/overlays/kubernetes-v1)]
-components: [$(realpath --relative-to "$folder" $restriction)]
-YAML
+    write_overlay "$folder" $restriction
     run kubectl apply --server-side -k "$folder" | grep -E '[$]|daemonset|validatingadmissionpolicy[.]|plugin-bound'
     rolled_out daemonset/calico-cni
     wait_for 60 has_bound_token

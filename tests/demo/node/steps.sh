@@ -10,7 +10,9 @@ work=/run/demo
 
 export KUBECONFIG=$work/admin.kubeconfig HOME=$work DATASTORE_TYPE=kubernetes
 . tests/demo/control-plane.sh
-for part in cannot image node install pods controllers upgrade neighbor restriction adopt uninstall; do . tests/demo/node/$part.sh; done
+for part in cannot image node install pods controllers upgrade neighbor obstacles restriction adopt uninstall; do
+    . tests/demo/node/$part.sh
+done
 
 private_world
 refusal=$(node_refusal)
@@ -45,14 +47,19 @@ wait_for 60 kubectl get node $node >/dev/null 2>&1
 run kubectl get node $node -o 'jsonpath={.status.nodeInfo.kubeletVersion} {.status.nodeInfo.containerRuntimeVersion}{"\n"}'
 not is_ready
 
-step "Installation of $former: its manifest, a pool; the DaemonSet's pod makes the node ready"
+step "Installation of $former, 20 s before kube-proxy: its manifest, a pool; the DaemonSet's pod makes the node ready"
 tell_where_the_api_server_is >/dev/null
+refusal=$(table_refusal filter)
+if [ -z "$refusal" ]; then swallow -I; else skip "an API server that comes later" "$refusal"; fi
 begun=$SECONDS
 run kubectl apply --server-side -f "$work/install-$former.yaml" | grep -v customresourcedefinition
 kubectl wait --for condition=established crd --all >/dev/null
 kubectl apply -f tests/demo/node/cluster.yaml >/dev/null
+[ -n "$refusal" ] || end_of_swallowing
 wait_for 120 is_ready
-echo "    the node is ready $((SECONDS - begun)) s after the manifest was sent"
+echo "    the node is ready $((SECONDS - begun)) s after the manifest was sent;" \
+    "restarts of install-cni: $(restarts install-cni)"
+[ "$(restarts install-cni)" = 0 ]
 rolled_out daemonset/calico-cni
 run kubectl -n kube-system logs daemonset/calico-cni -c install-cni
 run ls -l /opt/cni/bin /etc/cni/net.d
@@ -77,7 +84,7 @@ run ping -c 1 -W 3 "$(address web-1)" | grep -E '[$]|bytes from'
 run ip netns exec "$(namespace_of "$(address web-2)")" ping -c 1 -W 3 "$(address web-1)" | grep -E '[$]|bytes from'
 
 step "A port of the node for a pod, by portmap: requested from outside the cluster"
-refusal=$(portmap_refusal)
+refusal=$(table_refusal nat)
 if [ -z "$refusal" ]; then
     kubectl apply -f tests/demo/node/hostport.yaml >/dev/null
     wait_for 60 running 3
@@ -112,6 +119,21 @@ if command -v helm >/dev/null; then
 else
     skip "the pod of helm test" "there is no helm"
 fi
+
+step "The directory for configurations is removed and made again: the agent ends once, and the node becomes ready"
+remove_directory
+
+step "The directory belongs to another user, as Kubespray's: install-cni says so, and works with dac-override"
+give_directory_away
+
+step "containerd reads another directory: with components/node-condition the agent says so"
+read_another_directory
+
+step "The file system of the directory is read-only, and then writable: the agent stays, and makes at most one token"
+make_read_only
+
+step "Two DaemonSets by mistake: the pod that installed last wins, once, and the other agent names the cause"
+run_two_daemonsets
 
 step "node-restriction: a token that is bound to the Node, for all steps that follow; attacks with this token"
 restrict

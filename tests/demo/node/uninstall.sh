@@ -1,12 +1,20 @@
 # shellcheck shell=bash
-# The end of an installation, in the order of deploy/README.md. The steps of the demo source this file after install.sh.
+# The end of an installation, in the order of deploy/README.md. The steps of the demo source this file after install.sh
+# and pods.sh.
 
 said_by_uninstall() { run kubectl -n kube-system logs -l k8s-app=calico-uninstall -c uninstall --tail=-1; }
 
 uninstall() {
+    pods remaining | kubectl apply -f - >/dev/null
+    wait_for 60 running 1 remaining
     run kubectl delete -f deploy/workloads.yaml
     wait_for 60 no_pods_of calico-kube-controllers
     wait_for 60 no_pods_of calico-cni
+    # A pod that still runs is not stranded.
+    run kubectl -n shop delete pod remaining --wait=false
+    wait_for 60 gone
+    wait_for 30 has_taken 0
+    echo "    it is deleted after the workloads, and its address is free"
     run kubectl apply -f deploy/uninstall/uninstall.yaml
     rolled_out daemonset/calico-uninstall
     said_by_uninstall

@@ -37,6 +37,18 @@ ready_since() { kubectl get node $node -o 'jsonpath={.status.conditions[?(@.type
 # level_of VERSION: prints the log_level in the manifest of a version, which has the configuration twice
 level_of() { sed -n '/"log_level"/{s/.*"log_level": "\(.*\)",/\1/p;q}' "$work/install-$1.yaml"; }
 
+# changed_once FROM TO: fails unless plugin and configuration were those of FROM at the beginning of the observation and
+# those of TO at its end, each readable in each attempt
+changed_once() {
+    not grep FAILED $work/seen
+    # Both were replaced during the observation, and the new configuration never existed with the old program.
+    [ "$(head -1 $work/seen)" = "$1, log_level $(level_of "$1")" ]
+    [ "$(tail -1 $work/seen)" = "$2, log_level $(level_of "$2")" ]
+    not grep "$1, log_level $(level_of "$2")" $work/seen
+    # The pod that was created last wins, once: no state was seen twice.
+    [ "$(sort -u $work/seen | wc -l)" = "$(wc -l <$work/seen)" ]
+}
+
 # roll FROM TO: applies the manifest of TO and waits, as an operator does; creates many pods during the upgrade and one
 # right after it
 roll() {
@@ -71,13 +83,7 @@ roll() {
     [ "$(answered)" -gt 0 ]
     # The last request may have been interrupted.
     [ $(($(sent) - $(answered))) -le 1 ]
-    not grep FAILED $work/seen
-    # Both were replaced during the observation, and the new configuration never existed with the old program.
-    [ "$(head -1 $work/seen)" = "$from, log_level $(level_of "$from")" ]
-    [ "$(tail -1 $work/seen)" = "$to, log_level $(level_of "$to")" ]
-    not grep "$from, log_level $(level_of "$to")" $work/seen
-    # The pod that was created last wins, once: no state was seen twice.
-    [ "$(sort -u $work/seen | wc -l)" = "$(wc -l <$work/seen)" ]
+    changed_once "$from" "$to"
     [ "$(digest /opt/cni/bin/calico)" = "$(digest "${programs[$to]}/calico")" ]
     [ "$(ready_since)" = "$since" ]
     doctor | tail -1 | sed 's/^/    calico doctor: /'

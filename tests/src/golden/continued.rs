@@ -99,10 +99,11 @@ impl<'r> State<'r> {
     fn attached(&self) -> impl Iterator<Item = &'r Step> {
         let mut attached: BTreeMap<&str, &Step> = BTreeMap::new();
         for step in self.past().filter(|step| step.exit == 0) {
-            let id = step.env["CNI_CONTAINERID"].as_str();
-            match step.env["CNI_COMMAND"].as_str() {
+            let id = step.env.get("CNI_CONTAINERID").map_or("", String::as_str);
+            match step.env.get("CNI_COMMAND").map_or("", String::as_str) {
                 "ADD" => drop(attached.insert(id, step)),
-                _ => drop(attached.remove(id)),
+                "DEL" => drop(attached.remove(id)),
+                _ => {}
             }
         }
         attached.into_values()
@@ -247,4 +248,24 @@ fn names_of_links(after: &mut Value) {
     let pods = after["pods"].as_object().into_iter().flatten();
     let named = pods.map(|(pod, state)| (pod.clone(), names(state))).filter(|(_, names)| names != &json!([]));
     after["pods"] = Value::Object(named.collect());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn container_is_attached_from_its_add_to_its_successful_del() {
+        let step = |verb: &str, exit: i32| {
+            json!({
+                "prog": "calico", "argv": [], "env": { "CNI_COMMAND": verb, "CNI_CONTAINERID": "c" }, "stdin": {},
+                "exit": exit, "stdout": {}, "after": { "host": {}, "pods": {}, "store": {} },
+            })
+        };
+        let steps = [step("ADD", 0), step("CHECK", 0), step("DEL", 1), step("DEL", 0)];
+        let recording = json!({ "name": "n", "what": "", "datastore": "kdd1", "initial": {}, "steps": steps });
+        let recording: Recording = serde_json::from_value(recording).unwrap();
+        let attached: Vec<usize> = states(&recording).map(|state| state.attached().count()).collect();
+        assert_eq!(attached, [0, 1, 1, 1, 0]);
+    }
 }

@@ -74,7 +74,9 @@ impl<'a> Concrete<'a> {
             "go-time" => "2026-08-20 10:00:00.123456789 +0000 UTC".to_owned(),
             "tmp" => self.places.tmp.clone(),
             "lab" => self.places.lab.clone(),
-            _ => self.places.bin.clone(),
+            "bin" => self.places.bin.clone(),
+            // A sequence number is a number of its own, never a part of a text.
+            _ => panic!("the mark <{family}> is a part of a text"),
         }
     }
 }
@@ -265,6 +267,12 @@ mod tests {
         assert!(!b.matches(&json!("<seq1+2>"), &json!(101)));
         assert!(b.matches(&json!("<seq2+5>"), &json!(7)));
         assert!(!b.matches(&json!("<seq1+0>"), &json!("100")));
+    }
+
+    #[test]
+    #[should_panic(expected = "the mark <seq> is a part of a text")]
+    fn sequence_number_inside_a_text_has_no_value() {
+        _ = Concrete::new(&Places::default()).value(&json!("number <seq1+0>"));
     }
 
     #[test]

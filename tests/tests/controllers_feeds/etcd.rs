@@ -13,6 +13,7 @@ use libcalico::store::Entry;
 use serde_json::json;
 
 use crate::listening::{Calico, Heard, Listening};
+use crate::relay::Relay;
 
 /// Number of cuts of a watch.
 const CUTS: u64 = 10;
@@ -37,12 +38,20 @@ impl Scene {
     }
 
     fn listen(&self) -> (Listening, Heard) {
+        Self::listen_at(self.proxy.endpoint())
+    }
+
+    fn listen_at(endpoint: String) -> (Listening, Heard) {
         let mut heard = Heard::default();
-        let listening = Listening::start(Calico::Etcd(self.proxy.endpoint()), None, |watches| {
+        let listening = Listening::start(Calico::Etcd(endpoint), None, |watches| {
             heard = Heard::to(&mut watches.ip_pools, |pool: &Entry<IpPool>| pool.value.spec.cidr.clone());
         });
         (listening, heard)
     }
+}
+
+fn server() -> &'static str {
+    ENDPOINT.trim_start_matches("http://")
 }
 
 fn on_etcd(test: impl FnOnce(&mut Scene) + Send) {
@@ -51,7 +60,7 @@ fn on_etcd(test: impl FnOnce(&mut Scene) + Send) {
     }
     isolated(|host: &Host| {
         let etcd = Etcd::start(host).unwrap();
-        let proxy = Proxy::start(ENDPOINT.trim_start_matches("http://")).unwrap();
+        let proxy = Proxy::start(server()).unwrap();
         let mut scene = Scene { etcd, proxy, pools: BTreeMap::new() };
         for n in 0..130 {
             scene.put(&format!("pool{n:03}"), &format!("10.{n}.0.0/16"));
@@ -134,6 +143,25 @@ fn watch_continues_after_a_restart_and_a_freeze_of_etcd() {
         scene.delete("after");
         heard.becomes(&scene.pools);
         assert_eq!(heard.lost().into_iter().collect::<Vec<_>>(), ["after"]);
+    });
+}
+
+/// No byte passes, and no end of the connection shows that. Pings detect it after 20 s at most.
+#[test]
+fn watch_leaves_a_frozen_connection_and_resumes_without_a_list() {
+    on_etcd(|scene| {
+        let relay = Relay::start(server()).unwrap();
+        let (listening, heard) = Scene::listen_at(relay.endpoint());
+        heard.becomes(&scene.pools);
+        // After this change the watch is open.
+        scene.put("before", "10.201.0.0/16");
+        heard.becomes(&scene.pools);
+        relay.freeze();
+        scene.put("after", "10.200.0.0/16");
+        scene.delete("pool000");
+        heard.becomes(&scene.pools);
+        let report = listening.health("IPPool").stats();
+        assert_eq!(report.lists, 1, "{report:?}");
     });
 }
 

@@ -3,3 +3,4 @@
 mod etcd;
 mod kubernetes;
 mod listening;
+mod relay;

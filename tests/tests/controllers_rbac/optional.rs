@@ -35,10 +35,17 @@ fn controller_without_its_role_is_named_once_and_starts_when_the_role_is_bound()
         world.node("n1", "10.0.0.1");
         world.pool("balancer", "10.80.0.0/16", "LoadBalancer");
         world.service("web", "10.80.0.7");
+        // An older Calico stored the policy `web` so. Without the annotation, `default.web` would be the policy's name.
+        world.put("GlobalNetworkPolicy", POLICIES, "default.web", &json!({ "tier": "default" }));
+        let annotated = json!({ "metadata": { "annotations": { "projectcalico.org/metadata": "{}" } } });
+        let path = format!("{}/default.web", world.collection(POLICIES));
+        api.admin().patch(&path, &annotated).unwrap().success().unwrap();
 
         let audit = api.audit().unwrap();
         let setup = world.setup().env("KUBECONFIG", account.kubeconfig.display().to_string());
-        let mut controllers = setup.env("LEADER_ELECTION", "false").start(host, "controllers").unwrap();
+        // With FV_TEST the renames do not wait for a roll-out of calico-node, which this cluster lacks.
+        let setup = setup.env("LEADER_ELECTION", "false").env("FV_TEST", "true");
+        let mut controllers = setup.start(host, "controllers").unwrap();
         let named = |role: &str| controllers.log().unwrap().matches(&format!("calico-kube-controllers-{role}")).count();
         let metric = |role: &str, value: u8| {
             let line = format!("kube_controllers_missing_rights{{role=\"{role}\"}} {value}");
@@ -60,6 +67,8 @@ fn controller_without_its_role_is_named_once_and_starts_when_the_role_is_bound()
         let all = ["load-balancer", "host-endpoints", "policy-names"];
         assert_eq!(all.map(named), [1, 1, 1]);
         until(&controllers, "the metric names all", || all.iter().all(|role| metric(role, 1)));
+        let policy = |name: &str| world.calico(POLICIES, name);
+        assert!(!policy("default.web").is_null() && policy("web").is_null(), "the controller does not run");
         let status = || fs::read_to_string(controllers.status_file()).unwrap();
         let roles = all.map(|role| format!("{NAME}-{role}")).join(", ");
         assert!(status().contains(&format!("outdated: {roles}")), "{}", status());
@@ -69,6 +78,9 @@ fn controller_without_its_role_is_named_once_and_starts_when_the_role_is_bound()
         until(&controllers, "the node has an endpoint", || !world.calico("hostendpoints", "n1-auto-hep").is_null());
         let started = "running controllers: gc, host-endpoints, load-balancer, policy-names";
         until(&controllers, "all controllers run", || controllers.log().unwrap().contains(started));
+        until(&controllers, "the policy has its own name", || {
+            !policy("web").is_null() && policy("default.web").is_null()
+        });
         assert_eq!(all.map(named), [1, 1, 1]);
         until(&controllers, "the metric names none", || all.iter().all(|role| metric(role, 0)));
         until(&controllers, "the status names no role", || !status().contains("Roles"));

@@ -29,7 +29,7 @@ fn files(folder: &Path) -> BTreeSet<String> {
 fn images_contain_the_programs_under_all_names_and_no_shell() {
     let Some(directory) = images() else { return };
     let root = directory.path().join("root");
-    let plugins = ["bandwidth", "host-local", "loopback", "portmap", "tuning"];
+    let plugins = ["bandwidth", "flannel", "host-local", "loopback", "portmap", "tuning"];
     let ours = [
         "opt/cni/bin/calico",
         "opt/cni/bin/calico-ipam",

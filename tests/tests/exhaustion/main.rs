@@ -155,3 +155,29 @@ fn add_without_a_free_address_in_etcd_reads_blocks_page_by_page() {
 fn add_without_a_free_address_in_a_file_reads_blocks_row_by_row() {
     on_local(searched);
 }
+
+/// With strict affinity, node1 cannot use the empty block of node2. The failed ADD leaves a search note.
+fn released_by_hand(cluster: &Cluster<'_>) {
+    cluster.load(&Content::ready().node("node1").node("node2").pool("pool4", "10.66.0.0/30", 30));
+    let settings = json!({ "strict_affinity": true, "auto_allocate_blocks": true });
+    cluster.store.put("/calico/ipam/v2/config", &settings).unwrap();
+    let (near, far) = (cluster.conf("node1", json!({})), cluster.conf("node2", json!({})));
+    let other = cluster.pod(1);
+    cluster.add(&other, &far);
+    cluster.delete(&other, &far);
+    let pod = cluster.pod(2);
+    assert_exhausted(&cluster.verb("ADD", &pod, &near).run().unwrap());
+    let deleted = cluster.store.calico_ipam(&cluster.plugins, &["delete", "node", "node2"]).unwrap();
+    assert_eq!(deleted.exit, Some(0), "{deleted:?}");
+    cluster.add(&pod, &near);
+}
+
+#[test]
+fn add_uses_the_block_of_a_node_deleted_by_hand_in_etcd_at_once() {
+    on_etcd(released_by_hand);
+}
+
+#[test]
+fn add_uses_the_block_of_a_node_deleted_by_hand_in_a_file_at_once() {
+    on_local(released_by_hand);
+}

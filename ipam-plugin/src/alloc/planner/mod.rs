@@ -51,6 +51,8 @@ pub(crate) struct FamilyPlanner<'a> {
     choice: PoolChoice,
     node_labels: Labels,
     search: Search,
+    /// Blocks whose affinity this request failed to repair or release. The planner takes no address from them as the
+    /// node's own or as new blocks. It may borrow from them, because borrowing changes no affinity.
     pub(crate) excluded: BTreeSet<Cidr>,
     /// False once the datastore has forbidden this request to reclaim a block. The planner then reclaims no other
     /// block, because the datastore would probably refuse that too.

@@ -157,7 +157,8 @@ pub async fn discard<S: Store, C: Clock>(store: &S, clock: &C, handle: &HandleId
     }
 }
 
-/// Reads the inputs by `query` again and keeps the prefetched `handle`. If the read fails, undoes the prefetch.
+/// Reads the inputs by `query` again. Keeps the prefetched `handle` if it counts addresses for this operation. If the
+/// read fails, undoes the prefetch.
 pub async fn read_again<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -166,6 +167,7 @@ pub async fn read_again<S: Store, C: Clock>(
     mut inputs: AllocationInputs,
 ) -> Result<AllocationInputs, StoreError> {
     match AllocationInputs::read(store, query).await {
+        Ok(fresh) if inputs.reserved.is_empty() => Ok(fresh),
         Ok(fresh) => Ok(AllocationInputs { handle: inputs.handle, reserved: inputs.reserved, ..fresh }),
         Err(error) => {
             discard(store, clock, handle, &mut inputs).await;

@@ -3,12 +3,14 @@
 use libcalico::api::{ClusterInformation, ObjectKey, ObjectSelect};
 use libcalico::ipam::{AffinityOwner, AffinitySelect, BlockAffinity, LOAD_BALANCER_HOST, Lookup};
 use libcalico::kubernetes::Pod;
-use libcalico::store::{ReadBatch, Store, StoreError, WriteModel};
+use libcalico::store::{Answers, Entry, Kind, ListTicket, ReadBatch, Store, StoreError, WriteModel};
 
-use super::{ClusterRead, audited_endpoint};
+use super::pairs::insert_if_kind;
+use super::{ClusterRead, UnreadableObject, audited_endpoint};
 
 impl ClusterRead {
-    /// The API server rejects objects that do not fit their definition, so no unreadable ones are reported.
+    /// The definitions on an API server allow invalid values, such as a block's `cidr` of any text. An unreadable pod
+    /// is [`Lookup::Unknown`].
     pub(super) async fn read_objects(store: &impl Store) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
         let information = batch.get::<ClusterInformation>(&ObjectKey::global("default"));
@@ -25,16 +27,27 @@ impl ClusterRead {
         // This takes no further request, because endpoints are derived from the same response.
         let pods = batch.list::<Pod>(&ObjectSelect::default());
         let answers = store.read(&batch).await?;
-        let mut affinities = [answers.list(&affinities), answers.list(&of_services)].concat();
-        let unlabeled = unlabeled.iter().flat_map(|ticket| answers.list(ticket));
-        // The list of all hosts' affinities contains those without labels.
-        affinities.extend(unlabeled.filter(|affinity| matches!(affinity.key.owner, AffinityOwner::Virtual(_))));
+        let mut unreadable = Vec::new();
+        let mut affinities = readable(&answers, &affinities, &mut unreadable);
+        affinities.extend(readable(&answers, &of_services, &mut unreadable));
+        if let Some(unlabeled) = &unlabeled {
+            // The list of all hosts' affinities contains those without labels.
+            let unlabeled = readable(&answers, unlabeled, &mut unreadable).into_iter();
+            affinities.extend(unlabeled.filter(|affinity| matches!(affinity.key.owner, AffinityOwner::Virtual(_))));
+        }
+        let pools = readable(&answers, &pools, &mut unreadable);
+        let blocks = readable(&answers, &blocks, &mut unreadable);
+        let handles = readable(&answers, &handles, &mut unreadable);
+        // Several lists of affinities contain the same object.
+        unreadable.sort_by(|a, b| a.key.cmp(&b.key));
+        unreadable.dedup();
         Ok(ClusterRead {
             information: answers.get(&information)?,
-            pools: answers.list(&pools),
-            blocks: answers.list(&blocks),
-            handles: answers.list(&handles),
+            pools,
+            blocks,
+            handles,
             affinities,
+            unreadable,
             endpoints: answers.list(&endpoints).iter().map(|entry| audited_endpoint(&entry.value)).collect(),
             pods: answers
                 .each(&pods)
@@ -43,4 +56,13 @@ impl ClusterRead {
             ..ClusterRead::default()
         })
     }
+}
+
+/// Returns the objects of a list that can be decoded, and adds the others to `unreadable`.
+fn readable<K: Kind>(answers: &Answers, list: &ListTicket<K>, unreadable: &mut Vec<UnreadableObject>) -> Vec<Entry<K>> {
+    let mut objects = Vec::new();
+    for pair in answers.raw_entries(list) {
+        insert_if_kind(pair, &mut objects, unreadable);
+    }
+    objects
 }

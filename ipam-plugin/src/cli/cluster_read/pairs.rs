@@ -35,7 +35,11 @@ impl ClusterRead {
 }
 
 /// Adds `pair` to `of_kind` if its path is of kind `K`, or to `unreadable` if its value cannot be decoded.
-fn insert_if_kind<K: Kind>(pair: &RawEntry, of_kind: &mut Vec<Entry<K>>, unreadable: &mut Vec<UnreadableObject>) {
+pub(super) fn insert_if_kind<K: Kind>(
+    pair: &RawEntry,
+    of_kind: &mut Vec<Entry<K>>,
+    unreadable: &mut Vec<UnreadableObject>,
+) {
     if K::parse_path(&pair.path).is_none() {
         return;
     }

@@ -41,6 +41,21 @@ fn read_by_kind_has_affinities_without_labels_once() {
 }
 
 #[test]
+fn read_by_kind_reports_each_unreadable_object_once() {
+    let store = MemoryStore::without_labels();
+    let block = Block::path(&cidr("10.0.0.0/29"));
+    let key = AffinityKey { owner: AffinityOwner::Host("node1".into()), cidr: cidr("10.0.0.0/29") };
+    let affinity = BlockAffinity::path(&key);
+    for path in [&affinity, &block] {
+        store.edit(|pairs| pairs.put(path.clone(), b"\"spec.cidr is missing\"".to_vec()));
+    }
+    let cluster = block_on(ClusterRead::read_objects(&store)).unwrap();
+    let keys: Vec<_> = cluster.unreadable.iter().map(|object| object.key.as_str()).collect();
+    assert_eq!(keys, [block, affinity]);
+    assert!(cluster.unreadable[0].reason.contains("spec.cidr is missing"), "{:?}", cluster.unreadable);
+}
+
+#[test]
 fn tunnel_addresses_are_read_with_the_nodes() {
     let shell = Shell::with_pool();
     shell.apply(&json!({

@@ -3,6 +3,7 @@ use std::path::Path;
 
 use libcalico::ipam::{AffinityOwner, AffinitySelect, Block, BlockAffinity, HandleId, ReleaseRequest};
 use netconf::{CniError, CniResult};
+use time::OffsetDateTime;
 
 use super::*;
 use crate::alloc::block_hints::{BlockHints, HintedBlocks};
@@ -11,7 +12,7 @@ use crate::alloc::request::Namespace;
 use crate::cni::IpamRequest;
 use crate::cni::{self, Pod};
 use crate::release::release_addresses;
-use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, call, cidr, held};
+use crate::testing::{Cluster, Fault, MemoryStore, TestClock, assert_consistent, call, cidr, held};
 
 mod cache;
 
@@ -191,6 +192,41 @@ async fn stale_prefetch_is_repeated_and_the_handle_created_once() {
     node.cluster.pool_with("pool4", "10.65.0.0/24", 29, |spec| spec.disabled = true);
     node.cluster.pool("other", "10.66.0.0/24", 29);
     let result = cni::add(store, clock, &call, inputs, Some(ahead.into_lock())).await.unwrap().result;
+    assert!(cidr("10.66.0.0/24").contains(result.ips[0].address.addr()), "{result:?}");
+    node.assert_consistent();
+}
+
+/// A clock on which no two moments are so close that inputs stay valid in between.
+struct SlowClock(TestClock);
+
+impl Clock for SlowClock {
+    fn now(&self) -> OffsetDateTime {
+        self.0.now()
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.0.advance(Duration::from_millis(101));
+        self.0.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
+        self.0.sleep(duration)
+    }
+}
+
+/// The process released its lock while it waited for a busy server, and waited long for the lock afterwards.
+#[tokio::test]
+async fn inputs_read_again_after_a_wait_for_the_lock_keep_the_reserved_handle() {
+    let node = Node::new();
+    node.address("a").await;
+    let (store, clock) = (&node.cluster.store, SlowClock(TestClock::default()));
+    let call = node.call("b");
+    let (ahead, mut inputs, early) = node.read_ahead(&call).await;
+    early.merge_into(&mut inputs);
+    drop(ahead);
+    node.cluster.pool_with("pool4", "10.65.0.0/24", 29, |spec| spec.disabled = true);
+    node.cluster.pool("other", "10.66.0.0/24", 29);
+    let result = cni::add(store, &clock, &call, inputs, None).await.unwrap().result;
     assert!(cidr("10.66.0.0/24").contains(result.ips[0].address.addr()), "{result:?}");
     node.assert_consistent();
 }

@@ -132,8 +132,11 @@ impl Index {
         if settings == self.settings {
             return;
         }
-        self.settings = settings;
-        self.leaks.rows().into_iter().for_each(|row| self.mark_dirty(row));
+        let earlier = std::mem::replace(&mut self.settings, settings);
+        // Without a grace period, addresses of missing owners are no leaks.
+        let starts_grace = earlier.leak_grace.is_none() && settings.leak_grace.is_some();
+        let rows = if starts_grace { self.addresses.rows() } else { self.leaks.rows() };
+        rows.into_iter().for_each(|row| self.mark_dirty(row));
         let affected = |owner: &OwnerRow| matches!(owner.kind, OwnerKind::Vmi | OwnerKind::Service);
         let owners: Vec<RowId> = self.owners.iter().filter(|(_, owner)| affected(owner)).map(|(row, _)| row).collect();
         owners.into_iter().for_each(|owner| self.mark_owner_dirty(owner));

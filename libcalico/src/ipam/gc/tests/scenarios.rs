@@ -212,6 +212,17 @@ fn without_a_grace_period_only_vmis_and_deleted_nodes_lose_addresses() {
 }
 
 #[test]
+fn first_grace_period_applies_to_addresses_whose_owners_are_already_missing() {
+    let mut cluster = cluster();
+    let settings = *cluster.index.settings();
+    cluster.index.set_settings(GcSettings { leak_grace: None, ..settings });
+    cluster.delete("p", false);
+    assert_eq!(examine(&mut cluster), []);
+    cluster.index.set_settings(settings);
+    assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(LeakReason::PodGone)]);
+}
+
+#[test]
 fn shortened_grace_period_counts_from_the_first_detection() {
     let mut cluster = cluster();
     cluster.delete("p", false);

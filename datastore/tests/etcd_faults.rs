@@ -19,7 +19,7 @@ use libcalico::store::{Store, StoreError};
 fn open(endpoints: &[&str], deadline: Duration) -> Datastore {
     let endpoints = endpoints.iter().map(|e| (*e).to_owned()).collect();
     let config = EtcdConfig { endpoints, tls: None, credentials: None, deadline };
-    Datastore::open(&DatastoreConfig::Etcd(config)).unwrap()
+    Datastore::open(&DatastoreConfig::Etcd(Box::new(config))).unwrap()
 }
 
 fn open_settings(settings: &DatastoreSettings, env: &[(&str, &str)]) -> Result<Datastore, ConfigError> {
@@ -245,7 +245,7 @@ fn wrong_url_scheme_is_reported_with_the_right_scheme() {
         assert!(error.is_unavailable() && error.to_string().contains("write https://"), "{error}");
         let tls = Some(TlsConfig::default());
         let DatastoreConfig::Etcd(config) = etcd_config(&[&plain.url.replace("http", "https")]) else { unreachable!() };
-        let store = Datastore::open(&DatastoreConfig::Etcd(EtcdConfig { tls, ..config })).unwrap();
+        let store = Datastore::open(&DatastoreConfig::Etcd(Box::new(EtcdConfig { tls, ..*config }))).unwrap();
         let error = read_absent_pool(&store).await.unwrap_err();
         assert!(error.is_unavailable() && error.to_string().contains("write http://"), "{error}");
     });

@@ -104,7 +104,7 @@ impl SettingLookup<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DatastoreConfig {
     /// An etcd cluster.
-    Etcd(EtcdConfig),
+    Etcd(Box<EtcdConfig>),
     /// A SQLite file on this node.
     Local(LocalConfig),
     /// A Kubernetes API server.
@@ -137,7 +137,7 @@ impl DatastoreConfig {
             other => other,
         };
         match selected {
-            ETCD => EtcdConfig::new(settings, &lookup, &endpoints).map(Self::Etcd),
+            ETCD => EtcdConfig::new(settings, &lookup, &endpoints).map(Box::new).map(Self::Etcd),
             LOCAL => {
                 let path = if path.is_empty() { DEFAULT_PATH.into() } else { path };
                 Ok(Self::Local(LocalConfig { path: path.into(), deadline: settings.deadline() }))
@@ -150,8 +150,8 @@ impl DatastoreConfig {
     /// Returns warnings about settings without effect. The program logs or prints them.
     pub fn warnings(&self) -> &[String] {
         match self {
-            Self::Etcd(EtcdConfig { tls: Some(tls), .. }) => &tls.warnings,
-            Self::Etcd(_) | Self::Local(_) | Self::Kubernetes(_) => &[],
+            Self::Etcd(config) => config.tls.as_ref().map_or(&[], |tls| &tls.warnings),
+            Self::Local(_) | Self::Kubernetes(_) => &[],
         }
     }
 

@@ -10,7 +10,7 @@ fn resolve(settings: &DatastoreSettings, env: &[(&str, &str)]) -> Result<Datasto
 
 fn etcd(settings: &DatastoreSettings, env: &[(&str, &str)]) -> EtcdConfig {
     match resolve(settings, env) {
-        Ok(DatastoreConfig::Etcd(config)) => config,
+        Ok(DatastoreConfig::Etcd(config)) => *config,
         other => panic!("not etcd: {other:?}"),
     }
 }

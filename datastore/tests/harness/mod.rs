@@ -48,7 +48,7 @@ impl Fixture {
 
 pub fn etcd_config(endpoints: &[&str]) -> DatastoreConfig {
     let endpoints = endpoints.iter().map(|e| (*e).to_owned()).collect();
-    DatastoreConfig::Etcd(EtcdConfig { endpoints, tls: None, credentials: None, deadline: DEADLINE })
+    DatastoreConfig::Etcd(Box::new(EtcdConfig { endpoints, tls: None, credentials: None, deadline: DEADLINE }))
 }
 
 pub fn local_config(path: PathBuf) -> DatastoreConfig {

@@ -177,12 +177,12 @@ fn kubernetes(kubeconfig: &Path, group: Option<ApiGroup>) -> KubernetesConfig {
 /// Returns the configuration of Calico's datastore: etcd, or the objects of a group with the rights of a kubeconfig.
 pub fn calico(group: Option<ApiGroup>, kubeconfig: &Path) -> DatastoreConfig {
     match group {
-        None => DatastoreConfig::Etcd(EtcdConfig {
+        None => DatastoreConfig::Etcd(Box::new(EtcdConfig {
             endpoints: vec![ETCD.into()],
             credentials: None,
             tls: None,
             deadline: Duration::from_secs(10),
-        }),
+        })),
         Some(_) => DatastoreConfig::Kubernetes(Box::new(kubernetes(kubeconfig, group))),
     }
 }

@@ -109,7 +109,7 @@ async fn write_or_rotation_during_the_compression_is_noticed() {
     let rotate = |node: &Node| fs::rename(node.path("cni.log.1"), node.path("cni.log.2")).unwrap();
     let remove = |node: &Node| fs::remove_file(node.path("cni.log.1")).unwrap();
     let compressed = "cni-2026-11-27T00-02-03.456-size.log.zst";
-    let cases: [(&dyn Fn(&Node), &[&str]); 3] = [(&append, &["cni.log.1"]), (&rotate, &[compressed]), (&remove, &[])];
+    let cases: [(fn(&Node), &[&str]); 3] = [(append, &["cni.log.1"]), (rotate, &[compressed]), (remove, &[])];
     for (interfere, names) in cases {
         node.file("cni.log.1", &log, HOUR);
         let (pass, ()) = tokio::join!(node.pass(), async {

@@ -119,7 +119,7 @@ async fn find_silent_members(config: &EtcdConfig) -> Vec<(String, String)> {
     let mut silent_members = Vec::new();
     for endpoint in config.endpoints.iter().filter(|_| config.endpoints.len() > 1) {
         let alone = EtcdConfig { endpoints: vec![endpoint.clone()], ..config.clone() };
-        let reason = match Datastore::open(&DatastoreConfig::Etcd(alone)) {
+        let reason = match Datastore::open(&DatastoreConfig::Etcd(Box::new(alone))) {
             Ok(store) => {
                 let answer = store.get::<ClusterInformation>(&ObjectKey::global("default")).await;
                 answer.err().and_then(|error| silence(&error))

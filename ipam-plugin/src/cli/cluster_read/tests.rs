@@ -1,4 +1,5 @@
 use libcalico::ipam::{AffinityKey, LOAD_BALANCER_HOST};
+use libcalico::store::Kind;
 use node_process::process::block_on;
 use serde_json::json;
 

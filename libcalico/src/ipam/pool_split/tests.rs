@@ -101,6 +101,6 @@ fn split_with_a_taken_name_or_range_is_refused() {
 fn split_accepts_parts_of_an_interrupted_split() {
     let big = pool("big", "10.66.0.0/24", 28);
     let whole = split(&big, 4, &[]).unwrap();
-    let pools = [&whole[..2], &[big.clone()]].concat();
+    let pools = [&whole[..2], std::slice::from_ref(&big)].concat();
     assert_eq!(split(&big, 4, &pools), Ok(whole));
 }

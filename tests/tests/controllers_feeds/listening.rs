@@ -145,7 +145,7 @@ async fn context(calico: Calico, kubeconfig: Option<PathBuf>, stop: Cancellation
     let (mode, config) = match calico {
         Calico::Etcd(endpoint) => {
             let config = EtcdConfig { endpoints: vec![endpoint], credentials: None, tls: None, deadline };
-            (Mode::Etcd, DatastoreConfig::Etcd(config))
+            (Mode::Etcd, DatastoreConfig::Etcd(Box::new(config)))
         }
         Calico::Kubernetes(group) => {
             let config = KubernetesConfig { group: Some(group), ..kubernetes.clone() };

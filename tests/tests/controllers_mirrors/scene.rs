@@ -162,12 +162,12 @@ impl Scene<'_> {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
             runtime.block_on(async {
                 let calico = match mode {
-                    Mode::Etcd => DatastoreConfig::Etcd(EtcdConfig {
+                    Mode::Etcd => DatastoreConfig::Etcd(Box::new(EtcdConfig {
                         endpoints: vec![ENDPOINT.to_owned()],
                         credentials: None,
                         tls: None,
                         deadline: Duration::from_secs(5),
-                    }),
+                    })),
                     Mode::Kubernetes(_) => DatastoreConfig::Kubernetes(Box::new(kubernetes.clone())),
                 };
                 let calico = Arc::new(Datastore::open(&calico).unwrap());

@@ -109,8 +109,9 @@ async fn write_or_rotation_during_the_compression_is_noticed() {
     let rotate = |node: &Node| fs::rename(node.path("cni.log.1"), node.path("cni.log.2")).unwrap();
     let remove = |node: &Node| fs::remove_file(node.path("cni.log.1")).unwrap();
     let compressed = "cni-2026-11-27T00-02-03.456-size.log.zst";
-    let cases: [(fn(&Node), &[&str]); 3] = [(append, &["cni.log.1"]), (rotate, &[compressed]), (remove, &[])];
-    for (interfere, names) in cases {
+    let interferences: [fn(&Node); 3] = [append, rotate, remove];
+    let left: [&[&str]; 3] = [&["cni.log.1"], &[compressed], &[]];
+    for (interfere, names) in interferences.into_iter().zip(left) {
         node.file("cni.log.1", &log, HOUR);
         let (pass, ()) = tokio::join!(node.pass(), async {
             sleep(PART_PAUSE / 2).await;

@@ -50,7 +50,7 @@ pub(super) struct ReleaseArgs {
     #[arg(long, value_name = "FILE", num_args = 1..)]
     from_report: Vec<PathBuf>,
     /// Refuse unless the datastore is locked and a report was written since
-    #[arg(long, requires = "from_report")]
+    #[arg(long, requires = "from_report", conflicts_with = "addresses")]
     require_lock: bool,
     /// Version that the reports must have [default: calicoVersion of ClusterInformation]
     #[arg(long, value_name = "VERSION", requires = "require_lock")]

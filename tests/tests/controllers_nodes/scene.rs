@@ -79,7 +79,8 @@ impl Scene {
         let (kubernetes, calico, store) = match mode {
             Mode::Etcd => {
                 let endpoints = vec![ENDPOINT.to_owned()];
-                let calico = DatastoreConfig::Etcd(EtcdConfig { endpoints, credentials: None, tls: None, deadline });
+                let calico =
+                    DatastoreConfig::Etcd(Box::new(EtcdConfig { endpoints, credentials: None, tls: None, deadline }));
                 (user(api.admin_kubeconfig()), calico.clone(), calico)
             }
             Mode::Kubernetes(group) => {

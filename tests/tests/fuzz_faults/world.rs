@@ -70,7 +70,7 @@ impl<'a> World<'a> {
             tls: None,
             deadline: Duration::from_secs(10),
         };
-        World::new(cluster, NODES.iter().map(node).collect(), DatastoreConfig::Etcd(config), None, seed)
+        World::new(cluster, NODES.iter().map(node).collect(), DatastoreConfig::Etcd(Box::new(config)), None, seed)
     }
 
     pub(crate) fn on_api_server(cluster: &'a Cluster<'a>, control_plane: &ControlPlane<'_>, seed: u64) -> World<'a> {

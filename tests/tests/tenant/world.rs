@@ -66,7 +66,7 @@ impl<'a> World<'a> {
             tls: None,
             deadline: Duration::from_secs(10),
         };
-        World::new(cluster, NODES.iter().map(node).collect(), &DatastoreConfig::Etcd(config), None, seed)
+        World::new(cluster, NODES.iter().map(node).collect(), &DatastoreConfig::Etcd(Box::new(config)), None, seed)
     }
 
     /// Creates a world of pods on an API server, with garbage collection.

@@ -65,7 +65,7 @@ impl Backend {
         let keys = json!({ "datastore_type": "etcdv3", "etcd_endpoints": ENDPOINT });
         let endpoints = vec![ENDPOINT.to_owned()];
         let config = EtcdConfig { endpoints, tls: None, credentials: None, deadline: DEFAULT_DEADLINE };
-        let backend = Self::new("etcd", DatastoreConfig::Etcd(config), paths, &keys)?;
+        let backend = Self::new("etcd", DatastoreConfig::Etcd(Box::new(config)), paths, &keys)?;
         backend.initialize(&keys, ETCD_POOL)
     }
 

@@ -25,7 +25,9 @@ fn on_locked_cluster(test: impl Fn(&Scene<'_>) + Send + Sync) {
         let (api, group) = (&kubernetes.api, ApiGroup::CrdV1);
         api.define(group.api_version()).unwrap();
         let proxy = api.proxy().unwrap();
-        let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "split", api.admin_identity()).unwrap();
+        let account = api.service_account("kube-system", "split").unwrap();
+        api.bind(&account, "cluster-admin").unwrap();
+        let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "split", &account.identity).unwrap();
         let call = Plugins::locate().unwrap().call("calico-ipam").args(["split", "2", "--name", "big"]);
         let call = call
             .env("DATASTORE_TYPE", "kubernetes")

@@ -20,7 +20,9 @@ fn on_tls_1_2(test: impl FnOnce(&Cluster<'_>, &Relay, &Value) + Send) {
     on_secured_etcd(&ours, |cluster| {
         cluster.load(&Content::dual_stack());
         let relay = Relay::start(&ours);
-        let keys = json!({ "etcd_endpoints": relay.url, "etcd_ca_cert_file": ours.file("ca.pem") });
+        let keys = json!({
+            "etcd_endpoints": relay.url, "etcd_ca_cert_file": ours.file("ca.pem"), "log_level": "info",
+        });
         test(cluster, &relay, &cluster.conf("node1", keys));
     });
 }
@@ -68,8 +70,8 @@ fn plugin_offers_only_the_cipher_suites_of_the_list() {
         let expected = CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256;
         assert!(!suites.is_empty() && suites.iter().all(|suite| *suite == expected), "{suites:?}");
 
-        let before = cluster.state();
         let other = cluster.pod(2);
+        let before = cluster.state();
         for (list, word) in [
             ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_CIPHER_SUITES"),
             ("TLS_RSA_WITH_AES_128_CBC_SHA", "none of the cipher suites TLS_RSA_WITH_AES_128_CBC_SHA"),

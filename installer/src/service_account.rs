@@ -124,6 +124,8 @@ pub fn server(protocol: &str, host: &str, port: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use datastore::config::ClientPlace;
+
     use super::*;
 
     fn discover(
@@ -173,6 +175,20 @@ mod tests {
         assert!(access.kubeconfig[0].ends_with("certs/kubeconfig") && access.overrides.server.is_none());
         assert_eq!(with("/host/etc/cni/net.d/calico-kubeconfig").kubeconfig, None);
         assert_eq!(with("").kubeconfig, None);
+    }
+
+    #[test]
+    fn access_of_the_agent_follows_no_proxy_and_runs_no_credential_plugin() {
+        let environment = [
+            ("KUBERNETES_SERVICE_HOST", "h"),
+            ("KUBERNETES_SERVICE_PORT", "1"),
+            ("KUBECONFIG", "/certs/kubeconfig"),
+            ("HTTPS_PROXY", "http://p"),
+        ];
+        let account = discover(&MOUNT, &environment).unwrap().unwrap();
+        let deadline = Duration::from_secs(1);
+        let (of_kubeconfig, of_pod) = (account.access(deadline).unwrap(), account.access_with("t".into(), deadline));
+        assert_eq!([of_kubeconfig.place, of_pod.place], [ClientPlace::Node, ClientPlace::Node]);
     }
 
     #[test]

@@ -118,9 +118,16 @@ fn classify_transport(text: String, peer: &EtcdPeer<'_>, is_connected: bool, is_
     if text.contains("invalid peer certificate") {
         return Refused(format!("etcd's certificate is not trusted: {text} ({tls})"));
     }
-    // The alerts of a server that has no version or cipher suite in common with the client, and the client's own error.
-    if ["alert: ProtocolVersion", "alert: HandshakeFailure", "peer is incompatible"].iter().any(|it| text.contains(it))
-    {
+    // The alert of a server that has no cipher suite in common with the client. With TLS 1.2, Go also sends it to a
+    // client without a certificate.
+    if text.contains("alert: HandshakeFailure") {
+        return Refused(format!(
+            "etcd has none of the TLS versions and cipher suites that this program offers, or demands a client \
+             certificate: {text}; check TLS_MIN_VERSION and TLS_CIPHER_SUITES, and etcd_cert_file ({tls})"
+        ));
+    }
+    // The alert of a server that has no version in common with the client, and the client's own error.
+    if ["alert: ProtocolVersion", "peer is incompatible"].iter().any(|it| text.contains(it)) {
         return Refused(format!(
             "etcd has none of the TLS versions and cipher suites that this program offers: {text}; check \
              TLS_MIN_VERSION and TLS_CIPHER_SUITES ({tls})"
@@ -198,15 +205,17 @@ mod tests {
     #[test]
     fn failed_negotiation_of_tls_names_its_variables() {
         let peer = EtcdPeer { tls: Some("no client certificate"), ..EtcdPeer::default() };
-        for (text, is_negotiation) in [
-            ("received fatal alert: ProtocolVersion", true),
-            ("received fatal alert: HandshakeFailure", true),
-            ("peer is incompatible: ServerTlsVersionIsDisabledByOurConfig", true),
-            ("received fatal alert: BadCertificate", false),
+        for (text, is_negotiation, is_about_certificates) in [
+            ("received fatal alert: ProtocolVersion", true, false),
+            ("received fatal alert: HandshakeFailure", true, true),
+            ("peer is incompatible: ServerTlsVersionIsDisabledByOurConfig", true, false),
+            ("received fatal alert: BadCertificate", false, true),
         ] {
             let kind = classify_transport(text.into(), &peer, false, false);
             let Refused(reason) = kind else { panic!("{text}: {kind:?}") };
             assert_eq!(reason.contains("TLS_MIN_VERSION and TLS_CIPHER_SUITES"), is_negotiation, "{reason}");
+            let named = ["refuses the client certificate", "demands a client certificate"];
+            assert_eq!(named.iter().any(|words| reason.contains(words)), is_about_certificates, "{reason}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! [`Roots`]: the certificates that a client trusts. [`Identity`]: the certificate of the client itself.
 
 use tokio_rustls::rustls::RootCertStore;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::TlsError;
@@ -64,19 +64,31 @@ impl Identity {
     /// Parses PEM texts. Does not check that the key belongs to the certificate.
     pub(crate) fn parse(certificate: &[u8], key: &[u8]) -> Result<Self, TlsError> {
         let chain = parse_certificates("certificate", certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| TlsError::new("key", &e))?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| TlsError::new("key", &describe(&e)))?;
         Ok(Identity { chain, key })
     }
 }
 
 /// Returns the certificates of a PEM text, at least one. `object` names the text in errors.
 pub(crate) fn parse_certificates(object: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let certificates =
-        CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(|e| TlsError::new(object, &e))?;
+    let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    let certificates = certificates.map_err(|e| TlsError::new(object, &describe(&e)))?;
     if certificates.is_empty() {
         return Err(TlsError::new(object, &"the PEM block `-----BEGIN CERTIFICATE-----` is missing"));
     }
     Ok(certificates)
+}
+
+/// Describes the problem of a PEM text. The parser's message may quote a line, which may contain the key.
+fn describe(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::NoItemsFound => "the PEM block is missing, or has an unknown label",
+        pem::Error::Base64Decode(_) => "the text between the lines BEGIN and END is not base64",
+        pem::Error::MissingSectionEnd { .. } | pem::Error::IllegalSectionStart { .. } => {
+            "BEGIN and END of the PEM block are not two lines of their own; keep the line breaks of the text"
+        }
+        _ => "not a PEM text",
+    }
 }
 
 #[cfg(test)]
@@ -106,6 +118,25 @@ mod tests {
             Identity::parse(certificate.as_bytes(), key.as_bytes()).err().expect("no identity").to_string()
         };
         assert!(error(&key, &key).starts_with("certificate: the PEM block"));
-        assert!(error(&cert.pem(), &cert.pem()).starts_with("key: "));
+        assert_eq!(error(&cert.pem(), &cert.pem()), "key: the PEM block is missing, or has an unknown label");
+    }
+
+    /// Variables and folded YAML often lose the line breaks of a key.
+    #[test]
+    fn text_without_line_breaks_is_refused_without_quoting_it() {
+        let CertifiedKey { cert, signing_key } = generate_simple_self_signed(vec!["client".into()]).unwrap();
+        let (chain, key) = (cert.pem(), signing_key.serialize_pem().replace('\n', " "));
+        let until_end = key.split("-----END").next().unwrap();
+        for text in [key.as_str(), until_end] {
+            for (chain, key, object) in [(chain.as_str(), text, "key"), (text, key.as_str(), "certificate")] {
+                let error = Identity::parse(chain.as_bytes(), key.as_bytes()).err().expect("no identity").to_string();
+                let reason =
+                    "BEGIN and END of the PEM block are not two lines of their own; keep the line breaks of the text";
+                assert_eq!(error, format!("{object}: {reason}"));
+            }
+        }
+        let damaged = signing_key.serialize_pem().replacen("\nM", "\n*", 1);
+        let error = Identity::parse(chain.as_bytes(), damaged.as_bytes()).err().expect("no identity").to_string();
+        assert_eq!(error, "key: the text between the lines BEGIN and END is not base64");
     }
 }

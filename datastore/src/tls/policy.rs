@@ -28,7 +28,8 @@ impl TlsPolicy {
     /// warnings about values without effect.
     ///
     /// # Errors
-    /// Returns an error for a suite that Go does not know, and if this client has none of the named suites (DS-7).
+    /// Returns an error for a suite that Go does not know, and if this client may use TLS 1.2 and has none of the named
+    /// suites (DS-7).
     pub(crate) fn parse(min_version: &str, cipher_suites: &str) -> Result<(Self, Vec<String>), ConfigError> {
         let mut warnings = Vec::new();
         let min_version = match min_version {
@@ -52,11 +53,9 @@ impl TlsPolicy {
                 None => return Err(ConfigError::UnknownCipherSuite(name.into())),
             }
         }
-        if min_version == MinVersion::Tls13 {
-            // As in Go, the list has no effect on TLS 1.3.
-            return Ok((TlsPolicy { min_version, cipher_suites: None }, warnings));
-        }
-        if offered.is_empty() {
+        // As in Go, the list has no effect on TLS 1.3.
+        let is_used = min_version == MinVersion::Tls12;
+        if is_used && offered.is_empty() {
             return Err(ConfigError::NoCipherSuite(lacking.join(", ")));
         }
         if !lacking.is_empty() {
@@ -65,7 +64,7 @@ impl TlsPolicy {
                 lacking.join(", ")
             ));
         }
-        Ok((TlsPolicy { min_version, cipher_suites: Some(offered) }, warnings))
+        Ok((TlsPolicy { min_version, cipher_suites: is_used.then_some(offered) }, warnings))
     }
 
     pub(super) fn versions(&self) -> &'static [&'static SupportedProtocolVersion] {
@@ -141,6 +140,9 @@ mod tests {
         let list = "TLS_RSA_WITH_AES_128_CBC_SHA,TLS_RSA_WITH_AES_256_GCM_SHA384";
         let names = "TLS_RSA_WITH_AES_128_CBC_SHA, TLS_RSA_WITH_AES_256_GCM_SHA384";
         assert_eq!(TlsPolicy::parse("1.2", list), Err(ConfigError::NoCipherSuite(names.into())));
-        assert_eq!(parse("1.3", list), parse("1.3", ""));
+        let (policy, warnings) = parse("1.3", list);
+        assert_eq!(policy, parse("1.3", "").0);
+        assert!(warnings.len() == 1 && warnings[0].contains(names), "{warnings:?}");
+        assert_eq!(parse("1.3", "TLS_AES_256_GCM_SHA384"), parse("1.3", ""));
     }
 }

@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use datastore::kubernetes::may_be_asking;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Time before the first sign.
@@ -70,6 +71,12 @@ fn show(what: &'static str, counts: &Counts, stopped: &Receiver<()>) {
     let is_over = |pause: Duration| !matches!(stopped.recv_timeout(pause), Err(RecvTimeoutError::Timeout));
     if is_over(PATIENCE) {
         return;
+    }
+    // The bar would hide the question of a credential plugin.
+    while may_be_asking() {
+        if is_over(REDRAW) {
+            return;
+        }
     }
     if io::stderr().is_terminal() {
         return draw_bar(what, started, counts, is_over);

@@ -2,7 +2,7 @@
 
 use integration_tests::cluster::Cluster;
 use integration_tests::content::Content;
-use integration_tests::controllers::{Setup, told};
+use integration_tests::controllers::{PATIENCE, Setup, await_that, told};
 use integration_tests::kubernetes::on_kubernetes;
 use serde_json::{Value, json};
 use tokio_rustls::rustls::CipherSuite;
@@ -96,6 +96,18 @@ fn command_line_prints_a_note_about_settings_without_effect() {
         let outcome = call.env("ETCD_CA_CERT_FILE", text("etcd_ca_cert_file")).run().unwrap();
         assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
         assert!(outcome.stderr.starts_with("note: TLS_MIN_VERSION: `1.0`"), "{}", outcome.stderr);
+    });
+}
+
+/// etcd need not answer for that.
+#[test]
+fn invalid_minimum_version_is_a_warning_of_kube_controllers() {
+    on_kubernetes(|host, kubernetes| {
+        let setup = Setup::etcd(&kubernetes.api).unwrap().env("ETCD_ENDPOINTS", "https://127.0.0.1:2381");
+        let controllers = setup.env("TLS_MIN_VERSION", "1.1").start(host, "old").unwrap();
+        let expected = "TLS_MIN_VERSION: `1.1` is not 1.2 or 1.3";
+        let is_logged = |line: &str| line.contains("[WARNING]") && line.contains(expected);
+        await_that(PATIENCE, || Ok(controllers.log()?.lines().any(is_logged))).unwrap();
     });
 }
 

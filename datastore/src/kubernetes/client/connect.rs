@@ -108,7 +108,8 @@ pub(super) async fn open(settings: &KubernetesConfig, connections: usize) -> Res
     Ok(Opened { client, files, renew_at })
 }
 
-/// Minimum time between two runs of a credential plugin, after a failed run and after a refusal of its credentials.
+/// Minimum time between two runs of a credential plugin, after a failed renewal, and after a refusal of the credentials
+/// of a watch or of a request that is not repeated. A request that is repeated runs the plugin at once.
 const PLUGIN_PAUSE: Duration = Duration::from_secs(10);
 
 /// Minimum time between two checks of [`CredentialFiles`].

@@ -13,7 +13,7 @@ use hyper::{Request, Response, StatusCode};
 use kube::client::Body;
 use libcalico::store::StoreError;
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::{Instant, sleep, timeout};
 use tower::{BoxError, service_fn};
 
@@ -27,7 +27,7 @@ use super::streaming::ListReader;
 use super::transport::{RequestSent, TransportError};
 use super::turns::Turns;
 use crate::backoff::Backoff;
-use crate::config::KubernetesConfig;
+use crate::config::{ClientPlace, KubernetesConfig};
 use crate::deadline::Deadline;
 
 const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -44,7 +44,7 @@ pub(super) struct ApiClient {
     config: KubernetesConfig,
     connections: usize,
     requests: AtomicU64,
-    opened: Mutex<Option<Opened>>,
+    opened: Arc<Mutex<Option<Opened>>>,
     rate_limiter: RateLimiter,
     pub(super) turns: Turns,
     pub(super) deadline: Deadline,
@@ -61,7 +61,7 @@ impl ApiClient {
             config: config.clone(),
             connections: 1,
             requests: AtomicU64::new(0),
-            opened: Mutex::default(),
+            opened: Arc::default(),
             rate_limiter: RateLimiter::new(config.rate),
             turns: Turns::default(),
             deadline: Deadline::new(config.deadline),
@@ -263,21 +263,40 @@ impl ApiClient {
     }
 
     async fn ensure_open(&self) -> Result<OpenedClient, AccessError> {
-        let mut slot = self.opened.lock().await;
+        let mut slot = Arc::clone(&self.opened).lock_owned().await;
         if let Some(opened) = &mut *slot
             && !opened.is_outdated()
         {
             return Ok(opened.client.clone());
         }
-        match (open(&self.config, self.connections).await, &mut *slot) {
-            (Err(error), None) => Err(error),
-            (Err(error), Some(previous)) => {
-                tracing::warn!(%error, "cannot use the changed kubeconfig or credentials; the old ones stay in use");
-                previous.stay();
-                Ok(previous.client.clone())
-            }
-            (Ok(opened), _) => Ok(slot.insert(opened).client.clone()),
+        if self.config.place == ClientPlace::Node {
+            return fill(slot, &self.config, self.connections).await;
         }
+        // The caller may have a shorter time limit than a credential plugin. If the caller gives up, the run continues
+        // for the next one, which would otherwise start the plugin again beside it.
+        let (config, connections) = (self.config.clone(), self.connections);
+        let filling = tokio::spawn(async move { fill(slot, &config, connections).await });
+        filling.await.unwrap_or_else(|_| {
+            let reason = "the task that reads it ended".to_owned();
+            Err(AccessError::Kubeconfig { place: self.config.to_string(), reason })
+        })
+    }
+}
+
+/// Opens the client. If that fails, a present client stays in use.
+async fn fill(
+    mut slot: OwnedMutexGuard<Option<Opened>>,
+    config: &KubernetesConfig,
+    connections: usize,
+) -> Result<OpenedClient, AccessError> {
+    match (open(config, connections).await, &mut *slot) {
+        (Err(error), None) => Err(error),
+        (Err(error), Some(previous)) => {
+            tracing::warn!(%error, "cannot use the changed kubeconfig or credentials; the old ones stay in use");
+            previous.stay();
+            Ok(previous.client.clone())
+        }
+        (Ok(opened), _) => Ok(slot.insert(opened).client.clone()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::time::Instant;
 
 use kube::config::ExecAuthCluster;
 use secrecy::ExposeSecret;
@@ -91,6 +92,27 @@ async fn hanging_plugin_ends_at_the_time_limit() {
     let limit = Duration::from_secs(1);
     let error = run_within(limit, &script("exec sleep 1000"), false).await.unwrap_err();
     assert!(matches!(error, PluginError::Timeout(reached) if reached == limit), "{error}");
+}
+
+#[test]
+fn plugin_that_may_ask_is_known_to_the_process_while_it_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let release = dir.path().join("release");
+    let script = script(&format!("until test -e {}; do sleep 0.1; done", release.display()));
+    let mut command = command(&script, VERSIONS[0], true).unwrap();
+    let given_up = Instant::now() + TIME_LIMIT;
+    // On a terminal, plugins of other tests may ask, too.
+    let becomes = |expected: bool| {
+        while may_be_asking() != expected {
+            assert!(Instant::now() < given_up, "{expected}");
+            thread::sleep(BUSY.pause);
+        }
+    };
+    let run = thread::spawn(move || execute(&mut command, true, TIME_LIMIT));
+    becomes(true);
+    fs::write(release, "").unwrap();
+    assert!(run.join().unwrap().unwrap().unwrap().status.success());
+    becomes(false);
 }
 
 #[test]

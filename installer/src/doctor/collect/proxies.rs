@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::doctor::snapshot::ProxySettings;
 
@@ -16,12 +16,20 @@ const EXCLUDED: [&str; 2] = ["NO_PROXY", "no_proxy"];
 /// Returns the settings of this process, whose environment is `own`, and of the processes in `proc`. Processes whose
 /// environment cannot be read, for example from a container, are left out.
 pub(super) fn read(proc: &Path, own: impl Fn(&str) -> Option<String>) -> Vec<ProxySettings> {
+    let of_node = read_namespace(&proc.join("1"));
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
-    let mut found: Vec<_> = entries.filter_map(|entry| read_process(&entry.path())).collect();
+    let processes = entries.filter(|entry| of_node.is_none() || read_namespace(&entry.path()) == of_node);
+    let mut found: Vec<_> = processes.filter_map(|entry| read_process(&entry.path())).collect();
     found.extend(settings("calico doctor", own));
     found.sort();
     found.dedup();
     found
+}
+
+/// Returns the PID namespace of a process. A program of a pod may have any name and any environment, but has another
+/// namespace than the node's first process. Only a privileged pod can share that namespace.
+fn read_namespace(process: &Path) -> Option<PathBuf> {
+    fs::read_link(process.join("ns/pid")).ok()
 }
 
 /// Returns `None` for another process than [`PROCESSES`], and for one that is unreadable or without a proxy.
@@ -44,6 +52,8 @@ fn settings(process: &'static str, env: impl Fn(&str) -> Option<String>) -> Opti
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     fn process(proc: &Path, number: u32, name: &str, environment: &str) {
@@ -76,6 +86,19 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert!(!format!("{found:?}").contains("secret"));
+    }
+
+    #[test]
+    fn process_of_a_pod_with_the_name_of_a_runtime_is_left_out() {
+        let proc = tempfile::tempdir().unwrap();
+        for (number, name, namespace) in [(1, "init", "pid:[1]"), (7, "crio", "pid:[1]"), (8, "kubelet", "pid:[2]")] {
+            process(proc.path(), number, name, "HTTPS_PROXY=http://p ");
+            let namespaces = proc.path().join(number.to_string()).join("ns");
+            fs::create_dir(&namespaces).unwrap();
+            symlink(namespace, namespaces.join("pid")).unwrap();
+        }
+        let found = read(proc.path(), |_| None);
+        assert_eq!(found.iter().map(|settings| settings.process).collect::<Vec<_>>(), ["crio"]);
     }
 
     #[test]

@@ -108,11 +108,13 @@ fn parse(text: &str) -> Result<CalicoctlSpec, CalicoctlConfigError> {
     }
 }
 
-/// Removes the text that serde quotes in an error about a value of the wrong type, because the text may be a secret.
+/// Removes the value that serde quotes in an error about a value of the wrong type, because the value may be a secret.
 fn without_value(message: &str) -> String {
-    match (message.find("string \""), message.rfind("\", expected")) {
-        (Some(begin), Some(end)) if begin < end => {
-            format!("{}string{}", &message[..begin], &message[end + 1..])
+    let is_about_value = ["invalid type: ", "invalid value: "].iter().any(|words| message.contains(words));
+    // A text is quoted by ", and a number by `.
+    match (message.find(['"', '`']), message.rfind(", expected")) {
+        (Some(begin), Some(end)) if is_about_value && begin < end => {
+            format!("{}{}", message[..begin].trim_end(), &message[end..])
         }
         _ => message.to_owned(),
     }

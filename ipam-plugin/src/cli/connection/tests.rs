@@ -177,10 +177,15 @@ fn unknown_key_of_a_calicoctl_config_is_refused() {
         ("kind: CalicoAPIConfig\n".to_owned(), "apiVersion is ``; write projectcalico.org/v3"),
         ("apiVersion: projectcalico.org/v3\nkind: Node\n".to_owned(), "kind is `Node`; write CalicoAPIConfig"),
         (r#"{ "kind": "CalicoAPIConfig", "kind": "x" }"#.to_owned(), "duplicate field `kind`"),
+        (
+            r#"{ "spec": { "etcdPassword": 20071221 } }"#.to_owned(),
+            "invalid type: integer, expected a string at line 1",
+        ),
+        (r#"{ "spec": { "etcdPassword": 2007.1221 } }"#.to_owned(), "invalid type: floating point, expected a string"),
     ] {
         let error = resolve_calicoctl(&[], &text, &[]).unwrap_err().to_string();
         assert!(error.starts_with("configuration of calicoctl /") && error.contains(problem), "{error}");
-        assert!(!error.contains("hunter2"), "{error}");
+        assert!(!error.contains("hunter2") && !error.contains("1221"), "{error}");
     }
     let missing = resolve(&["--calicoctl-config", "/no/such/file"], &[]).unwrap_err().to_string();
     assert!(missing.starts_with("configuration of calicoctl /no/such/file: No such file"), "{missing}");

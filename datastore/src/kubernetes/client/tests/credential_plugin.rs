@@ -128,6 +128,22 @@ async fn run_of_a_plugin_does_not_count_toward_the_deadline() {
     assert_eq!(server.requests(), ["GET /a Bearer run-1"]);
 }
 
+/// The election and the probes of kube-controllers have shorter time limits than a plugin.
+#[tokio::test]
+async fn run_of_a_plugin_continues_after_its_requests_are_given_up() {
+    let server = Server::start(&["h2"], &[]).await;
+    let release = server.file().with_file_name("release");
+    let plugin = Plugin::install(&server, &format!("until test -e {}; do sleep 0.1; done", release.display()), None);
+    let client = ApiClient::new(&config(&server, LONG));
+    let read = ApiRequest::get("/a");
+    for _ in 0..3 {
+        assert!(timeout(Duration::from_millis(100), client.send(&read)).await.is_err());
+    }
+    fs::write(release, "").unwrap();
+    client.send(&read).await.unwrap();
+    assert_eq!((server.requests(), plugin.runs()), (vec!["GET /a Bearer run-1".to_owned()], 1));
+}
+
 /// As in client-go, the request that gets the 401 fails.
 #[tokio::test]
 async fn refused_token_is_renewed_for_the_next_request_of_a_controller() {

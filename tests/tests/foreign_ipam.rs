@@ -103,7 +103,7 @@ fn flannel_runs_calico_with_the_subnet_of_flanneld(cluster: &Cluster<'_>) {
     let place = ["--place".to_owned(), format!("cni-plugins-{}", arch())];
     let flannel = PathBuf::from(run(&in_tree("tests/install-go-tools.sh"), &place).unwrap().trim()).join("flannel");
     if !flannel.is_file() {
-        return skipped("flannel is not built (tests/install-go-tools.sh cni-plugins-amd64)");
+        return skipped(&format!("flannel is not built (tests/install-go-tools.sh cni-plugins-{})", arch()));
     }
     cluster.load(&Content::ready().node("node1"));
     let (data, subnet) = (cluster.host.dir("host-local"), cluster.host.dir("flannel").join("subnet.env"));
@@ -117,13 +117,15 @@ fn flannel_runs_calico_with_the_subnet_of_flanneld(cluster: &Cluster<'_>) {
 
     let error = call("ADD", &conf).error();
     assert!(error.msg.contains("subnet.env"), "{error:?}");
-    let text = "FLANNEL_NETWORK=10.88.0.0/16\nFLANNEL_SUBNET=10.88.3.1/24\nFLANNEL_MTU=1400\nFLANNEL_IPMASQ=true\n";
+    let text = "FLANNEL_NETWORK=10.88.0.0/16\nFLANNEL_SUBNET=10.88.3.1/24\nFLANNEL_IPV6_NETWORK=fd00:88::/48\n\
+        FLANNEL_IPV6_SUBNET=fd00:88:0:3::1/64\nFLANNEL_MTU=1400\nFLANNEL_IPMASQ=true\n";
     fs::write(&subnet, text).unwrap();
     let result = call("ADD", &conf).success();
-    assert!(result["ips"][0]["address"].as_str().unwrap().starts_with("10.88.3."), "{result}");
+    let address = |index: usize| result["ips"][index]["address"].as_str().unwrap();
+    assert!(address(0).starts_with("10.88.3.") && address(1).starts_with("fd00:88:0:3:"), "{result}");
     let pods_end = kernel::pod(cluster.host, &pod.name).unwrap()["links"]["eth0"].clone();
     assert_eq!(pods_end["mtu"], 1400, "{pods_end}");
-    assert_eq!(leases(&data.join("k8s-pod-network")).len(), 1);
+    assert_eq!(leases(&data.join("k8s-pod-network")).len(), 2);
     conf["prevResult"] = result;
     call("DEL", &conf).success();
     call("DEL", &conf).success();

@@ -4,7 +4,7 @@
 //! A plugin that has a renamed file open continues to append to it. So a file is compressed only after a time without a
 //! write, and the original is removed only if it has not changed since.
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File, Metadata, TryLockError};
 use std::future::pending;
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
@@ -34,6 +34,12 @@ const PART_BYTES: u64 = 512 * 1024;
 /// The pause between two parts, in which the agent does its other work.
 const PART_PAUSE: Duration = Duration::from_millis(100);
 
+/// Maximum number of attempts to lock the directory of the log. A rotation locks it for a moment.
+const LOCK_ATTEMPTS: u32 = 20;
+
+/// The pause after a failed attempt.
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
+
 /// The outcome of a pass.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Pass {
@@ -51,6 +57,11 @@ enum CompressionError {
          same path", .0.display()
     )]
     NotMounted(PathBuf),
+    #[error(
+        "another process keeps the directory {} locked; `fuser -v` with this path names the processes that have it \
+         open", .0.display()
+    )]
+    Locked(PathBuf),
     #[error("{}: {source}", .path.display())]
     File { path: PathBuf, source: io::Error },
     #[error(transparent)]
@@ -78,8 +89,14 @@ pub(crate) async fn compress_repeatedly(interval: Option<Duration>, settings: &S
             }
             Err(error) => {
                 let reason = error.to_string();
-                if reported.as_ref() != Some(&reason) {
-                    tracing::info!("rotated log files are not compressed: {reason}");
+                match error {
+                    _ if reported.as_ref() == Some(&reason) => {}
+                    CompressionError::NotMounted(_) => {
+                        tracing::info!("rotated log files are not compressed: {reason}");
+                    }
+                    CompressionError::Locked(_) | CompressionError::File { .. } | CompressionError::Draft(_) => {
+                        tracing::warn!("rotated log files are not compressed: {reason}");
+                    }
                 }
                 Some(reason)
             }
@@ -148,8 +165,7 @@ async fn compress(log: &Path, path: &Path, found: &Metadata) -> Result<Option<Pa
     }
     let draft = draft.finish(FILE_MODE)?;
 
-    let lock = File::open(directory(log)).map_err(at(directory(log)))?;
-    lock.lock().map_err(at(directory(log)))?;
+    let _lock = lock_directory(directory(log)).await?;
     if has_changed(&source, found).map_err(at(path))? {
         return Ok(None);
     }
@@ -162,10 +178,25 @@ async fn compress(log: &Path, path: &Path, found: &Metadata) -> Result<Option<Pa
     Ok(Some(target))
 }
 
+/// Locks the directory of the log as a rotation does. The agent renews the token in the same thread, and any user who
+/// may list the directory can lock it. So this waits for a limited time, and without blocking.
+async fn lock_directory(directory: &Path) -> Result<File, CompressionError> {
+    let lock = File::open(directory).map_err(at(directory))?;
+    for _ in 0..LOCK_ATTEMPTS {
+        match lock.try_lock() {
+            Ok(()) => return Ok(lock),
+            Err(TryLockError::WouldBlock) => sleep(LOCK_PAUSE).await,
+            Err(TryLockError::Error(error)) => return Err(at(directory)(error)),
+        }
+    }
+    Err(CompressionError::Locked(directory.to_owned()))
+}
+
 /// Returns the path for the compressed file: that of the time of the last write, or with a later time if a file with
 /// other text has that name. A file with the same text is there if the agent ended before it removed the original.
 fn free_target(log: &Path, path: &Path, modified: SystemTime) -> PathBuf {
-    let mut time = modified;
+    // Names have no earlier times.
+    let mut time = modified.max(SystemTime::UNIX_EPOCH);
     loop {
         let target = compressed_path(log, time);
         if !target.exists() || has_text_of(&target, path).unwrap_or(false) {
@@ -176,8 +207,8 @@ fn free_target(log: &Path, path: &Path, modified: SystemTime) -> PathBuf {
 }
 
 fn has_text_of(compressed: &Path, path: &Path) -> io::Result<bool> {
-    let mut decoded = LogText::new(BufReader::new(File::open(compressed)?));
-    let mut plain = File::open(path)?;
+    let mut decoded = LogText::new(BufReader::new(regular_file::open(compressed)?));
+    let mut plain = regular_file::open(path)?;
     loop {
         let (mut part, mut other) = (Vec::new(), Vec::new());
         decoded.by_ref().take(PART_BYTES).read_to_end(&mut part)?;

@@ -13,7 +13,7 @@ use nix::mount::{MsFlags, mount};
 use crate::scene::{in_pod, install};
 
 /// The directory of the log that the installer's configuration names.
-const LOGS: &str = "var/log/calico/cni";
+pub(crate) const LOGS: &str = "var/log/calico/cni";
 
 const OF_WEB: &str = r#"ContainerID="c1" Namespace="default" Pod="web""#;
 

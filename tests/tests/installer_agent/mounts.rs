@@ -7,6 +7,7 @@ use integration_tests::installation::{BIN, NET};
 use integration_tests::node_pod::Agent;
 use nix::mount::{MsFlags, mount, umount};
 
+use crate::logs::LOGS;
 use crate::scene::{CONF, asked, in_pod, install};
 
 fn bind(on_node: &Path, point: &Path) {
@@ -28,6 +29,9 @@ fn agent_exits_once_when_a_mounted_directory_is_removed_and_made_again() {
         let (bin, bin_point) = (host.dir("bin-of-the-node"), pod.container.path(BIN));
         bind(&net, &net_point);
         bind(&bin, &bin_point);
+        let (logs, logs_point) = (host.dir("logs-of-the-node"), pod.container.path(LOGS));
+        fs::create_dir_all(&logs_point).unwrap();
+        bind(&logs, &logs_point);
         install(&mut pod);
         let before = pod.container.conf(CONF).unwrap();
         let audit = kubernetes.api.audit().unwrap();
@@ -46,6 +50,12 @@ fn agent_exits_once_when_a_mounted_directory_is_removed_and_made_again() {
         // Each agent requests a token when it starts, and the first one at most one more.
         let asked = asked(&audit, &pod).unwrap();
         assert!((2..=3).contains(&asked), "{asked} tokens");
+
+        fs::remove_dir_all(&logs).unwrap();
+        ends_for(&mut agent, &logs_point);
+        umount(&logs_point).unwrap();
+        let mut agent = pod.agent().unwrap();
+        agent.await_page("/readiness", 200).unwrap();
 
         // Runtimes do not run the programs of a removed directory.
         fs::remove_dir_all(&bin).unwrap();

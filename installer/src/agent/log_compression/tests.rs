@@ -7,6 +7,7 @@ use super::*;
 
 const LOG: &str = "/var/log/calico/cni/cni.log";
 const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// A node with a directory of logs.
 struct Node {
@@ -38,9 +39,13 @@ impl Node {
     }
 
     async fn pass(&self) -> Pass {
+        self.try_pass().await.unwrap()
+    }
+
+    async fn try_pass(&self) -> Result<Pass, CompressionError> {
         let conf =
             LogConf { log_file_path: LOG.into(), log_file_max_count: 3, log_file_max_age: 1, ..LogConf::default() };
-        run_pass(&conf, &self.layout(), self.now).await.unwrap()
+        run_pass(&conf, &self.layout(), self.now).await
     }
 
     fn names(&self) -> Vec<String> {
@@ -121,6 +126,39 @@ async fn write_or_rotation_during_the_compression_is_noticed() {
         assert_eq!(pass.written.is_some(), names == [compressed]);
         names.iter().for_each(|name| fs::remove_file(node.path(name)).unwrap());
     }
+}
+
+/// Any user of the node can lock the directory, and the agent renews the token in the same thread.
+#[tokio::test(start_paused = true)]
+async fn locked_directory_delays_the_compression_and_blocks_no_thread() {
+    let node = Node::new();
+    node.file("cni.log.1", b"text\n", HOUR);
+    let lock = File::open(node.path("")).unwrap();
+    lock.lock().unwrap();
+    let refused = node.try_pass().await.unwrap_err().to_string();
+    assert!(refused.contains("keeps the directory") && refused.contains(" locked; `fuser -v`"), "{refused}");
+    assert_eq!(node.names(), ["cni.log.1"], "no draft");
+    let (pass, ()) = tokio::join!(node.pass(), async {
+        sleep(PART_PAUSE + LOCK_PAUSE / 2).await;
+        lock.unlock().unwrap();
+    });
+    assert!(pass.written.is_some());
+}
+
+#[test]
+fn compressed_log_gets_a_free_name_beside_a_fifo_and_for_a_time_before_1970() {
+    let node = Node::new();
+    let log = node.path("cni.log");
+    let rotated = node.file("cni.log.1", b"text\n", HOUR);
+    let last_write = node.now - HOUR;
+    let fifo = compressed_path(&log, last_write);
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).unwrap();
+    let millisecond = Duration::from_millis(1);
+    assert_eq!(free_target(&log, &rotated, last_write), compressed_path(&log, last_write + millisecond));
+
+    let epoch = SystemTime::UNIX_EPOCH;
+    fs::write(compressed_path(&log, epoch), frame(b"other text\n")).unwrap();
+    assert_eq!(free_target(&log, &rotated, epoch - 1000 * DAY), compressed_path(&log, epoch + millisecond));
 }
 
 #[tokio::test(start_paused = true)]

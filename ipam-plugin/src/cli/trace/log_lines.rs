@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use node_process::logging::compressed::LogText;
 use node_process::logging::{RotatedLog, list_rotated};
 
+/// Maximum number of times that the files are read, because the agent compresses or removes files meanwhile.
+const MAX_READS: u32 = 3;
+
 #[derive(Debug)]
 pub(super) struct PodLogLines<'a> {
     namespace: &'a str,
@@ -25,13 +28,25 @@ impl<'a> PodLogLines<'a> {
 
     /// Reads the rotated files and then the log file. Returns the files that cannot be read.
     pub(super) fn read(&mut self, path: &Path) -> Vec<(PathBuf, io::Error)> {
+        for _ in 1..MAX_READS {
+            let (failed, is_complete) = self.read_all(path);
+            if is_complete {
+                return failed;
+            }
+            *self = PodLogLines::new(self.namespace, self.pod, self.limit);
+        }
+        self.read_all(path).0
+    }
+
+    /// Also returns false if a rotated file is gone before it is read.
+    fn read_all(&mut self, path: &Path) -> (Vec<(PathBuf, io::Error)>, bool) {
         // An unreadable directory may contain a readable log file. The error of that file names a missing directory.
         let rotated = list_rotated(path).unwrap_or_default();
-        let mut failed = Vec::new();
+        let (mut failed, mut is_complete) = (Vec::new(), true);
         for RotatedLog { name, path } in &rotated {
             match self.read_one(path, name.is_compressed()) {
-                // The agent or another process may have renamed, compressed or removed the file.
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                // The lines may be in a compressed file or under another number now.
+                Err(error) if error.kind() == ErrorKind::NotFound => is_complete = false,
                 Err(error) => failed.push((path.clone(), error)),
                 Ok(()) => {}
             }
@@ -42,7 +57,7 @@ impl<'a> PodLogLines<'a> {
             Err(error) => failed.push((path.to_owned(), error)),
             Ok(()) => {}
         }
-        failed
+        (failed, is_complete)
     }
 
     fn read_one(&mut self, path: &Path, is_compressed: bool) -> io::Result<()> {
@@ -110,6 +125,9 @@ fn last_field(line: &str) -> Option<(&str, &str, &str)> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::io::Write;
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
 
     use node_process::logging::compressed::frame;
 
@@ -158,6 +176,40 @@ mod tests {
         assert!(wanted.read(&directory.path().join("cni.log")).is_empty());
         let words = ["first", "second", "third", "fourth", "fifth", "sixth"];
         assert_eq!(wanted.into_lines().0, words.map(|word| format!("{word}{OF_WEB}")));
+    }
+
+    /// The read of a FIFO waits for the interference.
+    #[test]
+    fn log_that_is_compressed_while_others_are_read_is_not_missing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let text = |word: &str| format!("{word}{OF_WEB}\n");
+        fs::write(path("cni.log.1"), text("second")).unwrap();
+        fs::write(path("cni.log"), text("third")).unwrap();
+        assert!(Command::new("mkfifo").arg(path("cni.log.2")).status().unwrap().success());
+        let mut wanted = PodLogLines::new("default", "web", 9);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut fifo = fs::OpenOptions::new().write(true).open(path("cni.log.2")).unwrap();
+                fs::remove_file(path("cni.log.2")).unwrap();
+                let compressed = path("cni-2026-11-27T01-02-03.456-size.log.zst");
+                fs::write(compressed, frame(text("second").as_bytes())).unwrap();
+                fs::remove_file(path("cni.log.1")).unwrap();
+                fifo.write_all(text("first").as_bytes()).unwrap();
+            });
+            assert!(wanted.read(&path("cni.log")).is_empty());
+        });
+        assert_eq!(wanted.into_lines().0, ["second", "third"].map(|word| format!("{word}{OF_WEB}")));
+    }
+
+    #[test]
+    fn rotated_log_that_cannot_be_found_again_leaves_the_other_lines_once() {
+        let directory = tempfile::tempdir().unwrap();
+        symlink("nowhere", directory.path().join("cni.log.1")).unwrap();
+        fs::write(directory.path().join("cni.log"), OF_WEB).unwrap();
+        let mut wanted = PodLogLines::new("default", "web", 9);
+        assert!(wanted.read(&directory.path().join("cni.log")).is_empty());
+        assert_eq!(wanted.into_lines(), (vec![OF_WEB.to_owned()], 0));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use libcalico::api::{IpPool, IpReservation, Node, ObjectSelect};
 use libcalico::ipam::{
     Block, FamilyCount, IpamConfig, IpamConfigKey, NamespaceUsage, NodeUsage, Reservations, UsageInput, usage,
 };
-use libcalico::store::{Answers, ListTicket, ReadBatch, Store, StoreError};
+use libcalico::store::{Answers, Kind, ListTicket, ReadBatch, Store, StoreError};
 use time::OffsetDateTime;
 
 use self::shown::ShownUsage;
@@ -73,10 +73,10 @@ async fn read(app: &mut App<'_>) -> Result<ShownUsage, CliError> {
     let answers = app.store.read(&batch).await?;
     drop(progress);
     let config = answers.get(&config)?.map_or_else(IpamConfig::absent, |entry| entry.value);
-    let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
-    let blocks = present_blocks(&answers, &blocks, &config, app);
-    let reservations: Vec<IpReservation> = answers.list(&reservations).into_iter().map(|entry| entry.value).collect();
-    let (reservations, malformed) = Reservations::of(&reservations);
+    let pools = readable("IPPool", &answers, &pools, app);
+    let mut blocks = readable("block", &answers, &blocks, app);
+    free_cooled(&mut blocks, &config);
+    let (reservations, malformed) = Reservations::of(&readable("IPReservation", &answers, &reservations, app));
     for entry in malformed {
         app.notice(format_args!("note: {entry}"));
     }
@@ -92,23 +92,30 @@ async fn read(app: &mut App<'_>) -> Result<ShownUsage, CliError> {
     if usage.corrupt_blocks > 0 {
         app.notice(format_args!("note: corrupt blocks: {}; `calico-ipam check` names them", usage.corrupt_blocks));
     }
+    for error in &usage.malformed_selectors {
+        app.notice(format_args!("note: {error}; an ADD that evaluates the selector fails"));
+    }
     Ok(ShownUsage::new(usage, nodes.is_some()))
 }
 
-/// Returns the blocks, with the addresses free whose cooldown is over. A corrupt block stays as it is.
-fn present_blocks(answers: &Answers, listed: &ListTicket<Block>, config: &IpamConfig, app: &mut App<'_>) -> Vec<Block> {
-    let now = OffsetDateTime::now_utc();
-    let mut blocks = Vec::new();
-    for (cidr, block) in answers.each(listed) {
-        match block {
-            Ok(mut entry) => {
-                let _ = entry.value.collect_garbage(config.ip_cooldown_seconds, now);
-                blocks.push(entry.value);
-            }
-            Err(error) => app.notice(format_args!("note: block {cidr} is not counted: {error}")),
+/// Returns the objects that can be decoded, with a note for each of the others.
+fn readable<K: Kind>(kind: &str, answers: &Answers, listed: &ListTicket<K>, app: &mut App<'_>) -> Vec<K> {
+    let mut found = Vec::new();
+    for (key, object) in answers.each(listed) {
+        match object {
+            Ok(entry) => found.push(entry.value),
+            Err(error) => app.notice(format_args!("note: {kind} {key} is not counted: {error}")),
         }
     }
-    blocks
+    found
+}
+
+/// Frees the addresses whose cooldown is over. A corrupt block stays as it is.
+fn free_cooled(blocks: &mut [Block], config: &IpamConfig) {
+    let now = OffsetDateTime::now_utc();
+    for block in blocks {
+        let _ = block.collect_garbage(config.ip_cooldown_seconds, now);
+    }
 }
 
 /// Returns `None`, with a note, if the account must not list nodes.

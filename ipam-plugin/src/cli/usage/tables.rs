@@ -44,7 +44,9 @@ fn print_sentences(shown: &ShownUsage, app: &mut App<'_>) -> Result<(), CliError
     }
     if let Some(borrowed) = shown.borrowed.as_ref().filter(|borrowed| !borrowed.rows.is_empty()) {
         let count = borrowed.rows.len();
-        app.print_line(format_args!("borrowed: {count}; `calico-ipam show --show-borrowed` lists them"))?;
+        app.print_line(format_args!(
+            "in use in blocks of other owners: {count}; `calico-ipam show --show-borrowed` lists them"
+        ))?;
     }
     if let Some(fragmented) = shown.fragmented.as_ref().filter(|fragmented| !fragmented.blocks.is_empty()) {
         app.print_line(format_args!("free in fragmented blocks: {}", fragmented.free))?;

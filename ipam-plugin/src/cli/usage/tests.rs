@@ -91,3 +91,33 @@ fn usage_names_corrupt_and_unreadable_blocks() {
     assert!(ran.notices.contains("note: block 10.9.0.0/29 is not counted: "), "{}", ran.notices);
     assert!(ran.notices.contains("note: corrupt blocks: 1; `calico-ipam check` names them"), "{}", ran.notices);
 }
+
+#[test]
+fn usage_names_unreadable_pools_and_malformed_selectors() {
+    let shell = with_two_addresses();
+    let pools = "/calico/resources/v3/projectcalico.org/ippools";
+    shell.put(&format!("{pools}/broken"), "{");
+    let odd = json!({
+        "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "odd"},
+        "spec": {"cidr": "10.1.0.0/24", "nodeSelector": "("},
+    });
+    shell.put(&format!("{pools}/odd"), &odd.to_string());
+    let ran = shell.run(&["usage"]);
+    assert!(ran.notices.contains("note: IPPool broken is not counted: "), "{}", ran.notices);
+    assert!(ran.notices.contains("note: IPPool odd: nodeSelector `(` is invalid: "), "{}", ran.notices);
+    assert!(ran.notices.contains("; an ADD that evaluates the selector fails\n"), "{}", ran.notices);
+}
+
+#[test]
+fn usage_of_a_node_counts_lent_addresses_as_those_in_blocks_of_other_owners() {
+    let shell = Shell::with_pool();
+    let block = json!({
+        "cidr": "10.0.0.248/29", "affinity": "host:node1", "unallocated": [1, 2, 3, 4, 5, 6, 7],
+        "allocations": [0, null, null, null, null, null, null, null],
+        "attributes": [{"handle_id": "h", "secondary": {"node": "node2", "namespace": "default", "pod": "b"}}],
+    });
+    shell.put("/calico/ipam/v2/assignment/ipv4/block/10.0.0.248-29", &block.to_string());
+    let table = shell.ok(&["usage", "--node", "node1"]);
+    assert_eq!(cells(&table, "node1")[..7], ["node1", "IPv4", "1", "0", "0", "1", "7"]);
+    assert!(table.contains("\nin use in blocks of other owners: 1; `calico-ipam show --show-borrowed` "), "{table}");
+}

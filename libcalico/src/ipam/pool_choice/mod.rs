@@ -171,6 +171,14 @@ fn selects(object: &IpPool, field: &'static str, selector: &str, labels: &Labels
     })
 }
 
+/// Returns the error of the first malformed selector of a pool. A request that evaluates the selector fails with it.
+pub(super) fn malformed_selector(object: &IpPool) -> Option<NoPool> {
+    let selectors =
+        [("nodeSelector", &object.spec.node_selector), ("namespaceSelector", &object.spec.namespace_selector)];
+    let no_labels = Labels::new();
+    selectors.into_iter().find_map(|(field, selector)| selects(object, field, selector, &no_labels).err())
+}
+
 /// Returns the blocks in `owned` that the node should give up if they are empty. Their pools no longer select the node,
 /// and the request does not use them (IPAM-99).
 pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, labels: &Labels) -> Vec<Cidr> {

@@ -21,7 +21,8 @@ pub use self::pools::PoolUsage;
 
 use self::facts::{BlockFacts, PoolFacts};
 use self::room::PodRoom;
-use super::{Borrowings, borrowed};
+use super::pool_choice::malformed_selector;
+use super::{Borrowings, NoPool, borrowed};
 
 /// The use of all addresses of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub struct Usage {
     pub pools: Vec<PoolUsage>,
     /// The number of addresses in use in blocks of no pool.
     pub outside_pools: FamilyCount,
-    /// The nodes by name, each with a row for every family that the cluster has.
+    /// The nodes by name, each with a row for every family that the cluster has, or for IPv4 if it has none.
     pub nodes: Vec<NodeUsage>,
     /// The number of addresses in use that belong to no node: those of Services and of unknown owners.
     pub without_node: FamilyCount,
@@ -44,6 +45,8 @@ pub struct Usage {
     pub fits: Vec<PodsFit>,
     /// The number of blocks that contradict themselves, from which no address is assigned.
     pub corrupt_blocks: u64,
+    /// The malformed selectors of pools in service, with which an ADD fails that evaluates them.
+    pub malformed_selectors: Vec<NoPool>,
 }
 
 /// Counts the addresses of a cluster.
@@ -60,7 +63,10 @@ pub fn usage(input: &UsageInput<'_>) -> Usage {
     for block in blocks.iter().filter(|block| block.pool.is_none()) {
         outside_pools.add(block.version(), block.used);
     }
+    let by_selectors =
+        pools.iter().filter(|facts| facts.serves != PoolService::OutOfService && facts.object.spec.is_automatic());
     Usage {
+        malformed_selectors: by_selectors.filter_map(|facts| malformed_selector(facts.object)).collect(),
         fits: pods_fit::totals(&pool_usages, &nodes, input.nodes.is_some()),
         fragmented: fragmentation::fragmented(&blocks, &pools),
         corrupt_blocks: blocks.iter().filter(|block| block.is_corrupt).count() as u64,

@@ -104,8 +104,11 @@ pub(super) fn node_usages(
 ) -> Vec<NodeUsage> {
     let labels: BTreeMap<&str, &Labels> =
         input.nodes.into_iter().flatten().map(|node| (node.metadata.name.as_str(), &node.metadata.labels)).collect();
-    let versions: BTreeSet<IpVersion> =
+    let mut versions: BTreeSet<IpVersion> =
         room.versions().into_iter().chain(blocks.iter().map(BlockFacts::version)).collect();
+    if versions.is_empty() {
+        versions.insert(IpVersion::V4);
+    }
     let names = labels.keys().copied();
     let names = names.chain(blocks.iter().filter_map(BlockFacts::owning_node));
     let names: BTreeSet<&str> = names.chain(owners.nodes.keys().map(|(node, _)| node.as_str())).collect();

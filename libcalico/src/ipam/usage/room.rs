@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{BlockFacts, PoolFacts, UsageInput};
-use crate::api::{AllowedUse, IpPool};
+use crate::api::{AllowedUse, IpPool, IpPoolSpec};
 use crate::ipam::{DEFAULT_BLOCK_LIMIT, IpamConfig, Labels, Pool, PoolRequest, Reservations, choose_pools};
 use crate::net::{Cidr, IpVersion};
+use crate::selector::Selector;
 
 /// The part of a pool in which no block exists.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -154,13 +155,13 @@ impl FreeBlocks {
     }
 }
 
-/// Returns the pool without its namespace selector, and without its node selector if labels are unknown.
+/// Returns the pool without its namespace selector, and without its node selector if labels are unknown. A malformed
+/// selector stays, because an ADD fails with it.
 fn any_namespace(object: &IpPool, has_labels: bool) -> IpPool {
     let mut object = object.clone();
-    object.spec.namespace_selector.clear();
-    if !has_labels {
-        object.spec.node_selector.clear();
-    }
+    let IpPoolSpec { node_selector, namespace_selector, .. } = &mut object.spec;
+    let unused = [Some(namespace_selector), (!has_labels).then_some(node_selector)];
+    unused.into_iter().flatten().filter(|selector| Selector::parse(selector).is_ok()).for_each(String::clear);
     object
 }
 

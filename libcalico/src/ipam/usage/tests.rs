@@ -152,6 +152,37 @@ fn room_of_a_node_follows_node_selectors_if_labels_are_known() {
 }
 
 #[test]
+fn malformed_selector_of_a_pool_in_service_leaves_no_room_and_is_named() {
+    let named = |usage: &Usage| usage.malformed_selectors.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let mut cluster = small();
+    cluster.pools.push(pool("q", "10.1.0.0/27", 29));
+    cluster.pools[1].spec.namespace_selector = "team ==".into();
+    for nodes in [cluster.nodes.clone(), None] {
+        cluster.nodes = nodes;
+        let usage = cluster.usage();
+        assert_eq!(row(&usage, "node1", IpVersion::V4).fits, Some(0), "an ADD fails");
+        let found = named(&usage);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("IPPool q: namespaceSelector `team ==` is invalid: "), "{found:?}");
+    }
+    let spec = cluster.pools[1].spec.clone();
+    cluster.pools[1].spec = IpPoolSpec { node_selector: "(".into(), namespace_selector: String::new(), ..spec };
+    assert_eq!((cluster.fits("node1"), named(&cluster.usage()).len()), (Some(0), 1));
+    cluster.pools[1].spec.disabled = true;
+    assert_eq!((cluster.fits("node1"), named(&cluster.usage()).len()), (Some(21), 0));
+    cluster.pools[1].spec.disabled = false;
+    cluster.pools[1].spec.assignment_mode = Some(StringEnum::from(AssignmentMode::Manual));
+    assert_eq!((cluster.fits("node1"), named(&cluster.usage()).len()), (Some(21), 0));
+}
+
+#[test]
+fn node_of_a_cluster_without_pools_has_a_row() {
+    let usage = Cluster::new(Vec::new(), &["node1"]).usage();
+    assert_eq!(row(&usage, "node1", IpVersion::V4).fits, Some(0));
+    assert_eq!((usage.nodes.len(), usage.fits.len()), (1, 0));
+}
+
+#[test]
 fn pools_that_serve_no_pods_count_apart() {
     let mut pools = ["pods", "manual", "services", "disabled"].map(|name| pool(name, "10.0.0.0/27", 29));
     for (index, pool) in pools.iter_mut().enumerate() {

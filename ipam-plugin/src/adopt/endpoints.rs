@@ -26,7 +26,8 @@ pub(super) async fn read(store: &impl Store) -> Result<Vec<WorkloadEndpoint>, St
     answers.each(&ticket).map(|(_, endpoint)| endpoint.map(|endpoint| endpoint.value)).collect()
 }
 
-/// Adds the addresses of the endpoints. With `pods`, endpoints of pods that do not exist do not count.
+/// Adds the addresses of the endpoints. With `pods`, endpoints of pods that do not exist or have ended do not count: a
+/// restore brings them back.
 pub(super) fn add_users(
     endpoints: &[WorkloadEndpoint],
     pods: Option<&ClusterPods>,
@@ -35,7 +36,9 @@ pub(super) fn add_users(
     for endpoint in endpoints {
         let Some(claimant) = claimant(endpoint) else { continue };
         let is_gone = |pods: &ClusterPods| match &claimant {
-            Claimant::Pod { namespace, name } => pods.get(namespace, name).is_none(),
+            Claimant::Pod { namespace, name } => {
+                pods.get(namespace, name).is_none_or(|pod| !pods::may_have_network(pod))
+            }
             Claimant::Container(_) | Claimant::Tunnel(_) => false,
         };
         if !pods.is_some_and(is_gone) {

@@ -50,7 +50,7 @@ impl ClusterPods {
 }
 
 /// Returns true if the pod may have a sandbox with a network of its own.
-fn may_have_network(pod: &Pod) -> bool {
+pub(super) fn may_have_network(pod: &Pod) -> bool {
     !pod.spec.host_network && PodState::of(pod).ended.is_none()
 }
 

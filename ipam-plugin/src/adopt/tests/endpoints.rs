@@ -12,10 +12,10 @@ impl World {
     }
 
     fn put_endpoint(&self, namespace: &str, spec: WorkloadEndpointSpec) {
-        let node = "node1".into();
-        let mut endpoint = WorkloadEndpoint::new("node1-endpoint", WorkloadEndpointSpec { node, ..spec });
+        let (node, name) = ("node1".into(), format!("endpoint{}", spec.pod));
+        let mut endpoint = WorkloadEndpoint::new(&name, WorkloadEndpointSpec { node, ..spec });
         endpoint.metadata.namespace = namespace.into();
-        self.cluster.store.put(&ObjectKey::namespaced(namespace, "node1-endpoint"), &endpoint);
+        self.cluster.store.put(&ObjectKey::namespaced(namespace, name), &endpoint);
     }
 }
 
@@ -40,18 +40,34 @@ async fn container_of_another_network_is_a_conflict() {
     assert!(world.cluster.handle("net.c1").is_some());
 }
 
-#[tokio::test]
-async fn endpoint_of_a_starting_pod_claims_its_address() {
-    let spec = WorkloadEndpointSpec {
+fn of_pod(pod: &str) -> WorkloadEndpointSpec {
+    WorkloadEndpointSpec {
         orchestrator: "k8s".into(),
-        pod: "web".into(),
-        container_id: "c-web".into(),
+        pod: pod.into(),
+        container_id: format!("c-{pod}"),
         endpoint: "eth0".into(),
-        interface_name: pod_interface("cali", "ns", "web"),
+        interface_name: pod_interface("cali", "ns", pod),
         ip_networks: vec!["10.65.1.1/32".into()],
         ..WorkloadEndpointSpec::default()
-    };
-    let mut world = World::with_endpoint("ns", spec);
+    }
+}
+
+/// The restore brings back the endpoint of a completed job, whose address another pod has since.
+#[tokio::test]
+async fn endpoint_of_an_ended_pod_uses_no_address() {
+    let mut world = World::with_endpoint("ns", of_pod("web"));
+    world.run_pod("web", "10.65.1.1");
+    world.put_endpoint("ns", of_pod("job"));
+    let job = |phase: &str| changed(pod("job", "10.65.1.2"), &json!({ "status": { "phase": phase } }));
+    world.put_pod(job("Running"));
+    assert!(world.adopt().await.iter().all(|outcome| matches!(outcome, AdoptOutcome::Conflict(_))));
+    world.put_pod(job("Succeeded"));
+    assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
+}
+
+#[tokio::test]
+async fn endpoint_of_a_starting_pod_claims_its_address() {
+    let mut world = World::with_endpoint("ns", of_pod("web"));
     world.run_pod("web", "10.65.1.1");
     let unreported = json!({ "status": { "phase": "Pending", "podIP": "", "podIPs": [] } });
     world.put_pod(changed(pod("web", "10.65.1.1"), &unreported));

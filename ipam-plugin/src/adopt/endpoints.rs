@@ -26,7 +26,8 @@ pub(super) async fn read(store: &impl Store) -> Result<Vec<WorkloadEndpoint>, St
     answers.each(&ticket).map(|(_, endpoint)| endpoint.map(|endpoint| endpoint.value)).collect()
 }
 
-/// Adds the addresses of the endpoints. With `pods`, endpoints of pods that do not exist do not count.
+/// Adds the addresses of the endpoints. With `pods`, endpoints of pods that do not exist or have ended do not count: a
+/// restore brings them back.
 pub(super) fn add_users(
     endpoints: &[WorkloadEndpoint],
     pods: Option<&ClusterPods>,
@@ -35,7 +36,9 @@ pub(super) fn add_users(
     for endpoint in endpoints {
         let Some(claimant) = claimant(endpoint) else { continue };
         let is_gone = |pods: &ClusterPods| match &claimant {
-            Claimant::Pod { namespace, name } => pods.get(namespace, name).is_none(),
+            Claimant::Pod { namespace, name } => {
+                pods.get(namespace, name).is_none_or(|pod| !pods::may_have_network(pod))
+            }
             Claimant::Container(_) | Claimant::Tunnel(_) => false,
         };
         if !pods.is_some_and(is_gone) {
@@ -71,7 +74,8 @@ pub(super) async fn claims<S: Store, A: Store>(
         let Some(claimant) = claimant(endpoint) else { continue };
         let pod = match (&claimant, pods) {
             (Claimant::Pod { namespace, name }, Some(pods)) => {
-                let Some(pod) = pods.get(namespace, name).filter(|pod| PodState::of(pod).runs) else { continue };
+                let may_claim = |pod: &&Pod| pods::may_claim(pod, Some(stored(endpoint)), evidence);
+                let Some(pod) = pods.get(namespace, name).filter(may_claim) else { continue };
                 Some(pod)
             }
             _ => None,
@@ -86,7 +90,7 @@ pub(super) async fn claims<S: Store, A: Store>(
         }
         pods_with_endpoint.insert(claimant);
     }
-    let pods_of_node = pods.into_iter().flat_map(|pods| pods.running_on(node));
+    let pods_of_node = pods.into_iter().flat_map(|pods| pods.claimants_on(node, evidence));
     for pod in pods_of_node.filter(|pod| !pods_with_endpoint.contains(&pods::claimant(pod))) {
         claims.extend(PodState::of(pod).addresses.in_status().map(|address| {
             let handle = Err(UnprovenOwner::NoEndpoint);
@@ -114,7 +118,13 @@ async fn owner_of<S: Store, A: Store>(
 ) -> Result<(HandleId, Option<VmiPod>), UnprovenOwner> {
     let container = match endpoint.spec.orchestrator.as_str() {
         OF_PODS => evidence.container_of_pod(name_of(endpoint, pod), Some(stored(endpoint)))?,
-        _ => evidence.plain_container(stored(endpoint))?,
+        _ => {
+            // The network in the first profile assigned the addresses. The alias does not contain it.
+            if endpoint.spec.profiles.first().is_some_and(|network| network != evidence.network) {
+                return Err(UnprovenOwner::ForeignInterface(endpoint.spec.interface_name.clone()));
+            }
+            evidence.plain_container(stored(endpoint))?
+        }
     };
     pods::owner_of(api, store, evidence.network, pod, &container).await
 }

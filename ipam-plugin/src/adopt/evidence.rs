@@ -1,5 +1,6 @@
 //! [`NodeEvidence`]: the node's statements about the containers of its workloads.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use libcalico::ipam::{ContainerEvidence, Statement, UnprovenOwner, prove_container};
@@ -46,24 +47,36 @@ impl NodeEvidence<'_> {
         endpoint: Option<StoredEndpoint<'_>>,
     ) -> Result<String, UnprovenOwner> {
         let interface = self.interface_of_pod(pod, endpoint);
+        prove_container(&ContainerEvidence {
+            interface: &interface,
+            expected: &InterfaceAlias::for_pod(self.network, pod.namespace, pod.name, ""),
+            alias: self.alias_of(&interface),
+            sandboxes: self.sandboxes_of(pod),
+            endpoint: endpoint.map(|endpoint| endpoint.container).filter(|container| !container.is_empty()),
+        })
+    }
+
+    /// Returns true if the node has neither the interface nor a ready sandbox of the pod, as after its DEL.
+    pub(super) fn is_gone(&self, pod: PodName<'_>, endpoint: Option<StoredEndpoint<'_>>) -> bool {
+        let has_sandbox = matches!(self.sandboxes_of(pod), Statement::Known(sandboxes) if !sandboxes.is_empty());
+        !has_sandbox && matches!(self.links.find(&self.interface_of_pod(pod, endpoint)), Ok(None))
+    }
+
+    /// Returns the IDs of the pod's ready sandboxes. Two sockets may belong to the same runtime, which then lists each
+    /// sandbox twice.
+    fn sandboxes_of(&self, pod: PodName<'_>) -> Statement<Vec<String>> {
         let is_of_pod = |sandbox: &&Sandbox| {
             sandbox.namespace == pod.namespace
                 && sandbox.pod == pod.name
                 && (pod.uid.is_empty() || sandbox.uid == pod.uid)
         };
-        let sandboxes = match &self.sandboxes {
+        match &self.sandboxes {
             Statement::Known(all) => {
-                Statement::Known(all.iter().filter(is_of_pod).map(|sandbox| sandbox.id.clone()).collect())
+                let ids: BTreeSet<&str> = all.iter().filter(is_of_pod).map(|sandbox| sandbox.id.as_str()).collect();
+                Statement::Known(ids.into_iter().map(str::to_owned).collect())
             }
             Statement::Unknown(reason) => Statement::Unknown(reason.clone()),
-        };
-        prove_container(&ContainerEvidence {
-            interface: &interface,
-            expected: &InterfaceAlias::for_pod(self.network, pod.namespace, pod.name, ""),
-            alias: self.alias_of(&interface),
-            sandboxes,
-            endpoint: endpoint.map(|endpoint| endpoint.container).filter(|container| !container.is_empty()),
-        })
+        }
     }
 
     /// Returns the ID of a container that is not a pod, whose only evidence is its interface.

@@ -21,20 +21,49 @@ pub(super) async fn repair<S: Store>(
     objects: &ReadObjects,
     planned: &[(FoundClaim, Adoption)],
 ) -> Vec<String> {
+    let is_wrong = |id: &HandleId, stored: &BTreeMap<Cidr, i64>, block: &Cidr| {
+        let named = objects.addresses_of(id, block).and_then(|named| i64::try_from(named).ok());
+        named.is_some_and(|named| named != stored.get(block).copied().unwrap_or_default())
+    };
+    problems(try_repair(store, blocks_by_handle(planned), is_wrong).await)
+}
+
+/// Corrects the handles of addresses that another process allocated meanwhile. Without the node's lock, [`repair`] may
+/// have deleted a handle between that process's writes of the handle and of the block. Returns the problems.
+pub(super) async fn repair_held<S: Store>(store: &S, held: &BTreeMap<HandleId, BTreeSet<Cidr>>) -> Vec<String> {
+    let held = held.iter().filter(|(id, _)| !id.may_be_of_vmi());
+    let held = held.map(|(id, blocks)| (id.clone(), blocks.clone())).collect();
+    problems(try_repair(store, held, |_, _, _| true).await)
+}
+
+fn problems(outcome: Result<Vec<(HandleId, StoreError)>, StoreError>) -> Vec<String> {
     let problem = |of: &str, error: StoreError| format!("cannot correct {of}: {error}; `calico-ipam check` shows it");
-    match try_repair(store, objects, planned).await {
+    match outcome {
         Ok(failed) => failed.into_iter().map(|(handle, error)| problem(&format!("handle {handle}"), error)).collect(),
         Err(error) => vec![problem("the handles of the workloads", error)],
     }
 }
 
-/// Returns the handles that could not be corrected.
+/// Corrects the handles for which `is_wrong` is true of their stored counts and a block. Returns those that could not
+/// be corrected.
 async fn try_repair<S: Store>(
     store: &S,
-    objects: &ReadObjects,
-    planned: &[(FoundClaim, Adoption)],
+    blocks: BTreeMap<HandleId, BTreeSet<Cidr>>,
+    is_wrong: impl Fn(&HandleId, &BTreeMap<Cidr, i64>, &Cidr) -> bool,
 ) -> Result<Vec<(HandleId, StoreError)>, StoreError> {
-    let suspects = suspects(store, objects, blocks_by_handle(planned)).await?;
+    if blocks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let read = find_each::<Handle>(store, blocks.keys()).await?;
+    let mut suspects = Vec::new();
+    for ((id, mut blocks), stored) in blocks.into_iter().zip(read) {
+        let Ok(stored) = stored else { continue };
+        let counts = stored.as_ref().map(|stored| stored.value.block.clone()).unwrap_or_default();
+        if blocks.iter().any(|block| is_wrong(&id, &counts, block)) {
+            blocks.extend(counts.into_keys());
+            suspects.push(SuspectHandle { id, revision: stored.map(|stored| stored.revision), blocks });
+        }
+    }
     if suspects.is_empty() {
         return Ok(Vec::new());
     }
@@ -53,32 +82,4 @@ fn blocks_by_handle(planned: &[(FoundClaim, Adoption)]) -> BTreeMap<HandleId, BT
         }
     }
     blocks
-}
-
-async fn suspects<S: Store>(
-    store: &S,
-    objects: &ReadObjects,
-    blocks: BTreeMap<HandleId, BTreeSet<Cidr>>,
-) -> Result<Vec<SuspectHandle>, StoreError> {
-    if blocks.is_empty() {
-        return Ok(Vec::new());
-    }
-    let read = find_each::<Handle>(store, blocks.keys()).await?;
-    let mut suspects = Vec::new();
-    for ((id, mut blocks), stored) in blocks.into_iter().zip(read) {
-        let Ok(stored) = stored else { continue };
-        let counted = |block: &Cidr| {
-            let count = stored.as_ref().and_then(|stored| stored.value.block.get(block));
-            count.copied().unwrap_or_default()
-        };
-        let differs = |block: &Cidr| {
-            let named = objects.addresses_of(&id, block).and_then(|named| i64::try_from(named).ok());
-            named.is_some_and(|named| named != counted(block))
-        };
-        if blocks.iter().any(differs) {
-            blocks.extend(stored.iter().flat_map(|stored| stored.value.block.keys()).copied());
-            suspects.push(SuspectHandle { id, revision: stored.map(|stored| stored.revision), blocks });
-        }
-    }
-    Ok(suspects)
 }

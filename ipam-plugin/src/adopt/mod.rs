@@ -136,9 +136,12 @@ pub(crate) async fn adopt<S: Store, A: Store, C: Clock>(
         let addresses = planned.into_iter().map(|(found, adoption)| found.result(outcome_of(adoption)));
         return Ok(Adopted { addresses: addresses.collect(), notices: Vec::new() });
     }
-    let mut notices = handles::repair(store, &objects, &planned).await;
     let own = owner_for(AllowedUse::Workload, request.node);
     let mut writer = BlockWriter::new(store, clock, own, request.lock_file);
+    // Another run may have counted an address whose block it has not created yet.
+    let lock = writer.lock();
+    let mut notices = handles::repair(store, &objects, &planned).await;
+    drop(lock);
     for (_, adoption) in &planned {
         match adoption {
             Adoption::Allocate { block, .. } if !objects.exists(block) => writer.note_missing(*block),
@@ -158,6 +161,7 @@ pub(crate) async fn adopt<S: Store, A: Store, C: Clock>(
         addresses.push(found.result(outcome));
     }
     writer.finish_claims().await;
+    notices.extend(handles::repair_held(store, writer.held_meanwhile()).await);
     notices.extend(writer.into_notices());
     Ok(Adopted { addresses, notices })
 }

@@ -9,7 +9,7 @@ use libcalico::kubernetes::{Pod, VmiPod};
 use libcalico::store::{ReadBatch, Store, StoreError};
 
 use super::FoundClaim;
-use super::evidence::{NodeEvidence, PodName};
+use super::evidence::{NodeEvidence, PodName, StoredEndpoint};
 use crate::vmi;
 
 /// All pods of the cluster.
@@ -30,24 +30,37 @@ impl ClusterPods {
         self.0.get(&ObjectKey::namespaced(namespace, name))
     }
 
-    /// Returns the pods that run on a node.
-    pub(super) fn running_on<'a>(&'a self, node: &'a str) -> impl Iterator<Item = &'a Pod> {
-        self.0.values().filter(move |pod| {
-            let state = PodState::of(pod);
-            state.runs && state.node == node
-        })
+    /// Returns the pods of a node whose addresses it may have to adopt.
+    pub(super) fn claimants_on<'a>(
+        &'a self,
+        node: &'a str,
+        evidence: &'a NodeEvidence<'_>,
+    ) -> impl Iterator<Item = &'a Pod> {
+        self.0.values().filter(move |pod| pod.spec.node_name == node && may_claim(pod, None, evidence))
     }
 
     /// Adds the addresses in the status of all pods that have not ended, also of those that are being deleted. The
     /// annotations of a pod do not count.
     pub(super) fn add_users(&self, users: &mut BTreeMap<IpAddr, BTreeSet<Claimant>>) {
-        for pod in self.0.values().filter(|pod| !pod.spec.host_network) {
-            let state = PodState::of(pod);
-            if state.ended.is_none() {
-                state.addresses.in_status().for_each(|ip| _ = users.entry(ip).or_default().insert(claimant(pod)));
-            }
+        for pod in self.0.values().filter(|pod| may_have_network(pod)) {
+            let reported = PodState::of(pod).addresses;
+            reported.in_status().for_each(|ip| _ = users.entry(ip).or_default().insert(claimant(pod)));
         }
     }
+}
+
+/// Returns true if the pod may have a sandbox with a network of its own.
+pub(super) fn may_have_network(pod: &Pod) -> bool {
+    !pod.spec.host_network && PodState::of(pod).ended.is_none()
+}
+
+/// Returns true if the pod may claim addresses. A pod has its sandbox before it runs, for example while it waits for an
+/// image or for an init container, and keeps it during its deletion until the DEL.
+pub(super) fn may_claim(pod: &Pod, endpoint: Option<StoredEndpoint<'_>>, evidence: &NodeEvidence<'_>) -> bool {
+    let state = PodState::of(pod);
+    let is_deleted = || pod.metadata.deletion_timestamp.is_some() && evidence.is_gone(name_of(pod), endpoint);
+    let is_reported = || state.addresses.in_status().next().is_some();
+    state.runs || (may_have_network(pod) && is_reported() && !is_deleted())
 }
 
 pub(super) fn claimant(pod: &Pod) -> Claimant {
@@ -58,7 +71,7 @@ pub(super) fn name_of(pod: &Pod) -> PodName<'_> {
     PodName { namespace: &pod.metadata.namespace, name: &pod.metadata.name, uid: &pod.metadata.uid }
 }
 
-/// Returns the claims of the pods that run on the node, where endpoints are derived from pods.
+/// Returns the claims of the node's pods, where endpoints are derived from pods.
 pub(super) async fn claims<S: Store>(
     store: &S,
     pods: &ClusterPods,
@@ -66,7 +79,7 @@ pub(super) async fn claims<S: Store>(
     evidence: &NodeEvidence<'_>,
 ) -> Vec<FoundClaim> {
     let mut claims = Vec::new();
-    for pod in pods.running_on(node) {
+    for pod in pods.claimants_on(node, evidence) {
         let container = evidence.container_of_pod(name_of(pod), None);
         let owner = match container {
             Ok(container) => owner_of(Some(store), store, evidence.network, Some(pod), &container).await,

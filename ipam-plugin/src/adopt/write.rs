@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use libcalico::ipam::{
-    AdoptionConflict, AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity,
+    AdoptionConflict, AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, HandleId,
 };
 use libcalico::net::Cidr;
 use libcalico::store::{ReadBatch, Store, StoreError};
@@ -33,6 +33,8 @@ pub(super) struct BlockWriter<'a, S, C> {
     used: BTreeSet<Cidr>,
     /// The nodes with a confirmed affinity, by block; `None` before the affinities are read.
     confirmed: Option<BTreeMap<Cidr, BTreeSet<AffinityOwner>>>,
+    /// The blocks of addresses that another process allocated to the same handle meanwhile, by handle.
+    held_meanwhile: BTreeMap<HandleId, BTreeSet<Cidr>>,
     /// The error because of which no further write is tried.
     unavailable: Option<String>,
     notices: Vec<String>,
@@ -41,12 +43,17 @@ pub(super) struct BlockWriter<'a, S, C> {
 impl<'a, S: Store, C: Clock> BlockWriter<'a, S, C> {
     pub(super) fn new(store: &'a S, clock: &'a C, own: AffinityOwner, lock_file: Option<&'a Path>) -> Self {
         let (missing, used, confirmed) = (BTreeSet::new(), BTreeSet::new(), None);
-        let (unavailable, notices) = (None, Vec::new());
-        BlockWriter { store, clock, own, lock_file, missing, used, confirmed, unavailable, notices }
+        let (held_meanwhile, unavailable, notices) = (BTreeMap::new(), None, Vec::new());
+        BlockWriter { store, clock, own, lock_file, missing, used, confirmed, held_meanwhile, unavailable, notices }
     }
 
     pub(super) fn into_notices(self) -> Vec<String> {
         self.notices
+    }
+
+    /// Returns the blocks of addresses that another process allocated to the same handle meanwhile, by handle.
+    pub(super) fn held_meanwhile(&self) -> &BTreeMap<HandleId, BTreeSet<Cidr>> {
+        &self.held_meanwhile
     }
 
     /// Records that the block of an address did not exist when the adoption was planned.
@@ -75,6 +82,7 @@ impl<'a, S: Store, C: Clock> BlockWriter<'a, S, C> {
             Err(IpamError::AlreadyAssigned { holder, .. }) => {
                 if self.is_held(request, ip, block).await {
                     self.used.insert(block);
+                    self.held_meanwhile.entry(request.handle.clone()).or_default().insert(block);
                     return AdoptOutcome::Held(block);
                 }
                 let holder = if holder.is_empty() { "an unknown owner" } else { holder.as_str() };
@@ -91,7 +99,7 @@ impl<'a, S: Store, C: Clock> BlockWriter<'a, S, C> {
     }
 
     /// Takes the node's lock. Without it, the address is allocated too, because each write is a compare-and-swap.
-    fn lock(&mut self) -> Option<HostLock> {
+    pub(super) fn lock(&mut self) -> Option<HostLock> {
         match HostLock::acquire_within(self.lock_file?, LONGEST_WAIT) {
             Ok(lock) => Some(lock),
             Err(error) => {

@@ -15,7 +15,7 @@ use libcalico::store::{Store, StoreError};
 use netconf::{NetConf, printable};
 use serde::Serialize;
 
-use super::app::{App, CommandOutcome};
+use super::app::{App, CommandOutcome, Progress};
 use super::connection::{ConnectionArgs, describe, is_new_file};
 use super::documents::{self, Format};
 use super::error::CliError;
@@ -43,9 +43,10 @@ Run it on each node, as root, with an account that may list all pods and nodes; 
 KUBECONFIG names the API server with the pods. Without options that name a datastore, datastore, network and node are
 those of /etc/cni/net.d/10-calico.conflist, if that file exists.
 
-An address comes from a pod's status, never from annotations. The container comes from the alias of the host
-interface and from the container runtime. If two pods have an address, or two sources differ, the address is a conflict
-for you to solve, and stays as it is. A second run completes an interrupted one.
+An address comes from a pod's status, never from annotations. Pods that still start, or that still stop, count too. The
+container comes from the alias of the host interface and from the container runtime. If two pods have an address, or two
+sources differ, the address is a conflict for you to solve, and stays as it is. A second run completes an interrupted
+one.
 
 Exit status: 0 if each address is allocated to its pod; 1 for a conflict or an error; 2 for invalid arguments.")]
 pub(super) struct AdoptArgs {
@@ -182,6 +183,7 @@ impl<'a> Place<'a> {
         }
         let is_kubernetes = matches!(store, Datastore::Kubernetes(_));
         let api = if is_kubernetes { Some(store) } else { self.api.reached(store) };
+        let progress = Progress::new("adopting addresses", 0);
         let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
         let sandboxes = match ready_sandboxes(args.runtime_socket.as_deref()).await {
             Ok(sandboxes) => Statement::Known(sandboxes),
@@ -200,13 +202,14 @@ impl<'a> Place<'a> {
             dry_run: args.dry_run,
         };
         let adopted = adopt(store, api, &SystemClock::start(), &request).await;
+        drop(progress);
         let Adopted { addresses, notices: problems } = adopted.map_err(|error| match error {
             StoreError::Unauthorized { .. } => CliError::AdoptRights(error),
             other => other.into(),
         })?;
         problems.iter().for_each(|problem| notice(problem));
         if addresses.is_empty() {
-            notice(&format!("no running pod of node {} has an address; --node names another node", self.node));
+            notice(&format!("no pod of node {} has an address; --node names another node", self.node));
         }
         let rows = addresses.into_iter().map(|adopted| AddressRow::new(adopted, args.dry_run)).collect();
         let (node, network, dry_run) = (self.node.clone(), self.network.clone(), args.dry_run);

@@ -14,13 +14,14 @@ use tonic_prost::ProstCodec;
 
 use self::wire::{ListPodSandboxRequest, ListPodSandboxResponse, PodSandboxFilter, PodSandboxStateValue, READY};
 
-/// The sockets of the usual runtimes: containerd, K3s, CRI-O, MicroK8s, k0s.
-const SOCKETS: [&str; 5] = [
+/// The sockets of the usual runtimes: containerd, K3s, CRI-O, MicroK8s, k0s, Docker with cri-dockerd.
+const SOCKETS: [&str; 6] = [
     "/run/containerd/containerd.sock",
     "/run/k3s/containerd/containerd.sock",
     "/run/crio/crio.sock",
     "/var/snap/microk8s/common/run/containerd.sock",
     "/run/k0s/containerd.sock",
+    "/run/cri-dockerd.sock",
 ];
 const LIST: &str = "/runtime.v1.RuntimeService/ListPodSandbox";
 const DEADLINE: Duration = Duration::from_secs(10);

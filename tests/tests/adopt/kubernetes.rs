@@ -1,6 +1,6 @@
 //! The addresses of pods on a real API server.
 
-use integration_tests::cluster::{Cluster, ControlPlane, Pod, on_api_server};
+use integration_tests::cluster::{Cluster, ControlPlane, NAMESPACE, Pod, on_api_server};
 use integration_tests::command::ip;
 use integration_tests::content::Content;
 use libcalico::kubernetes::ApiGroup;
@@ -39,8 +39,9 @@ fn deleted_block_is_adopted(group: ApiGroup) {
         cluster.assert_in_order();
         let audit = control_plane.servers.api.audit().unwrap();
         assert_eq!(results(cluster, &[]), all("held"));
-        let writes = audit.of(&control_plane.account.user).unwrap();
-        assert!(!writes.iter().any(|request| request.verb == "create" || request.verb == "update"), "{writes:?}");
+        let requests = audit.of(&control_plane.account.user).unwrap();
+        let reads = requests.iter().filter(|request| matches!(request.verb.as_str(), "get" | "list")).count();
+        assert!(reads > 0 && reads == requests.len(), "{requests:?}");
 
         let next = cluster.pod(PODS + 1);
         let given = address(&cluster.add(&next, &conf));
@@ -110,5 +111,27 @@ fn pod_without_alias_and_runtime_is_a_conflict() {
         assert_eq!(conflict.len(), 1, "{report}");
         let reason = text(&conflict[0]["reason"]);
         assert!(reason.contains("no alias of this plugin") && reason.contains("/nowhere.sock"), "{reason}");
+    });
+}
+
+/// `endpoints -n` receives no pod of another namespace.
+#[test]
+fn endpoints_of_one_namespace_are_requested_from_the_server() {
+    on_api_server(ApiGroup::V3, |cluster, control_plane| {
+        let conf = cluster.conf("node1", json!({}));
+        run_pods(cluster, control_plane, &conf);
+        let listed = |more: &[&str]| {
+            let args = [&["endpoints", "-o", "json"][..], more].concat();
+            let outcome = cluster.store.calico_ipam(&cluster.plugins, &args).unwrap();
+            let list: Value = serde_json::from_str(&outcome.stdout).unwrap();
+            list["items"].as_array().unwrap().len()
+        };
+        assert_eq!([listed(&[]), listed(&["-A"])], [PODS; 2]);
+        let audit = control_plane.servers.api.audit().unwrap();
+        assert_eq!([listed(&["-n", NAMESPACE]), listed(&["-n", "kube-system"])], [PODS, 0]);
+        let mut requests = audit.of(&control_plane.account.user).unwrap();
+        requests.retain(|request| request.resource == "pods");
+        let namespaces: Vec<&str> = requests.iter().map(|request| request.namespace.as_str()).collect();
+        assert_eq!(namespaces, [NAMESPACE, "kube-system"]);
     });
 }

@@ -30,7 +30,8 @@ fn account_suffices(group: ApiGroup) {
         let object = pod.object.as_ref().unwrap();
         let expected = format!("{given} (pod {NAMESPACE}/{object}, block ");
         assert!(outcome.exit == Some(0) && outcome.stdout.starts_with(&expected), "{outcome:?}");
-        assert_eq!(outcome.stderr, "");
+        // A slow run prints its progress.
+        assert!(!outcome.stderr.contains("note: "), "{outcome:?}");
         assert_eq!(cluster.accounts().held, before.held);
         audit.assert_nothing_refused(&account.user);
         let granted = Role::of_manifest(&manifest).unwrap();

@@ -128,6 +128,10 @@ impl<'a> RequestedAddress<'a> {
                 if let Some(other) = self.snapshot.overlapping(&self.cidr) {
                     return Err(IpamError::OverlappingBlock { cidr: self.cidr, other });
                 }
+                // The block of a used address had the former size of its pool, and was deleted meanwhile.
+                if self.request.already_used.is_some() && !self.has_size_of_pool() {
+                    return Err(IpamError::UnreadableBlock(self.cidr));
+                }
                 let block = Block::new(self.cidr, &self.request.owner(), self.snapshot.now)?;
                 (block, None, Some(affinity.cloned().map_or(PriorAffinity::Absent, PriorAffinity::Existing)))
             }
@@ -147,6 +151,16 @@ impl<'a> RequestedAddress<'a> {
         assigned.map(|assignment| Some((assignment, predecessor))).map_err(|error| match error {
             AssignError::AlreadyAssigned(ip) => IpamError::AlreadyAssigned { ip, holder: self.owner_description() },
             other => other.into(),
+        })
+    }
+
+    /// Returns true if a pool of the address has blocks of this size.
+    fn has_size_of_pool(&self) -> bool {
+        let version = self.cidr.version();
+        let mut pools = self.snapshot.inputs.pools.iter().map(|entry| &entry.value.spec);
+        pools.any(|pool| {
+            let contains_ip = pool.range().is_ok_and(|range| range.contains(self.ip));
+            contains_ip && pool.block_prefix(version) == self.cidr.prefix()
         })
     }
 

@@ -203,3 +203,17 @@ async fn restricted_request_respects_namespace_selectors_and_reservations() {
     request.namespace.as_mut().unwrap().labels.insert("team".into(), "blue".into());
     assign_as(&cluster, &request, "10.71.0.9").await.unwrap();
 }
+
+/// The block of the former size was deleted after its address was found in use.
+#[tokio::test]
+async fn used_address_creates_no_block_of_a_former_size() {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    let mut request = cluster.request("node1", "net.a");
+    for (block, is_created) in [("10.65.1.0/28", false), ("10.65.1.0/26", true)] {
+        request.already_used = Some(block.parse().unwrap());
+        let outcome = assign_as(&cluster, &request, "10.65.1.9").await;
+        assert_eq!((outcome.is_ok(), cluster.block(block).is_some()), (is_created, is_created), "{block}");
+    }
+    assert_consistent(&cluster.store.pairs(), true);
+}

@@ -58,10 +58,16 @@ pub enum AdoptionConflict {
     #[error(transparent)]
     Unproven(UnprovenOwner),
     /// The address is allocated to another owner.
-    #[error("allocated to another owner: {0}; delete the pod, or release the address if that owner is gone")]
+    #[error(
+        "allocated to another owner: {0}; delete the pod, or if that owner is gone, `calico-ipam release --force` the \
+         address and adopt again"
+    )]
     HeldByAnother(AllocatedAddress),
     /// The address is allocated to another container of the same pod.
-    #[error("allocated to another container of the pod: {0}; if that container is gone, release the address first")]
+    #[error(
+        "allocated to another container of the pod: {0}; if that container is gone, `calico-ipam release --force` the \
+         address and adopt again"
+    )]
     HeldByOtherContainer(AllocatedAddress),
     /// The address was released a short while ago.
     #[error("cooling down until {until} after a release; adopt it then")]

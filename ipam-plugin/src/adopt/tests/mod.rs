@@ -1,3 +1,6 @@
+mod endpoints;
+mod races;
+
 use libcalico::api::{IpamConfiguration, IpamConfigurationSpec, Node, NodeBgp, NodeSpec, ObjectKey};
 use libcalico::ipam::{AffinityState, Block, BlockAffinity, Handle, Statement};
 use libcalico::kubernetes::Pod;
@@ -6,7 +9,6 @@ use libcalico::store::Kind;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::one_address::assign_address;
 use crate::cri::Sandbox;
 use crate::host_link::{HostLink, HostLinkError, HostLinks};
@@ -27,6 +29,7 @@ impl HostLinks for Links {
 /// A cluster with pods on node1.
 struct World {
     cluster: Cluster,
+    source: ClaimSource,
     links: Links,
     sandboxes: Vec<Sandbox>,
 }
@@ -43,11 +46,21 @@ fn pod(name: &str, address: &str) -> Value {
     })
 }
 
+/// Returns the object with other fields in some of its parts.
+fn changed(mut object: Value, change: &Value) -> Value {
+    for (part, fields) in change.as_object().unwrap() {
+        for (key, value) in fields.as_object().unwrap() {
+            object[part][key] = value.clone();
+        }
+    }
+    object
+}
+
 impl World {
     fn on(store: MemoryStore) -> Self {
         let cluster = Cluster::on(store);
         cluster.pool("pool4", "10.65.0.0/16", 26);
-        World { cluster, links: Links::default(), sandboxes: Vec::new() }
+        World { cluster, source: ClaimSource::Pods, links: Links::default(), sandboxes: Vec::new() }
     }
 
     fn put_pod(&self, pod: Value) {
@@ -86,7 +99,7 @@ impl World {
     fn request(&self, dry_run: bool) -> AdoptRequest<'_> {
         let sandboxes = Statement::Known(self.sandboxes.clone());
         let evidence = NodeEvidence { network: "net", interface_prefix: "cali", links: &self.links, sandboxes };
-        AdoptRequest { node: "node1", source: ClaimSource::Pods, evidence, lock_file: None, dry_run }
+        AdoptRequest { node: "node1", source: self.source, evidence, lock_file: None, dry_run }
     }
 
     async fn try_adopt(&self, dry_run: bool) -> Result<Adopted, StoreError> {
@@ -133,44 +146,6 @@ async fn addresses_of_a_deleted_block_are_adopted_and_released() {
         world.cluster.release("net.c-web-3").await.unwrap();
         assert!(!held(&world.cluster.store.pairs()).contains_key(&HandleId::new("net.c-web-3")));
         assert_consistent(&world.cluster.store.pairs(), true);
-    }
-}
-
-/// With `keeps_handles`, only the block is lost; otherwise the handles and the affinity too.
-async fn lossy_world(store: MemoryStore, keeps_handles: bool) -> World {
-    let mut world = World::on(store);
-    world.run_allocated_pods().await;
-    world.remove(Block::path(&cidr(BLOCK)));
-    if !keeps_handles {
-        world.remove(BlockAffinity::path(&affinity_key("node1", BLOCK)));
-        (0..10).for_each(|number| world.remove(Handle::path(&HandleId::new(format!("net.c-web-{number}")))));
-    }
-    world
-}
-
-#[tokio::test]
-async fn adopt_killed_at_each_write_ends_in_the_same_state() {
-    for (store, keeps_handles) in stores().into_iter().flat_map(|store| [(store, true), (store, false)]) {
-        let complete = lossy_world(store(), keeps_handles).await;
-        complete.adopt().await;
-        let (expected, paths) = (held(&complete.cluster.store.pairs()), complete.cluster.store.pairs().paths());
-        for (at, applied) in (0..48).flat_map(|at| (0..3).map(move |applied| (at, applied))) {
-            let world = lossy_world(store(), keeps_handles).await;
-            world.cluster.store.before_each(move |nth, writes, _| match nth.cmp(&at) {
-                std::cmp::Ordering::Less => Fault::None,
-                std::cmp::Ordering::Equal if writes.is_some() => Fault::Cut(applied),
-                _ => Fault::Refused,
-            });
-            _ = world.try_adopt(false).await;
-            world.cluster.store.end_faults();
-            let outcomes = world.adopt().await;
-            let is_conflict = |outcome: &AdoptOutcome| matches!(outcome, AdoptOutcome::Conflict(_));
-            assert!(!outcomes.iter().any(is_conflict), "killed at {at} after {applied}: {outcomes:?}");
-            let pairs = world.cluster.store.pairs();
-            assert_eq!(held(&pairs), expected, "killed at {at} after {applied}");
-            assert_eq!(pairs.paths(), paths, "killed at {at} after {applied}");
-            assert_consistent(&pairs, true);
-        }
     }
 }
 
@@ -235,10 +210,11 @@ async fn address_of_a_tunnel_is_a_conflict() {
 }
 
 #[tokio::test]
-async fn pods_that_do_not_run_here_claim_nothing() {
+async fn pods_without_a_sandbox_here_claim_nothing() {
     let world = World::on(MemoryStore::sequential());
     for (number, change) in [
-        json!({ "status": { "phase": "Pending" } }),
+        json!({ "status": { "phase": "Pending", "podIP": "", "podIPs": [] } }),
+        json!({ "status": { "phase": "Failed" } }),
         json!({ "metadata": { "deletionTimestamp": "2026-08-22T01:00:00Z" } }),
         json!({ "spec": { "hostNetwork": true } }),
         json!({ "spec": { "nodeName": "node2" } }),
@@ -246,15 +222,29 @@ async fn pods_that_do_not_run_here_claim_nothing() {
     .iter()
     .enumerate()
     {
-        let mut object = pod(&format!("web-{number}"), "10.65.1.1");
-        for (part, fields) in change.as_object().unwrap() {
-            for (key, value) in fields.as_object().unwrap() {
-                object[part][key] = value.clone();
-            }
-        }
-        world.put_pod(object);
+        world.put_pod(changed(pod(&format!("web-{number}"), "10.65.1.1"), change));
     }
     assert_eq!(world.adopt().await, []);
+}
+
+/// A pod has its sandbox while it waits for an image or an init container, and while it is being deleted.
+#[tokio::test]
+async fn starting_and_stopping_pods_claim_their_addresses() {
+    let pending = json!({ "status": { "phase": "Pending" } });
+    let stopping = json!({ "metadata": { "deletionTimestamp": "2026-08-22T01:00:00Z" } });
+    for change in [&pending, &json!({ "status": { "phase": "Unknown" } }), &stopping] {
+        let mut world = World::on(MemoryStore::sequential());
+        world.run_pod("web", "10.65.1.1");
+        world.put_pod(changed(pod("web", "10.65.1.1"), change));
+        assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))], "{change}");
+    }
+    let mut world = World::on(MemoryStore::sequential());
+    world.put_pod(changed(pod("web", "10.65.1.1"), &pending));
+    assert!(world.conflict().await.starts_with("the container is unknown"), "its address may be in use");
+    world.put_pod(changed(pod("web", "10.65.1.1"), &stopping));
+    assert_eq!(world.adopt().await, []);
+    world.sandboxes = vec![Sandbox { id: "c7".into(), namespace: "ns".into(), pod: "web".into(), uid: "u-web".into() }];
+    assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
 }
 
 #[tokio::test]
@@ -266,7 +256,8 @@ async fn container_comes_from_the_runtime_if_the_interface_has_no_alias() {
     let sandbox = |uid: &str| Sandbox { id: "c7".into(), namespace: "ns".into(), pod: "web".into(), uid: uid.into() };
     world.sandboxes = vec![sandbox("u-of-the-former-pod")];
     assert!(world.conflict().await.starts_with("the container is unknown"));
-    world.sandboxes.push(sandbox("u-web"));
+    // Two sockets of one runtime list each sandbox twice.
+    world.sandboxes.extend([sandbox("u-web"), sandbox("u-web")]);
     assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
     assert!(world.cluster.handle("net.c7").is_some());
 }
@@ -322,40 +313,4 @@ async fn launcher_of_a_missing_virtual_machine_is_a_conflict() {
     let disabled = IpamConfiguration::new("default", spec);
     world.cluster.store.put(&ObjectKey::global("default"), &disabled);
     assert!(world.conflict().await.contains("does not exist"), "as its ADD would fail");
-}
-
-/// An ADD assigns the address, or another one of the block, before any request of the adoption.
-#[tokio::test]
-async fn adopt_beside_an_add_never_assigns_twice() {
-    for store in stores() {
-        for (address, at) in ["10.65.1.0", "10.65.1.1"].into_iter().flat_map(|ip| (0..12).map(move |at| (ip, at))) {
-            let mut world = World::on(store());
-            world.run_pod("web", "10.65.1.0");
-            let rival = Cluster::on(MemoryStore::transactional());
-            rival.pool("pool4", "10.65.0.0/16", 26);
-            let request = rival.request("node1", "net.rival");
-            let inputs = AllocationInputs::read(&rival.store, &request.inputs_query()).await.unwrap();
-            assign_address(&rival.store, &rival.clock, &request, ip(address), inputs).await.unwrap();
-            let (block, key) = (rival.block(BLOCK).unwrap(), affinity_key("node1", BLOCK));
-            let (handle, affinity) = (rival.handle("net.rival").unwrap(), BlockAffinity::default());
-            let affinity = BlockAffinity { state: AffinityState::Confirmed, ..affinity };
-            world.cluster.store.before_each(move |nth, _, pairs| {
-                if nth == at && pairs.get::<Block>(&cidr(BLOCK)).is_none() {
-                    pairs.put(Handle::path(&HandleId::new("net.rival")), handle.encode().unwrap());
-                    pairs.put(BlockAffinity::path(&key), affinity.encode().unwrap());
-                    pairs.put(Block::path(&cidr(BLOCK)), block.encode().unwrap());
-                }
-                Fault::None
-            });
-            let outcomes = world.adopt().await;
-            world.cluster.store.end_faults();
-            let pairs = world.cluster.store.pairs();
-            let holders = held(&pairs);
-            let holder = holders.iter().find(|(_, addresses)| addresses.contains(&ip("10.65.1.0")));
-            let is_rivals = holder.is_some_and(|(handle, _)| handle.as_str() == "net.rival");
-            let is_conflict = matches!(outcomes[..], [AdoptOutcome::Conflict(_)]);
-            assert_eq!(is_rivals, is_conflict, "at {at}: {outcomes:?}, {holders:?}");
-            assert_consistent(&pairs, false);
-        }
-    }
 }

@@ -159,6 +159,9 @@ impl Leaks {
         if let Some(keeper) = cluster.keeping_pod(ip) {
             return Some(format!("{keeper}: {}", owner_of(held)));
         }
+        if let Some(endpoint) = cluster.unreadable_endpoint() {
+            return Some(format!("endpoint {endpoint} cannot be read, and may have it"));
+        }
         if !self.all.contains_key(&ip) {
             return Some(format!(
                 "it is kept for a tunnel, a service, the host or another interface of a container: {}",

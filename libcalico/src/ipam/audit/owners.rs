@@ -68,6 +68,11 @@ impl Owners {
         self.services = Some(existing);
     }
 
+    /// Adds a Service that exists and cannot be read, after [`Owners::set_services`]. It keeps its addresses.
+    pub fn add_unreadable_service(&mut self, key: ObjectKey) {
+        self.services.get_or_insert_default().insert(key);
+    }
+
     /// Returns the objects that record `address`.
     pub fn of(&self, address: IpAddr) -> impl Iterator<Item = &AddressOwner> {
         self.addresses.iter().filter(move |owned| owned.address == address).map(|owned| &owned.owner)

@@ -232,3 +232,21 @@ fn release_with_an_error_exits_1() {
     assert!(ran.out.contains(&format!("{leaked}: refused: block ")), "{ran:?}");
     assert!(ran.notices.contains("findings about blocks and handles"), "{ran:?}");
 }
+
+/// A newer program may have written an endpoint that this one cannot read.
+#[test]
+fn release_beside_an_unreadable_endpoint_is_refused() {
+    let shell = Shell::with_pool();
+    let address = shell.allocate("a");
+    let file = report(&shell);
+    let endpoint = "/calico/resources/v3/projectcalico.org/workloadendpoints/default/node1-k8s-a-eth0";
+    shell.put(endpoint, "{");
+    let expected = format!("{address}: refused: endpoint {endpoint} cannot be read, and may have it; --force ");
+    for line in [&["release", &address][..], &["release", "--from-report", &file]] {
+        let output = shell.wrong(line);
+        assert!(output.contains(&expected), "{line:?}: {output}");
+    }
+    assert!(is_held(&shell, &address));
+    shell.ok(&["release", &address, "--force"]);
+    assert!(!is_held(&shell, &address));
+}

@@ -32,7 +32,7 @@ writes one object after the other, a second run completes an interrupted one.
 
 Exit status: 0; 1 after an error or a refusal; 2 if the arguments are invalid.")]
 pub(super) struct SplitArgs {
-    /// Number of parts, a power of two
+    /// Number of parts, a power of two up to 1024
     #[arg(value_name = "NUMBER")]
     number: u32,
     /// Name of the pool

@@ -160,6 +160,18 @@ fn split_with_a_refused_write_leaves_the_pools_as_before() {
 }
 
 #[test]
+fn split_without_the_answer_to_its_first_write_names_the_state() {
+    let store = locked(MemoryStore::sequential());
+    store.before_each(|_, writes, _| if writes.is_some() { Fault::LostAnswer } else { Fault::None });
+    let error = run_split(&store).unwrap_err().to_string();
+    store.end_faults();
+    assert!(error.ends_with("the pool may be disabled: run the command again, which completes the split"), "{error}");
+    assert_eq!(pools(&store).len(), 1);
+    run_split(&store).unwrap();
+    assert_eq!(names(&store), PARTS);
+}
+
+#[test]
 fn split_deletes_a_pool_that_kube_controllers_writes_meanwhile() {
     let store = locked(MemoryStore::sequential());
     let mut touched = 0;

@@ -39,9 +39,20 @@ fn create(part: &IpPool) -> Result<Write, CliError> {
 
 async fn replace_in_steps<S: Store>(store: &S, planned: &Planned, creates: Vec<Write>) -> Result<(), CliError> {
     let pool = &planned.pool;
+    let failed = |cause: StoreError, state: String| CliError::SplitFailed {
+        pool: pool.key.name.clone(),
+        cause: Box::new(cause),
+        state,
+    };
     let changed = retired(&pool.value);
     if let Some(changed) = &changed {
-        store.update(&pool.key, changed, &pool.revision).await?;
+        match store.update(&pool.key, changed, &pool.revision).await {
+            Err(cause) if cause.has_unknown_outcome() => {
+                let state = "the pool may be disabled: run the command again, which completes the split";
+                return Err(failed(cause, state.into()));
+            }
+            outcome => _ = outcome?,
+        }
     }
     let mut created = 0;
     let written = match create_all(store, creates, &mut created).await {
@@ -50,11 +61,12 @@ async fn replace_in_steps<S: Store>(store: &S, planned: &Planned, creates: Vec<W
     };
     let Err(cause) = written else { return Ok(()) };
     let state = if cause.has_unknown_outcome() {
-        "the last write may have taken effect; run the command again, which completes the split".to_owned()
+        "the last write may have taken effect: while the pool exists, run the command again, which completes the split"
+            .to_owned()
     } else {
         undo(store, pool, changed.is_some(), &planned.missing[..created]).await
     };
-    Err(CliError::SplitFailed { pool: pool.key.name.clone(), cause: Box::new(cause), state })
+    Err(failed(cause, state))
 }
 
 /// `created` is the number of parts that exist now, also after an error.

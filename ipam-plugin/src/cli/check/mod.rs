@@ -106,7 +106,9 @@ async fn read(app: &App<'_>, settle: Duration) -> Result<(CheckResult, ClusterRe
     if first.is_empty() || settle.is_zero() {
         return Ok((first, cluster));
     }
+    let progress = app.progress("waiting for the second read");
     tokio::time::sleep(settle).await;
+    drop(progress);
     let cluster = ClusterRead::read(app.store, app.services).await?;
     Ok((CheckResult::new(&cluster).retain_common(&first), cluster))
 }

@@ -128,7 +128,10 @@ fn services_beside_the_datastore_are_read_from_the_kubeconfig() {
 /// Allocates an address to the virtual machine `suite/vm`.
 fn allocate_to_machine(store: &Store) {
     let version = ApiGroup::CrdV1.api_version();
-    let object = |kind: &str, name: &str, spec: Value| json!({ "apiVersion": version, "kind": kind, "metadata": { "name": name }, "spec": spec });
+    let object = |kind: &str, name: &str, spec: Value| {
+        let metadata = json!({ "name": name });
+        json!({ "apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec })
+    };
     let handle = "net.vmi.suite.vm";
     let owner = json!({ "namespace": NAMESPACE, "node": "node1", "pod": "virt-launcher-vm-x", "vmi-name": "vm" });
     let block = json!({

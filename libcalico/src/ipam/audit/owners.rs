@@ -78,6 +78,15 @@ impl Owners {
         self.addresses.iter().filter(move |owned| owned.address == address).map(|owned| &owned.owner)
     }
 
+    /// Returns the objects that record each address.
+    pub(in crate::ipam) fn by_address(&self) -> BTreeMap<IpAddr, Vec<&AddressOwner>> {
+        let mut by_address = BTreeMap::<IpAddr, Vec<&AddressOwner>>::new();
+        for OwnedAddress { address, owner } in &self.addresses {
+            by_address.entry(*address).or_default().push(owner);
+        }
+        by_address
+    }
+
     /// Returns the result of looking up the Service that an allocation names.
     pub(super) fn service(&self, owner: &AllocationOwner<'_>) -> Lookup<()> {
         match (&self.services, owner.names()) {

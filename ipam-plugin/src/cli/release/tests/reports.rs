@@ -250,3 +250,26 @@ fn release_beside_an_unreadable_endpoint_is_refused() {
     shell.ok(&["release", &address, "--force"]);
     assert!(!is_held(&shell, &address));
 }
+
+#[test]
+fn allocation_of_an_overlapping_block_is_not_released_by_the_report_of_another() {
+    let shell = Shell::new();
+    shell.ok(&["init", "--node", "node1", "--pool", "10.0.0.0/29", "--block-size", "29"]);
+    let address = shell.allocate("a");
+    let file = report(&shell);
+    let [.., last] = address.parse::<std::net::Ipv4Addr>().unwrap().octets();
+    let (first, ordinal) = (last / 4 * 4, usize::from(last % 4));
+    let mut allocations = vec![json!(null); 4];
+    allocations[ordinal] = json!(0);
+    let unallocated: Vec<usize> = (0..4).filter(|&free| free != ordinal).collect();
+    let block = json!({
+        "cidr": format!("10.0.0.{first}/30"), "affinity": "host:node1", "allocations": allocations,
+        "unallocated": unallocated, "attributes": [{"handle_id": "b", "secondary": {"node": "node1"}}],
+    });
+    let path = format!("/calico/ipam/v2/assignment/ipv4/block/10.0.0.{first}-30");
+    shell.put(&path, &block.to_string());
+    let before = shell.ok(&["export"]);
+    let output = shell.ok(&["release", "--from-report", &file]);
+    assert_eq!(output, format!("{address}: left alone: it was allocated again since the report\n"));
+    assert_eq!(shell.ok(&["export"]), before);
+}

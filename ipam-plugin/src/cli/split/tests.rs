@@ -44,7 +44,9 @@ Please refer to the documentation for final steps.
 fn split_by_range_prints_json() {
     let shell = Shell::with_pool();
     set_ready(&shell, false);
-    let shown = shell.json(&["split", "2", "--cidr", "10.0.0.7/24"]);
+    let ran = shell.run(&["split", "2", "--cidr", "10.0.0.7/24", "-o", "json"]);
+    assert!(ran.notices.contains("have to name its parts"), "{ran:?}");
+    let shown: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(shown["pool"], POOL);
     assert_eq!(shown["parts"][1], json!({"name": "split-default-ipv4-ippool-1", "cidr": "10.0.0.128/25"}));
 }

@@ -164,6 +164,15 @@ fn release_with_another_clusters_report_is_refused() {
         let expected = format!("cluster does not match the provided report ({file}): mismatched cluster GUID.");
         assert!(error.starts_with(&expected), "{options:?}: {error}");
     }
+    let before = report_to(&shell, "before.json");
+    edit(&before, |report| report.version = "v3.0.0".into());
+    let line = ["release", "--from-report", &before, &file, "--require-lock", "--report-version", VERSION];
+    let error = shell.error(&line);
+    assert!(
+        error.contains("using a different version (v3.0.0)"),
+        "calicoctl checks one report after the other: {error}"
+    );
+    assert!(shell.error(&[&line[..], &["--force"]].concat()).contains("mismatched cluster GUID"));
     assert!(is_held(&shell, &leaked));
 }
 

@@ -24,6 +24,7 @@ mod watch;
 
 pub use access_error::AccessError;
 pub use client::{client, is_allowed};
+pub use credential_plugin::asks_a_person;
 pub use migration::{wait_for_changed_group, wait_for_stable_group};
 pub use store::Kubernetes;
 pub use turns::BusyRule;

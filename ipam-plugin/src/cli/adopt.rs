@@ -15,7 +15,7 @@ use libcalico::store::{Store, StoreError};
 use netconf::{NetConf, printable};
 use serde::Serialize;
 
-use super::app::{App, CommandOutcome};
+use super::app::{App, CommandOutcome, Progress};
 use super::connection::{ConnectionArgs, describe, is_new_file};
 use super::documents::{self, Format};
 use super::error::CliError;
@@ -183,6 +183,7 @@ impl<'a> Place<'a> {
         let is_kubernetes = matches!(store, Datastore::Kubernetes(_));
         let api = if is_kubernetes { Some(store) } else { self.api.reached(store) };
         let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
+        let progress = Progress::new("adopting addresses", 0);
         let sandboxes = match ready_sandboxes(args.runtime_socket.as_deref()).await {
             Ok(sandboxes) => Statement::Known(sandboxes),
             Err(error) => Statement::Unknown(error.to_string()),
@@ -200,6 +201,7 @@ impl<'a> Place<'a> {
             dry_run: args.dry_run,
         };
         let adopted = adopt(store, api, &SystemClock::start(), &request).await;
+        drop(progress);
         let Adopted { addresses, notices: problems } = adopted.map_err(|error| match error {
             StoreError::Unauthorized { .. } => CliError::AdoptRights(error),
             other => other.into(),

@@ -6,6 +6,7 @@ mod output;
 
 use std::io::{self, IsTerminal};
 use std::process::{Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -26,6 +27,14 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Another process may just have written the program.
 const BUSY: BusyRetry = BusyRetry { attempts: 10, pause: Duration::from_millis(10) };
+
+/// The number of running plugins that may ask a person.
+static ASKING: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns true while a credential plugin may ask a person on the terminal, which the process must not overwrite then.
+pub fn asks_a_person() -> bool {
+    ASKING.load(Ordering::Relaxed) > 0
+}
 
 /// The reason why a plugin gives no credentials. The text contains no output of the plugin and none of its arguments.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +127,10 @@ fn command(exec: &ExecConfig, version: &str, is_interactive: bool) -> Result<Com
 fn execute(command: &mut Command, is_interactive: bool, limit: Duration) -> io::Result<Option<Output>> {
     if is_interactive {
         command.stdin(Stdio::inherit()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        return child::spawn(command, BUSY)?.wait_with_output().map(Some);
+        ASKING.fetch_add(1, Ordering::Relaxed);
+        let ended = child::spawn(command, BUSY).and_then(|child| child.wait_with_output());
+        ASKING.fetch_sub(1, Ordering::Relaxed);
+        return ended.map(Some);
     }
     child::run(command.stderr(Stdio::null()), b"", limit, BUSY)
 }

@@ -108,3 +108,18 @@ fn plugin_asks_only_where_a_terminal_and_its_mode_allow() {
         assert_eq!(is_interactive(mode.as_ref(), has_terminal).ok(), expected, "{mode:?} {has_terminal}");
     }
 }
+
+#[test]
+fn plugin_that_may_ask_a_person_is_known_until_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let answer = dir.path().join("answer");
+    let text = format!("while ! [ -e {} ]; do sleep 0.01; done", answer.display());
+    let plugin = thread::spawn(move || execute(Command::new("/bin/sh").args(["-c", &text]), true, TIME_LIMIT));
+    while !asks_a_person() {
+        assert!(!plugin.is_finished());
+        thread::sleep(Duration::from_millis(1));
+    }
+    fs::write(&answer, "").unwrap();
+    assert!(plugin.join().unwrap().unwrap().is_some());
+    assert!(!asks_a_person());
+}

@@ -46,7 +46,7 @@ fn endpoints_of_one_namespace_are_listed_on_an_api_server() {
     on_api_server(|lab| {
         lab.prepare("01");
         let namespaces = |arguments: &[&str]| -> Vec<String> {
-            let Replayed { outcome, .. } = lab.run(&[&["endpoints", "-o", "json"], arguments].concat());
+            let Replayed { outcome, .. } = lab.run(&[&["endpoints", "-o", "json"][..], arguments].concat());
             let document: Value = serde_json::from_str(&outcome.stdout).unwrap();
             let items = document["items"].as_array().unwrap().iter();
             items.map(|item| item["metadata"]["namespace"].as_str().unwrap().to_owned()).collect()

@@ -9,7 +9,7 @@ use libcalico::net::Cidr;
 use time::Duration;
 
 use super::repairs::{OtherWork, fix_steps, repair_step};
-use super::step::{BlockRepair, ReleaseChange, ReleaseStep, StepVerdict, owner_of};
+use super::step::{BlockRepair, ReleaseChange, ReleaseStep, StepVerdict, fingerprint_of, owner_of};
 use crate::cli::cluster_read::ClusterRead;
 
 /// Age below which an address without endpoint is treated as part of an ADD in progress.
@@ -126,7 +126,8 @@ impl Leaks {
         if !force && let Some(reason) = self.objection(ip, &held, cluster) {
             return StepVerdict::Refuse(format!("{reason}; --force releases it all the same"));
         }
-        StepVerdict::Do(ReleaseChange::Release(held))
+        let fingerprint = cluster.allocation(ip).and_then(|(_, allocation)| fingerprint_of(&allocation));
+        StepVerdict::Do(ReleaseChange::Release { held, fingerprint })
     }
 
     /// Returns the allocation of `ip`, or `None` if the address is free or cooling down.

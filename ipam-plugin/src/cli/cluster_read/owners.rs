@@ -101,7 +101,7 @@ impl ClusterRead {
     }
 
     /// Returns the Services of an API server beside the datastore, or an error if none of them has an allocated address
-    /// although Services have some. To the API server of another cluster, all these addresses would be leaks. The
+    /// although Services have some. With the Services of another cluster, all these addresses would be leaks. The
     /// handles contain the uid of the Service, which names alone do not prove.
     pub(super) fn of_this_cluster(&self, services: FoundServices) -> Result<FoundServices, StoreError> {
         let readable = services.iter().filter_map(|(_, service)| service.as_ref().ok());

@@ -174,6 +174,21 @@ fn split_without_the_answer_to_its_first_write_names_the_state() {
 }
 
 #[test]
+fn split_beside_another_run_of_it_is_completed() {
+    let store = locked(MemoryStore::sequential());
+    store.before_each(|_, writes, pairs| {
+        for write in writes.into_iter().flatten().filter(|write| write.path.ends_with("/split-big-2")) {
+            if let libcalico::store::WriteOp::Create(value) = &write.op {
+                pairs.put(write.path.clone(), value.clone());
+            }
+        }
+        Fault::None
+    });
+    run_split(&store).unwrap();
+    assert_eq!(names(&store), PARTS);
+}
+
+#[test]
 fn split_deletes_a_pool_that_kube_controllers_writes_meanwhile() {
     let store = locked(MemoryStore::sequential());
     let mut touched = 0;

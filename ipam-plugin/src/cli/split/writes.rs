@@ -54,8 +54,8 @@ async fn replace_in_steps<S: Store>(store: &S, planned: &Planned, creates: Vec<W
             outcome => _ = outcome?,
         }
     }
-    let mut created = 0;
-    let written = match create_all(store, creates, &mut created).await {
+    let mut created = Vec::new();
+    let written = match create_all(store, &planned.missing, creates, &mut created).await {
         Ok(()) => withdraw(store, &pool.value).await,
         refused => refused,
     };
@@ -64,16 +64,29 @@ async fn replace_in_steps<S: Store>(store: &S, planned: &Planned, creates: Vec<W
         "the last write may have taken effect: while the pool exists, run the command again, which completes the split"
             .to_owned()
     } else {
-        undo(store, pool, changed.is_some(), &planned.missing[..created]).await
+        undo(store, pool, changed.is_some(), &created).await
     };
     Err(failed(cause, state))
 }
 
-/// `created` is the number of parts that exist now, also after an error.
-async fn create_all<S: Store>(store: &S, creates: Vec<Write>, created: &mut usize) -> Result<(), StoreError> {
-    for write in creates {
-        store.write_one(write).await?;
-        *created += 1;
+/// Adds the parts that this run creates to `created`, also before an error. Another run of the same split may create
+/// parts, too.
+async fn create_all<S: Store>(
+    store: &S,
+    missing: &[IpPool],
+    creates: Vec<Write>,
+    created: &mut Vec<IpPool>,
+) -> Result<(), StoreError> {
+    for (part, write) in missing.iter().zip(creates) {
+        match store.write_one(write).await {
+            Ok(_) => created.push(part.clone()),
+            Err(error @ StoreError::AlreadyExists { .. }) => {
+                if store.get::<IpPool>(&part.key()).await?.value.spec != part.spec {
+                    return Err(error);
+                }
+            }
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }

@@ -120,15 +120,31 @@ fn services_beside_the_datastore_are_read_from_the_kubeconfig() {
         let file = store.conf()["datastore_path"].as_str().unwrap().to_owned();
         let call = plugins.call("calico-ipam").args(["check", "--settle", "0"]);
         let call = call.env("DATASTORE_TYPE", "local").env("DATASTORE_PATH", file);
-        let beside = call.env("KUBECONFIG", api.admin_kubeconfig()).run().unwrap();
+        let call = call.env("KUBECONFIG", api.admin_kubeconfig());
+        let beside = call.run().unwrap();
         assert!(beside.exit == Some(1) && beside.stdout.contains(SERVICE), "{beside:?}");
+
+        // The handle of no Service of this API server.
+        let owner = json!({ "namespace": NAMESPACE, "service": "other", "type": "LoadBalancer" });
+        let block = json!({
+            "cidr": "10.69.0.4/30", "affinity": "virtual:load-balancer", "allocations": [0, null, null, null],
+            "unallocated": [1, 2, 3], "attributes": [{ "handle_id": "lb-other", "secondary": owner }],
+        });
+        store.put("/calico/ipam/v2/assignment/ipv4/block/10.69.0.4-30", &block).unwrap();
+        let of_another = call.run().unwrap();
+        assert!(of_another.stdout.contains("may be that of another cluster"), "{of_another:?}");
+        assert!(!of_another.stdout.contains("address without endpoint: "), "{of_another:?}");
+        assert!(!of_another.stdout.contains(SERVICE), "{of_another:?}");
     });
 }
 
 /// Allocates an address to the virtual machine `suite/vm`.
 fn allocate_to_machine(store: &Store) {
     let version = ApiGroup::CrdV1.api_version();
-    let object = |kind: &str, name: &str, spec: Value| json!({ "apiVersion": version, "kind": kind, "metadata": { "name": name }, "spec": spec });
+    let object = |kind: &str, name: &str, spec: Value| {
+        let metadata = json!({ "name": name });
+        json!({ "apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec })
+    };
     let handle = "net.vmi.suite.vm";
     let owner = json!({ "namespace": NAMESPACE, "node": "node1", "pod": "virt-launcher-vm-x", "vmi-name": "vm" });
     let block = json!({

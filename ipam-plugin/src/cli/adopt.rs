@@ -185,6 +185,7 @@ impl<'a> Place<'a> {
         let api = if is_kubernetes { Some(store) } else { self.api.reached(store) };
         let progress = Progress::new("adopting addresses", 0);
         let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
+        let progress = Progress::new("adopting addresses", 0);
         let sandboxes = match ready_sandboxes(args.runtime_socket.as_deref()).await {
             Ok(sandboxes) => Statement::Known(sandboxes),
             Err(error) => Statement::Unknown(error.to_string()),

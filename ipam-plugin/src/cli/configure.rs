@@ -52,7 +52,9 @@ pub(super) async fn run(args: &ConfigureArgs, app: &mut App<'_>) -> Result<Comma
         return Err(CliError::NothingToConfigure);
     }
     let (store, change) = (app.store, args.change());
+    let progress = app.progress("changing the settings");
     let before = retry_races("the settings", async || settings::change(store, &change).await).await?;
+    drop(progress);
     if !documents::print_document(app.format, app.out, &rows)? {
         for Row { property, value } in &rows {
             // Upstream's text.
@@ -60,23 +62,24 @@ pub(super) async fn run(args: &ConfigureArgs, app: &mut App<'_>) -> Result<Comma
         }
     }
     if change.strict_affinity == Some(true) && !before.strict_affinity {
-        note_borrowed(store, app).await?;
+        note_borrowed(store, app).await;
     }
     Ok(CommandOutcome::Success)
 }
 
-async fn note_borrowed(store: &Datastore, app: &mut App<'_>) -> Result<(), CliError> {
+/// The settings are written already, so that an error here is only a note.
+async fn note_borrowed(store: &Datastore, app: &mut App<'_>) {
     let progress = app.progress("reading blocks");
-    let blocks = store.list::<Block>(&None).await?;
+    let blocks = store.list::<Block>(&None).await;
     drop(progress);
-    match borrowed(blocks.iter().map(|entry| &entry.value)).rows.len() {
-        0 => {}
-        count => app.notice(format_args!(
+    match blocks.map(|blocks| borrowed(blocks.iter().map(|entry| &entry.value)).rows.len()) {
+        Ok(0) => {}
+        Err(error) => app.notice(format_args!("note: borrowed addresses are not counted: {error}")),
+        Ok(count) => app.notice(format_args!(
             "note: {count} addresses are borrowed and stay so until they are released; \
              `calico-ipam show --show-borrowed` lists them"
         )),
     }
-    Ok(())
 }
 
 impl ConfigureArgs {

@@ -44,10 +44,12 @@ pub(super) async fn run(args: &InitArgs, app: &mut App<'_>) -> Result<CommandOut
         None => node_name::from_conf(&NetConf::default()).map_err(|error| CliError::NodeName(error.to_string()))?,
     };
     let store = app.store;
+    let progress = app.progress("writing the first objects");
     let mut rows = vec![initialize(app).await?, ensure_node(store, &node).await?];
     for range in pools {
         rows.push(ensure_pool(store, range, block_size(args, range)).await?);
     }
+    drop(progress);
     if !documents::print_document(app.format, app.out, &rows)? {
         for Row { kind, name, action } in &rows {
             app.print_line(format_args!("{kind} {name} {action}"))?;

@@ -72,12 +72,6 @@ fn show(what: &'static str, counts: &Counts, stopped: &Receiver<()>) {
     if is_over(PATIENCE) {
         return;
     }
-    // The bar would hide the question of a credential plugin.
-    while may_be_asking() {
-        if is_over(REDRAW) {
-            return;
-        }
-    }
     if io::stderr().is_terminal() {
         return draw_bar(what, started, counts, is_over);
     }
@@ -93,26 +87,53 @@ fn show(what: &'static str, counts: &Counts, stopped: &Receiver<()>) {
 }
 
 fn draw_bar(what: &'static str, started: Instant, counts: &Counts, is_over: impl Fn(Duration) -> bool) {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_elapsed(started.elapsed());
-    bar.set_prefix(what);
-    let mut shows_total = None;
+    let mut bar: Option<Bar> = None;
     loop {
-        let (completed, total) = counts.get();
-        if shows_total != Some(total > 0) {
-            shows_total = Some(total > 0);
+        // A credential plugin asks on the same terminal.
+        if may_be_asking() {
+            bar = None;
+        } else {
+            bar.get_or_insert_with(|| Bar::new(what, started)).draw(counts.get());
+        }
+        if is_over(REDRAW) {
+            return;
+        }
+    }
+}
+
+/// A bar, which disappears when this is dropped.
+struct Bar {
+    bar: ProgressBar,
+    /// Whether the style has a total; `None` before the first drawing.
+    shows_total: Option<bool>,
+}
+
+impl Bar {
+    fn new(what: &'static str, started: Instant) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_elapsed(started.elapsed());
+        bar.set_prefix(what);
+        Bar { bar, shows_total: None }
+    }
+
+    fn draw(&mut self, (completed, total): (usize, usize)) {
+        if self.shows_total != Some(total > 0) {
+            self.shows_total = Some(total > 0);
             let template = if total > 0 { WITH_TOTAL } else { WITHOUT_TOTAL };
             if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style.progress_chars("## "));
+                self.bar.set_style(style.progress_chars("## "));
             }
         }
         if total > 0 {
-            bar.set_length(total as u64);
-            bar.set_position(completed as u64);
+            self.bar.set_length(total as u64);
+            self.bar.set_position(completed as u64);
         }
-        bar.tick();
-        if is_over(REDRAW) {
-            return bar.finish_and_clear();
-        }
+        self.bar.tick();
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
     }
 }
 

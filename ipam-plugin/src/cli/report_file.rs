@@ -43,13 +43,14 @@ pub(super) fn read(path: &Path) -> Result<NamedReport, CliError> {
     }
 }
 
-/// Returns the version for reports: the one given, or that of ClusterInformation, which calico-node writes.
+/// Returns the version for reports: the one given, or that of ClusterInformation, which calico-node writes. A script
+/// may give an empty one.
 pub(super) fn version<'a>(
     given: Option<&'a str>,
     information: &'a ClusterInformationSpec,
 ) -> Result<&'a str, CliError> {
-    let stored = Some(information.calico_version.as_str()).filter(|version| !version.is_empty());
-    given.or(stored).ok_or(CliError::NoReportVersion)
+    let mut versions = given.into_iter().chain([information.calico_version.as_str()]);
+    versions.find(|version| !version.is_empty()).ok_or(CliError::NoReportVersion)
 }
 
 #[cfg(test)]
@@ -73,6 +74,19 @@ mod tests {
         write(&path, &report()).unwrap();
         assert_eq!(mode(&path), 0o644);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn version_is_the_first_that_is_not_empty() {
+        let information = |version: &str| ClusterInformationSpec {
+            calico_version: version.into(),
+            ..ClusterInformationSpec::default()
+        };
+        assert_eq!(version(Some("v1"), &information("v2")).unwrap(), "v1");
+        assert_eq!(version(Some(""), &information("v2")).unwrap(), "v2");
+        for given in [None, Some("")] {
+            assert!(matches!(version(given, &information("")), Err(CliError::NoReportVersion)));
+        }
     }
 
     #[test]

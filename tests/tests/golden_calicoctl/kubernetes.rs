@@ -1,4 +1,7 @@
-//! The steps on an API server: show, configure, and the refusal to release the address of a running pod.
+//! The steps on an API server: show, configure, and the refusal to release the address of a running pod. The recorded
+//! pods also serve for the endpoints of one namespace.
+
+use serde_json::Value;
 
 use crate::lab::{Changes, Replayed, on_api_server, rows};
 
@@ -35,5 +38,22 @@ fn release_of_a_running_pods_address_is_refused() {
     on_api_server(|lab| {
         let Replayed { outcome, changed } = lab.replay("14", &[]);
         assert_eq!((outcome.exit, changed), (Some(1), Changes::new()), "{outcome:?}");
+    });
+}
+
+#[test]
+fn endpoints_of_one_namespace_are_listed_on_an_api_server() {
+    on_api_server(|lab| {
+        lab.prepare("01");
+        let namespaces = |arguments: &[&str]| -> Vec<String> {
+            let Replayed { outcome, .. } = lab.run(&[&["endpoints", "-o", "json"][..], arguments].concat());
+            let document: Value = serde_json::from_str(&outcome.stdout).unwrap();
+            let items = document["items"].as_array().unwrap().iter();
+            items.map(|item| item["metadata"]["namespace"].as_str().unwrap().to_owned()).collect()
+        };
+        let all = namespaces(&["-A"]);
+        assert!(!all.is_empty() && all.iter().all(|namespace| namespace == "ns1"), "{all:?}");
+        assert_eq!(namespaces(&["-n", "ns1"]), all);
+        assert_eq!(namespaces(&["-n", "default"]), Vec::<String>::new());
     });
 }

@@ -72,6 +72,32 @@ fn assert_same_problems(lab: &Lab<'_>, number: &str) {
     assert!(!leaks.is_empty() && !missing.is_empty());
 }
 
+/// Compares the numbers of leaks and of missing allocations with step `number`, which lists none of them.
+fn assert_same_counts(lab: &Lab<'_>, number: &str) {
+    let theirs = |text: &str| -> usize {
+        let line = lab.step(number).stdout.lines().find(|line| line.ends_with(text)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    let Replayed { outcome, changed } = lab.replay(number, &["--settle", "0"]);
+    assert_eq!((outcome.exit, changed), (Some(1), Changes::new()), "{number}: {outcome:?}");
+    let ours = |text: &str| outcome.stdout.lines().filter(|line| line.contains(text)).count();
+    let leaks = theirs(" are allocated in IPAM but not actually in use.");
+    assert_eq!(ours("address without endpoint: "), leaks, "{number}: {outcome:?}");
+    let missing = theirs(" in active IP pools but have no corresponding IPAM allocation.");
+    assert_eq!(ours(", which is not allocated"), missing, "{number}: {outcome:?}");
+    assert!(missing > 0, "{number}");
+}
+
+#[test]
+fn check_counts_the_problems_that_calicoctl_counts() {
+    on_etcd(|lab| ["12", "33"].into_iter().for_each(|number| assert_same_counts(lab, number)));
+}
+
+#[test]
+fn check_on_an_api_server_counts_the_problems_that_calicoctl_counts() {
+    on_api_server(|lab| assert_same_counts(lab, "05"));
+}
+
 /// Upstream fails in step 11, which lacks a KubeControllersConfiguration.
 #[test]
 fn check_finds_the_problems_that_calicoctl_finds() {

@@ -10,7 +10,7 @@ enum Treatment {
     State,
     /// A step that `etcd.rs` or `kubernetes.rs` replays.
     Replayed,
-    /// A step of `check`, or of a release by its report.
+    /// A step of `check`, or of a release by its report, that `reports.rs` replays.
     Report,
     /// A step that is not replayed, with the reason.
     Unneeded(&'static str),
@@ -96,10 +96,27 @@ const KUBERNETES: [(&str, Treatment); 17] = [
 
 #[test]
 fn every_recording_of_calicoctl_is_in_the_table() {
-    for (course, table) in [("etcd-ipam", &ETCD[..]), ("kubernetes-ipam", &KUBERNETES[..])] {
+    let etcd = ("etcd-ipam", &ETCD[..], include_str!("etcd.rs"), "on_etcd(");
+    let kubernetes = ("kubernetes-ipam", &KUBERNETES[..], include_str!("kubernetes.rs"), "on_api_server(");
+    for (course, table, replays, runner) in [etcd, kubernetes] {
         let listed: Vec<&str> = table.iter().map(|(name, _)| *name).collect();
         assert_eq!(names(course).unwrap(), listed, "{course}");
         let is_empty = |treatment: &Treatment| matches!(treatment, Unneeded(reason) if reason.is_empty());
         assert!(!table.iter().any(|(_, treatment)| is_empty(treatment)), "{course}");
+        for (name, treatment) in table {
+            let is_replayed = match treatment {
+                Replayed => has_test(replays, runner, name),
+                Report => has_test(include_str!("reports.rs"), runner, name),
+                State | Unneeded(_) => true,
+            };
+            assert!(is_replayed, "{course}: no test names step {name}");
+        }
     }
+}
+
+/// Returns true if a test that calls `runner` contains the number of the step.
+fn has_test(source: &str, runner: &str, name: &str) -> bool {
+    let number = name.split('-').next().unwrap_or_default();
+    let mut tests = source.split("#[test]").skip(1);
+    tests.any(|test| test.contains(runner) && test.contains(&format!("\"{number}\"")))
 }

@@ -59,7 +59,9 @@ pub(super) async fn apply_all(manifests: Vec<Manifest>, app: &mut App<'_>) -> Re
     let mut rows = Vec::new();
     for manifest in manifests {
         let (kind, name) = identity(&manifest);
+        let progress = app.progress("applying");
         let action = apply(app.store, &manifest).await?;
+        drop(progress);
         if app.format == Format::Table {
             app.print_line(format_args!("{kind} {name} {action}"))?;
         }

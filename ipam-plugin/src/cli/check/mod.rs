@@ -106,7 +106,9 @@ async fn read(app: &App<'_>, settle: Duration) -> Result<(CheckResult, ClusterRe
     if first.is_empty() || settle.is_zero() {
         return Ok((first, cluster));
     }
+    let progress = app.progress("waiting for the second read");
     tokio::time::sleep(settle).await;
+    drop(progress);
     let cluster = ClusterRead::read(app.store, app.services).await?;
     Ok((CheckResult::new(&cluster).retain_common(&first), cluster))
 }
@@ -123,7 +125,11 @@ fn report(
     let version = report_file::version(version, &information.value.spec)?;
     let revision = information.revision.resource_version();
     let reported = ReportedCluster { version, information: &information.value.spec, revision };
-    Ok(cluster.with_inventory(time::Duration::ZERO, |inventory| build(&reported, inventory, findings)))
+    // An endpoint that cannot be read may have any address, and calicoctl releases all leaks of a report.
+    let has_leaks = cluster.unreadable_endpoint().is_none();
+    let is_reported = |finding: &&Finding| has_leaks || !matches!(finding, Finding::AddressWithoutEndpoint(_));
+    let findings: Vec<Finding> = findings.iter().filter(is_reported).cloned().collect();
+    Ok(cluster.with_inventory(time::Duration::ZERO, |inventory| build(&reported, inventory, &findings)))
 }
 
 impl CheckResult {

@@ -186,3 +186,16 @@ fn all_addresses_are_listed_below_their_blocks() {
     assert_eq!(result["addresses"][0]["attributes"]["pod"], "a");
     assert!(shell.json(&["check"])["addresses"].is_null());
 }
+
+#[test]
+fn report_beside_an_unreadable_endpoint_lists_no_leaks() {
+    let shell = Shell::with_pool();
+    let address = shell.allocate("a");
+    shell.put("/calico/resources/v3/projectcalico.org/workloadendpoints/default/node1-k8s-a-eth0", "{");
+    let file = shell.dir.path().join("report.json");
+    let line = ["check", "--settle", "0", "--report", file.to_str().unwrap(), "--report-version", "v1"];
+    let text = shell.wrong(&line);
+    assert!(text.contains(&format!("address without endpoint: {address} ")), "{text}");
+    let report = report_file::read(&file).unwrap().report;
+    assert!(report.allocations[&address].iter().all(|allocation| allocation.in_use), "{report:?}");
+}

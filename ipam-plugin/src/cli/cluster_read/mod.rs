@@ -18,7 +18,7 @@ use libcalico::ipam::{
     Owners, Pods, audit, pod_in_use_reason,
 };
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, StoreError};
+use libcalico::store::{Entry, Kind, StoreError};
 use serde::Serialize;
 use time::{Duration, OffsetDateTime};
 
@@ -114,6 +114,12 @@ impl ClusterRead {
     /// Returns an unreadable pod, which may have any address.
     pub(super) fn unreadable_pod(&self) -> Option<&ObjectKey> {
         self.pods.iter().find(|(_, pod)| matches!(pod, Lookup::Unknown)).map(|(key, _)| key)
+    }
+
+    /// Returns the path of an endpoint that cannot be read, which may have any address.
+    pub(super) fn unreadable_endpoint(&self) -> Option<&str> {
+        let mut paths = self.unreadable.iter().map(|object| object.key.as_str());
+        paths.find(|path| WorkloadEndpoint::parse_path(path).is_some())
     }
 
     pub(super) fn endpoints_of(&self, address: IpAddr) -> impl Iterator<Item = &AuditedEndpoint> {

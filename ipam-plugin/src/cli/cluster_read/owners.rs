@@ -6,13 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use datastore::Datastore;
 use futures::future::{join, join3};
 use libcalico::api::{KubeControllersConfiguration, Node, ObjectKey, ObjectSelect};
-use libcalico::ipam::{AllocationOwner, VmiLookup};
+use libcalico::ipam::{AllocationOwner, HandleId, VmiLookup, load_balancer_handle};
 use libcalico::kubernetes::{AssignIps, Service, VirtualMachine, VirtualMachineInstance};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 
 use super::ClusterRead;
 use crate::cli::services_api::ServicesApi;
 use crate::reads::find;
+
+/// All Services, each with its name. A Service that cannot be read exists all the same.
+pub(super) type FoundServices = Vec<(ObjectKey, Result<Entry<Service>, StoreError>)>;
 
 impl ClusterRead {
     /// Reads the owners after the blocks, which say whether there are virtual machines.
@@ -22,12 +25,13 @@ impl ClusterRead {
                 let machines = self.named_machines();
                 let key = ObjectKey::global("default");
                 let configuration = find::<KubeControllersConfiguration>(store, &key);
-                let all = ObjectSelect::default();
-                let services = store.list::<Service>(&all);
                 let (nodes, configuration, (services, found)) =
-                    join3(nodes(store), configuration, join(services, look_up(store, &machines))).await;
+                    join3(nodes(store), configuration, join(services(store), look_up(store, &machines))).await;
                 self.nodes = nodes;
-                self.owners.machines = found;
+                match found {
+                    Ok(found) => self.owners.machines = found,
+                    Err(error) => self.unchecked.push(format!("virtual machines are not checked: {error}")),
+                }
                 match configuration {
                     Ok(configuration) => {
                         self.configuration = configuration;
@@ -37,7 +41,7 @@ impl ClusterRead {
                 }
             }
             Datastore::Etcd(_) | Datastore::Local(_) => match api {
-                ServicesApi::Separate(api) => Some(api.list::<Service>(&ObjectSelect::default()).await),
+                ServicesApi::Separate(api) => Some(services(api).await.and_then(|found| self.of_this_cluster(found))),
                 ServicesApi::Invalid(reason) => Some(Err(StoreError::Other(reason.clone()))),
                 ServicesApi::NotConfigured => None,
             },
@@ -56,7 +60,7 @@ impl ClusterRead {
     }
 
     /// `services` is `None` if no API server is configured.
-    fn add_services(&mut self, services: Option<Result<Vec<Entry<Service>>, StoreError>>) {
+    pub(super) fn add_services(&mut self, services: Option<Result<FoundServices, StoreError>>) {
         let load_balancer =
             self.configuration.as_ref().and_then(|entry| entry.value.spec.controllers.load_balancer.as_ref());
         let assign = match load_balancer {
@@ -74,7 +78,16 @@ impl ClusterRead {
             },
         };
         match services {
-            Some(Ok(services)) => self.owners.set_services(services.iter().map(|entry| &entry.value), assign),
+            Some(Ok(services)) => {
+                let readable = services.iter().filter_map(|(_, service)| service.as_ref().ok());
+                self.owners.set_services(readable.map(|entry| &entry.value), assign);
+                for (key, service) in services {
+                    if let Err(error) = service {
+                        self.unchecked.push(format!("Service {key} is not checked: {error}"));
+                        self.owners.add_unreadable_service(key);
+                    }
+                }
+            }
             Some(Err(error)) => self.unchecked.push(format!("Services are not checked: {error}")),
             // A cluster without Kubernetes has no Services.
             None if load_balancer.is_some() || self.blocks.iter().any(|block| self.serves_services(&block.value)) => {
@@ -85,6 +98,32 @@ impl ClusterRead {
             }
             None => {}
         }
+    }
+
+    /// Returns the Services of an API server beside the datastore, or an error if none of them has an allocated address
+    /// although Services have some. With the Services of another cluster, all these addresses would be leaks. The
+    /// handles contain the uid of the Service, which names alone do not prove.
+    pub(super) fn of_this_cluster(&self, services: FoundServices) -> Result<FoundServices, StoreError> {
+        let readable = services.iter().filter_map(|(_, service)| service.as_ref().ok());
+        let known: BTreeSet<HandleId> = readable
+            .map(|Entry { value: Service { metadata, .. }, .. }| {
+                load_balancer_handle(&metadata.namespace, &metadata.name, &metadata.uid)
+            })
+            .collect();
+        let allocations = self.blocks.iter().flat_map(|block| block.value.allocated());
+        let of_services = allocations.filter(|allocation| {
+            let owner = allocation.attribute.map(|attribute| AllocationOwner::of(attribute).0);
+            !allocation.is_cooling() && matches!(owner, Some(AllocationOwner::Service { .. }))
+        });
+        let held: BTreeSet<HandleId> = of_services.filter_map(|allocation| allocation.handle()).collect();
+        if held.is_empty() || !held.is_disjoint(&known) {
+            return Ok(services);
+        }
+        Err(StoreError::Other(
+            "the API server has none of the Services to which addresses are allocated, and may be that of another \
+             cluster; name the right one with --kubeconfig"
+                .into(),
+        ))
     }
 
     /// Returns the VMIs that allocations name.
@@ -106,18 +145,29 @@ async fn nodes(store: &Datastore) -> Vec<Result<Entry<Node>, StoreError>> {
     }
 }
 
+async fn services(store: &Datastore) -> Result<FoundServices, StoreError> {
+    let mut batch = ReadBatch::new();
+    let services = batch.list::<Service>(&ObjectSelect::default());
+    let answers = store.read(&batch).await?;
+    let found = answers.each(&services).collect();
+    Ok(found)
+}
+
 /// Looks up VMIs, if any are wanted. A VMI counts as absent only if the lists show that KubeVirt is installed: without
 /// KubeVirt, an address is released only after a grace period, which garbage collection measures.
-async fn look_up(store: &Datastore, wanted: &BTreeSet<ObjectKey>) -> BTreeMap<ObjectKey, VmiLookup> {
+async fn look_up(
+    store: &Datastore,
+    wanted: &BTreeSet<ObjectKey>,
+) -> Result<BTreeMap<ObjectKey, VmiLookup>, StoreError> {
     if wanted.is_empty() {
-        return BTreeMap::new();
+        return Ok(BTreeMap::new());
     }
     let mut batch = ReadBatch::new();
     let (instances, machines) = (batch.list::<VirtualMachineInstance>(&()), batch.list::<VirtualMachine>(&()));
-    let Ok(answers) = store.read(&batch).await else { return BTreeMap::new() };
+    let answers = store.read(&batch).await?;
     let existing: BTreeSet<ObjectKey> =
         answers.each(&instances).map(|(key, _)| key).chain(answers.each(&machines).map(|(key, _)| key)).collect();
     let absent = if existing.is_empty() { VmiLookup::Unknown } else { VmiLookup::Absent };
     let lookup = |key: &ObjectKey| if existing.contains(key) { VmiLookup::Present } else { absent };
-    wanted.iter().map(|key| (key.clone(), lookup(key))).collect()
+    Ok(wanted.iter().map(|key| (key.clone(), lookup(key))).collect())
 }

@@ -1,8 +1,10 @@
-use libcalico::ipam::{AffinityKey, LOAD_BALANCER_HOST};
-use libcalico::store::Kind;
+use libcalico::ipam::{AffinityKey, LOAD_BALANCER_HOST, load_balancer_handle};
+use libcalico::kubernetes::Service;
+use libcalico::store::{Kind, Revision};
 use node_process::process::block_on;
 use serde_json::json;
 
+use super::owners::FoundServices;
 use super::*;
 use crate::cli::testing::Shell;
 use crate::testing::{MemoryStore, cidr};
@@ -85,4 +87,55 @@ fn services_are_unchecked_without_an_api_server_if_calico_may_serve_them() {
     let invalid = ServicesApi::Invalid("no server".into());
     let unchecked = block_on(ClusterRead::read(&shell.store, &invalid)).unwrap().unchecked;
     assert_eq!(unchecked, ["Services are not checked: no server"]);
+}
+
+/// Returns a cluster with an address of the Service `ns/web` with the uid `u1`.
+fn cluster_with_a_service() -> ClusterRead {
+    let shell = Shell::with_pool();
+    let handle = load_balancer_handle("ns", "web", "u1");
+    shell.put(&Handle::path(&handle), r#"{"block":{"10.0.0.64/30":1}}"#);
+    let attribute = json!({
+        "handle_id": handle.as_str(), "secondary": {"namespace": "ns", "service": "web", "type": "LoadBalancer"},
+    });
+    let block = json!({
+        "cidr": "10.0.0.64/30", "affinity": "virtual:load-balancer", "unallocated": [1, 2, 3],
+        "allocations": [0, null, null, null], "attributes": [attribute],
+    });
+    shell.put("/calico/ipam/v2/assignment/ipv4/block/10.0.0.64-30", &block.to_string());
+    shell.put("/calico/ipam/v2/virtual/load-balancer/ipv4/block/10.0.0.64-30", r#"{"state":"confirmed"}"#);
+    ClusterRead { unchecked: Vec::new(), ..read(&shell) }
+}
+
+fn service(name: &str, uid: &str) -> FoundServices {
+    let key = ObjectKey::namespaced("ns", name);
+    let service = json!({"metadata": {"namespace": "ns", "name": name, "uid": uid}, "spec": {"type": "LoadBalancer"}});
+    let value: Service = serde_json::from_value(service).unwrap();
+    vec![(key.clone(), Ok(Entry { key, value, revision: Revision("1".into()) }))]
+}
+
+#[test]
+fn services_of_another_cluster_make_no_leaks() {
+    let cluster = cluster_with_a_service();
+    assert_eq!(cluster.audit(Duration::ZERO), []);
+    for others in [Vec::new(), service("db", "u2"), service("web", "u2")] {
+        let error = cluster.of_this_cluster(others).unwrap_err().to_string();
+        assert!(error.contains("may be that of another cluster; name the right one with --kubeconfig"), "{error}");
+    }
+    let mut both = service("web", "u1");
+    both.extend(service("db", "u2"));
+    assert_eq!(cluster.of_this_cluster(both.clone()), Ok(both));
+
+    let without_addresses = read(&Shell::with_pool());
+    assert_eq!(without_addresses.of_this_cluster(service("db", "u2")), Ok(service("db", "u2")));
+}
+
+#[test]
+fn unreadable_service_keeps_its_address() {
+    let mut cluster = cluster_with_a_service();
+    let corrupt = StoreError::Corrupt { key: "ns/web".into(), reason: "no text".into() };
+    cluster.add_services(Some(Ok(vec![(ObjectKey::namespaced("ns", "web"), Err(corrupt))])));
+    assert_eq!(cluster.audit(Duration::ZERO), []);
+    assert!(matches!(&cluster.unchecked[..], [text] if text.starts_with("Service ns/web is not checked: ")));
+    cluster.add_services(Some(Ok(Vec::new())));
+    assert!(matches!(cluster.audit(Duration::ZERO)[..], [Finding::AddressWithoutEndpoint(_)]));
 }

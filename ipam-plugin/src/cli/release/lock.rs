@@ -19,13 +19,15 @@ pub(super) struct Permit {
 /// Checks the reports against the cluster.
 pub(super) async fn permit(args: &ReleaseArgs, reports: &[NamedReport], app: &mut App<'_>) -> Result<Permit, CliError> {
     let Entry { value: information, revision, .. } = cluster_information(app).await?;
+    let version = report_file::version(args.report_version.as_deref(), &information.spec);
     // A report of another cluster is refused even if the version is unknown.
-    refuse_other_clusters(&information.spec, reports)?;
+    if !args.require_lock || version.is_err() {
+        refuse_other_clusters(&information.spec, reports)?;
+    }
     if !args.require_lock {
         return Ok(Permit { revision });
     }
-    let version = report_file::version(args.report_version.as_deref(), &information.spec)?;
-    let rule = LockRule { version, force: args.force };
+    let rule = LockRule { version: version?, force: args.force };
     for warning in rule.check(&information.spec, revision.resource_version(), reports)? {
         app.notice(warning);
     }

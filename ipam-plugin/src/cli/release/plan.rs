@@ -9,7 +9,7 @@ use libcalico::net::Cidr;
 use time::Duration;
 
 use super::repairs::{OtherWork, fix_steps, repair_step};
-use super::step::{BlockRepair, ReleaseChange, ReleaseStep, StepVerdict, owner_of};
+use super::step::{BlockRepair, ReleaseChange, ReleaseStep, StepVerdict, fingerprint_of, owner_of};
 use crate::cli::cluster_read::ClusterRead;
 
 /// Age below which an address without endpoint is treated as part of an ADD in progress.
@@ -46,8 +46,10 @@ pub(super) fn steps_for_report(reported: &ReportedProblems, cluster: &ClusterRea
     let other = OtherWork { repairs: &repairs, unrepaired, to_release: &to_release };
     let fixes = fix_steps(&present, cluster, &other);
     steps.extend(fixes);
+    // Of overlapping blocks, another one may have allocated the address since the report.
+    let is_same = |address: &&IpAddr| reported.leaks.get(*address).is_some_and(|leak| leaks.has(address, leak));
     // The repair of a block frees or keeps its addresses.
-    for address in to_release.iter().filter(|address| !resolved.contains(*address)) {
+    for address in to_release.iter().filter(|address| !resolved.contains(*address)).filter(is_same) {
         let verdict = leaks.verdict(*address, cluster, force);
         steps.push(ReleaseStep { target: address.to_string(), verdict });
     }
@@ -76,21 +78,18 @@ fn outdated_steps(
     cluster: &ClusterRead,
 ) -> Vec<ReleaseStep> {
     let left = |target: String, reason: String| ReleaseStep { target, verdict: StepVerdict::Leave(reason) };
-    let is_leaked =
-        |address: &IpAddr, leak: &ReportedLeak| leaks.all.get(address).is_some_and(|held| leak.is_allocation(held));
-    let addresses = reported.leaks.iter().filter(|(address, leak)| !is_leaked(address, leak));
+    let addresses = reported.leaks.iter().filter(|(address, leak)| !leaks.has(address, leak));
     let mut steps: Vec<ReleaseStep> = addresses
         .map(|(address, leak)| left(address.to_string(), leaks.reason_to_keep(*address, leak, cluster)))
         .collect();
     let reallocated = reported.reallocated.iter();
     steps.extend(reallocated.map(|address| left(address.to_string(), "the reports have different allocations".into())));
-    let is_present = |handle: &LeakedHandle| {
-        current.iter().any(|finding| match finding {
-            Finding::OrphanHandle { handle: id, revision, .. } => LeakedHandle::new(id, revision) == *handle,
-            _ => false,
-        })
+    let orphan = |finding: &Finding| match finding {
+        Finding::OrphanHandle { handle, revision, .. } => Some(LeakedHandle::new(handle, revision)),
+        _ => None,
     };
-    let handles = reported.handles.iter().filter(|handle| !is_present(handle));
+    let present: BTreeSet<LeakedHandle> = current.iter().filter_map(orphan).collect();
+    let handles = reported.handles.iter().filter(|handle| !present.contains(*handle));
     steps.extend(handles.map(|handle| left(format!("handle {}", handle.id), OUTDATED.into())));
     let findings = reported.findings.iter().filter(|finding| !current.contains(finding));
     steps.extend(findings.map(|finding| left(finding.to_string(), OUTDATED.into())));
@@ -117,12 +116,18 @@ impl Leaks {
         }
     }
 
+    /// Returns true if the allocation of a report is still a leak.
+    fn has(&self, ip: &IpAddr, leak: &ReportedLeak) -> bool {
+        self.all.get(ip).is_some_and(|held| leak.is_allocation(held))
+    }
+
     fn verdict(&self, ip: IpAddr, cluster: &ClusterRead, force: bool) -> StepVerdict {
         let Some(held) = self.held(ip, cluster) else { return StepVerdict::Leave(NOT_IN_USE.into()) };
         if !force && let Some(reason) = self.objection(ip, &held, cluster) {
             return StepVerdict::Refuse(format!("{reason}; --force releases it all the same"));
         }
-        StepVerdict::Do(ReleaseChange::Release(held))
+        let fingerprint = cluster.allocation(ip).and_then(|(_, allocation)| fingerprint_of(&allocation));
+        StepVerdict::Do(ReleaseChange::Release { held, fingerprint })
     }
 
     /// Returns the allocation of `ip`, or `None` if the address is free or cooling down.
@@ -158,6 +163,9 @@ impl Leaks {
         }
         if let Some(keeper) = cluster.keeping_pod(ip) {
             return Some(format!("{keeper}: {}", owner_of(held)));
+        }
+        if let Some(endpoint) = cluster.unreadable_endpoint() {
+            return Some(format!("endpoint {endpoint} cannot be read, and may have it"));
         }
         if !self.all.contains_key(&ip) {
             return Some(format!(

@@ -76,6 +76,11 @@ fn verdict(block: Cidr, cluster: &ClusterRead, force: bool) -> StepVerdict {
     if let Some(pod) = cluster.unreadable_pod() {
         return StepVerdict::Refuse(format!("pod {pod} cannot be read, and may have an address of the block"));
     }
+    if let Some(endpoint) = cluster.unreadable_endpoint() {
+        return StepVerdict::Refuse(format!(
+            "endpoint {endpoint} cannot be read, and may have an address of the block"
+        ));
+    }
     if let Some(error) = cluster.nodes.iter().find_map(|node| node.as_ref().err()) {
         return StepVerdict::Refuse(format!(
             "nodes cannot be read ({error}), and a tunnel may have an address of the block"
@@ -95,15 +100,19 @@ fn verdict(block: Cidr, cluster: &ClusterRead, force: bool) -> StepVerdict {
     }
     match repair {
         Some(BlockRepair { read, repaired: Repaired { freed, .. } })
-            if !force && !freed.is_empty() && cluster.serves_services(&read.value) =>
+            if !force && !freed.is_empty() && (cluster.serves_services(&read.value) || is_owned(&freed, cluster)) =>
         {
             StepVerdict::Refuse(
-                "a Service may have an address of this block, and the datastore does not record Services; use --force \
-                if no Service has one"
+                "a Service may have an address of this block, and no handle proves which one; use --force if no \
+                Service has one"
                     .into(),
             )
         }
         Some(repair) => StepVerdict::Do(ReleaseChange::Block(Box::new(repair))),
         None => StepVerdict::Leave("an operator has to decide".into()),
     }
+}
+
+fn is_owned(addresses: &[IpAddr], cluster: &ClusterRead) -> bool {
+    addresses.iter().any(|address| cluster.owners.of(*address).next().is_some())
 }

@@ -5,13 +5,16 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use datastore::Datastore;
-use libcalico::ipam::{AllocatedAddress, Block, HandleId, ReleaseRequest, Repaired, SuspectHandle};
+use libcalico::ipam::{
+    AllocatedAddress, Allocation, AllocationOwner, Block, HandleId, ReleaseRequest, Repaired, SuspectHandle,
+};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
 
 use crate::cli::error::CliError;
 use crate::error::IpamError;
 use crate::exhausted::ReleaseGuard;
+use crate::reads::find;
 use crate::release::handle_repair::repair_unwatched_handles;
 use crate::release::release_addresses;
 use crate::write_gate::OpenGate;
@@ -41,7 +44,11 @@ impl StepVerdict {
 #[derive(Debug, PartialEq)]
 pub(super) enum ReleaseChange {
     /// Releases the address, if its allocation is unchanged since it was read.
-    Release(AllocatedAddress),
+    Release {
+        held: AllocatedAddress,
+        /// The [`AllocationOwner::fingerprint`] of the allocation; `None` if its attributes are missing.
+        fingerprint: Option<u32>,
+    },
     /// Corrects the handle's counts, if the handle is still at the revision read.
     Handle(HandleFix),
     /// Repairs the block, if it is still at the revision read.
@@ -51,7 +58,7 @@ pub(super) enum ReleaseChange {
 impl ReleaseChange {
     pub(super) fn name(&self) -> &'static str {
         match self {
-            ReleaseChange::Release(_) => "released",
+            ReleaseChange::Release { .. } => "released",
             ReleaseChange::Handle(HandleFix { suspect, held }) => match (&suspect.revision, held.is_empty()) {
                 (_, true) => "deleted",
                 (None, false) => "created",
@@ -63,7 +70,7 @@ impl ReleaseChange {
 
     pub(super) fn reason(&self) -> String {
         match self {
-            ReleaseChange::Release(held) => owner_of(held),
+            ReleaseChange::Release { held, .. } => owner_of(held),
             ReleaseChange::Handle(HandleFix { held, .. }) if held.is_empty() => "no block names it".into(),
             ReleaseChange::Handle(HandleFix { held, .. }) => {
                 let counts: Vec<String> = held.iter().map(|(block, n)| format!("{n} in {block}")).collect();
@@ -133,15 +140,29 @@ fn refused(reason: impl Into<String>) -> ChangeOutcome {
 pub(super) async fn execute(store: &Datastore, change: ReleaseChange) -> Result<ChangeOutcome, CliError> {
     let _releasing = ReleaseGuard::here();
     match change {
-        ReleaseChange::Release(held) => release_address(store, &held).await,
+        ReleaseChange::Release { held, fingerprint } => release_address(store, &held, fingerprint).await,
         ReleaseChange::Handle(fix) => fix_handle(store, fix).await,
         ReleaseChange::Block(repair) => store_block(store, *repair).await,
     }
 }
 
-/// Releases an address if its handle and sequence number are still the same.
-async fn release_address(store: &Datastore, held: &AllocatedAddress) -> Result<ChangeOutcome, CliError> {
+/// Releases an address if its handle and sequence number are still the same. A restarted virtual machine keeps both, and
+/// only the fingerprint shows it (KC-422).
+async fn release_address(
+    store: &Datastore,
+    held: &AllocatedAddress,
+    fingerprint: Option<u32>,
+) -> Result<ChangeOutcome, CliError> {
     let handle = held.handle.as_deref().map(HandleId::new);
+    let may_be_machine =
+        held.attributes.contains_key("vmi-name") || handle.as_ref().is_some_and(HandleId::may_be_of_vmi);
+    if may_be_machine {
+        let block = find::<Block>(store, &held.block).await?;
+        let current = block.and_then(|block| fingerprint_of(&block.value.allocation(held.address)?));
+        if current != fingerprint {
+            return Ok(refused("another process released the address or changed its owner"));
+        }
+    }
     let request = ReleaseRequest { ip: held.address, handle, sequence: held.sequence_number };
     match release_addresses(store, &SystemClock::start(), &[request]).await {
         Ok(outcome) if outcome.released.is_empty() => Ok(refused("another process released the address")),
@@ -150,6 +171,10 @@ async fn release_address(store: &Datastore, held: &AllocatedAddress) -> Result<C
         Err(IpamError::Corrupt(corrupt)) => Ok(refused(corrupt.to_string())),
         Err(error) => Err(error.into()),
     }
+}
+
+pub(super) fn fingerprint_of(allocation: &Allocation<'_>) -> Option<u32> {
+    allocation.attribute.map(AllocationOwner::fingerprint)
 }
 
 /// Stores a handle's counts, unless the handle or its blocks have changed.

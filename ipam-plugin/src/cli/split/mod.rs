@@ -32,7 +32,7 @@ writes one object after the other, a second run completes an interrupted one.
 
 Exit status: 0; 1 after an error or a refusal; 2 if the arguments are invalid.")]
 pub(super) struct SplitArgs {
-    /// Number of parts, a power of two
+    /// Number of parts, a power of two up to 1024
     #[arg(value_name = "NUMBER")]
     number: u32,
     /// Name of the pool
@@ -79,17 +79,18 @@ async fn split_once(store: &Datastore, selection: &Selection, number: u32) -> Re
 
 fn print(planned: &Planned, dry_run: bool, app: &mut App<'_>) -> Result<(), CliError> {
     let (pool, parts) = (&planned.pool.key.name, &planned.parts);
-    if documents::print_document(app.format, app.out, &ShownSplit::new(pool, parts))? {
-        return Ok(());
-    }
-    // Upstream's text, except that it has no line break after the first sentence and the last one.
-    let (outcome, verb) = if dry_run { ("would be", "Would create") } else { ("was successfully", "Created") };
-    app.print_line(format_args!("IP Pool {pool} {outcome} split into {} smaller pools.", parts.len()))?;
-    for part in parts {
-        app.print_line(format_args!("{verb} {} with CIDR {}.", part.metadata.name, part.spec.cidr))?;
+    if !documents::print_document(app.format, app.out, &ShownSplit::new(pool, parts))? {
+        // Upstream's text, except that it has no line break after the first sentence and the last one.
+        let (outcome, verb) = if dry_run { ("would be", "Would create") } else { ("was successfully", "Created") };
+        app.print_line(format_args!("IP Pool {pool} {outcome} split into {} smaller pools.", parts.len()))?;
+        for part in parts {
+            app.print_line(format_args!("{verb} {} with CIDR {}.", part.metadata.name, part.spec.cidr))?;
+        }
+        if !dry_run {
+            app.print_line("Please refer to the documentation for final steps.")?;
+        }
     }
     if !dry_run {
-        app.print_line("Please refer to the documentation for final steps.")?;
         app.notice(format_args!(
             "note: network configurations (ipv4_pools, ipv6_pools) and annotations of pods and namespaces \
              (cni.projectcalico.org/ipv4pools, ipv6pools) that name {pool} have to name its parts"

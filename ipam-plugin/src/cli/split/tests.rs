@@ -44,7 +44,9 @@ Please refer to the documentation for final steps.
 fn split_by_range_prints_json() {
     let shell = Shell::with_pool();
     set_ready(&shell, false);
-    let shown = shell.json(&["split", "2", "--cidr", "10.0.0.7/24"]);
+    let ran = shell.run(&["split", "2", "--cidr", "10.0.0.7/24", "-o", "json"]);
+    assert!(ran.notices.contains("have to name its parts"), "{ran:?}");
+    let shown: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(shown["pool"], POOL);
     assert_eq!(shown["parts"][1], json!({"name": "split-default-ipv4-ippool-1", "cidr": "10.0.0.128/25"}));
 }
@@ -157,6 +159,33 @@ fn split_with_a_refused_write_leaves_the_pools_as_before() {
     assert!(error.starts_with("splitting IPPool big failed: "), "{error}");
     assert!(error.ends_with("the pools are as before this command"), "{error}");
     assert_eq!(pools(&store), before);
+}
+
+#[test]
+fn split_without_the_answer_to_its_first_write_names_the_state() {
+    let store = locked(MemoryStore::sequential());
+    store.before_each(|_, writes, _| if writes.is_some() { Fault::LostAnswer } else { Fault::None });
+    let error = run_split(&store).unwrap_err().to_string();
+    store.end_faults();
+    assert!(error.ends_with("the pool may be disabled: run the command again, which completes the split"), "{error}");
+    assert_eq!(pools(&store).len(), 1);
+    run_split(&store).unwrap();
+    assert_eq!(names(&store), PARTS);
+}
+
+#[test]
+fn split_beside_another_run_of_it_is_completed() {
+    let store = locked(MemoryStore::sequential());
+    store.before_each(|_, writes, pairs| {
+        for write in writes.into_iter().flatten().filter(|write| write.path.ends_with("/split-big-2")) {
+            if let libcalico::store::WriteOp::Create(value) = &write.op {
+                pairs.put(write.path.clone(), value.clone());
+            }
+        }
+        Fault::None
+    });
+    run_split(&store).unwrap();
+    assert_eq!(names(&store), PARTS);
 }
 
 #[test]

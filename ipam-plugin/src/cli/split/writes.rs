@@ -39,29 +39,54 @@ fn create(part: &IpPool) -> Result<Write, CliError> {
 
 async fn replace_in_steps<S: Store>(store: &S, planned: &Planned, creates: Vec<Write>) -> Result<(), CliError> {
     let pool = &planned.pool;
+    let failed = |cause: StoreError, state: String| CliError::SplitFailed {
+        pool: pool.key.name.clone(),
+        cause: Box::new(cause),
+        state,
+    };
     let changed = retired(&pool.value);
     if let Some(changed) = &changed {
-        store.update(&pool.key, changed, &pool.revision).await?;
+        match store.update(&pool.key, changed, &pool.revision).await {
+            Err(cause) if cause.has_unknown_outcome() => {
+                let state = "the pool may be disabled: run the command again, which completes the split";
+                return Err(failed(cause, state.into()));
+            }
+            outcome => _ = outcome?,
+        }
     }
-    let mut created = 0;
-    let written = match create_all(store, creates, &mut created).await {
+    let mut created = Vec::new();
+    let written = match create_all(store, &planned.missing, creates, &mut created).await {
         Ok(()) => withdraw(store, &pool.value).await,
         refused => refused,
     };
     let Err(cause) = written else { return Ok(()) };
     let state = if cause.has_unknown_outcome() {
-        "the last write may have taken effect; run the command again, which completes the split".to_owned()
+        "the last write may have taken effect: while the pool exists, run the command again, which completes the split"
+            .to_owned()
     } else {
-        undo(store, pool, changed.is_some(), &planned.missing[..created]).await
+        undo(store, pool, changed.is_some(), &created).await
     };
-    Err(CliError::SplitFailed { pool: pool.key.name.clone(), cause: Box::new(cause), state })
+    Err(failed(cause, state))
 }
 
-/// `created` is the number of parts that exist now, also after an error.
-async fn create_all<S: Store>(store: &S, creates: Vec<Write>, created: &mut usize) -> Result<(), StoreError> {
-    for write in creates {
-        store.write_one(write).await?;
-        *created += 1;
+/// Adds the parts that this run creates to `created`, also before an error. Another run of the same split may create
+/// parts, too.
+async fn create_all<S: Store>(
+    store: &S,
+    missing: &[IpPool],
+    creates: Vec<Write>,
+    created: &mut Vec<IpPool>,
+) -> Result<(), StoreError> {
+    for (part, write) in missing.iter().zip(creates) {
+        match store.write_one(write).await {
+            Ok(_) => created.push(part.clone()),
+            Err(error @ StoreError::AlreadyExists { .. }) => {
+                if store.get::<IpPool>(&part.key()).await?.value.spec != part.spec {
+                    return Err(error);
+                }
+            }
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use netconf::NetConf;
 
 use self::log_lines::PodLogLines;
 use self::report::{StoredObjects, Trace, UnreadPart};
-use super::app::{App, CommandOutcome};
+use super::app::{App, CommandOutcome, Progress};
 use super::connection::{ConnectionArgs, describe, is_new_file};
 use super::documents::{self, Format};
 use super::error::CliError;
@@ -115,6 +115,7 @@ impl<'a> Places<'a> {
 }
 
 async fn read_trace(args: &TraceArgs, store: Result<&Datastore, DatastoreUnusable>, places: &Places<'_>) -> Trace {
+    let _progress = Progress::new("reading the trace", 0);
     let (namespace, pod) = args.pod.split_once('/').unwrap_or((&args.namespace, &args.pod));
     let mut missing = Vec::new();
     let mut add_missing = |part, reason: String| missing.push(UnreadPart { part, reason });

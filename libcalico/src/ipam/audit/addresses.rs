@@ -14,7 +14,7 @@ use crate::ipam::{
 };
 use crate::kubernetes::Pod;
 
-type EndpointsByAddress<'a> = BTreeMap<IpAddr, Vec<&'a AuditedEndpoint>>;
+pub(in crate::ipam) type EndpointsByAddress<'a> = BTreeMap<IpAddr, Vec<&'a AuditedEndpoint>>;
 type AllocationsByAddress<'a> = HashMap<IpAddr, Vec<AllocatedAddress>>;
 
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
@@ -35,7 +35,7 @@ pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     findings
 }
 
-fn endpoints_by_address(endpoints: &[AuditedEndpoint]) -> EndpointsByAddress<'_> {
+pub(in crate::ipam) fn endpoints_by_address(endpoints: &[AuditedEndpoint]) -> EndpointsByAddress<'_> {
     let mut by_address = EndpointsByAddress::new();
     for endpoint in endpoints {
         for &address in &endpoint.addresses {

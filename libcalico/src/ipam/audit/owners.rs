@@ -68,9 +68,23 @@ impl Owners {
         self.services = Some(existing);
     }
 
+    /// Adds a Service that exists and cannot be read, after [`Owners::set_services`]. It keeps its addresses.
+    pub fn add_unreadable_service(&mut self, key: ObjectKey) {
+        self.services.get_or_insert_default().insert(key);
+    }
+
     /// Returns the objects that record `address`.
     pub fn of(&self, address: IpAddr) -> impl Iterator<Item = &AddressOwner> {
         self.addresses.iter().filter(move |owned| owned.address == address).map(|owned| &owned.owner)
+    }
+
+    /// Returns the objects that record each address.
+    pub(in crate::ipam) fn by_address(&self) -> BTreeMap<IpAddr, Vec<&AddressOwner>> {
+        let mut by_address = BTreeMap::<IpAddr, Vec<&AddressOwner>>::new();
+        for OwnedAddress { address, owner } in &self.addresses {
+            by_address.entry(*address).or_default().push(owner);
+        }
+        by_address
     }
 
     /// Returns the result of looking up the Service that an allocation names.

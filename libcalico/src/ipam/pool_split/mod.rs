@@ -8,6 +8,8 @@ use crate::net::{Cidr, CidrParseError};
 
 /// The maximum length of the name of an object.
 const MAX_NAME: usize = 253;
+/// The maximum number of parts. Each ADD reads all pools.
+const MAX_PARTS: u32 = 1024;
 
 /// The reason why a pool cannot be split.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -41,6 +43,12 @@ pub enum SplitError {
         part: Cidr,
         /// The prefix length of a block.
         block_prefix: u8,
+    },
+    /// The number of parts is above the maximum.
+    #[error("a split makes at most {MAX_PARTS} parts, not {parts}; split the parts again")]
+    AboveMaximum {
+        /// The number of parts.
+        parts: u32,
     },
     /// Another pool has the name of a part.
     #[error("IPPool {name} exists and is no part of this split; delete it, or give the pool to split another name")]
@@ -99,6 +107,9 @@ fn divide(range: &Cidr, parts: u32, block_prefix: u8) -> Result<Vec<Cidr>, Split
     let first = Cidr::new(range.network(), prefix).ok_or_else(too_many)?;
     if prefix > block_prefix {
         return Err(SplitError::PartBelowBlock { part: first, block_prefix });
+    }
+    if parts > MAX_PARTS {
+        return Err(SplitError::AboveMaximum { parts });
     }
     let part = |index: u32| Cidr::new(range.nth(u128::from(index) * first.size())?, prefix);
     (0..parts).map(|index| part(index).ok_or_else(too_many)).collect()

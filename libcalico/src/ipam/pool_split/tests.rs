@@ -72,6 +72,15 @@ fn split_below_the_block_size_is_refused() {
 }
 
 #[test]
+fn split_into_too_many_parts_is_refused() {
+    let wide = pool("wide", "fd00::/64", 122);
+    assert_eq!(parts(&wide, 1024).unwrap().len(), 1024);
+    let error = parts(&wide, 1 << 31).unwrap_err();
+    assert_eq!(error, SplitError::AboveMaximum { parts: 1 << 31 });
+    assert!(error.to_string().ends_with("at most 1024 parts, not 2147483648; split the parts again"), "{error}");
+}
+
+#[test]
 fn split_of_a_long_name_stays_within_253_characters() {
     for (name, cut) in [("a".repeat(253), 245), ("a".repeat(246), 245), ("a".repeat(245), 245), ("a".repeat(9), 9)] {
         let parts = parts(&pool(&name, "10.0.0.0/20", 26), 16).unwrap();

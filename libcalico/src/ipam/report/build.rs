@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use super::{IpamReport, LeakedHandle, ReportedAllocation, is_carried_as_finding};
 use crate::api::ClusterInformationSpec;
-use crate::ipam::{AffinityOwner, Allocation, AllocationOwner, AuditedEndpoint, Block, Finding, Inventory, Owners};
+use crate::ipam::audit::{EndpointsByAddress, endpoints_by_address};
+use crate::ipam::{AddressOwner, AffinityOwner, Allocation, AllocationOwner, Block, Finding, Inventory};
 use crate::net::Cidr;
 
 /// The owner of addresses that Windows reserves, as calicoctl names it.
@@ -26,11 +27,12 @@ pub struct ReportedCluster<'a> {
 pub fn build(cluster: &ReportedCluster<'_>, inventory: &Inventory<'_>, findings: &[Finding]) -> IpamReport {
     let leaks: HashSet<(IpAddr, Cidr)> = findings.iter().filter_map(as_leak).collect();
     let endpoints = endpoints_by_address(inventory.endpoints);
+    let recorded = inventory.owners.by_address();
     let mut allocations = BTreeMap::<String, Vec<ReportedAllocation>>::new();
     for block in inventory.blocks.iter().map(|entry| &entry.value) {
         for allocation in block.allocated() {
             let in_use = !allocation.is_cooling() && !leaks.contains(&(allocation.ip, block.cidr));
-            let owners = owners_of(&allocation, &endpoints, inventory.owners);
+            let owners = owners_of(&allocation, &endpoints, &recorded);
             let owners = Some(owners).filter(|owners| in_use && !owners.is_empty());
             let reported = ReportedAllocation { in_use, owners, ..described(block, &allocation) };
             allocations.entry(allocation.ip.to_string()).or_default().push(reported);
@@ -56,16 +58,6 @@ pub fn build(cluster: &ReportedCluster<'_>, inventory: &Inventory<'_>, findings:
 fn as_leak(finding: &Finding) -> Option<(IpAddr, Cidr)> {
     let Finding::AddressWithoutEndpoint(held) = finding else { return None };
     Some((held.address, held.block))
-}
-
-fn endpoints_by_address(endpoints: &[AuditedEndpoint]) -> BTreeMap<IpAddr, Vec<&AuditedEndpoint>> {
-    let mut by_address = BTreeMap::<IpAddr, Vec<&AuditedEndpoint>>::new();
-    for endpoint in endpoints {
-        for &address in &endpoint.addresses {
-            by_address.entry(address).or_default().push(endpoint);
-        }
-    }
-    by_address
 }
 
 /// Returns the fields that the block alone determines.
@@ -97,11 +89,12 @@ fn described(block: &Block, allocation: &Allocation<'_>) -> ReportedAllocation {
 /// machines.
 fn owners_of(
     allocation: &Allocation<'_>,
-    endpoints: &BTreeMap<IpAddr, Vec<&AuditedEndpoint>>,
-    recorded: &Owners,
+    endpoints: &EndpointsByAddress<'_>,
+    recorded: &BTreeMap<IpAddr, Vec<&AddressOwner>>,
 ) -> Vec<String> {
     let named = allocation.attribute.map_or(AllocationOwner::Unnamed, |attribute| AllocationOwner::of(attribute).0);
-    let mut owners: Vec<String> = recorded.of(allocation.ip).map(ToString::to_string).collect();
+    let recorded = recorded.get(&allocation.ip).into_iter().flatten();
+    let mut owners: Vec<String> = recorded.map(ToString::to_string).collect();
     match named {
         AllocationOwner::HostReserved => owners.insert(0, WINDOWS.to_owned()),
         AllocationOwner::Service { namespace, name } if owners.is_empty() && !name.is_empty() => {

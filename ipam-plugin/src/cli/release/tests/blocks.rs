@@ -176,3 +176,23 @@ fn repair_of_a_block_changed_meanwhile_is_rejected() {
     let refused = block_on(execute(&shell.store, change)).unwrap();
     assert_eq!(refused, ChangeOutcome::Refused("another process changed the block".into()));
 }
+
+/// A restarted virtual machine keeps handle and sequence number (KC-422).
+#[test]
+fn release_of_an_address_that_a_restarted_machine_has_is_rejected() {
+    let shell = Shell::with_pool();
+    let address = shell.allocate("net.vmi.default.vm");
+    let plan = || {
+        let mut steps = steps_for_addresses(&[address.parse().unwrap()], &read(&shell), true);
+        let StepVerdict::Do(change) = steps.remove(0).verdict else { panic!("a release") };
+        change
+    };
+    let change = plan();
+    damage(&shell, |block| _ = block.attributes[0].active_owner.insert("pod".into(), "virt-launcher-vm-2".into()));
+    let refused = block_on(execute(&shell.store, change)).unwrap();
+    let reason = "another process released the address or changed its owner";
+    assert_eq!(refused, ChangeOutcome::Refused(reason.into()));
+    assert!(is_held(&shell, &address));
+    assert_eq!(block_on(execute(&shell.store, plan())).unwrap(), ChangeOutcome::Applied);
+    assert!(!is_held(&shell, &address));
+}

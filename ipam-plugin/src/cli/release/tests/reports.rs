@@ -164,6 +164,15 @@ fn release_with_another_clusters_report_is_refused() {
         let expected = format!("cluster does not match the provided report ({file}): mismatched cluster GUID.");
         assert!(error.starts_with(&expected), "{options:?}: {error}");
     }
+    let before = report_to(&shell, "before.json");
+    edit(&before, |report| report.version = "v3.0.0".into());
+    let line = ["release", "--from-report", &before, &file, "--require-lock", "--report-version", VERSION];
+    let error = shell.error(&line);
+    assert!(
+        error.contains("using a different version (v3.0.0)"),
+        "calicoctl checks one report after the other: {error}"
+    );
+    assert!(shell.error(&[&line[..], &["--force"]].concat()).contains("mismatched cluster GUID"));
     assert!(is_held(&shell, &leaked));
 }
 
@@ -231,4 +240,45 @@ fn release_with_an_error_exits_1() {
     assert_eq!(ran.outcome, Ok(CommandOutcome::Findings), "{ran:?}");
     assert!(ran.out.contains(&format!("{leaked}: refused: block ")), "{ran:?}");
     assert!(ran.notices.contains("findings about blocks and handles"), "{ran:?}");
+}
+
+/// A newer program may have written an endpoint that this one cannot read.
+#[test]
+fn release_beside_an_unreadable_endpoint_is_refused() {
+    let shell = Shell::with_pool();
+    let address = shell.allocate("a");
+    let file = report(&shell);
+    let endpoint = "/calico/resources/v3/projectcalico.org/workloadendpoints/default/node1-k8s-a-eth0";
+    shell.put(endpoint, "{");
+    let expected = format!("{address}: refused: endpoint {endpoint} cannot be read, and may have it; --force ");
+    for line in [&["release", &address][..], &["release", "--from-report", &file]] {
+        let output = shell.wrong(line);
+        assert!(output.contains(&expected), "{line:?}: {output}");
+    }
+    assert!(is_held(&shell, &address));
+    shell.ok(&["release", &address, "--force"]);
+    assert!(!is_held(&shell, &address));
+}
+
+#[test]
+fn allocation_of_an_overlapping_block_is_not_released_by_the_report_of_another() {
+    let shell = Shell::new();
+    shell.ok(&["init", "--node", "node1", "--pool", "10.0.0.0/29", "--block-size", "29"]);
+    let address = shell.allocate("a");
+    let file = report(&shell);
+    let [.., last] = address.parse::<std::net::Ipv4Addr>().unwrap().octets();
+    let (first, ordinal) = (last / 4 * 4, usize::from(last % 4));
+    let mut allocations = vec![json!(null); 4];
+    allocations[ordinal] = json!(0);
+    let unallocated: Vec<usize> = (0..4).filter(|&free| free != ordinal).collect();
+    let block = json!({
+        "cidr": format!("10.0.0.{first}/30"), "affinity": "host:node1", "allocations": allocations,
+        "unallocated": unallocated, "attributes": [{"handle_id": "b", "secondary": {"node": "node1"}}],
+    });
+    let path = format!("/calico/ipam/v2/assignment/ipv4/block/10.0.0.{first}-30");
+    shell.put(&path, &block.to_string());
+    let before = shell.ok(&["export"]);
+    let output = shell.ok(&["release", "--from-report", &file]);
+    assert_eq!(output, format!("{address}: left alone: it was allocated again since the report\n"));
+    assert_eq!(shell.ok(&["export"]), before);
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use integration_tests::clock::KNOWN;
 use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::installation::{BIN, KUBE, NET, WITHOUT_CAPABILITIES};
+use integration_tests::installation::{BIN, KUBE, NET, OLD, WITHOUT_CAPABILITIES};
 use integration_tests::node_pod::NodePod;
 use integration_tests::skip::skipped;
 use nix::mount::{MsFlags, mount};
@@ -70,6 +70,33 @@ fn token_refresh_on_a_full_disk_keeps_the_existing_token() {
         assert_ne!(pod.token().unwrap(), token);
         assert_eq!(pod.container.names(NET), names);
         assert_eq!(asked(&audit, &pod).unwrap(), 1, "the token that could not be written is kept");
+    });
+}
+
+#[test]
+fn agent_keeps_the_former_configuration_while_a_program_lacks_its_version() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        install(&mut pod);
+        let program = format!("{BIN}/portmap");
+        let of_the_image = fs::read_to_string(pod.container.path(&program)).unwrap();
+        pod.container.program(&program, OLD).unwrap();
+        let edited = pod.container.conf(CONF).unwrap().replace("\"snat\": true", "\"snat\": false");
+        assert!(edited.contains("\"snat\": false"), "{edited}");
+        pod.container.file(&format!("{NET}/{CONF}"), &edited).unwrap();
+        let mut agent = Hastened::start(&pod);
+        agent.agent.await_reason(&["10-calico.conflist is not written", "portmap supports 0.3.1, 0.4.0"]).unwrap();
+        assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
+        assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0);
+        assert_eq!(pod.container.conf(CONF).unwrap(), edited);
+
+        pod.container.script(&program, &of_the_image).unwrap();
+        agent.mends();
+        agent.agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 1);
+        assert!(pod.container.conf(CONF).unwrap().contains("\"snat\": true"));
     });
 }
 

@@ -161,6 +161,42 @@ make_read_only() {
     start_pod after-read-only
 }
 
+# agent_counts NAME VALUE: succeeds if the agent's metric of this name has this value
+agent_counts() { curl --silent http://127.0.0.1:9097/metrics | grep -x "calico_cni_$1 $2" >/dev/null; }
+
+# Fills the file system of the directory while configuration and kubeconfig are missing, and then makes room.
+fill_disk() {
+    local before issued mended
+    before=$(restarts cni-agent)
+    issued=$(tokens)
+    mended=$(curl --silent http://127.0.0.1:9097/metrics | sed -n 's/^calico_cni_files_mended_total //p')
+    # Both files have one page each.
+    run mount -o remount,size=16k /etc/cni
+    rm $net/calico-kubeconfig $conflist
+    not head -c 1M /dev/zero >$net/filler 2>$work/full
+    sed 's/^/    /' $work/full
+    run df --output=size,avail /etc/cni
+    wait_for 60 agent_says 'No space left'
+    say_readyz
+    # The agent looks at the files once a minute.
+    wait_for 90 agent_counts install_ok 0
+    wait_for 60 not is_ready
+    [ ! -e $conflist ]
+    agent_counts files_mended_total "$mended"
+    run rm $net/filler
+    run mount -o remount,size=50% /etc/cni
+    wait_for 120 all_ready
+    echo "    node and agent are ready $waited s later; tokens issued meanwhile: $(($(tokens) - issued));" \
+        "restarts of cni-agent: $(restarts cni-agent), before: $before"
+    [ $(($(tokens) - issued)) -le 1 ]
+    [ "$(restarts cni-agent)" = "$before" ]
+    [ -s $net/calico-kubeconfig ]
+    agent_counts files_mended_total $((mended + 1))
+    start_pod after-full
+    # Its owner adds the entry again.
+    chain_neighbor
+}
+
 # Applies the DaemonSet of the former version under another name. Its pod installs last, so the other agent restores
 # nothing. Ends with the installation of today's version without the components of the steps before.
 run_two_daemonsets() {

@@ -132,6 +132,9 @@ read_another_directory
 step "The file system of the directory is read-only, and then writable: the agent stays, and makes at most one token"
 make_read_only
 
+step "The file system of the directory is full while the configuration is missing: the agent stays, and writes it later"
+fill_disk
+
 step "Two DaemonSets by mistake: the pod that installed last wins, once, and the other agent names the cause"
 run_two_daemonsets
 

@@ -113,6 +113,9 @@ roll "$now" "$former"
 step "Upgrade to $now again"
 roll "$former" "$now"
 
+step "The manifest of $former with maxSurge: two agents at a time, each file is written once; then $now without it"
+roll_with_surge "$now" "$former"
+
 step "The pod of helm test: it has an address of this network, and finds itself in IPAM"
 if command -v helm >/dev/null; then
     helm_test

@@ -210,6 +210,9 @@ wait_for 180 gone
 wait_for 60 has_taken 0
 run calico-ipam check
 
+step "The Node is deleted, and kubelet registers it again: the plugins have a token for the new Node within 30 s"
+recreate_node
+
 step "calico uninstall, by its DaemonSet: a dry run, then the removal, with a report of everything that remains"
 uninstall
 

@@ -8,7 +8,7 @@ net=/etc/cni/net.d
 # restarts CONTAINER: prints how often kubelet has restarted this container of the DaemonSet's pod
 restarts() {
     kubectl -n kube-system get pods -l k8s-app=calico-cni -o json | jq --arg name "$1" '[.items[].status
-        | (.initContainerStatuses + .containerStatuses)[]? | select(.name == $name).restartCount] | add'
+        | (.initContainerStatuses + .containerStatuses)[]? | select(.name == $name).restartCount] | add // 0'
 }
 
 # agent_says TEXT: succeeds if the agent's answer to the readiness probe contains this text
@@ -79,10 +79,22 @@ remove_directory() {
 }
 has_recovered() { supervise && [ "$(restarts cni-agent)" = "$1" ] && [ -e $conflist ] && all_ready; }
 
+# Reads what kubelet and the controller of DaemonSets report while install-cni fails: the fields that kube-state-metrics
+# copies into the series of two alerts. Succeeds if both report the failure.
+reports_failure() {
+    waiting=$(kubectl -n kube-system get pods -l k8s-app=calico-cni -o json | jq -r '[.items[]
+        | select(.metadata.deletionTimestamp == null).status.initContainerStatuses[]? | select(.name == "install-cni")
+        | .state.waiting.reason | values] | first // ""')
+    failures=$(restarts install-cni)
+    unavailable=$(of_system daemonset/calico-cni '{.status.numberUnavailable}')
+    { [ "$waiting" = CrashLoopBackOff ] || [ "${failures:-0}" -gt "$1" ]; } && [ "$unavailable" = 1 ]
+}
+
 # Gives the directory to a user who is not root, as Kubespray does, then applies components/dac-override, and
 # components/node-condition for the next step.
 give_directory_away() {
-    local folder=$work/obstacles capabilities
+    local folder=$work/obstacles capabilities before waiting failures unavailable
+    before=$(restarts install-cni)
     chown 997:997 $net
     rm $net/calico-kubeconfig
     run stat --format 'user %u, mode %a' $net
@@ -90,6 +102,9 @@ give_directory_away() {
     wait_for 60 install_says 'belongs to user 997'
     echo "    install-cni: $(grep -F -m 1 'belongs to user 997' $work/install-log)"
     [ ! -e $net/calico-kubeconfig ]
+    wait_for 60 reports_failure "$before"
+    echo "    kubelet reports of install-cni: waiting.reason '$waiting', restartCount $failures, before: $before;" \
+        "the DaemonSet: numberUnavailable $unavailable"
     write_overlay "$folder" deploy/components/dac-override deploy/components/node-condition
     cat >>"$folder/kustomization.yaml" <<YAML
 patches:

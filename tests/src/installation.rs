@@ -33,6 +33,9 @@ pub const WITHOUT_CAPABILITIES: &str = "setpriv --bounding-set=-all --inh-caps=-
 /// The user ID of `kube`, to whom the runtime's directories belong on nodes of Kubespray.
 pub const KUBE: u32 = 997;
 
+/// An argument for [`Container::program`]: the program then answers VERSION with old versions.
+pub const OLD: &str = r#"'{"cniVersion":"0.4.0","supportedVersions":["0.3.1","0.4.0"]}'"#;
+
 /// A container of the installer, and the node on which it installs.
 #[derive(Debug)]
 pub struct Container {

@@ -94,6 +94,8 @@ struct Agent<F> {
     /// The source and target of the plugins' token; `None` if `CALICO_MANAGE_CNI` is false, or outside of a pod.
     token: Option<Refresher>,
     schedule: RefreshSchedule,
+    /// The mounted directories of the node.
+    directories: Vec<PathBuf>,
     reconcile: F,
     status: SharedStatus,
 }
@@ -143,7 +145,8 @@ pub async fn run(
         let Some(condition) = condition else { return pending().await };
         condition.watch(reported).await
     };
-    let mut agent = Agent { token, schedule: RefreshSchedule::new(settings.pace, now), reconcile, status };
+    let schedule = RefreshSchedule::new(settings.pace, now);
+    let mut agent = Agent { token, schedule, directories: directories.clone(), reconcile, status };
     let moved = async {
         let Some(group) = group else { return pending().await };
         group.wait_for_move().await
@@ -228,9 +231,14 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
     }
 
     /// Writes a new token to the kubeconfig, and records the success or failure of this attempt. Does nothing if this
-    /// agent does not manage the token.
+    /// agent does not manage the token, or if a mounted directory is removed on the node.
     async fn renew(&mut self, reason: RefreshReason) {
         let Some(token) = &mut self.token else { return };
+        // The kubeconfig would not reach the node. The agent ends within this pause, and the next container's agent
+        // requests a token.
+        if mounts::removed(&self.directories).is_some() {
+            return sleep(mounts::INTERVAL).await;
+        }
         // The pause before the next attempt is counted from the beginning of this one, which may wait long for the
         // response.
         let begun = Moment::now().boot;

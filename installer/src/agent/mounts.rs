@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 /// Interval between two reads of the list of mounts.
-const INTERVAL: Duration = Duration::from_secs(5);
+pub(super) const INTERVAL: Duration = Duration::from_secs(5);
 
 /// The suffix that the kernel adds to the path of a removed directory in the list of mounts.
 const REMOVED: &str = "//deleted";
@@ -16,14 +16,19 @@ const REMOVED: &str = "//deleted";
 /// Waits until one of the mounted directories is removed on the node, and returns its mount point.
 pub(super) async fn wait_for_removal(directories: &[PathBuf]) -> PathBuf {
     loop {
-        // The number of a directory's links cannot be used instead: on an overlay file system it may be 1 after the
-        // removal.
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        if let Some(removed) = directories.iter().find(|directory| is_removed(&mounts, directory)) {
-            return removed.clone();
+        if let Some(removed) = removed(directories) {
+            return removed;
         }
         sleep(INTERVAL).await;
     }
+}
+
+/// Returns the mount point of the first of the mounted directories that is removed on the node.
+pub(super) fn removed(directories: &[PathBuf]) -> Option<PathBuf> {
+    // The number of a directory's links cannot be used instead: on an overlay file system it may be 1 after the
+    // removal.
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    directories.iter().find(|directory| is_removed(&mounts, directory)).cloned()
 }
 
 /// Returns true if `mounts`, the text of `/proc/self/mountinfo`, lists a removed directory at the mount point `point`.

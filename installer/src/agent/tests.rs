@@ -144,7 +144,7 @@ async fn rejected_or_missing_token_makes_the_agent_not_ready_until_a_new_one_is_
         let status = SharedStatus::default();
         *status.get() = Status { manages_token: true, token: Some(held), expires: Some(1), ..Status::default() };
         let token = Some(Refresher::new(&settings, account, file.clone()));
-        let mut agent = Agent { token, schedule, reconcile: FileCheck::default, status };
+        let mut agent = Agent { token, schedule, directories: Vec::new(), reconcile: FileCheck::default, status };
 
         let passed = settings.pace.check_interval;
         agent.refresh_if_due(Moment { boot: now.boot + passed, calendar: now.calendar + passed }).await;

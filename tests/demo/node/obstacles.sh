@@ -8,7 +8,7 @@ net=/etc/cni/net.d
 # restarts CONTAINER: prints how often kubelet has restarted this container of the DaemonSet's pod
 restarts() {
     kubectl -n kube-system get pods -l k8s-app=calico-cni -o json | jq --arg name "$1" '[.items[].status
-        | (.initContainerStatuses + .containerStatuses)[]? | select(.name == $name).restartCount] | add'
+        | (.initContainerStatuses + .containerStatuses)[]? | select(.name == $name).restartCount] | add // 0'
 }
 
 # agent_says TEXT: succeeds if the agent's answer to the readiness probe contains this text
@@ -79,10 +79,22 @@ remove_directory() {
 }
 has_recovered() { supervise && [ "$(restarts cni-agent)" = "$1" ] && [ -e $conflist ] && all_ready; }
 
+# Reads what kubelet and the controller of DaemonSets report while install-cni fails: the fields that kube-state-metrics
+# copies into the series of two alerts. Succeeds if both report the failure.
+reports_failure() {
+    waiting=$(kubectl -n kube-system get pods -l k8s-app=calico-cni -o json | jq -r '[.items[]
+        | select(.metadata.deletionTimestamp == null).status.initContainerStatuses[]? | select(.name == "install-cni")
+        | .state.waiting.reason | values] | first // ""')
+    failures=$(restarts install-cni)
+    unavailable=$(of_system daemonset/calico-cni '{.status.numberUnavailable}')
+    { [ "$waiting" = CrashLoopBackOff ] || [ "${failures:-0}" -gt "$1" ]; } && [ "$unavailable" = 1 ]
+}
+
 # Gives the directory to a user who is not root, as Kubespray does, then applies components/dac-override, and
 # components/node-condition for the next step.
 give_directory_away() {
-    local folder=$work/obstacles capabilities
+    local folder=$work/obstacles capabilities before waiting failures unavailable
+    before=$(restarts install-cni)
     chown 997:997 $net
     rm $net/calico-kubeconfig
     run stat --format 'user %u, mode %a' $net
@@ -90,6 +102,9 @@ give_directory_away() {
     wait_for 60 install_says 'belongs to user 997'
     echo "    install-cni: $(grep -F -m 1 'belongs to user 997' $work/install-log)"
     [ ! -e $net/calico-kubeconfig ]
+    wait_for 60 reports_failure "$before"
+    echo "    kubelet reports of install-cni: waiting.reason '$waiting', restartCount $failures, before: $before;" \
+        "the DaemonSet: numberUnavailable $unavailable"
     write_overlay "$folder" deploy/components/dac-override deploy/components/node-condition
     cat >>"$folder/kustomization.yaml" <<YAML
 patches:
@@ -159,6 +174,42 @@ make_read_only() {
     [ "$(restarts cni-agent)" = "$before" ]
     [ -s $net/calico-kubeconfig ]
     start_pod after-read-only
+}
+
+# agent_counts NAME VALUE: succeeds if the agent's metric of this name has this value
+agent_counts() { curl --silent http://127.0.0.1:9097/metrics | grep -x "calico_cni_$1 $2" >/dev/null; }
+
+# Fills the file system of the directory while configuration and kubeconfig are missing, and then makes room.
+fill_disk() {
+    local before issued mended
+    before=$(restarts cni-agent)
+    issued=$(tokens)
+    mended=$(curl --silent http://127.0.0.1:9097/metrics | sed -n 's/^calico_cni_files_mended_total //p')
+    # Both files have one page each.
+    run mount -o remount,size=16k /etc/cni
+    rm $net/calico-kubeconfig $conflist
+    not head -c 1M /dev/zero >$net/filler 2>$work/full
+    sed 's/^/    /' $work/full
+    run df --output=size,avail /etc/cni
+    wait_for 60 agent_says 'No space left'
+    say_readyz
+    # The agent looks at the files once a minute.
+    wait_for 90 agent_counts install_ok 0
+    wait_for 60 not is_ready
+    [ ! -e $conflist ]
+    agent_counts files_mended_total "$mended"
+    run rm $net/filler
+    run mount -o remount,size=50% /etc/cni
+    wait_for 120 all_ready
+    echo "    node and agent are ready $waited s later; tokens issued meanwhile: $(($(tokens) - issued));" \
+        "restarts of cni-agent: $(restarts cni-agent), before: $before"
+    [ $(($(tokens) - issued)) -le 1 ]
+    [ "$(restarts cni-agent)" = "$before" ]
+    [ -s $net/calico-kubeconfig ]
+    agent_counts files_mended_total $((mended + 1))
+    start_pod after-full
+    # Its owner adds the entry again.
+    chain_neighbor
 }
 
 # Applies the DaemonSet of the former version under another name. Its pod installs last, so the other agent restores

@@ -113,6 +113,9 @@ roll "$now" "$former"
 step "Upgrade to $now again"
 roll "$former" "$now"
 
+step "The manifest of $former with maxSurge: two agents at a time, each file is written once; then $now without it"
+roll_with_surge "$now" "$former"
+
 step "The pod of helm test: it has an address of this network, and finds itself in IPAM"
 if command -v helm >/dev/null; then
     helm_test
@@ -131,6 +134,9 @@ read_another_directory
 
 step "The file system of the directory is read-only, and then writable: the agent stays, and makes at most one token"
 make_read_only
+
+step "The file system of the directory is full while the configuration is missing: the agent stays, and writes it later"
+fill_disk
 
 step "Two DaemonSets by mistake: the pod that installed last wins, once, and the other agent names the cause"
 run_two_daemonsets
@@ -206,6 +212,9 @@ kubectl -n shop delete pod --all --wait=false >/dev/null
 wait_for 180 gone
 wait_for 60 has_taken 0
 run calico-ipam check
+
+step "The Node is deleted, and kubelet registers it again: the plugins have a token for the new Node within 30 s"
+recreate_node
 
 step "calico uninstall, by its DaemonSet: a dry run, then the removal, with a report of everything that remains"
 uninstall

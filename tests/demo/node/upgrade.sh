@@ -93,3 +93,57 @@ roll() {
     wait_for 60 gone right-after
     wait_for 30 has_taken "$(count true)"
 }
+
+has_one_agent() { [ "$(kubectl -n kube-system get pods -l k8s-app=calico-cni -o name | wc -l)" = 1 ]; }
+# agent_logs TEXT: succeeds if the log of the agent contains this text
+agent_logs() {
+    kubectl -n kube-system logs -l k8s-app=calico-cni -c cni-agent --tail=-1 >$work/agent-log 2>/dev/null || true
+    grep -F "$1" $work/agent-log >/dev/null
+}
+
+# roll_with_surge FROM TO: applies the manifest of TO with a patch that lets the new agent start beside the former one,
+# as nothing refuses (deploy/README.md, Upgrade). Ends with the manifest of FROM without the patch.
+roll_with_surge() {
+    local from=$1 to=$2 folder=$work/surge since watching
+    since=$(ready_since)
+    mkdir -p "$folder"
+    cp "$work/install-$to.yaml" "$folder/install.yaml"
+    cat >"$folder/kustomization.yaml" <<YAML
+resources: [install.yaml]
+patches:
+  - patch: |-
+      apiVersion: apps/v1
+      kind: DaemonSet
+      metadata: { name: calico-cni, namespace: kube-system }
+      spec: { updateStrategy: { rollingUpdate: { maxSurge: 1, maxUnavailable: 0 } } }
+YAML
+    rm -f $work/watched
+    watch_node &
+    watching=$!
+    run kubectl apply --server-side -k "$folder" | grep -E '[$]|daemonset|deployment|configmap'
+    rolled_out daemonset/calico-cni
+    wait_for 60 has_one_agent
+    # The new agent tries each 5 s to take the port.
+    wait_for 60 agent_logs 'which is free now'
+    wait_for 60 agent_is_ready
+    agent_logs 'until the port is free'
+    sed -n 's/^.*: \(cannot listen on .*\|listening on .*\)/    the log of the new agent: \1/p' $work/agent-log
+    touch $work/watched
+    wait $watching
+    echo "    plugin and configuration read $(<$work/looks) times, each time complete. Versions in turn:"
+    sed 's/^/      /' $work/seen
+    echo "    the node has been ready since $(ready_since), before: $since"
+    changed_once "$from" "$to"
+    keeps_neighbor
+    [ "$(ready_since)" = "$since" ]
+    rolled_out deployment/calico-kube-controllers
+
+    run kubectl apply --server-side -f "$work/install-$from.yaml" | grep -E '[$]|daemonset|deployment|configmap'
+    [ "$(of_system daemonset/calico-cni '{.spec.updateStrategy.rollingUpdate.maxSurge}')" = 0 ]
+    rolled_out daemonset/calico-cni
+    rolled_out deployment/calico-kube-controllers
+    wait_for 60 agent_is_ready
+    [ "$(digest /opt/cni/bin/calico)" = "$(digest "${programs[$from]}/calico")" ]
+    [ "$(jq -r '.plugins[0].log_level' $conflist)" = "$(level_of "$from")" ]
+    keeps_neighbor
+}

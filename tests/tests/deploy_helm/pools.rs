@@ -59,18 +59,20 @@ fn pool_values_with_etcd_set_the_same_variables() {
     assert!(!objects.keys().any(|name| name == "ClusterRole.rbac.authorization.k8s.io calico-cni"));
 }
 
+/// Returns the notes that `helm install` prints for a release in this namespace with this value.
+fn notes(namespace: &str, value: &str) -> String {
+    let (helm, chart) = (helm().unwrap().display().to_string(), deploy("helm/calico-cni").display().to_string());
+    let words = ["install", "calico-cni", &chart, "--namespace", namespace, "--dry-run=client", "--set", value];
+    let said = run(&helm, &words).unwrap();
+    said.split_once("NOTES:").unwrap().1.to_owned()
+}
+
 /// kubectl cannot write to etcd.
 #[test]
 fn notes_explain_pool_creation_only_without_a_pool() {
     if !can_render() {
         return;
     }
-    let (helm, chart) = (helm().unwrap().display().to_string(), deploy("helm/calico-cni").display().to_string());
-    let notes = |values: &str| {
-        let words = ["install", "calico-cni", &chart, "--namespace", NAMESPACE, "--dry-run=client", "--set", values];
-        let said = run(&helm, &words).unwrap();
-        said.split_once("NOTES:").unwrap().1.to_owned()
-    };
     let (by_kubectl, by_hand) =
         ("kubectl apply -f deploy/examples/ippool.yaml", "/opt/cni/bin/calico-ipam apply --config");
     for (values, expected) in [
@@ -78,7 +80,19 @@ fn notes_explain_pool_creation_only_without_a_pool() {
         ("datastore=etcd", [false, true]),
         ("datastore=etcd,ipam.pools[0].cidr=10.0.0.0/16", [false, false]),
     ] {
-        let said = notes(values);
+        let said = notes(NAMESPACE, values);
         assert_eq!([by_kubectl, by_hand].map(|command| said.contains(command)), expected, "{values}: {said}");
     }
+}
+
+#[test]
+fn notes_name_the_pod_security_level_outside_of_kube_system() {
+    if !can_render() {
+        return;
+    }
+    let command = "kubectl label namespace calico-system --overwrite pod-security.kubernetes.io/enforce=privileged";
+    let said = notes("calico-system", "datastore=kubernetes");
+    assert!(said.contains(command), "{said}");
+    let said = notes(NAMESPACE, "datastore=kubernetes");
+    assert!(!said.contains("pod-security"), "{said}");
 }

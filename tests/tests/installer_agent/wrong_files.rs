@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use integration_tests::clock::KNOWN;
 use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::installation::{BIN, KUBE, NET, WITHOUT_CAPABILITIES};
+use integration_tests::installation::{BIN, KUBE, NET, OLD, WITHOUT_CAPABILITIES};
 use integration_tests::node_pod::NodePod;
 use integration_tests::skip::skipped;
 use nix::mount::{MsFlags, mount};
@@ -49,27 +49,71 @@ fn read_only_net_directory_is_named_until_it_is_writable() {
 
 #[test]
 fn token_refresh_on_a_full_disk_keeps_the_existing_token() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
     in_pod(|_, kubernetes, mut pod| {
         let net = pod.container.path(NET);
         mount(Some("tmpfs"), &net, Some("tmpfs"), MsFlags::empty(), Some("size=256k")).unwrap();
         install(&mut pod);
         let (token, names) = (pod.token().unwrap(), pod.container.names(NET));
+        let before = pod.container.conf(CONF).unwrap();
+        fs::remove_file(net.join(CONF)).unwrap();
         let filler = net.join("filler");
         let full = fs::write(&filler, vec![0; 1 << 20]).unwrap_err();
         assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
 
         let audit = kubernetes.api.audit().unwrap();
-        let agent = pod.agent().unwrap();
-        agent.await_metric("token_refresh_failures_total", 2).unwrap();
-        agent.await_reason(&["No space left on device", "calico-kubeconfig"]).unwrap();
-        assert_eq!(agent.page("/liveness").unwrap().code, 200);
+        let mut agent = Hastened::start(&pod);
+        for failures in 1..=2 {
+            agent.agent.await_metric("token_refresh_failures_total", failures).unwrap();
+            agent.look_and_wait();
+        }
+        agent.agent.await_reason(&["No space left on device", "calico-kubeconfig"]).unwrap();
+        agent.agent.await_log("missing or changed, installing again").unwrap();
+        assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
+        assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0);
+        assert!(!net.join(CONF).exists(), "a part of it would be worse");
+        assert_eq!(agent.agent.page("/liveness").unwrap().code, 200);
         assert_eq!(pod.token().unwrap(), token);
+
         fs::remove_file(&filler).unwrap();
-        agent.await_metric("token_refreshes_total", 1).unwrap();
-        agent.await_page("/readiness", 200).unwrap();
+        agent.mends();
+        agent.agent.await_metric("token_refreshes_total", 1).unwrap();
+        agent.agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 1);
+        assert_eq!(agent.agent.metric("install_ok").unwrap(), 1);
+        assert_eq!(pod.container.conf(CONF).unwrap(), before);
         assert_ne!(pod.token().unwrap(), token);
         assert_eq!(pod.container.names(NET), names);
         assert_eq!(asked(&audit, &pod).unwrap(), 1, "the token that could not be written is kept");
+    });
+}
+
+#[test]
+fn agent_keeps_the_former_configuration_while_a_program_lacks_its_version() {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        install(&mut pod);
+        let program = format!("{BIN}/portmap");
+        let of_the_image = fs::read_to_string(pod.container.path(&program)).unwrap();
+        pod.container.program(&program, OLD).unwrap();
+        let edited = pod.container.conf(CONF).unwrap().replace("\"snat\": true", "\"snat\": false");
+        assert!(edited.contains("\"snat\": false"), "{edited}");
+        pod.container.file(&format!("{NET}/{CONF}"), &edited).unwrap();
+        let mut agent = Hastened::start(&pod);
+        agent.agent.await_reason(&["10-calico.conflist is not written", "portmap supports 0.3.1, 0.4.0"]).unwrap();
+        assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
+        assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0);
+        assert_eq!(pod.container.conf(CONF).unwrap(), edited);
+
+        pod.container.script(&program, &of_the_image).unwrap();
+        agent.mends();
+        agent.agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 1);
+        assert!(pod.container.conf(CONF).unwrap().contains("\"snat\": true"));
     });
 }
 

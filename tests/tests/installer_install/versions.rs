@@ -2,16 +2,13 @@
 
 use std::fs;
 
-use integration_tests::installation::{BIN, Container, NET, OWN_BIN};
+use integration_tests::installation::{BIN, Container, NET, OLD, OWN_BIN};
 use integration_tests::namespaces::isolated;
 use integration_tests::neighbours::kinds;
 
 use super::{DEFAULT, failed, logged, succeeded};
 
 const FILE: &str = "10-calico.conflist";
-
-/// An argument for [`Container::program`]: the program then answers VERSION with old versions.
-const OLD: &str = r#"'{"cniVersion":"0.4.0","supportedVersions":["0.3.1","0.4.0"]}'"#;
 
 #[test]
 fn configuration_with_a_program_that_lacks_its_version_is_refused_by_name() {

@@ -152,7 +152,7 @@ fn expected_claim(call: &Call, store: &Store, version: IpVersion) -> UsableBlock
         node: call.owner.name(),
         node_labels: &Labels::new(),
         namespace: None,
-        restricted: false,
+        named: NamedPools::default(),
     };
     let choice = choose_pools(&pools, &request).unwrap();
     let stored = blocks(store);

@@ -19,8 +19,10 @@
 //! [`borrow_order`] follow in the order of an allocation. [`assess()`] decides whether an address is in use,
 //! [`audit()`] reports contradictions, [`usage()`] counts, and `gc` selects what to release.
 
+mod address_pool;
 mod adoption;
 mod affinity;
+mod any_of;
 mod audit;
 mod block;
 mod block_search;
@@ -45,12 +47,16 @@ mod tunnels;
 mod usage;
 mod utilization;
 
+pub use address_pool::{AddressRefusal, AddressRules, pool_of_address};
 pub use adoption::{
     Adoption, AdoptionConflict, AdoptionInputs, Claim, Claimant, ContainerEvidence, Statement, UnprovenOwner,
     plan_adoption, prove_container,
 };
 pub use affinity::{AffinityKey, AffinityOwner, AffinitySelect, AffinityState, BlockAffinity, LOAD_BALANCER_HOST};
 pub(crate) use affinity::{ROOT as AFFINITY_ROOT, WITHOUT_LABELS};
+pub use any_of::{
+    ANY_OF, AnyOf, AnyOfError, Candidate, Candidates, Obstacle, Unavailable, candidates, list_told, list_whole,
+};
 pub use audit::{
     AddressOwner, AllocatedAddress, AuditedEndpoint, Finding, HandleRepair, Inventory, OwnedAddress, Owners, Pods,
     SuspectHandle, allocation_time, audit, pod_in_use_reason, repair,
@@ -71,7 +77,8 @@ pub use leak::{
 pub use pod_state::{NETWORK_STATUS, PodState, PodView, ReportedAddresses};
 pub use pool::{Pool, PoolRejection, RejectedPool, any_pool_of, enabled_pool};
 pub use pool_choice::{
-    Labels, NoPool, PoolChoice, PoolChoiceError, PoolRequest, choose_pools, rejection_by_namespace, stale_blocks,
+    Labels, NamedPools, NoPool, PoolChoice, PoolChoiceError, PoolRequest, choose_pools, rejection_by_namespace,
+    stale_blocks,
 };
 pub use reservation::{MalformedReservation, Reservations};
 pub use survey::{BlockSummary, ListedBlock, RECLAIM_AFTER, Room};

@@ -28,8 +28,17 @@ pub struct PoolRequest<'a> {
     pub node_labels: &'a Labels,
     /// The namespace's name and labels. Without a namespace, namespace selectors see no labels (IPAM-96).
     pub namespace: Option<(&'a str, &'a Labels)>,
-    /// Whether to require that the namespace selector of a named pool matches.
-    pub restricted: bool,
+    /// The selectors of named pools that count.
+    pub named: NamedPools,
+}
+
+/// The selectors that count for pools that a request names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NamedPools {
+    /// Whether to require that the namespace selector matches.
+    pub by_namespace: bool,
+    /// Whether to require that the node selector matches.
+    pub by_node: bool,
 }
 
 /// The result of the choice of pools.
@@ -84,8 +93,8 @@ pub struct PoolChoiceError {
     pub refused: Vec<RejectedPool>,
 }
 
-/// Chooses the pools of a request. As in upstream, node selectors and assignment modes of named pools do not count;
-/// their namespace selectors count only if the request is restricted (IPAM-95).
+/// Chooses the pools of a request. As in upstream, selectors and assignment modes of named pools do not count, except
+/// the selectors that [`PoolRequest::named`] selects (IPAM-95).
 pub fn choose_pools(pools: &[IpPool], request: &PoolRequest<'_>) -> Result<PoolChoice, PoolChoiceError> {
     let mut sorted: Vec<&IpPool> = pools.iter().collect();
     sorted.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
@@ -140,11 +149,26 @@ fn refusal_by_selectors(object: &IpPool, request: &PoolRequest<'_>) -> Result<Op
     if !object.spec.is_automatic() {
         return Ok(Some(PoolRejection::Manual));
     }
-    let selector = &object.spec.node_selector;
-    if !selects(object, "nodeSelector", selector, request.node_labels)? {
-        return Ok(Some(PoolRejection::NodeSelector { selector: selector.clone(), node: request.node.to_owned() }));
+    match rejection_by_node(object, request)? {
+        Some(refusal) => Ok(Some(refusal)),
+        None => rejection_by_namespace(object, request.namespace),
     }
-    rejection_by_namespace(object, request.namespace)
+}
+
+fn refusal_of_named(object: &IpPool, request: &PoolRequest<'_>) -> Result<Option<PoolRejection>, NoPool> {
+    let NamedPools { by_namespace, by_node } = request.named;
+    match if by_node { rejection_by_node(object, request)? } else { None } {
+        None if by_namespace => rejection_by_namespace(object, request.namespace),
+        refusal => Ok(refusal),
+    }
+}
+
+fn rejection_by_node(object: &IpPool, request: &PoolRequest<'_>) -> Result<Option<PoolRejection>, NoPool> {
+    let selector = &object.spec.node_selector;
+    if selects(object, "nodeSelector", selector, request.node_labels)? {
+        return Ok(None);
+    }
+    Ok(Some(PoolRejection::NodeSelector { selector: selector.clone(), node: request.node.to_owned() }))
 }
 
 /// Returns the rejection of a pool whose namespace selector does not match the labels of the namespace.
@@ -201,8 +225,7 @@ impl PoolChoice {
         for cidr in request.requested {
             let pool = pools.iter().rfind(|(_, pool)| pool.cidr == *cidr);
             let (object, pool) = pool.ok_or(NoPool::NotEnabled(*cidr))?;
-            let refusal = if request.restricted { rejection_by_namespace(object, request.namespace)? } else { None };
-            match refusal {
+            match refusal_of_named(object, request)? {
                 None => selected.push(pool.clone()),
                 Some(refusal) => self.refuse(object, refusal),
             }

@@ -26,7 +26,7 @@ struct Request {
     purpose: AllowedUse,
     node: Labels,
     namespace: Option<Labels>,
-    restricted: bool,
+    named: NamedPools,
 }
 
 impl Default for Request {
@@ -36,7 +36,7 @@ impl Default for Request {
             purpose: AllowedUse::Workload,
             node: Labels::new(),
             namespace: None,
-            restricted: false,
+            named: NamedPools::default(),
         }
     }
 }
@@ -51,7 +51,7 @@ fn choose(pools: &[IpPool], request: &Request) -> Result<PoolChoice, PoolChoiceE
             node: "node1",
             node_labels: &request.node,
             namespace: request.namespace.as_ref().map(|labels| ("web", labels)),
-            restricted: request.restricted,
+            named: request.named,
         },
     )
 }
@@ -252,7 +252,7 @@ fn requested_pools_of_a_restricted_request_must_select_the_namespace() {
     let request = |requested: &[&str], restricted| Request {
         requested: requested.iter().map(|text| cidr(text)).collect(),
         namespace: Some(labels(&[("team", "red")])),
-        restricted,
+        named: NamedPools { by_namespace: restricted, by_node: false },
         ..Request::default()
     };
     let both = ["10.2.0.0/16", "10.1.0.0/16"];
@@ -264,4 +264,61 @@ fn requested_pools_of_a_restricted_request_must_select_the_namespace() {
     assert!(texts(&error.refused).contains(&reason.to_owned()), "{error:?}");
     let unknown = Request { namespace: None, ..request(&both, true) };
     choose(&pools, &unknown).unwrap_err();
+}
+
+#[test]
+fn named_pools_that_do_not_select_the_node_are_refused() {
+    let of_rack = |name: &str, range: &str, rack: &str| {
+        pool(name, range, |pool| pool.spec.node_selector = format!("rack == '{rack}'"))
+    };
+    let pools = [of_rack("one", "10.1.0.0/16", "r1"), of_rack("two", "10.2.0.0/16", "r2")];
+    let request = |requested: &[&str], by_node| Request {
+        requested: requested.iter().map(|text| cidr(text)).collect(),
+        node: labels(&[("rack", "r1")]),
+        named: NamedPools { by_namespace: false, by_node },
+        ..Request::default()
+    };
+    let both = ["10.2.0.0/16", "10.1.0.0/16"];
+    assert_eq!(names(&choose(&pools, &request(&both, false)).unwrap().chosen), ["two", "one"]);
+    let choice = choose(&pools, &request(&both, true)).unwrap();
+    assert_eq!((names(&choice.chosen), names(&choice.selected)), (vec!["one"], vec!["one"]));
+    let reason = "pool two (10.2.0.0/16): its nodeSelector `rack == 'r2'` does not match node node1";
+    assert_eq!(texts(&choice.refused), [reason]);
+    // The node gives up its blocks in the pool, as in any pool that deselects it (IPAM-99).
+    let owned = [cidr("10.1.0.64/26"), cidr("10.2.0.64/26")];
+    assert_eq!(stale_blocks(&owned, &choice, &labels(&[("rack", "r1")])), owned[1..]);
+    let error = choose(&pools, &request(&both[..1], true)).unwrap_err();
+    assert_eq!(error.cause, NoPool::NoneSelected("node1".into()));
+    assert!(texts(&error.refused).contains(&reason.to_owned()), "{error:?}");
+    let automatic = Request { named: NamedPools { by_namespace: true, by_node: true }, ..request(&[], true) };
+    assert_eq!(names(&choose(&pools, &automatic).unwrap().chosen), ["one"]);
+}
+
+proptest::proptest! {
+    /// A tenant names the pools: the switches take pools away and add none.
+    #[test]
+    fn switches_for_named_pools_only_take_pools_away(
+        selectors in proptest::collection::vec((0usize..4, 0usize..4, proptest::bool::ANY), 1..6),
+        requested in proptest::collection::vec(0usize..6, 1..6),
+        by_namespace in proptest::bool::ANY,
+        by_node in proptest::bool::ANY,
+    ) {
+        const SELECTORS: [&str; 4] = ["", "all()", "!all()", "rack == 'r1'"];
+        let pools: Vec<IpPool> = selectors.iter().enumerate().map(|(number, (node, namespace, is_manual))| {
+            pool(&format!("p{number}"), &format!("10.{number}.0.0/16"), |pool| {
+                pool.spec.node_selector = SELECTORS[*node].into();
+                pool.spec.namespace_selector = SELECTORS[*namespace].into();
+                pool.spec.assignment_mode = is_manual.then(|| AssignmentMode::Manual.into());
+            })
+        }).collect();
+        let requested: Vec<Cidr> = requested.iter().map(|number| cidr(&format!("10.{number}.0.0/16"))).collect();
+        let chosen = |named| {
+            let node = labels(&[("rack", "r1")]);
+            let request = Request { requested: requested.clone(), node, named, ..Request::default() };
+            choose(&pools, &request).map(|choice| choice.chosen).unwrap_or_default()
+        };
+        let usual = chosen(NamedPools::default());
+        let limited = chosen(NamedPools { by_namespace, by_node });
+        proptest::prop_assert!(limited.iter().all(|pool| usual.contains(pool)), "{:?} of {:?}", limited, usual);
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{BlockFacts, PoolFacts, UsageInput};
 use crate::api::{AllowedUse, IpPool, IpPoolSpec};
-use crate::ipam::{DEFAULT_BLOCK_LIMIT, IpamConfig, Labels, Pool, PoolRequest, Reservations, choose_pools};
+use crate::ipam::{DEFAULT_BLOCK_LIMIT, IpamConfig, Labels, NamedPools, Pool, PoolRequest, Reservations, choose_pools};
 use crate::net::{Cidr, IpVersion};
 use crate::selector::Selector;
 
@@ -127,7 +127,7 @@ impl<'a> PodRoom<'a> {
                 node,
                 node_labels: labels.unwrap_or(&none),
                 namespace: None,
-                restricted: false,
+                named: NamedPools::default(),
             },
         );
         let chosen = choice.map(|choice| choice.chosen).unwrap_or_default();

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
 use libcalico::ipam::{
-    AssignError, BlockTooLarge, CorruptBlock, HandleError, HandleId, NoPool, PoolChoiceError, RejectedPool,
-    ReleaseError,
+    ANY_OF, AnyOfError, AssignError, BlockTooLarge, CorruptBlock, HandleError, HandleId, NoPool, PoolChoiceError,
+    RejectedPool, ReleaseError, Unavailable, list_told,
 };
 use libcalico::net::{Cidr, CidrParseError, IpVersion};
 use libcalico::store::StoreError;
@@ -142,6 +142,15 @@ pub enum IpamError {
     /// The gate before each write admits no more writes ([`crate::write_gate::WriteGate`]).
     #[error("stopped: writes are no longer allowed")]
     Stopped,
+    /// The pod's list of addresses is too long.
+    #[error(transparent)]
+    List(#[from] AnyOfError),
+    /// The pod gets no address of its list.
+    #[error("no address of the annotation \"{}\" is free", ANY_OF)]
+    NoneFree {
+        /// The addresses of a family in the list, with the reasons. Those that the pools permit come first.
+        unavailable: Vec<Unavailable>,
+    },
 }
 
 /// The reason why a pod with a VMI cannot be served.
@@ -292,7 +301,12 @@ pub fn cni_error(error: &IpamError) -> CniError {
 
 fn code_of(error: &IpamError) -> Code {
     match error {
-        IpamError::PoolName { .. } | IpamError::PoolFamily { .. } => Code::INVALID_CONFIG,
+        IpamError::PoolName { .. } | IpamError::PoolFamily { .. } | IpamError::List(_) => Code::INVALID_CONFIG,
+        IpamError::NoneFree { unavailable } => {
+            // Without a permitted address, another attempt is useless until a person changes the list or a pool.
+            let is_permitted = unavailable.iter().any(|address| address.reason.is_permitted());
+            if is_permitted { Code::TRY_AGAIN } else { Code::INVALID_CONFIG }
+        }
         IpamError::Store(StoreError::DiskFull { .. }) => Code::IO,
         IpamError::Contention | IpamError::StillListed { .. } => Code::TRY_AGAIN,
         IpamError::Store(StoreError::Unavailable { .. }) => Code::TRY_AGAIN,
@@ -307,6 +321,7 @@ fn details_of(error: &IpamError) -> String {
         IpamError::NotInPool { ip, refused } if refused.is_empty() => {
             format!("no IPPool contains {ip}; `calico-ipam show` lists the pools")
         }
+        IpamError::NoneFree { unavailable } => list_told(unavailable),
         IpamError::Withheld { .. } => {
             "feature_control.restrict_annotations limits annotations to addresses that the pod's namespace may have"
                 .into()

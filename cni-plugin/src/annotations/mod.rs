@@ -37,6 +37,9 @@ pub struct Annotations {
     /// The families for which annotations name pools or an address that must be available to the pod's namespace. Empty
     /// unless `feature_control.restrict_annotations` is set.
     pub restricted: BTreeSet<IpVersion>,
+    /// The families for which annotations name pools that must select the node. Empty unless
+    /// `feature_control.pools_respect_node_selector` is set.
+    pub node_selected: BTreeSet<IpVersion>,
     /// The families to assign an address of, instead of the configured ones.
     pub families: Option<Vec<IpVersion>>,
     /// The MAC address that the pod requests for its interface.
@@ -63,30 +66,31 @@ impl Annotations {
             ipv4_pools: if is_calico { read_list(sources, IPV4_POOLS)? } else { None },
             ipv6_pools: if is_calico { read_list(sources, IPV6_POOLS)? } else { None },
             restricted: BTreeSet::new(),
+            node_selected: BTreeSet::new(),
             families: if is_calico { read_families(sources)? } else { None },
             addresses: AddressSource::of_pod(pod, conf)?,
             mac: read_mac(pod, conf)?,
             floating_ips: read_floating_ips(pod, conf)?,
         };
         if conf.feature_control.restrict_annotations {
-            annotations.restricted = annotations.requested_families();
+            annotations.restricted = &annotations.pool_families() | &annotations.addresses.chosen_families();
+        }
+        if conf.feature_control.pools_respect_node_selector {
+            annotations.node_selected = annotations.pool_families();
         }
         Ok(annotations)
     }
 
-    fn requested_families(&self) -> BTreeSet<IpVersion> {
+    /// Returns the families for which annotations name pools.
+    fn pool_families(&self) -> BTreeSet<IpVersion> {
         let pools = [(IpVersion::V4, &self.ipv4_pools), (IpVersion::V6, &self.ipv6_pools)];
-        let pooled = pools.into_iter().filter(|(_, pools)| pools.is_some()).map(|(version, _)| version);
-        let addresses: &[IpAddr] = match &self.addresses {
-            AddressSource::Requested(addresses) => addresses,
-            AddressSource::Allocated | AddressSource::Fixed(_) => &[],
-        };
-        pooled.chain(addresses.iter().map(|ip| IpVersion::of(*ip))).collect()
+        pools.into_iter().filter(|(_, pools)| pools.is_some()).map(|(version, _)| version).collect()
     }
 
-    /// Copies the requested pools and families, and the restricted families, to the IPAM request.
+    /// Copies the requested pools, families and list, and the limits of their choice, to the IPAM request.
     pub fn apply_to(&self, call: &mut IpamRequest) {
         call.restricted.clone_from(&self.restricted);
+        call.node_selected.clone_from(&self.node_selected);
         if let Some(pools) = &self.ipv4_pools {
             call.ipv4_pools.clone_from(pools);
         }
@@ -96,6 +100,14 @@ impl Annotations {
         if let Some(families) = &self.families {
             call.assign_ipv4 = families.contains(&IpVersion::V4);
             call.assign_ipv6 = families.contains(&IpVersion::V6);
+        }
+        if let AddressSource::AnyOf(list) = &self.addresses {
+            call.assign_ipv4 |= !list.v4.is_empty();
+            call.assign_ipv6 |= !list.v6.is_empty();
+            call.any_of = Some(list.clone());
+            if let Some(ip) = call.ip.take() {
+                tracing::error!(%ip, "IP in CNI_ARGS is overridden by the pod's annotation ipAddrsAnyOf");
+            }
         }
     }
 

@@ -1,6 +1,8 @@
+use libcalico::ipam::AnyOf;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::testing::open;
 
 fn read_both(pod: Value, namespace: Value, conf: Value) -> Result<Annotations, CniError> {
     let pod: Pod = serde_json::from_value(json!({
@@ -116,6 +118,71 @@ fn invalid_address_annotations_are_rejected_with_upstreams_text() {
 }
 
 #[test]
+fn list_annotation_selects_its_families() {
+    let list = "[\"10.0.0.9\", \"fd00::8/127\", \"10.0.0.9/32\"]";
+    let found = read("ipAddrsAnyOf", list).unwrap();
+    let texts = ["10.0.0.9", "fd00::8/127"].map(str::to_owned);
+    assert_eq!(found.addresses, AddressSource::AnyOf(AnyOf::parse(&texts).unwrap()));
+    assert_eq!(read("ipAddrsAnyOf", "").unwrap().addresses, AddressSource::Allocated);
+    let of_namespace = read_both(json!({}), json!({"cni.projectcalico.org/ipAddrsAnyOf": list}), json!({})).unwrap();
+    assert_eq!(of_namespace, Annotations::default(), "a list is a workload's, not a namespace's");
+    let of_families = |list: &str, families: &str| {
+        let pod = json!({
+            "cni.projectcalico.org/ipAddrsAnyOf": list, "cni.projectcalico.org/ipFamilies": families,
+        });
+        let found = read_both(pod, json!({}), json!({})).unwrap();
+        let files = tempfile::tempdir().unwrap();
+        let conf = json!({ "datastore_type": "local", "datastore_path": files.path().join("db") });
+        let call = open("ADD", "", conf, files.path()).call;
+        let mut request = crate::ipam::request(&call, "node1", None).unwrap();
+        request.ip = Some("10.0.0.7".parse().unwrap());
+        found.apply_to(&mut request);
+        assert!(request.any_of.is_some() && request.ip.is_none());
+        (request.assign_ipv4, request.assign_ipv6)
+    };
+    assert_eq!(of_families("[\"fd00::9\"]", "[\"IPv4\"]"), (true, true));
+    assert_eq!(of_families("[\"fd00::9\"]", "[]"), (false, true));
+    assert_eq!(of_families("[\"10.0.0.9\"]", "[\"IPv4\"]"), (true, false));
+}
+
+#[test]
+fn invalid_list_annotations_are_rejected() {
+    let key = "cni.projectcalico.org/ipAddrsAnyOf";
+    let unparsed = read("ipAddrsAnyOf", "[\"10.0.0.9\"").unwrap_err();
+    assert_eq!(unparsed.code, Code::DECODE);
+    assert!(unparsed.msg.starts_with(&format!("failed to parse IPs [\"10.0.0.9\" for annotation \"{key}\": ")));
+    for (value, text) in [
+        ("[]", format!("annotation \"{key}\" specified but empty")),
+        ("[\"pool4\"]", "invalid IP format: pool4".into()),
+        ("[\"10.0.0.0/23\"]", format!("annotation \"{key}\" names 512 addresses; at most 256 of a family")),
+    ] {
+        let error = read("ipAddrsAnyOf", value).unwrap_err();
+        assert_eq!((error.msg, error.code), (text, Code::INVALID_CONFIG));
+    }
+    let foreign = read_with("ipAddrsAnyOf", "[\"10.0.0.9\"]", json!({"ipam": {"type": "host-local"}})).unwrap_err();
+    assert_eq!(foreign.msg, "ipAddrsAnyOf is not compatible with configured IPAM: host-local");
+    for other in ["ipAddrs", "ipAddrsNoIpam"] {
+        let both = json!({key: "x", format!("cni.projectcalico.org/{other}"): "x"});
+        assert_eq!(
+            read_both(both, json!({}), json!({})).unwrap_err().msg,
+            format!("can't have both annotations: '{other}' and 'ipAddrsAnyOf' in use at the same time")
+        );
+    }
+}
+
+#[test]
+fn annotated_pools_must_select_the_node_if_configured() {
+    let conf = json!({"feature_control": {"pools_respect_node_selector": true}});
+    let families = |name, value| read_with(name, value, conf.clone()).unwrap().node_selected;
+    assert_eq!(families("ipv4pools", "[\"a\"]"), [IpVersion::V4].into());
+    assert_eq!(families("ipv6pools", "[\"a\"]"), [IpVersion::V6].into());
+    for name in ["ipAddrs", "ipAddrsAnyOf"] {
+        assert_eq!(families(name, "[\"10.0.0.1\"]"), BTreeSet::new(), "{name}");
+    }
+    assert_eq!(read("ipv4pools", "[\"a\"]").unwrap().node_selected, BTreeSet::new(), "off by default");
+}
+
+#[test]
 fn mac_annotation_is_parsed_and_an_invalid_mac_rejected() {
     for text in ["CA:fe:ca:fe:ca:fe", "ca-fe-ca-fe-ca-fe", "cafe.cafe.cafe"] {
         assert_eq!(read("hwAddr", text).unwrap().mac.unwrap().to_string(), "ca:fe:ca:fe:ca:fe");
@@ -171,7 +238,7 @@ fn invalid_source_prefixes_fail_the_add_and_invalid_limits_are_logged() {
 #[test]
 fn annotations_are_ignored_without_kubernetes_policy() {
     for policy in [json!({}), json!({"type": "other"})] {
-        for name in ["ipAddrs", "hwAddr", "floatingIPs", "ipv4pools", "allowedSourcePrefixes"] {
+        for name in ["ipAddrs", "ipAddrsAnyOf", "hwAddr", "floatingIPs", "ipv4pools", "allowedSourcePrefixes"] {
             let found = read_with(name, "nonsense", json!({"policy": policy})).unwrap();
             assert_eq!(found, Annotations::default());
         }
@@ -201,6 +268,7 @@ fn annotated_pools_and_addresses_are_restricted_if_configured() {
         ("ipv4pools", "[\"a\"]", vec![IpVersion::V4]),
         ("ipv6pools", "[\"a\"]", vec![IpVersion::V6]),
         ("ipAddrs", "[\"fd00::1\", \"10.0.0.1\"]", vec![IpVersion::V4, IpVersion::V6]),
+        ("ipAddrsAnyOf", "[\"fd00::1\", \"fd00::2\"]", vec![IpVersion::V6]),
         ("ipFamilies", "[\"IPv4\"]", vec![]),
     ] {
         assert_eq!(families(name, value, conf.clone()), expected, "{name}");

@@ -31,6 +31,7 @@ impl<'a> AddTarget<'a> {
         let annotations = described.and_then(|pod| Annotations::read(&pod.pod, &pod.namespace, &call.conf).ok());
         match annotations.map(|annotations| annotations.addresses) {
             Some(AddressSource::Requested(requested) | AddressSource::Fixed(requested)) => addresses.extend(requested),
+            Some(AddressSource::AnyOf(list)) => addresses.extend(list.v4.into_iter().chain(list.v6)),
             Some(AddressSource::Allocated) | None => {}
         }
         AddTarget { call, addresses }

@@ -98,7 +98,10 @@ pub async fn assign(
             Box::pin(requested::assign(store, call, workload, *calico, existing)).await
         }
         AddressRequest::Calico(calico) => {
-            let CalicoRequest { request, inputs, lock, .. } = *calico;
+            let CalicoRequest { mut request, inputs, lock, .. } = *calico;
+            if request.any_of.is_some() {
+                request.predecessor = existing.and_then(|existing| requested::earlier_sandbox(&request, existing));
+            }
             let assignment = cni::add(store, &SystemClock::start(), &request, inputs, lock).await?;
             let result = ensure_has_addresses(assignment.result)?;
             let is_replaceable = request.vmi.is_none() && request.ip.is_none();

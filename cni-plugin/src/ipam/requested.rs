@@ -74,10 +74,9 @@ pub(super) async fn assign(
             }
         }
     }
-    let earlier = request.predecessor.clone().zip(existing).map(|(sandbox, existing)| {
-        let (_, mut listed) = existing.spec.host_link();
-        listed.retain(|ip| !addresses.contains(ip));
-        EarlierAddresses { sandbox, addresses: listed }
+    let earlier = request.predecessor.clone().map(|sandbox| {
+        let addresses = sandbox.listed.iter().filter(|ip| !addresses.contains(ip)).copied().collect();
+        EarlierAddresses { sandbox, addresses }
     });
     let earlier = earlier.filter(|earlier| !earlier.addresses.is_empty());
     Ok(AssignedAddresses { earlier, ..assigned_so_far(&addresses, request, replaced_owner) })
@@ -98,11 +97,15 @@ pub(super) fn result(addresses: &[IpAddr]) -> CniResult {
     CniResult { ips: addresses.iter().map(config).collect(), ..CniResult::default() }
 }
 
-/// Returns the sandbox that the pod's endpoint names, usually an earlier one. Returns `None` for a VMI, whose addresses
-/// are passed from pod to pod in another way, and if the endpoint names no sandbox.
-fn earlier_sandbox(call: &IpamRequest, existing: &WorkloadEndpoint) -> Option<Predecessor> {
+/// Returns the sandbox that the pod's endpoint names, usually an earlier one, with the addresses that the endpoint lists.
+/// Returns `None` for a VMI, whose addresses are passed from pod to pod in another way, and if the endpoint names no
+/// sandbox.
+pub(super) fn earlier_sandbox(call: &IpamRequest, existing: &WorkloadEndpoint) -> Option<Predecessor> {
     let pod = call.pod.as_ref().filter(|_| call.vmi.is_none())?;
-    Predecessor::from_annotation(&call.network, &existing.spec.container_id, &pod.namespace.name, &pod.name)
+    let annotated = &existing.spec.container_id;
+    let mut sandbox = Predecessor::from_annotation(&call.network, annotated, &pod.namespace.name, &pod.name)?;
+    (_, sandbox.listed) = existing.spec.host_link();
+    Some(sandbox)
 }
 
 impl EarlierAddresses {

@@ -83,7 +83,7 @@ pub async fn pod_with_namespace(cx: &Context) -> Result<Option<PodWithNamespace>
 
 /// Reads the objects that an ADD needs. `request` is the request to `calico-ipam`; `None` for another IPAM plugin.
 /// `prefetch` is the part of the allocation that runs at the same time as the reads. It is undone after a failure, and
-/// if the pod chooses its addresses.
+/// if the pod chooses its addresses or has a list of them.
 pub async fn for_add(
     cx: &Context,
     mut request: Option<IpamRequest>,

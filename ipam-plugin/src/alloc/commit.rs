@@ -2,6 +2,7 @@
 //! addresses of a failed allocation. Upstream leaves them allocated until the DEL.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, ReleaseRequest};
 use libcalico::net::Cidr;
@@ -144,13 +145,14 @@ fn warn_unconfirmed(block: Cidr, error: &StoreError) {
     );
 }
 
-/// Releases the addresses of `written`, if their allocations are unchanged. A VMI's address may have passed to another
-/// launcher pod under the same handle. Failure is only logged, because the handle still counts the remaining addresses.
-pub(crate) async fn undo(store: &impl Store, clock: &impl Clock, request: &AssignRequest, written: &[BlockAssignment]) {
-    let blocks: BTreeSet<Cidr> = written.iter().map(BlockAssignment::cidr).collect();
+/// Releases the addresses of `written`, each with its block, if their allocations are unchanged. A VMI's address may
+/// have passed to another launcher pod under the same handle. Failure is only logged, because the handle still counts the
+/// remaining addresses.
+pub(crate) async fn undo(store: &impl Store, clock: &impl Clock, request: &AssignRequest, written: &[(Cidr, IpAddr)]) {
+    let blocks: BTreeSet<Cidr> = written.iter().map(|(block, _)| *block).collect();
     let requests = |block: &Block| {
-        let here = written.iter().filter(|assignment| assignment.cidr() == block.cidr);
-        let held = here.flat_map(|assignment| &assignment.addresses).filter_map(|ip| block.allocation(*ip));
+        let here = written.iter().filter(|(cidr, _)| *cidr == block.cidr);
+        let held = here.filter_map(|(_, ip)| block.allocation(*ip));
         held.filter(|held| is_from_request(request, held))
             .map(|held| ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence })
             .collect()
@@ -168,8 +170,6 @@ pub(crate) async fn undo(store: &impl Store, clock: &impl Clock, request: &Assig
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
-
     use libcalico::ipam::OwnerSlot;
 
     use super::*;
@@ -191,12 +191,6 @@ mod tests {
             let inputs = cluster.inputs(&request).await.unwrap();
             assign_address(&cluster.store, &cluster.clock, &request, ip, inputs).await.unwrap();
             let mut block = cluster.block("10.65.0.0/26").unwrap();
-            let assignment = BlockAssignment {
-                addresses: vec![free, ip],
-                block: block.clone(),
-                revision: None,
-                prior_affinity: None,
-            };
             let attributes = match owner {
                 "launcher-1" => request.attributes.clone(),
                 _ => workload_attributes("node2", Some(("ns", owner)), cluster.clock.now()),
@@ -204,7 +198,8 @@ mod tests {
             block.set_owner(&request.handle, OwnerSlot::Active, &attributes);
             let stored = cluster.store.get::<Block>(&block.cidr).await.unwrap();
             cluster.store.update(&block.cidr, &block, &stored.revision).await.unwrap();
-            undo(&cluster.store, &cluster.clock, &request, &[assignment]).await;
+            let written = [free, ip].map(|ip| (block.cidr, ip));
+            undo(&cluster.store, &cluster.clock, &request, &written).await;
             assert_eq!(!held(&cluster.store.pairs()).is_empty(), kept, "owned by {owner}");
         }
     }

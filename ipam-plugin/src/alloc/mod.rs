@@ -1,8 +1,9 @@
 //! Allocation of addresses: a loop of plan, read and commit.
 //!
 //! [`inputs`] reads the objects that every allocation needs. `planner` decides the next step from the `snapshot`, and
-//! `commit` writes assigned addresses. [`one_address`] assigns a requested address.
+//! `commit` writes assigned addresses. [`one_address`] assigns a requested address, and `any_of` the first free one of a list.
 
+pub(crate) mod any_of;
 pub(crate) mod assignment;
 pub mod block_hints;
 mod commit;
@@ -19,6 +20,7 @@ mod unknown_outcome;
 
 use std::collections::BTreeSet;
 use std::mem;
+use std::net::IpAddr;
 
 use libcalico::ipam::Block;
 use libcalico::net::{Cidr, IpVersion};
@@ -116,7 +118,10 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         if outcome.is_err() || self.request.all_or_nothing && self.is_short() {
             let _releasing = (!self.committed_assignments.is_empty()).then(|| self.request.notes.begin_release());
             // The future is large and rarely used; the usual ADD should not contain it.
-            Box::pin(undo(self.store, self.clock, self.request, &self.committed_assignments)).await;
+            let committed = self.committed_assignments.iter();
+            let written: Vec<(Cidr, IpAddr)> =
+                committed.flat_map(|one| one.addresses.iter().map(move |ip| (one.cidr(), *ip))).collect();
+            Box::pin(undo(self.store, self.clock, self.request, &written)).await;
             self.committed_assignments.clear();
         }
         let unused = self.snapshot.take_reserved();

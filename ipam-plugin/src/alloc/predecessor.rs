@@ -20,6 +20,8 @@ use os::clock::Clock;
 pub struct Predecessor {
     /// The sandbox's handle.
     pub handle: HandleId,
+    /// Addresses that the pod's endpoint lists for the sandbox, which may have others or none.
+    pub listed: Vec<IpAddr>,
     namespace: String,
     pod: String,
 }
@@ -30,7 +32,8 @@ impl Predecessor {
     pub fn from_annotation(network: &str, annotated: &str, namespace: &str, pod: &str) -> Option<Self> {
         let is_sandbox = !annotated.is_empty() && !annotated.contains('.');
         let handle = is_sandbox.then(|| HandleId::for_container(network, annotated))?;
-        Some(Predecessor { handle, namespace: namespace.to_owned(), pod: pod.to_owned() })
+        let (namespace, pod) = (namespace.to_owned(), pod.to_owned());
+        Some(Predecessor { handle, listed: Vec::new(), namespace, pod })
     }
 
     /// Removes an address from the sandbox, in memory and without a cooldown. Returns false if the sandbox does not
@@ -38,6 +41,11 @@ impl Predecessor {
     pub(crate) fn release_in(&self, block: &mut Block, ip: IpAddr) -> Result<bool> {
         let requests = self.requests(block, &[ip]);
         Ok(block.free_at_once(&requests)? > 0)
+    }
+
+    /// Returns true if the sandbox has the address for this pod.
+    pub(crate) fn has(&self, block: &Block, ip: IpAddr) -> bool {
+        !self.requests(block, &[ip]).is_empty()
     }
 
     fn requests(&self, block: &Block, addresses: &[IpAddr]) -> Vec<ReleaseRequest> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
-use libcalico::ipam::{AffinityOwner, HandleId, Labels};
+use libcalico::ipam::{AddressRules, AffinityOwner, HandleId, Labels, NamedPools, Reservations};
 use libcalico::net::{Cidr, IpVersion};
 use time::OffsetDateTime;
 
@@ -33,6 +33,10 @@ pub struct AssignRequest {
     /// Families whose pools or address come from the pod's annotations, if annotations are restricted to values that
     /// the pod's namespace may have.
     pub restricted: BTreeSet<IpVersion>,
+    /// Families whose named pools must select the node.
+    pub node_selected: BTreeSet<IpVersion>,
+    /// Whether a requested address is from a pod's list, so that the pool's namespace selector must match.
+    pub by_list: bool,
     /// The pod's namespace; `None` outside Kubernetes, where selectors match against no labels (IPAM-96).
     pub namespace: Option<Namespace>,
     /// The intended use of the addresses.
@@ -77,6 +81,8 @@ impl AssignRequest {
             pools4: Vec::new(),
             pools6: Vec::new(),
             restricted: BTreeSet::new(),
+            node_selected: BTreeSet::new(),
+            by_list: false,
             namespace: None,
             purpose: AllowedUse::Workload,
             max_blocks: 0,
@@ -102,6 +108,22 @@ impl AssignRequest {
         match version {
             IpVersion::V4 => &self.pools4,
             IpVersion::V6 => &self.pools6,
+        }
+    }
+
+    /// Returns the selectors that count for named pools of a family.
+    pub(crate) fn named_pools(&self, version: IpVersion) -> NamedPools {
+        NamedPools { by_namespace: self.restricted.contains(&version), by_node: self.node_selected.contains(&version) }
+    }
+
+    /// Returns the criteria for the pool of a requested address. `reserved` are the reservations of the cluster.
+    pub(crate) fn address_rules<'a>(&'a self, version: IpVersion, reserved: &'a Reservations) -> AddressRules<'a> {
+        let is_restricted = self.restricted.contains(&version);
+        AddressRules {
+            purpose: self.purpose,
+            namespace: self.selected_namespace(),
+            by_namespace: is_restricted || self.by_list,
+            reserved: is_restricted.then_some(reserved),
         }
     }
 

@@ -12,6 +12,7 @@ use netconf::{CniError, CniResult};
 
 use super::call::IpamRequest;
 use crate::affinity::ensure_labels;
+use crate::alloc::any_of::assign_listed;
 use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::one_address::assign_address;
 use crate::alloc::prefetch;
@@ -43,7 +44,7 @@ pub async fn add<S: Store, C: Clock>(
     mut inputs: AllocationInputs,
     lock: Option<HostLock>,
 ) -> Result<AddResult, CniError> {
-    if call.vmi.is_some() || call.ip.is_some() {
+    if call.vmi.is_some() || call.ip.is_some() || call.any_of.is_some() {
         Box::pin(prefetch::discard(store, clock, &call.container_handle(), &mut inputs)).await;
     }
     let (kept, replaced) =
@@ -106,13 +107,20 @@ async fn assign_addresses<S: Store, C: Clock>(
     }
     request.skipped = call.busy_addresses(clock.now());
     request.notes = call.notes(clock.now());
-    let assigned = assign(store, clock, &request, inputs).await?;
+    let assigned = match &call.any_of {
+        Some(list) => {
+            Box::pin(ensure_labels(store, &request.owner(), call.labels_marker.as_deref())).await?;
+            Box::pin(assign_listed(store, clock, &request, list, inputs)).await?
+        }
+        None => assign(store, clock, &request, inputs).await?,
+    };
     request.notes.store(assigned.searches, clock.now());
     if assigned.has_claimed {
         // Searches on record may cover the pools of the claimed block.
         drop(call.begin_release());
     }
-    if let Some(mut hints) = call.recent_blocks(lock.as_ref(), store) {
+    // The hints are for pods whose addresses are chosen automatically.
+    if let Some(mut hints) = call.recent_blocks(lock.as_ref(), store).filter(|_| call.any_of.is_none()) {
         hints.store(&call.network, call.namespace(), assigned.next_hints, assigned.last_write.as_ref());
     }
     match assigned.shortfalls.into_iter().next() {

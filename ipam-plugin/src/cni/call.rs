@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use libcalico::ipam::{HandleId, OldHandle};
+use libcalico::ipam::{AnyOf, HandleId, OldHandle};
 use libcalico::kubernetes::VmiPod;
 use libcalico::net::IpVersion;
 use libcalico::store::{Store, WriteModel};
@@ -51,8 +51,12 @@ pub struct IpamRequest {
     /// Families whose pools or address come from the pod's annotations, if annotations are restricted to values that
     /// the pod's namespace may have.
     pub restricted: BTreeSet<IpVersion>,
+    /// Families whose pools come from annotations and must select the node.
+    pub node_selected: BTreeSet<IpVersion>,
     /// A requested address.
     pub ip: Option<IpAddr>,
+    /// The pod's list of addresses. The pod gets the first free one of each family in the list.
+    pub any_of: Option<AnyOf>,
     /// The pod's previous sandbox, from which a requested address passes to this container.
     pub predecessor: Option<Predecessor>,
     /// Maximum number of blocks of a family that the node may own in the chosen pools, if the cluster's setting is not
@@ -98,7 +102,9 @@ impl IpamRequest {
             ipv4_pools: ipam.ipv4_pools.clone(),
             ipv6_pools: ipam.ipv6_pools.clone(),
             restricted: BTreeSet::new(),
+            node_selected: BTreeSet::new(),
             ip: call.args.ip,
+            any_of: None,
             predecessor: None,
             // The field is meant for Windows, but upstream reads it on every system (IPAM-33).
             max_blocks: usize::from(call.conf.windows.windows_use_single_network),
@@ -180,6 +186,7 @@ impl IpamRequest {
             pools4: self.ipv4_pools.clone(),
             pools6: self.ipv6_pools.clone(),
             restricted: self.restricted.clone(),
+            node_selected: self.node_selected.clone(),
             namespace: self.pod.as_ref().map(|pod| pod.namespace.clone()),
             max_blocks: self.max_blocks,
             all_or_nothing: true,

@@ -140,8 +140,13 @@ pub struct FeatureControl {
     pub floating_ips: bool,
 
     /// Whether to restrict the annotations `cni.projectcalico.org/ipAddrs`, `ipv4pools` and `ipv6pools` to pools whose
-    /// namespaceSelector selects the pod's namespace, and to addresses that no IPReservation covers. Read by ADD.
+    /// namespaceSelector selects the pod's namespace, and to addresses that no IPReservation covers. The latter also
+    /// restricts `ipAddrsAnyOf`. Read by ADD.
     pub restrict_annotations: bool,
+
+    /// Whether to restrict the annotations `cni.projectcalico.org/ipv4pools` and `ipv6pools` to pools whose nodeSelector
+    /// selects the node. Upstream's plugin ignores the key. Read by ADD.
+    pub pools_respect_node_selector: bool,
 
     /// Whether to remove the network of running containers that `cni.dev/valid-attachments` does not list. Read by GC.
     pub gc_running_containers: bool,
@@ -155,5 +160,11 @@ pub struct ContainerSettings {
     pub allow_ip_forwarding: bool,
 }
 
-read_fields!(FeatureControl { ip_addrs_no_ipam, floating_ips, restrict_annotations, gc_running_containers });
+read_fields!(FeatureControl {
+    ip_addrs_no_ipam,
+    floating_ips,
+    restrict_annotations,
+    pools_respect_node_selector,
+    gc_running_containers
+});
 read_fields!(ContainerSettings { allow_ip_forwarding });

@@ -87,6 +87,7 @@ pub(crate) const KEYS: &[(&str, Kind)] = &[
     ("/feature_control/ip_addrs_no_ipam", Flag),
     ("/feature_control/floating_ips", Flag),
     ("/feature_control/restrict_annotations", Flag),
+    ("/feature_control/pools_respect_node_selector", Flag),
     ("/feature_control/gc_running_containers", Flag),
     ("/container_settings", Object),
     ("/container_settings/allow_ip_forwarding", Flag),

@@ -2,17 +2,16 @@
 
 use std::net::IpAddr;
 
-use libcalico::api::IpPool;
 use libcalico::ipam::{
-    AffinityKey, AffinityState, AssignError, Block, Pool, PoolChoiceError, RejectedPool, Reservations, enabled_pool,
-    rejection_by_namespace,
+    AddressRefusal, AffinityKey, AffinityState, AssignError, Block, Pool, PoolChoiceError, PoolRejection, RejectedPool,
+    Reservations, pool_of_address,
 };
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Store, StoreError, WriteModel};
 
 use crate::alloc::assignment::{Assignment, BlockAssignment, BlockSource, log_assigned};
 use crate::alloc::commit::{Commit, CommitError};
-use crate::alloc::inputs::{AllocationInputs, BlockCounts};
+use crate::alloc::inputs::{AllocationInputs, BlockCounts, StoredHandle};
 use crate::alloc::predecessor::Predecessor;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::reserved_handle::release_reserved;
@@ -24,10 +23,10 @@ use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
 
 /// Assigns `ip` to the request's handle. Pool selectors, reservations, manual assignment and block limits do not apply
-/// (IPAM-134, IPAM-137), except the namespace selector and reservations to a restricted request. An address that is
-/// already used may also be in a disabled pool, in one for another use, and in another owner's block. If the request's
-/// predecessor has the address, one write of the block takes the address from it and assigns it, so no other process
-/// can get it.
+/// (IPAM-134, IPAM-137), except the namespace selector and reservations to a restricted request, and the namespace
+/// selector to an address of a list. An address that is already used may also be in a disabled pool, in one for another
+/// use, and in another owner's block. If the request's predecessor has the address, one write of the block takes the
+/// address from it and assigns it, so no other process can get it.
 pub async fn assign_address<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -35,27 +34,51 @@ pub async fn assign_address<S: Store, C: Clock>(
     ip: IpAddr,
     inputs: AllocationInputs,
 ) -> Result<Assignment> {
-    let cidr = block_of(&inputs, request, ip)?;
-    let snapshot = Snapshot::new(inputs, request.inputs_query(), clock.now())?;
-    let mut requested = RequestedAddress { request, ip, cidr, snapshot };
-    let outcome = requested.assign(store, clock).await;
-    release_reserved(store, clock, &request.handle, requested.snapshot.take_reserved()).await;
-    let source = outcome?;
-    log_assigned(&request.handle, &requested.snapshot.inputs.pools, [(ip, requested.cidr, source)]);
+    let mut snapshot = Snapshot::new(inputs, request.inputs_query(), clock.now())?;
+    assign_in(store, clock, request, ip, &mut snapshot, &mut Retry::new(clock, OPERATION_TIME)).await?;
     Ok(Assignment { ip, prefix: IpVersion::of(ip).bits() })
 }
 
-struct RequestedAddress<'a> {
+/// Assigns `ip` with the objects of `snapshot`, which afterwards contains those that this function read. Returns the
+/// block of the address.
+pub(super) async fn assign_in<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    request: &AssignRequest,
+    ip: IpAddr,
+    snapshot: &mut Snapshot,
+    retry: &mut Retry<'_, C>,
+) -> Result<(Cidr, BlockSource)> {
+    let cidr = block_of(&snapshot.inputs, request, ip)?;
+    let mut requested = RequestedAddress { request, ip, cidr, snapshot: &mut *snapshot };
+    let outcome = requested.assign(store, clock, retry).await;
+    let cidr = requested.cidr;
+    let unused = snapshot.take_reserved();
+    if !unused.is_empty() {
+        // The release of the counts changes the handle.
+        snapshot.inputs.handle = StoredHandle::Unread;
+        release_reserved(store, clock, &request.handle, unused).await;
+    }
+    let source = outcome?;
+    log_assigned(&request.handle, &snapshot.inputs.pools, [(ip, cidr, source)]);
+    Ok((cidr, source))
+}
+
+struct RequestedAddress<'a, 's> {
     request: &'a AssignRequest,
     ip: IpAddr,
     cidr: Cidr,
-    snapshot: Snapshot,
+    snapshot: &'s mut Snapshot,
 }
 
-impl<'a> RequestedAddress<'a> {
-    async fn assign<S: Store, C: Clock>(&mut self, store: &S, clock: &C) -> Result<BlockSource> {
+impl<'a> RequestedAddress<'a, '_> {
+    async fn assign<S: Store, C: Clock>(
+        &mut self,
+        store: &S,
+        clock: &C,
+        retry: &mut Retry<'_, C>,
+    ) -> Result<BlockSource> {
         let owner = self.request.owner();
-        let mut retry = Retry::new(clock, OPERATION_TIME);
         loop {
             self.read(store).await?;
             let Some((assignment, predecessor)) = self.assign_in_memory()? else {
@@ -63,7 +86,7 @@ impl<'a> RequestedAddress<'a> {
                 return Ok(block.map_or(BlockSource::Own, |block| BlockSource::of_existing(&block.value, &owner)));
             };
             let source = assignment.source(&owner, false);
-            let mut commit = Commit { store, clock, request: self.request, snapshot: &mut self.snapshot };
+            let mut commit = Commit { store, clock, request: self.request, snapshot: &mut *self.snapshot };
             match commit.write(vec![assignment]).await {
                 Err(CommitError { committed, cause }) if committed.is_empty() => {
                     if !cause.is_race() && !cause.has_unknown_outcome() {
@@ -96,7 +119,9 @@ impl<'a> RequestedAddress<'a> {
         if self.snapshot.affinity(&self.affinity_key()).is_none() {
             missing.affinities.push(self.affinity_key());
         }
-        let creates_handle = !missing.blocks.is_empty() && !missing.handle && self.snapshot.is_handle_unread();
+        // The blocks of a list are read before.
+        let is_first_read = !missing.blocks.is_empty() || self.request.by_list;
+        let creates_handle = is_first_read && !missing.handle && self.snapshot.is_handle_unread();
         if creates_handle && store.write_model() == WriteModel::PerObject {
             let reserved = BlockCounts::from([(self.cidr, 1)]);
             self.snapshot.read_beside_handle(store, &missing, reserved).await?;
@@ -207,50 +232,19 @@ fn block_of(inputs: &AllocationInputs, request: &AssignRequest, ip: IpAddr) -> R
     pool_of(inputs, request, ip)?.block_of(ip).ok_or(IpamError::NotInPool { ip, refused: Vec::new() })
 }
 
-/// Returns an error if the pool's namespace selector or a reservation withholds the address from the request.
-fn ensure_is_for_namespace(
-    inputs: &AllocationInputs,
-    request: &AssignRequest,
-    ip: IpAddr,
-    object: &IpPool,
-    pool: &Pool,
-) -> Result<()> {
-    let refusal = rejection_by_namespace(object, request.selected_namespace())
-        .map_err(|cause| PoolChoiceError { cause, refused: Vec::new() })?;
-    if let Some(refusal) = refusal {
-        let refused = RejectedPool { pool: pool.name.clone(), cidr: Some(pool.cidr), refusal };
-        return Err(IpamError::Withheld { ip, reason: refused.to_string() });
-    }
-    let (reserved, _) = Reservations::of(inputs.reservations.iter().map(|entry| &entry.value));
-    if reserved.contains(ip) {
-        return Err(IpamError::Withheld { ip, reason: "an IPReservation reserves the address".into() });
-    }
-    Ok(())
-}
-
 fn pool_of(inputs: &AllocationInputs, request: &AssignRequest, ip: IpAddr) -> Result<Pool> {
-    let version = IpVersion::of(ip);
-    let mut refused = Vec::new();
-    for object in inputs.pools.iter().map(|entry| &entry.value) {
-        let Some(cidr) = object.spec.range().ok().filter(|cidr| cidr.contains(ip)) else { continue };
-        let usable = enabled_pool(object, version).and_then(|pool| pool.check_block_size().map(|()| pool));
-        match usable {
-            Ok(pool) if pool.allows(request.purpose) => {
-                if request.restricted.contains(&version) {
-                    ensure_is_for_namespace(inputs, request, ip, object, &pool)?;
-                }
-                return Ok(pool);
-            }
-            Ok(pool) => {
-                let (wanted, allowed) = (request.purpose, pool.allowed_uses);
-                return Err(IpamError::UseNotAllowed { ip, pool: pool.name, wanted, allowed });
-            }
-            Err(refusal) => {
-                refused.push(RejectedPool { pool: object.metadata.name.clone(), cidr: Some(cidr), refusal });
-            }
+    let (reserved, _) = Reservations::of(inputs.reservations.iter().map(|entry| &entry.value));
+    let rules = request.address_rules(IpVersion::of(ip), &reserved);
+    let pools = inputs.pools.iter().map(|entry| &entry.value);
+    pool_of_address(pools, ip, &rules).map_err(|refusal| match refusal {
+        AddressRefusal::NotInPool(refused) => IpamError::NotInPool { ip, refused },
+        AddressRefusal::Pool(RejectedPool { pool, refusal: PoolRejection::Use { allowed, wanted }, .. }) => {
+            IpamError::UseNotAllowed { ip, pool, wanted, allowed }
         }
-    }
-    Err(IpamError::NotInPool { ip, refused })
+        AddressRefusal::Pool(refused) => IpamError::Withheld { ip, reason: refused.to_string() },
+        AddressRefusal::Reserved => IpamError::Withheld { ip, reason: "an IPReservation reserves the address".into() },
+        AddressRefusal::Selector(cause) => PoolChoiceError { cause, refused: Vec::new() }.into(),
+    })
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ impl<'a> FamilyPlanner<'a> {
             node: owner.name(),
             node_labels: &node_labels,
             namespace: request.selected_namespace(),
-            restricted: request.restricted.contains(&version),
+            named: request.named_pools(version),
         };
         let choice = choose_pools(&pools, &pool_request)?;
         let search = search_of(&owner, version, &choice, inputs);

@@ -1,3 +1,5 @@
+use std::net::IpAddr;
+
 use proptest::prelude::*;
 
 use super::parse::{MAX_ADDRESSES, MAX_ENTRIES};
@@ -63,7 +65,7 @@ fn list_beyond_a_limit_is_refused_with_the_number() {
 }
 
 fn divided(pools: &[IpPool], rules: &AddressRules<'_>, wanted: &[&str]) -> Result<Candidates, NoPool> {
-    let wanted: Vec<_> = wanted.iter().map(|text| text.parse().unwrap()).collect();
+    let wanted: Vec<IpAddr> = wanted.iter().map(|text| text.parse().unwrap()).collect();
     candidates(pools, rules, &wanted)
 }
 
@@ -121,7 +123,7 @@ fn addresses_of_more_than_64_blocks_are_refused() {
     let pools = [pool("small", "10.1.0.0/16", |spec| spec.block_size = Some(32))];
     let rules = AddressRules { purpose: AllowedUse::Workload, namespace: None, by_namespace: true, reserved: None };
     let of = |count: u8| {
-        let wanted: Vec<_> = (0..count).map(|number| [10, 1, 0, number].into()).collect();
+        let wanted: Vec<IpAddr> = (0..count).map(|number| [10, 1, 0, number].into()).collect();
         candidates(&pools, &rules, &wanted).unwrap().ensure_few_blocks()
     };
     assert_eq!(of(64), Ok(()));

@@ -157,7 +157,8 @@ fn refusal_by_selectors(object: &IpPool, request: &PoolRequest<'_>) -> Result<Op
 
 fn refusal_of_named(object: &IpPool, request: &PoolRequest<'_>) -> Result<Option<PoolRejection>, NoPool> {
     let NamedPools { by_namespace, by_node } = request.named;
-    match if by_node { rejection_by_node(object, request)? } else { None } {
+    let refusal = if by_node { rejection_by_node(object, request)? } else { None };
+    match refusal {
         None if by_namespace => rejection_by_namespace(object, request.namespace),
         refusal => Ok(refusal),
     }

@@ -1,0 +1,160 @@
+//! [`ListSearch`]: plans the next step towards an address of a list, as a function of the snapshot and without I/O.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use libcalico::ipam::{
+    Block, Candidate, Candidates, Holder, Obstacle, PoolChoiceError, Reservations, Unavailable, candidates,
+};
+use libcalico::net::{Cidr, IpVersion};
+
+use crate::alloc::request::AssignRequest;
+use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
+use crate::error::Result;
+
+/// Maximum number of blocks in one read. On an API server each block is a request.
+const BLOCKS_PER_READ: usize = 3;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Step {
+    Read(MissingReads),
+    Take(Candidate),
+    Exhausted,
+}
+
+#[derive(Debug)]
+pub(super) struct ListSearch<'a> {
+    request: &'a AssignRequest,
+    wanted: &'a [IpAddr],
+    /// Addresses that this request failed to take.
+    failed: BTreeMap<IpAddr, Obstacle>,
+}
+
+/// The state of an address in the snapshot.
+enum Look {
+    Unread,
+    Free,
+    Taken(Obstacle),
+}
+
+impl<'a> ListSearch<'a> {
+    pub(super) fn new(request: &'a AssignRequest, wanted: &'a [IpAddr]) -> Self {
+        ListSearch { request, wanted, failed: BTreeMap::new() }
+    }
+
+    /// Divides the addresses by the pools of the snapshot.
+    pub(super) fn candidates(&self, snapshot: &Snapshot) -> Result<Candidates> {
+        let inputs = &snapshot.inputs;
+        let (reserved, _) = Reservations::of(inputs.reservations.iter().map(|entry| &entry.value));
+        let version = self.wanted.first().map_or(IpVersion::V4, |ip| IpVersion::of(*ip));
+        let rules = self.request.address_rules(version, &reserved);
+        let found = candidates(inputs.pools.iter().map(|entry| &entry.value), &rules, self.wanted);
+        let found = found.map_err(|cause| PoolChoiceError { cause, refused: Vec::new() })?;
+        found.ensure_few_blocks()?;
+        Ok(found)
+    }
+
+    pub(super) fn step(&self, candidates: &Candidates, snapshot: &Snapshot) -> Step {
+        let is_open = |candidate: &&Candidate| !self.failed.contains_key(&candidate.ip);
+        if let Some(predecessor) = &self.request.predecessor {
+            let listed = candidates.permitted.iter().find(|candidate| predecessor.listed.contains(&candidate.ip));
+            if let Some(listed) = listed.filter(|candidate| snapshot.block(&candidate.block).is_none()) {
+                return Step::Read(next_reads(Some(listed.block), candidates, snapshot));
+            }
+            let is_held = |candidate: &&Candidate| {
+                let block = snapshot.readable_block(&candidate.block);
+                block.is_some_and(|block| predecessor.has(&block.value, candidate.ip))
+            };
+            if let Some(held) = candidates.permitted.iter().filter(is_open).find(is_held) {
+                return Step::Take(*held);
+            }
+        }
+        let is_skipped = |candidate: &&Candidate| self.request.skipped.contains(&candidate.ip);
+        let (last, first): (Vec<&Candidate>, Vec<&Candidate>) =
+            candidates.permitted.iter().filter(is_open).partition(is_skipped);
+        for candidate in first.into_iter().chain(last) {
+            match self.look(candidate, snapshot) {
+                Look::Unread => return Step::Read(next_reads(None, candidates, snapshot)),
+                Look::Free => return Step::Take(*candidate),
+                Look::Taken(_) => {}
+            }
+        }
+        Step::Exhausted
+    }
+
+    /// Records that the request did not get an address that was free.
+    pub(super) fn give_up(&mut self, candidate: Candidate, snapshot: &Snapshot) {
+        let obstacle = match self.look(&candidate, snapshot) {
+            Look::Taken(obstacle) => obstacle,
+            Look::Unread | Look::Free => Obstacle::Raced,
+        };
+        self.failed.insert(candidate.ip, obstacle);
+    }
+
+    /// Returns the permitted addresses before `taken` in the list that the request did not get, as far as they were
+    /// read.
+    pub(super) fn passed_over(&self, candidates: &Candidates, snapshot: &Snapshot, taken: IpAddr) -> Vec<Unavailable> {
+        let before = candidates.permitted.iter().take_while(|candidate| candidate.ip != taken);
+        before.filter_map(|candidate| self.unavailable_one(candidate, snapshot)).collect()
+    }
+
+    /// Returns each address with the reason why the request does not get it, the permitted addresses first.
+    pub(super) fn unavailable(&self, candidates: &Candidates, snapshot: &Snapshot) -> Vec<Unavailable> {
+        let permitted = candidates.permitted.iter().filter_map(|candidate| self.unavailable_one(candidate, snapshot));
+        permitted.chain(candidates.unavailable.iter().cloned()).collect()
+    }
+
+    fn unavailable_one(&self, candidate: &Candidate, snapshot: &Snapshot) -> Option<Unavailable> {
+        let ip = candidate.ip;
+        let reason = match (self.failed.get(&ip), self.look(candidate, snapshot)) {
+            (Some(obstacle), _) => obstacle.clone(),
+            (None, Look::Taken(obstacle)) => obstacle,
+            (None, Look::Unread | Look::Free) => return None,
+        };
+        Some(Unavailable { ip, reason })
+    }
+
+    fn look(&self, candidate: &Candidate, snapshot: &Snapshot) -> Look {
+        let cidr = candidate.block;
+        match snapshot.block(&cidr) {
+            None => Look::Unread,
+            Some(BlockRead::Absent) => match snapshot.overlapping(&cidr) {
+                Some(other) => Look::Taken(Obstacle::OtherSize(other)),
+                None => Look::Free,
+            },
+            Some(BlockRead::Corrupt | BlockRead::Surveyed(_)) => Look::Taken(Obstacle::UnusableBlock(cidr)),
+            Some(BlockRead::Present(block)) => {
+                let is_strict = snapshot.inputs.config.strict_affinity;
+                self.look_into(&block.value, candidate.ip, is_strict)
+            }
+        }
+    }
+
+    fn look_into(&self, block: &Block, ip: IpAddr, is_strict: bool) -> Look {
+        if is_strict && block.owner() != Some(self.request.owner()) {
+            return Look::Taken(Obstacle::ForeignBlock(block.cidr));
+        }
+        match block.allocation(ip) {
+            None => Look::Free,
+            Some(held) if held.is_cooling() => Look::Taken(Obstacle::Cooling),
+            Some(held) => {
+                let caller = self.request.selected_namespace().map(|(name, _)| name);
+                Look::Taken(Obstacle::Held(Holder::of(&held, caller)))
+            }
+        }
+    }
+}
+
+/// Returns the reads of the next blocks: `first`, and then unread blocks in the order of the list.
+fn next_reads(first: Option<Cidr>, candidates: &Candidates, snapshot: &Snapshot) -> MissingReads {
+    let mut blocks: Vec<Cidr> = Vec::from_iter(first);
+    for candidate in &candidates.permitted {
+        if blocks.len() == BLOCKS_PER_READ {
+            break;
+        }
+        if snapshot.block(&candidate.block).is_none() && !blocks.contains(&candidate.block) {
+            blocks.push(candidate.block);
+        }
+    }
+    MissingReads::blocks(blocks)
+}

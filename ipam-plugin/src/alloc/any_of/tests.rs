@@ -1,0 +1,328 @@
+use std::collections::BTreeSet;
+
+use libcalico::api::AllowedUse;
+use libcalico::ipam::{AffinityState, HandleId, Obstacle};
+use libcalico::store::Kind;
+use netconf::Code;
+
+use super::*;
+use crate::alloc::one_address::assign_address;
+use crate::alloc::predecessor::Predecessor;
+use crate::alloc::request::{Namespace, workload_attributes};
+use crate::error::cni_error;
+use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, cidr, held};
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn list(entries: &[&str]) -> AnyOf {
+    AnyOf::parse(&entries.iter().map(|entry| (*entry).to_owned()).collect::<Vec<_>>()).unwrap()
+}
+
+fn clusters() -> [Cluster; 2] {
+    [MemoryStore::sequential(), MemoryStore::transactional()].map(|store| {
+        let cluster = Cluster::on(store);
+        cluster.pool("pool4", "10.65.0.0/16", 26);
+        cluster.pool("pool6", "fd00:65::/64", 122);
+        cluster
+    })
+}
+
+fn request(cluster: &Cluster, node: &str, handle: &str, pod: &str) -> AssignRequest {
+    let mut request = cluster.request(node, handle);
+    request.attributes = workload_attributes(node, Some(("shop", pod)), cluster.clock.now());
+    request.namespace = Some(Namespace { name: "shop".into(), ..Namespace::default() });
+    request.all_or_nothing = true;
+    request
+}
+
+async fn assign_as(cluster: &Cluster, request: &AssignRequest, list: &AnyOf) -> Result<Vec<IpAddr>> {
+    let inputs = cluster.inputs(request).await?;
+    let assigned = assign_listed(&cluster.store, &cluster.clock, request, list, inputs).await?;
+    assert!(assigned.addresses.iter().all(|address| address.prefix == IpVersion::of(address.ip).bits()));
+    match assigned.shortfalls.into_iter().next() {
+        Some(shortfall) => Err(shortfall.into()),
+        None => Ok(assigned.addresses.into_iter().map(|address| address.ip).collect()),
+    }
+}
+
+fn told(error: &IpamError) -> (Code, String, String) {
+    let error = cni_error(error);
+    (error.code, error.msg, error.details)
+}
+
+#[tokio::test]
+async fn list_of_n_serves_exactly_n_pods() {
+    let addresses = ["10.65.3.3", "10.65.9.8/31", "10.65.3.1"];
+    for cluster in clusters() {
+        let list = list(&addresses);
+        for (number, expected) in ["10.65.3.3", "10.65.9.8", "10.65.9.9", "10.65.3.1"].into_iter().enumerate() {
+            let node = format!("node{}", 1 + number % 2);
+            let request = request(&cluster, &node, &format!("net.{number}"), &format!("web-{number}"));
+            assert_eq!(assign_as(&cluster, &request, &list).await.unwrap(), [ip(expected)]);
+        }
+        let late = request(&cluster, "node1", "net.late", "web-late");
+        let error = assign_as(&cluster, &late, &list).await.unwrap_err();
+        let (code, msg, details) = told(&error);
+        assert_eq!(code, Code::TRY_AGAIN);
+        assert_eq!(msg, "no address of the annotation \"cni.projectcalico.org/ipAddrsAnyOf\" is free");
+        assert!(details.starts_with("10.65.3.3 is held by "), "{details}");
+        assert!(details.contains("pod shop/web-0") && details.contains("pod shop/web-3"), "{details}");
+        assert_eq!(cluster.handle("net.late"), None);
+        cluster.release("net.2").await.unwrap();
+        assert_eq!(assign_as(&cluster, &late, &list).await.unwrap(), [ip("10.65.9.9")]);
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
+async fn listed_address_claims_its_block_and_other_families_are_assigned_as_usual() {
+    for cluster in clusters() {
+        let mut request = request(&cluster, "node1", "net.a", "web-0");
+        request.num6 = 1;
+        let found = assign_as(&cluster, &request, &list(&["fd00:65::a:8/125"])).await.unwrap();
+        assert_eq!(found[1], ip("fd00:65::a:8"));
+        assert!(cidr("10.65.0.0/16").contains(found[0]), "{found:?}");
+        assert_eq!(cluster.affinity("node1", "fd00:65::a:0/122"), Some(AffinityState::Confirmed));
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
+async fn failure_of_one_family_releases_the_other() {
+    for cluster in clusters() {
+        let both = list(&["10.65.3.3", "fd00:65::3"]);
+        let mut first = request(&cluster, "node1", "net.a", "web-0");
+        first.num6 = 1;
+        assert_eq!(assign_as(&cluster, &first, &both).await.unwrap(), [ip("10.65.3.3"), ip("fd00:65::3")]);
+        let before = held(&cluster.store.pairs());
+        let mut second = request(&cluster, "node1", "net.b", "web-1");
+        second.num6 = 1;
+        let error = assign_as(&cluster, &second, &list(&["10.65.3.4", "fd00:65::3"])).await.unwrap_err();
+        assert!(matches!(error, IpamError::NoneFree { .. }), "{error}");
+        second.pools6 = vec!["fd00:99::/64".into()];
+        let error = assign_as(&cluster, &second, &list(&["10.65.3.4"])).await.unwrap_err();
+        assert!(matches!(error, IpamError::Pools(_)), "{error}");
+        assert_eq!(held(&cluster.store.pairs()), before);
+        assert_eq!(cluster.handle("net.b"), None);
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
+async fn restart_keeps_the_address_of_the_earlier_sandbox() {
+    // The endpoint names the address, or its annotation was lost and a read of the list finds the address.
+    for listed in [vec![ip("10.65.9.9")], vec![]] {
+        for cluster in clusters() {
+            cluster.configure(|config| config.ip_cooldown_seconds = 300);
+            let list = list(&["10.65.3.3", "10.65.9.9"]);
+            let other = request(&cluster, "node1", "net.other", "web-0");
+            assert_eq!(assign_as(&cluster, &other, &list).await.unwrap(), [ip("10.65.3.3")]);
+            let first = request(&cluster, "node1", "net.c1", "web-1");
+            assert_eq!(assign_as(&cluster, &first, &list).await.unwrap(), [ip("10.65.9.9")]);
+            cluster.release("net.other").await.unwrap();
+            let mut next = request(&cluster, "node1", "net.c2", "web-1");
+            let mut sandbox = Predecessor::from_annotation("net", "c1", "shop", "web-1").unwrap();
+            sandbox.listed.clone_from(&listed);
+            next.predecessor = Some(sandbox);
+            assert_eq!(assign_as(&cluster, &next, &list).await.unwrap(), [ip("10.65.9.9")]);
+            let expected = [(HandleId::new("net.c2"), vec![ip("10.65.9.9")])].into();
+            assert_eq!(held(&cluster.store.pairs()), expected);
+            assert_consistent(&cluster.store.pairs(), true);
+        }
+    }
+}
+
+/// A tenant writes the annotations that name the earlier sandbox and its address.
+#[tokio::test]
+async fn forged_predecessor_gives_no_address_of_another_pod() {
+    for cluster in clusters() {
+        let list = list(&["10.65.3.3"]);
+        let owner = request(&cluster, "node1", "net.c1", "db-0");
+        assign_as(&cluster, &owner, &list).await.unwrap();
+        let mut thief = request(&cluster, "node1", "net.c2", "web-1");
+        let mut sandbox = Predecessor::from_annotation("net", "c1", "shop", "web-1").unwrap();
+        sandbox.listed = vec![ip("10.65.3.3")];
+        thief.predecessor = Some(sandbox);
+        let error = assign_as(&cluster, &thief, &list).await.unwrap_err();
+        assert!(matches!(error, IpamError::NoneFree { .. }), "{error}");
+        assert_eq!(held(&cluster.store.pairs()).into_keys().collect::<Vec<_>>(), [HandleId::new("net.c1")]);
+    }
+}
+
+#[tokio::test]
+async fn addresses_that_the_pools_withhold_are_named_with_the_reason() {
+    let cluster = Cluster::new();
+    cluster.pool_with("blues", "10.71.0.0/24", 26, |spec| spec.namespace_selector = "team == 'blue'".into());
+    cluster.pool_with("tunnels", "10.72.0.0/24", 26, |spec| spec.allowed_uses = vec![AllowedUse::Tunnel.into()]);
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    cluster.reserve(&["10.65.1.0/30"]);
+    let mut request = request(&cluster, "node1", "net.a", "web-0");
+    let withheld = list(&["10.71.0.9", "10.72.0.9", "192.0.2.1"]);
+    let (code, _, details) = told(&assign_as(&cluster, &request, &withheld).await.unwrap_err());
+    assert_eq!(code, Code::INVALID_CONFIG);
+    assert!(details.contains("does not match namespace shop"), "{details}");
+    assert!(details.ends_with("192.0.2.1 is in no IPPool"), "{details}");
+    assert_eq!(cluster.handle("net.a"), None);
+    let reserved = list(&["10.71.0.9", "10.65.1.1"]);
+    assert_eq!(assign_as(&cluster, &request, &reserved).await.unwrap(), [ip("10.65.1.1")]);
+    cluster.release("net.a").await.unwrap();
+    request.restricted = [IpVersion::V4].into();
+    let (code, _, details) = told(&assign_as(&cluster, &request, &reserved).await.unwrap_err());
+    assert_eq!(code, Code::INVALID_CONFIG);
+    assert!(details.contains("10.65.1.1 is covered by an IPReservation"), "{details}");
+    let spread: Vec<String> = (0..65).map(|number| format!("10.65.{}.0/26", number)).collect();
+    AnyOf::parse(&spread).unwrap_err();
+}
+
+#[tokio::test]
+async fn holder_of_another_namespace_is_not_named() {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    let mut foreign = request(&cluster, "node1", "net.secret", "web-0");
+    foreign.attributes = workload_attributes("node1", Some(("bank", "vault-0")), cluster.clock.now());
+    let list = list(&["10.65.3.3"]);
+    assign_as(&cluster, &foreign, &list).await.unwrap();
+    let request = request(&cluster, "node1", "net.a", "web-1");
+    let error = assign_as(&cluster, &request, &list).await.unwrap_err();
+    assert_eq!(told(&error).2, "10.65.3.3 is held by another namespace");
+    let IpamError::NoneFree { unavailable } = &error else { panic!("{error}") };
+    assert!(list_whole(unavailable).contains("pod bank/vault-0"), "{unavailable:?}");
+}
+
+#[tokio::test]
+async fn cooling_and_passed_over_addresses_come_after_free_ones() {
+    for cluster in clusters() {
+        cluster.configure(|config| config.ip_cooldown_seconds = 30);
+        let list = list(&["10.65.3.3", "10.65.3.4", "10.65.3.5"]);
+        let mut first = request(&cluster, "node1", "net.a", "web-0");
+        assign_as(&cluster, &first, &list).await.unwrap();
+        cluster.release("net.a").await.unwrap();
+        first.skipped = [ip("10.65.3.4")].into();
+        assert_eq!(assign_as(&cluster, &first, &list).await.unwrap(), [ip("10.65.3.5")]);
+        let mut second = request(&cluster, "node1", "net.b", "web-1");
+        second.skipped.clone_from(&first.skipped);
+        assert_eq!(assign_as(&cluster, &second, &list).await.unwrap(), [ip("10.65.3.4")]);
+        let third = request(&cluster, "node1", "net.c", "web-2");
+        let error = assign_as(&cluster, &third, &list).await.unwrap_err();
+        assert!(told(&error).2.starts_with("10.65.3.3 is cooling down; 10.65.3.4 is held by "), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn strict_affinity_withholds_addresses_in_blocks_of_other_nodes() {
+    for cluster in clusters() {
+        let list = list(&["10.65.3.3", "10.65.3.4", "10.65.9.9"]);
+        assign_as(&cluster, &request(&cluster, "node1", "net.a", "web-0"), &list).await.unwrap();
+        cluster.configure(|config| config.strict_affinity = true);
+        let second = request(&cluster, "node2", "net.b", "web-1");
+        assert_eq!(assign_as(&cluster, &second, &list).await.unwrap(), [ip("10.65.9.9")]);
+        let third = request(&cluster, "node2", "net.c", "web-2");
+        let IpamError::NoneFree { unavailable } = assign_as(&cluster, &third, &list).await.unwrap_err() else {
+            panic!("the list has no third address for node2")
+        };
+        assert!(unavailable[..2].iter().all(|one| one.reason == Obstacle::ForeignBlock(cidr("10.65.3.0/26"))));
+        assert!(matches!(unavailable[2].reason, Obstacle::Held(_)), "{unavailable:?}");
+    }
+}
+
+#[tokio::test]
+async fn block_of_another_size_gives_no_listed_address() {
+    for cluster in clusters() {
+        let list = list(&["10.65.3.3", "10.65.9.9"]);
+        assign_as(&cluster, &request(&cluster, "node1", "net.a", "web-0"), &list).await.unwrap();
+        cluster.pool("pool4", "10.65.0.0/16", 28);
+        let second = request(&cluster, "node1", "net.b", "web-1");
+        assert_eq!(assign_as(&cluster, &second, &list).await.unwrap(), [ip("10.65.9.9")]);
+        assert_eq!(cluster.block("10.65.3.0/28"), None);
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+/// Another node takes the first address of the list between any two requests.
+#[tokio::test]
+async fn two_nodes_never_get_one_listed_address() {
+    for store in [MemoryStore::transactional, MemoryStore::sequential] {
+        for at in 0..8 {
+            let cluster = Cluster::on(store());
+            cluster.pool("pool4", "10.65.0.0/16", 26);
+            let list = list(&["10.65.3.3", "10.65.3.4"]);
+            let warm = request(&cluster, "node1", "net.warm", "web-9");
+            let inputs = cluster.inputs(&warm).await.unwrap();
+            assign_address(&cluster.store, &cluster.clock, &warm, ip("10.65.3.9"), inputs).await.unwrap();
+            cluster.store.before_each(move |nth, _, pairs| {
+                if nth == at {
+                    take(pairs, ip("10.65.3.3"));
+                }
+                Fault::None
+            });
+            let own = request(&cluster, "node1", "net.a", "web-0");
+            let found = assign_as(&cluster, &own, &list).await.unwrap();
+            cluster.store.end_faults();
+            let all = held(&cluster.store.pairs());
+            let distinct: BTreeSet<&IpAddr> = all.values().flatten().collect();
+            assert_eq!(distinct.len(), all.values().flatten().count(), "{all:?}");
+            assert_eq!(all[&HandleId::new("net.a")], found);
+            assert_consistent(&cluster.store.pairs(), true);
+        }
+    }
+}
+
+/// Allocates `ip` for a pod of node2, handle first.
+fn take(pairs: &mut crate::testing::Pairs, ip: IpAddr) {
+    use libcalico::ipam::{AffinityOwner, Block, BlockRequest, Handle};
+    let (range, id, owner) = (cidr("10.65.3.0/26"), HandleId::new("net.rival"), AffinityOwner::Host("node2".into()));
+    let mut block = pairs.get::<Block>(&range).unwrap();
+    let attributes = workload_attributes("node2", Some(("shop", "rival")), time::OffsetDateTime::UNIX_EPOCH);
+    let from = BlockRequest { handle: Some(&id), attributes: &attributes, requester: &owner, check_affinity: false };
+    if block.assign_address(ip, &from).is_err() {
+        return;
+    }
+    block.count_write();
+    let mut handle = pairs.get::<Handle>(&id).unwrap_or_default();
+    handle.increment(range, 1);
+    pairs.put(Handle::path(&id), handle.encode().unwrap());
+    pairs.put(Block::path(&range), block.encode().unwrap());
+}
+
+#[tokio::test]
+async fn killed_any_of_leaks_nothing() {
+    let faults = [Fault::Refused, Fault::LostRequest, Fault::LostAnswer, Fault::Cut(1), Fault::CutAnswer(1)];
+    for store in [MemoryStore::transactional, MemoryStore::sequential] {
+        for (fault, at) in faults.into_iter().flat_map(|fault| (0..12).map(move |at| (fault, at))) {
+            let context = format!("{fault:?} at request {at}");
+            let cluster = Cluster::on(store());
+            cluster.pool("pool4", "10.65.0.0/16", 26);
+            cluster.pool("pool6", "fd00:65::/64", 122);
+            let mut own = request(&cluster, "node1", "net.a", "web-0");
+            own.num6 = 1;
+            cluster.store.before_each(move |nth, _, _| if nth == at { fault } else { Fault::None });
+            let outcome = assign_as(&cluster, &own, &list(&["10.65.3.3", "10.65.3.4", "fd00:65::3"])).await;
+            cluster.store.end_faults();
+            assert_consistent(&cluster.store.pairs(), false);
+            let mut now: Vec<IpAddr> = held(&cluster.store.pairs()).into_values().flatten().collect();
+            now.sort();
+            assert_eq!(now, outcome.unwrap_or_default(), "{context}");
+            cluster.release("net.a").await.unwrap();
+            assert_eq!(held(&cluster.store.pairs()), [].into(), "{context}: leaked after DEL");
+            assert_eq!(cluster.handle("net.a"), None, "{context}: handle left after DEL");
+        }
+    }
+}
+
+#[tokio::test]
+async fn list_in_a_claimed_block_costs_the_requests_of_a_requested_address() {
+    for cluster in clusters() {
+        let warm = request(&cluster, "node1", "net.warm", "web-9");
+        assign_as(&cluster, &warm, &list(&["10.65.3.9"])).await.unwrap();
+        cluster.store.take_counts();
+        let asked = request(&cluster, "node1", "net.a", "web-0");
+        let inputs = cluster.inputs(&asked).await.unwrap();
+        assign_address(&cluster.store, &cluster.clock, &asked, ip("10.65.3.1"), inputs).await.unwrap();
+        let (reads, writes) = cluster.store.take_counts();
+        let listed = request(&cluster, "node1", "net.b", "web-1");
+        assign_as(&cluster, &listed, &list(&["10.65.3.1", "10.65.3.9", "10.65.3.2"])).await.unwrap();
+        assert_eq!(cluster.store.take_counts(), (reads, writes));
+    }
+}

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use datastore::Local;
 use datastore::config::LocalConfig;
 use libcalico::api::{ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, Node, NodeSpec, ObjectKey};
-use libcalico::ipam::{Block, Handle, HandleId};
+use libcalico::ipam::{AnyOf, Block, Handle, HandleId};
 use libcalico::net::IpVersion;
 use libcalico::store::{Kind, Store};
 use netconf::{CniError, Code, Command, Version};
@@ -53,6 +53,24 @@ async fn add_result_has_the_block_prefix_and_a_route_per_address() {
     let result = add_to(&cluster, &asked).await.unwrap();
     assert_eq!(result.ips[0].address.to_string(), "10.65.9.9/32");
     assert_eq!(result.routes[0].dst.to_string(), "10.65.9.9/32");
+}
+
+#[tokio::test]
+async fn add_with_a_list_has_a_route_per_address() {
+    let cluster = dual_stack();
+    let texts = ["10.65.9.9", "fd00:65::8/125"].map(str::to_owned);
+    let any_of = Some(AnyOf::parse(&texts).unwrap());
+    let listed = IpamRequest { assign_ipv6: true, any_of: any_of.clone(), ..call("a") };
+    let result = add_to(&cluster, &listed).await.unwrap();
+    let addresses: Vec<String> = result.ips.iter().map(|ip| ip.address.to_string()).collect();
+    assert_eq!(addresses, ["10.65.9.9/32", "fd00:65::8/128"]);
+    let routes: Vec<String> = result.routes.iter().map(|route| route.dst.to_string()).collect();
+    assert_eq!(routes, addresses);
+    // A replacement of a busy address is for one family.
+    let only_six = IpamRequest { assign_ipv4: false, assign_ipv6: true, any_of, ..call("b") };
+    let result = add_to(&cluster, &only_six).await.unwrap();
+    assert_eq!(result.ips.iter().map(|ip| ip.address.to_string()).collect::<Vec<_>>(), ["fd00:65::9/128"]);
+    assert_consistent(&cluster.store.pairs(), true);
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ pub struct Assignment {
     /// The address.
     pub ip: IpAddr,
     /// Prefix length in the result: the block's, or the full length for a requested address or one assigned earlier
-    /// (IPAM-40).
+    /// (IPAM-40). An address of a list has the block's.
     pub prefix: u8,
 }
 

@@ -63,13 +63,13 @@ async fn add_with_a_list_has_a_route_per_address() {
     let listed = IpamRequest { assign_ipv6: true, any_of: any_of.clone(), ..call("a") };
     let result = add_to(&cluster, &listed).await.unwrap();
     let addresses: Vec<String> = result.ips.iter().map(|ip| ip.address.to_string()).collect();
-    assert_eq!(addresses, ["10.65.9.9/32", "fd00:65::8/128"]);
+    assert_eq!(addresses, ["10.65.9.9/26", "fd00:65::8/122"]);
     let routes: Vec<String> = result.routes.iter().map(|route| route.dst.to_string()).collect();
     assert_eq!(routes, addresses);
     // A replacement of a busy address is for one family.
     let only_six = IpamRequest { assign_ipv4: false, assign_ipv6: true, any_of, ..call("b") };
     let result = add_to(&cluster, &only_six).await.unwrap();
-    assert_eq!(result.ips.iter().map(|ip| ip.address.to_string()).collect::<Vec<_>>(), ["fd00:65::9/128"]);
+    assert_eq!(result.ips.iter().map(|ip| ip.address.to_string()).collect::<Vec<_>>(), ["fd00:65::9/122"]);
     assert_consistent(&cluster.store.pairs(), true);
 }
 

@@ -2,6 +2,7 @@
 //! API groups.
 
 mod addresses;
+mod any_of;
 mod interface;
 mod pools;
 mod refusals;

@@ -44,9 +44,14 @@ fn pools_of_the_pod_precede_those_of_namespace_and_configuration() {
     });
 }
 
-fn pool_of_namespaces(cluster: &Cluster<'_>, name: &str, cidr: &str, selector: &str) {
+pub(crate) fn pool_of_namespaces(cluster: &Cluster<'_>, name: &str, cidr: &str, selector: &str) {
+    create_pool(cluster, name, cidr, ("all()", selector));
+}
+
+/// Creates a pool with a node selector and a namespace selector.
+fn create_pool(cluster: &Cluster<'_>, name: &str, cidr: &str, (nodes, namespaces): (&str, &str)) {
     let Store::Kubernetes(objects) = &cluster.store else { panic!("the suite runs on Kubernetes") };
-    let spec = json!({ "cidr": cidr, "blockSize": 26, "namespaceSelector": selector, "nodeSelector": "all()",
+    let spec = json!({ "cidr": cidr, "blockSize": 26, "namespaceSelector": namespaces, "nodeSelector": nodes,
         "allowedUses": ["Workload"], "assignmentMode": "Automatic", "ipipMode": "Never", "vxlanMode": "Never" });
     let version = objects.group().api_version();
     let pool = json!({ "apiVersion": version, "kind": "IPPool", "metadata": { "name": name }, "spec": spec });
@@ -112,6 +117,36 @@ fn restricted_annotations_select_only_pools_of_the_namespace() {
             assert!(addresses_of(cluster, number + 20, &[wish], &restricted)[0].starts_with("10.71."), "{wish:?}");
         }
         mark_namespace(cluster, &json!({}), &json!({ "team": null }));
+        cluster.assert_nothing_left();
+    });
+}
+
+/// Without this feature, annotations select pools regardless of the node, as in upstream.
+#[test]
+fn annotated_pools_respect_the_node_selector_if_told() {
+    on_each_group(|cluster, _| {
+        cluster.load(&Content::dual_stack());
+        create_pool(cluster, "here", "10.71.0.0/24", ("kubernetes.io/hostname == 'node1'", ""));
+        create_pool(cluster, "there", "10.72.0.0/24", ("kubernetes.io/hostname == 'node2'", ""));
+        let node = json!({ "metadata": { "labels": { "kubernetes.io/hostname": "node1" } } });
+        api(cluster).patch("/api/v1/nodes/node1", &node).unwrap().success().unwrap();
+        let open = cluster.conf("node1", json!({}));
+        let told = cluster.conf("node1", json!({ "feature_control": { "pools_respect_node_selector": true } }));
+        let both = [("ipv4pools", "[\"there\", \"here\"]")];
+        assert!(addresses_of(cluster, 1, &both, &open)[0].starts_with("10.72."));
+        assert!(addresses_of(cluster, 2, &both, &told)[0].starts_with("10.71."));
+        let pod = annotated(cluster, 3, &[("ipv4pools", "[\"there\"]")]);
+        let error = cluster.verb("ADD", &pod, &told).run().unwrap().error();
+        assert_eq!(error.msg, "no configured Calico pools for node node1");
+        let reason = "its nodeSelector `kubernetes.io/hostname == 'node2'` does not match node node1";
+        assert!(error.details.contains(reason), "{error:?}");
+        // The pool of the configuration, and an address, are not a choice of the pod's annotations among pools.
+        let mut configured = told.clone();
+        configured["ipam"] = json!({ "type": "calico-ipam", "ipv4_pools": ["there"] });
+        assert!(addresses_of(cluster, 4, &[], &configured)[0].starts_with("10.72."));
+        for (number, name) in [(5, "ipAddrs"), (6, "ipAddrsAnyOf")] {
+            assert_eq!(addresses_of(cluster, number, &[(name, "[\"10.72.0.9\"]")], &told), ["10.72.0.9/32"]);
+        }
         cluster.assert_nothing_left();
     });
 }

@@ -36,9 +36,15 @@ fn refusals() -> Vec<Refusal> {
         ),
         (
             &[("ipAddrsNoIpam", "[\"10.65.3.3\"]")],
-            host_local,
+            host_local.clone(),
             7,
             "ipAddrsNoIpam is not compatible with configured IPAM: host-local",
+        ),
+        (
+            &[("ipAddrsAnyOf", "[\"10.65.3.3\"]")],
+            host_local,
+            7,
+            "ipAddrsAnyOf is not compatible with configured IPAM: host-local",
         ),
         (
             &[("ipAddrsNoIpam", "[\"10.65.3.3\"]")],
@@ -57,6 +63,43 @@ fn refusals() -> Vec<Refusal> {
             features.clone(),
             7,
             "can't have both annotations: 'ipAddrs' and 'ipAddrsNoIpam' in use at the same time",
+        ),
+        (
+            &[("ipAddrsAnyOf", "[\"10.65.3.3\"")],
+            usual.clone(),
+            6,
+            "failed to parse IPs [\"10.65.3.3\" for annotation \"cni.projectcalico.org/ipAddrsAnyOf\": failed to parse '[\"10.65.3.3\"' as JSON: unexpected end of JSON input",
+        ),
+        (
+            &[("ipAddrsAnyOf", "[]")],
+            usual.clone(),
+            7,
+            "annotation \"cni.projectcalico.org/ipAddrsAnyOf\" specified but empty",
+        ),
+        (&[("ipAddrsAnyOf", "[\"10.65.3.3\", \"pool4\"]")], usual.clone(), 7, "invalid IP format: pool4"),
+        (
+            &[("ipAddrsAnyOf", "[\"0.0.0.0/0\"]")],
+            usual.clone(),
+            7,
+            "annotation \"cni.projectcalico.org/ipAddrsAnyOf\" names 4294967296 addresses; at most 256 of a family",
+        ),
+        (
+            &[("ipAddrsAnyOf", "[\"10.65.3.3\"]"), ("ipAddrs", "[\"10.65.3.3\"]")],
+            usual.clone(),
+            7,
+            "can't have both annotations: 'ipAddrs' and 'ipAddrsAnyOf' in use at the same time",
+        ),
+        (
+            &[("ipAddrsAnyOf", "[\"10.65.3.3\"]"), ("ipAddrsNoIpam", "[\"10.65.3.3\"]")],
+            features.clone(),
+            7,
+            "can't have both annotations: 'ipAddrsNoIpam' and 'ipAddrsAnyOf' in use at the same time",
+        ),
+        (
+            &[("ipAddrsAnyOf", "[\"192.0.2.1\"]")],
+            usual.clone(),
+            7,
+            "no address of the annotation \"cni.projectcalico.org/ipAddrsAnyOf\" is free",
         ),
         (
             &[("hwAddr", "1c:0c:0a:c0")],
@@ -142,7 +185,7 @@ fn annotations_have_no_effect_without_kubernetes_policy() {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({ "policy": { "type": "other" } }));
         let annotations =
-            [("ipAddrs", "nonsense"), ("hwAddr", ""), ("ipv4pools", "nonsense"), ("floatingIPs", "[\"1.1.1.1\"]")];
+            [("ipAddrsAnyOf", "nonsense"), ("hwAddr", ""), ("ipv4pools", "nonsense"), ("floatingIPs", "[\"1.1.1.1\"]")];
         let pod = annotated(cluster, 1, &annotations);
         cluster.add(&pod, &conf);
         cluster.assert_only(&[&pod]);

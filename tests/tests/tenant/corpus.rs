@@ -7,12 +7,13 @@ use super::texts::FORGED;
 use super::world::World;
 
 /// Annotations, most of which plugins or the kubelet read or write.
-const ANNOTATIONS: [&str; 21] = [
+const ANNOTATIONS: [&str; 22] = [
     "cni.projectcalico.org/containerID",
     "cni.projectcalico.org/podIP",
     "cni.projectcalico.org/podIPs",
     "cni.projectcalico.org/ipAddrs",
     "cni.projectcalico.org/ipAddrsNoIpam",
+    "cni.projectcalico.org/ipAddrsAnyOf",
     "cni.projectcalico.org/ipv4pools",
     "cni.projectcalico.org/ipv6pools",
     "cni.projectcalico.org/floatingIPs",
@@ -65,6 +66,8 @@ impl World<'_> {
             address,
             "10.65.0.0/24".into(),
             "[\"10.65.0.0/24\"]".into(),
+            "[\"0.0.0.0/0\", \"::/0\"]".into(),
+            json!((0..64).map(|block| format!("10.65.{block}.0")).collect::<Vec<_>>()).to_string(),
             "[\"pool4\"]".into(),
             "0.0.0.0/0,::/0".into(),
             "calib3d7af96bd3".into(),
@@ -119,8 +122,13 @@ impl World<'_> {
             annotations.insert(calico("containerID"), json!(id));
             annotations.insert(calico("podIP"), json!(of_both(true).first()));
             annotations.insert(calico("podIPs"), json!(of_both(true).join(",")));
-            if self.rng.u32(..4) > 0 {
-                annotations.insert(calico("ipAddrs"), json!(json!(of_both(false)).to_string()));
+            let wish = match self.rng.u32(..5) {
+                0 => None,
+                1..=3 => Some("ipAddrs"),
+                _ => Some("ipAddrsAnyOf"),
+            };
+            if let Some(name) = wish {
+                annotations.insert(calico(name), json!(json!(of_both(false)).to_string()));
             }
         }
         for _ in 0..self.rng.usize(..4) {

@@ -65,7 +65,7 @@ async fn assign_families<S: Store, C: Clock>(
         let ListedAddress { ip, block, source } =
             assign_any_of(store, clock, &listed, list.of(version), inputs).await?;
         written.push((block, ip));
-        assigned.addresses.push(Assignment { ip, prefix: version.bits() });
+        assigned.addresses.push(Assignment { ip, prefix: block.prefix() });
         assigned.has_claimed |= source == BlockSource::Claimed;
         match version {
             IpVersion::V4 => others.num4 = 0,

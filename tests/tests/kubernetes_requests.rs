@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use integration_tests::cluster::{Cluster, ControlPlane, Pod, on_restricted_api_server};
+use integration_tests::cluster::{Cluster, ControlPlane, NAMESPACE, Pod, on_restricted_api_server};
 use integration_tests::content::Content;
 use integration_tests::kubernetes::{Request, waves};
 use integration_tests::proxy::{Fault, Point, Refusal};
+use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
@@ -69,6 +70,43 @@ fn warm_add_and_its_del_stay_within_their_request_limits() {
             [first, pod].iter().for_each(|pod| cluster.remove_pod(pod));
         }
     });
+}
+
+/// Blocks are read in the order of the list, and a read stops at the first free address.
+#[test]
+fn add_with_any_of_sends_two_more_at_most() {
+    for group in [ApiGroup::CrdV1, ApiGroup::V3] {
+        on_restricted_api_server(group, &["node1"], |cluster, control_plane| {
+            cluster.load(&Content::dual_stack());
+            let Store::Kubernetes(objects) = &cluster.store else { panic!("no API server") };
+            // The first ADDs claim the blocks of all lists.
+            let lists = [
+                ("ipAddrs", "[\"10.65.3.1\"]"),
+                ("ipAddrs", "[\"10.65.4.1\"]"),
+                ("ipAddrs", "[\"10.65.5.1\"]"),
+                ("ipAddrs", "[\"10.65.5.2\"]"),
+                ("ipAddrsAnyOf", "[\"10.65.5.1\", \"10.65.5.3\"]"),
+                ("ipAddrsAnyOf", "[\"10.65.3.1\", \"10.65.4.1\", \"10.65.5.8/29\"]"),
+            ];
+            let sent: Vec<usize> = lists
+                .into_iter()
+                .zip(1..)
+                .map(|((name, list), number)| {
+                    let annotations = json!({ format!("cni.projectcalico.org/{name}"): list });
+                    let pod = json!({
+                        "apiVersion": "v1", "kind": "Pod",
+                        "metadata": { "name": format!("pod{number}"), "namespace": NAMESPACE, "annotations": annotations },
+                        "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
+                    });
+                    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+                    objects.client().create(&path, &pod).unwrap().success().unwrap();
+                    requests(cluster, control_plane, "ADD", &cluster.pod(number), &["4"]).len()
+                })
+                .collect();
+            let [.., requested, same_block, three_blocks] = sent[..] else { panic!("{sent:?}") };
+            assert!(same_block <= requested && three_blocks <= requested + 2, "{sent:?}");
+        });
+    }
 }
 
 /// After each conflict, DEL reads the pod again and repeats the patch.

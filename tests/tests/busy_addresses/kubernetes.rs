@@ -28,6 +28,10 @@ fn create_asking(cluster: &Cluster<'_>, name: &str, address: &str) {
 /// Creates a pod with an annotation that names an address.
 fn create_annotated(cluster: &Cluster<'_>, name: &str, annotation: &str, address: &str) {
     let annotations = json!({ format!("cni.projectcalico.org/{annotation}"): json!([address]).to_string() });
+    create_pod(cluster, name, &annotations);
+}
+
+fn create_pod(cluster: &Cluster<'_>, name: &str, annotations: &Value) {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": { "name": name, "namespace": NAMESPACE, "annotations": annotations },
@@ -102,6 +106,34 @@ fn requested_address_of_another_pod_is_an_error_that_names_the_interface() {
         assert_eq!(addresses(&cluster.add(&cluster.pod(3), &conf)), ["10.65.7.7"]);
         assert_eq!(devices("10.65.7.7"), [OTHER]);
         assert!(!Path::new(NOTES).exists());
+    });
+}
+
+#[test]
+fn busy_listed_address_is_replaced_by_the_next_of_the_list() {
+    on_api_server(ApiGroup::CrdV1, |cluster, _| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", json!({ "log_level": "warning" }));
+        other_program();
+        ["10.65.3.3", "10.65.3.4"].into_iter().for_each(|address| route("add", address));
+        let create_listed = |name: &str| {
+            let annotation = json!({ "cni.projectcalico.org/ipAddrsAnyOf": "[\"10.65.3.3\",\"10.65.3.4/31\"]" });
+            create_pod(cluster, name, &annotation);
+        };
+        create_listed("pod1");
+        let first = cluster.pod(1);
+        assert_eq!(add(cluster, &first, &conf), (vec!["10.65.3.5".into()], 2));
+        assert_eq!(listed(cluster, "pod1"), "10.65.3.5/32");
+        cluster.assert_only(&[&first]);
+        // The busy addresses come last, so the next ADD fails at once if there is no other one.
+        create_listed("pod2");
+        let second = cluster.pod(2);
+        let error = cluster.verb("ADD", &second, &conf).run().unwrap().error();
+        assert!(error.msg.contains("10.65.3.3") && error.msg.contains("10.65.3.4"), "{error:?}");
+        assert!(error.details.contains("is free"), "{error:?}");
+        cluster.assert_only(&[&first]);
+        cluster.delete(&first, &conf);
+        assert_eq!(add(cluster, &second, &conf), (vec!["10.65.3.5".into()], 0));
     });
 }
 

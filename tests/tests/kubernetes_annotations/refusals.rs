@@ -184,8 +184,13 @@ fn annotations_have_no_effect_without_kubernetes_policy() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({ "policy": { "type": "other" } }));
-        let annotations =
-            [("ipAddrsAnyOf", "nonsense"), ("hwAddr", ""), ("ipv4pools", "nonsense"), ("floatingIPs", "[\"1.1.1.1\"]")];
+        let annotations = [
+            ("ipAddrs", "nonsense"),
+            ("ipAddrsAnyOf", "nonsense"),
+            ("hwAddr", ""),
+            ("ipv4pools", "nonsense"),
+            ("floatingIPs", "[\"1.1.1.1\"]"),
+        ];
         let pod = annotated(cluster, 1, &annotations);
         cluster.add(&pod, &conf);
         cluster.assert_only(&[&pod]);

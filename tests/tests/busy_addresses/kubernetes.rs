@@ -125,7 +125,7 @@ fn busy_listed_address_is_replaced_by_the_next_of_the_list() {
         assert_eq!(add(cluster, &first, &conf), (vec!["10.65.3.5".into()], 2));
         assert_eq!(listed(cluster, "pod1"), "10.65.3.5/32");
         cluster.assert_only(&[&first]);
-        // The busy addresses come last, so the next ADD fails at once if there is no other one.
+        // Busy addresses come last, and there is no other one.
         create_listed("pod2");
         let second = cluster.pod(2);
         let error = cluster.verb("ADD", &second, &conf).run().unwrap().error();
@@ -133,6 +133,7 @@ fn busy_listed_address_is_replaced_by_the_next_of_the_list() {
         assert!(error.details.contains("is free"), "{error:?}");
         cluster.assert_only(&[&first]);
         cluster.delete(&first, &conf);
+        // The free address precedes the busy ones.
         assert_eq!(add(cluster, &second, &conf), (vec!["10.65.3.5".into()], 0));
     });
 }

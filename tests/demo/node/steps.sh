@@ -10,7 +10,7 @@ work=/run/demo
 
 export KUBECONFIG=$work/admin.kubeconfig HOME=$work DATASTORE_TYPE=kubernetes
 . tests/demo/control-plane.sh
-for part in cannot image node install pods controllers upgrade neighbor obstacles restriction adopt uninstall; do
+for part in cannot image node install pods any_of controllers upgrade neighbor obstacles restriction adopt uninstall; do
     . tests/demo/node/$part.sh
 done
 
@@ -151,6 +151,9 @@ run kubectl -n shop delete pod --all --wait=false
 wait_for 60 gone
 wait_for 30 has_taken 0
 echo "    interfaces of pods: $(interfaces), kube-controllers' own"
+
+step "Fixed addresses: a Deployment and a StatefulSet restart inside a list of as many addresses as replicas"
+give_fixed_addresses
 
 step "$many pods at once"
 # shellcheck disable=SC2046 # names

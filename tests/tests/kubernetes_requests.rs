@@ -95,7 +95,9 @@ fn add_with_any_of_sends_two_more_at_most() {
                     let annotations = json!({ format!("cni.projectcalico.org/{name}"): list });
                     let pod = json!({
                         "apiVersion": "v1", "kind": "Pod",
-                        "metadata": { "name": format!("pod{number}"), "namespace": NAMESPACE, "annotations": annotations },
+                        "metadata": {
+                            "name": format!("pod{number}"), "namespace": NAMESPACE, "annotations": annotations,
+                        },
                         "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
                     });
                     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");

@@ -146,8 +146,8 @@ fn warn_unconfirmed(block: Cidr, error: &StoreError) {
 }
 
 /// Releases the addresses of `written`, each with its block, if their allocations are unchanged. A VMI's address may
-/// have passed to another launcher pod under the same handle. Failure is only logged, because the handle still counts the
-/// remaining addresses.
+/// have passed to another launcher pod under the same handle. Failure is only logged, because the handle still counts
+/// the remaining addresses.
 pub(crate) async fn undo(store: &impl Store, clock: &impl Clock, request: &AssignRequest, written: &[(Cidr, IpAddr)]) {
     let blocks: BTreeSet<Cidr> = written.iter().map(|(block, _)| *block).collect();
     let requests = |block: &Block| {

@@ -144,8 +144,8 @@ pub struct FeatureControl {
     /// restricts `ipAddrsAnyOf`. Read by ADD.
     pub restrict_annotations: bool,
 
-    /// Whether to restrict the annotations `cni.projectcalico.org/ipv4pools` and `ipv6pools` to pools whose nodeSelector
-    /// selects the node. Upstream's plugin ignores the key. Read by ADD.
+    /// Whether to restrict the annotations `cni.projectcalico.org/ipv4pools` and `ipv6pools` to pools whose
+    /// nodeSelector selects the node. Upstream's plugin ignores the key. Read by ADD.
     pub pools_respect_node_selector: bool,
 
     /// Whether to remove the network of running containers that `cni.dev/valid-attachments` does not list. Read by GC.

@@ -10,7 +10,7 @@ use libcalico::ipam::{AnyOf, Candidate, list_whole};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Store, StoreError};
 
-use self::search::{ListSearch, Step};
+use self::search::{ListSearch, SearchStep};
 use crate::alloc::assign;
 use crate::alloc::assignment::{Assigned, Assignment, BlockSource, is_from_request};
 use crate::alloc::commit::undo;
@@ -113,8 +113,8 @@ async fn assign_any_of<S: Store, C: Clock>(
         // A race makes the snapshot read the pools again.
         let candidates = search.candidates(&snapshot)?;
         match search.step(&candidates, &snapshot) {
-            Step::Read(missing) => snapshot.read(store, &missing).await?,
-            Step::Take(candidate) => {
+            SearchStep::Read(missing) => snapshot.read(store, &missing).await?,
+            SearchStep::Take(candidate) => {
                 let attempt = assign_in(store, clock, request, candidate.ip, &mut snapshot, &mut retry);
                 let taken = match Box::pin(attempt).await {
                     Err(error) if is_obstacle(&error) => taken_by_lost_write(request, &snapshot, candidate),
@@ -130,7 +130,7 @@ async fn assign_any_of<S: Store, C: Clock>(
                 }
                 search.give_up(candidate, &snapshot);
             }
-            Step::Exhausted => {
+            SearchStep::Exhausted => {
                 let unavailable = search.unavailable(&candidates, &snapshot);
                 tracing::warn!(
                     handle = %request.handle, addresses = list_whole(&unavailable), "no listed address is free"

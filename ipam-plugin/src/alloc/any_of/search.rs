@@ -16,7 +16,7 @@ use crate::error::Result;
 const BLOCKS_PER_READ: usize = 3;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Step {
+pub(super) enum SearchStep {
     Read(MissingReads),
     Take(Candidate),
     Exhausted,
@@ -54,19 +54,19 @@ impl<'a> ListSearch<'a> {
         Ok(found)
     }
 
-    pub(super) fn step(&self, candidates: &Candidates, snapshot: &Snapshot) -> Step {
+    pub(super) fn step(&self, candidates: &Candidates, snapshot: &Snapshot) -> SearchStep {
         let is_open = |candidate: &&Candidate| !self.failed.contains_key(&candidate.ip);
         if let Some(predecessor) = &self.request.predecessor {
             let listed = candidates.permitted.iter().find(|candidate| predecessor.listed.contains(&candidate.ip));
             if let Some(listed) = listed.filter(|candidate| snapshot.block(&candidate.block).is_none()) {
-                return Step::Read(next_reads(Some(listed.block), candidates, snapshot));
+                return SearchStep::Read(next_reads(Some(listed.block), candidates, snapshot));
             }
             let is_held = |candidate: &&Candidate| {
                 let block = snapshot.readable_block(&candidate.block);
                 block.is_some_and(|block| predecessor.has(&block.value, candidate.ip))
             };
             if let Some(held) = candidates.permitted.iter().filter(is_open).find(is_held) {
-                return Step::Take(*held);
+                return SearchStep::Take(*held);
             }
         }
         let is_skipped = |candidate: &&Candidate| self.request.skipped.contains(&candidate.ip);
@@ -74,12 +74,12 @@ impl<'a> ListSearch<'a> {
             candidates.permitted.iter().filter(is_open).partition(is_skipped);
         for candidate in first.into_iter().chain(last) {
             match self.look(candidate, snapshot) {
-                Look::Unread => return Step::Read(next_reads(None, candidates, snapshot)),
-                Look::Free => return Step::Take(*candidate),
+                Look::Unread => return SearchStep::Read(next_reads(None, candidates, snapshot)),
+                Look::Free => return SearchStep::Take(*candidate),
                 Look::Taken(_) => {}
             }
         }
-        Step::Exhausted
+        SearchStep::Exhausted
     }
 
     /// Records that the request did not get an address that was free.

@@ -154,7 +154,7 @@ fn invalid_list_annotations_are_rejected() {
     for (value, text) in [
         ("[]", format!("annotation \"{key}\" specified but empty")),
         ("[\"pool4\"]", "invalid IP format: pool4".into()),
-        ("[\"10.0.0.0/23\"]", format!("annotation \"{key}\" names 512 addresses; at most 256 of a family")),
+        ("[\"10.0.0.0/23\"]", format!("annotation \"{key}\" names 10.0.0.0/23, which has more than 256 addresses")),
     ] {
         let error = read("ipAddrsAnyOf", value).unwrap_err();
         assert_eq!((error.msg, error.code), (text, Code::INVALID_CONFIG));

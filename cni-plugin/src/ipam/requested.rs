@@ -98,8 +98,8 @@ pub(super) fn result(addresses: &[IpAddr]) -> CniResult {
 }
 
 /// Returns the sandbox that the pod's endpoint names, usually an earlier one, and the addresses that the endpoint lists
-/// for it. Returns `None` for a VMI, whose addresses are passed from pod to pod in another way, and if the endpoint names
-/// no sandbox.
+/// for it. Returns `None` for a VMI, whose addresses are passed from pod to pod in another way, and if the endpoint
+/// names no sandbox.
 pub(super) fn earlier_sandbox(call: &IpamRequest, existing: &WorkloadEndpoint) -> Option<Predecessor> {
     let pod = call.pod.as_ref().filter(|_| call.vmi.is_none())?;
     let annotated = &existing.spec.container_id;

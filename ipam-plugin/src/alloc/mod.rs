@@ -1,8 +1,8 @@
 //! Allocation of addresses: a loop of plan, read and commit.
 //!
 //! [`inputs`] reads the objects that every allocation needs. `planner` decides the next step from the `snapshot`, and
-//! `commit` writes assigned addresses. [`one_address`] assigns a requested address, and `any_of` the first free address of
-//! a list.
+//! `commit` writes assigned addresses. [`one_address`] assigns a requested address, and `any_of` the first free address
+//! of a list.
 
 pub(crate) mod any_of;
 pub(crate) mod assignment;

@@ -81,7 +81,7 @@ fn refusals() -> Vec<Refusal> {
             &[("ipAddrsAnyOf", "[\"0.0.0.0/0\"]")],
             usual.clone(),
             7,
-            "annotation \"cni.projectcalico.org/ipAddrsAnyOf\" names 4294967296 addresses; at most 256 of a family",
+            "annotation \"cni.projectcalico.org/ipAddrsAnyOf\" names 0.0.0.0/0, which has more than 256 addresses",
         ),
         (
             &[("ipAddrsAnyOf", "[\"10.65.3.3\"]"), ("ipAddrs", "[\"10.65.3.3\"]")],

@@ -50,8 +50,14 @@ pub enum AnyOfError {
     /// The list has too many addresses of a family.
     #[error("annotation \"{}\" names {found} addresses; at most {} of a family", ANY_OF, MAX_ADDRESSES)]
     Addresses {
-        /// The number of addresses, or of those of the largest entry.
-        found: u128,
+        /// The number of addresses.
+        found: usize,
+    },
+    /// A single entry has too many addresses.
+    #[error("annotation \"{}\" names {range}, which has more than {} addresses", ANY_OF, MAX_ADDRESSES)]
+    Range {
+        /// The range of the entry.
+        range: Cidr,
     },
     /// The addresses of a family are in too many blocks.
     #[error("annotation \"{}\" names addresses in {found} blocks; at most {} of a family", ANY_OF, MAX_BLOCKS)]
@@ -85,15 +91,14 @@ impl AnyOf {
         for text in texts {
             let range =
                 range_of(text).ok_or_else(|| AnyOfError::Format { entry: text.chars().take(SHOWN).collect() })?;
-            let found = range.size();
-            if found > MAX_ADDRESSES as u128 {
-                return Err(AnyOfError::Addresses { found });
+            if range.size() > MAX_ADDRESSES as u128 {
+                return Err(AnyOfError::Range { range });
             }
             let family = if range.version() == IpVersion::V4 { &mut list.v4 } else { &mut list.v6 };
-            family.extend((0..found).filter_map(|offset| range.nth(offset)).filter(|ip| seen.insert(*ip)));
+            family.extend((0..range.size()).filter_map(|offset| range.nth(offset)).filter(|ip| seen.insert(*ip)));
         }
         match list.v4.len().max(list.v6.len()) {
-            found if found > MAX_ADDRESSES => Err(AnyOfError::Addresses { found: found as u128 }),
+            found if found > MAX_ADDRESSES => Err(AnyOfError::Addresses { found }),
             _ => Ok(list),
         }
     }

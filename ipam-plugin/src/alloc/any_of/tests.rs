@@ -75,6 +75,27 @@ async fn list_of_n_serves_exactly_n_pods() {
     }
 }
 
+/// Each set of occupied addresses, in two blocks.
+#[tokio::test]
+async fn first_free_address_in_the_order_of_the_list_wins() {
+    let order = ["10.65.9.9", "10.65.3.3", "10.65.9.2", "10.65.3.1"];
+    for occupied in 0..1 << order.len() {
+        for cluster in clusters() {
+            let is_occupied = |number: &usize| occupied >> number & 1 == 1;
+            for number in (0..order.len()).filter(is_occupied) {
+                let holder = request(&cluster, "node2", &format!("net.{number}"), "other");
+                let inputs = cluster.inputs(&holder).await.unwrap();
+                assign_address(&cluster.store, &cluster.clock, &holder, ip(order[number]), inputs).await.unwrap();
+            }
+            let own = request(&cluster, "node1", "net.own", "web-0");
+            let outcome = assign_as(&cluster, &own, &list(&order)).await;
+            let expected = (0..order.len()).find(|number| !is_occupied(number)).map(|number| vec![ip(order[number])]);
+            assert_eq!(outcome.ok(), expected, "occupied: {occupied:04b}");
+            assert_consistent(&cluster.store.pairs(), true);
+        }
+    }
+}
+
 #[tokio::test]
 async fn listed_address_claims_its_block_and_other_families_are_assigned_as_usual() {
     for cluster in clusters() {

@@ -81,7 +81,7 @@ async fn first_free_address_in_the_order_of_the_list_wins() {
     let order = ["10.65.9.9", "10.65.3.3", "10.65.9.2", "10.65.3.1"];
     for occupied in 0..1 << order.len() {
         for cluster in clusters() {
-            let is_occupied = |number: &usize| occupied >> number & 1 == 1;
+            let is_occupied = |number: &usize| (occupied >> number) & 1 == 1;
             for number in (0..order.len()).filter(is_occupied) {
                 let holder = request(&cluster, "node2", &format!("net.{number}"), "other");
                 let inputs = cluster.inputs(&holder).await.unwrap();

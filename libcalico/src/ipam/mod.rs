@@ -32,6 +32,7 @@ pub mod gc;
 mod golden;
 mod gorand;
 mod handle;
+mod holder;
 mod leak;
 mod pod_state;
 mod pool;
@@ -62,6 +63,7 @@ pub use block_search::{BlockWalk, RoomOf, UsableBlock, borrow_order, usable_bloc
 pub use config::{DEFAULT_BLOCK_LIMIT, IpamConfig, IpamConfigKey};
 pub use gorand::GoRand;
 pub use handle::{Handle, HandleError, HandleId, load_balancer_handle};
+pub use holder::Holder;
 pub use leak::{
     AddressInPod, AllocationOwner, EndedPod, InUseReason, LeakReason, Lookup, OwnerFacts, OwnerKind, OwnerPodsLookup,
     Verdict, VmiLookup, assess,

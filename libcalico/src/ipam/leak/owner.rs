@@ -1,6 +1,7 @@
 //! [`AllocationOwner`]: the owner that an allocation names.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::ipam::{Attribute, HandleId, Tunnel};
@@ -149,6 +150,25 @@ impl<'a> AllocationOwner<'a> {
                 (!namespace.is_empty() && !name.is_empty()).then_some((namespace, name))
             }
             Self::HostReserved | Self::Tunnel | Self::Foreign | Self::Unnamed => None,
+        }
+    }
+}
+
+impl fmt::Display for AllocationOwner<'_> {
+    /// Writes the kind of owner and its names, for example `pod shop/web`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self {
+            AllocationOwner::Pod { .. } => "pod",
+            AllocationOwner::Vmi { .. } => "virtual machine",
+            AllocationOwner::Service { .. } => "service",
+            AllocationOwner::Tunnel => return f.write_str("the tunnel of a node"),
+            AllocationOwner::HostReserved => return f.write_str("the host"),
+            AllocationOwner::Foreign => return f.write_str("an owner of an unknown type"),
+            AllocationOwner::Unnamed => return f.write_str("an unknown owner"),
+        };
+        match self.names() {
+            Some((namespace, name)) => write!(f, "{kind} {namespace}/{name}"),
+            None => write!(f, "a {kind} of unknown name"),
         }
     }
 }

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
 use libcalico::ipam::{
-    ANY_OF, AnyOfError, AssignError, BlockTooLarge, CorruptBlock, HandleError, HandleId, NoPool, PoolChoiceError,
-    RejectedPool, ReleaseError, Unavailable, list_told,
+    ANY_OF, AnyOfError, AssignError, BlockTooLarge, CorruptBlock, HandleError, HandleId, Holder, NoPool,
+    PoolChoiceError, RejectedPool, ReleaseError, Unavailable, list_told,
 };
 use libcalico::net::{Cidr, CidrParseError, IpVersion};
 use libcalico::store::StoreError;
@@ -47,8 +47,8 @@ pub enum IpamError {
     AlreadyAssigned {
         /// The address.
         ip: IpAddr,
-        /// A description of the owner; empty if the owner is unknown.
-        holder: String,
+        /// The owner; `None` if it is unknown.
+        holder: Option<Box<Holder>>,
     },
     /// The requested address is in no usable pool. Upstream's text ends with a newline.
     #[error("The provided IP address is not in a configured pool\n")]
@@ -291,12 +291,22 @@ fn space_separated(items: &[impl fmt::Debug]) -> String {
 }
 
 /// Returns the CNI error with upstream's text. The details contain the facts that an operator needs, such as the reason
-/// why each pool gave no address.
+/// why each pool gave no address. Logs the owner of a taken address if the details withhold it.
 pub fn cni_error(error: &IpamError) -> CniError {
-    if let IpamError::Vmi(error) = error {
-        return error.clone().into();
+    match error {
+        IpamError::Vmi(error) => return error.clone().into(),
+        IpamError::AlreadyAssigned { ip, holder: Some(holder) } => log_withheld(*ip, holder),
+        _ => {}
     }
     CniError::new(code_of(error), error.to_string()).with_details(details_of(error))
+}
+
+/// Logs the owner of an address on the node, unless the caller gets the whole description: kubelet writes the caller's
+/// errors into an Event, which each person of the pod's namespace can read.
+pub(crate) fn log_withheld(ip: IpAddr, holder: &Holder) {
+    if holder.is_withheld() {
+        tracing::warn!(%ip, holder = holder.whole, "the address is assigned already");
+    }
 }
 
 fn code_of(error: &IpamError) -> Code {
@@ -316,8 +326,8 @@ fn code_of(error: &IpamError) -> Code {
 
 fn details_of(error: &IpamError) -> String {
     match error {
-        IpamError::AlreadyAssigned { holder, .. } if holder.is_empty() => String::new(),
-        IpamError::AlreadyAssigned { holder, .. } => format!("it is held by {holder}"),
+        IpamError::AlreadyAssigned { holder: None, .. } => String::new(),
+        IpamError::AlreadyAssigned { holder: Some(holder), .. } => format!("it is held by {}", holder.told),
         IpamError::NotInPool { ip, refused } if refused.is_empty() => {
             format!("no IPPool contains {ip}; `calico-ipam show` lists the pools")
         }

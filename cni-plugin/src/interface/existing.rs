@@ -2,7 +2,7 @@
 
 use datastore::Datastore;
 use ipam_plugin::reads::attributes_of;
-use libcalico::ipam::{Attribute, HandleId, OwnerSlot};
+use libcalico::ipam::{Attribute, HandleId, Holder, OwnerSlot};
 use libcalico::workload::Orchestrator;
 use netconf::{Call, CniError};
 
@@ -14,6 +14,8 @@ use crate::dataplane::{
 };
 
 const ADVICE: &str = "delete the pod of the interface; if no pod uses the interface, run `ip link delete`";
+const OWNER_IN_LOG: &str = "the plugin's log on the node names the owner";
+const OTHER_NAMESPACE: &str = "pod of another namespace";
 
 impl InterfaceConfig<'_> {
     /// Returns the interface that has the name of the host's end; unknown for a gRPC dataplane or without a namespace.
@@ -50,10 +52,21 @@ impl InterfaceConfig<'_> {
         if is_own && conflicting.reason == ConflictReason::Unproven {
             return Ok(PriorInterface::Present { index: conflicting.index, is_proven: true });
         }
-        let owner = describe_owner(&self.call.conf.name, &conflicting, &attributes);
-        let details = lookup_error.into_iter().chain([ADVICE.to_owned()]).collect::<Vec<_>>().join("; ");
+        let caller = match &self.workload.orchestrator {
+            Orchestrator::Kubernetes(pod) => Some(pod.namespace.as_str()),
+            Orchestrator::Cni(_) => None,
+        };
+        let owner = owner_of(&self.call.conf.name, caller, conflicting.container.as_deref(), &attributes);
+        let mut details = Vec::from_iter(lookup_error);
+        if owner.is_withheld() {
+            let (interface, owner) = (&conflicting.ifname, &owner.whole);
+            tracing::warn!(interface, owner, "the host interface belongs to another owner; the ADD fails");
+            details.push(OWNER_IN_LOG.into());
+        }
+        details.push(ADVICE.into());
+        let owner = if owner.told.is_empty() { String::new() } else { format!(" ({})", owner.told) };
         let CniError { code, msg, .. } = dataplane_error(DataplaneError::HostInterfaceConflict(Box::new(conflicting)));
-        Err(CniError::new(code, format!("{msg}{owner}")).with_details(details))
+        Err(CniError::new(code, format!("{msg}{owner}")).with_details(details.join("; ")))
     }
 
     /// Fails if the ADD may not replace the interface that has the name of the host's end now, usually because another
@@ -108,14 +121,81 @@ fn pods(attribute: &Attribute) -> impl Iterator<Item = (&String, &String)> {
     })
 }
 
-/// Returns the owner of an interface, as far as it is known: ` (container …, pod …)`, or an empty text.
-fn describe_owner(network: &str, conflicting: &ConflictingInterface, attributes: &[Attribute]) -> String {
+/// Returns the owner of an interface, as far as it is known: `container …, pod …`, or an empty text. `aliased` is the
+/// container in the alias of the interface, and `caller` the namespace of the pod to be added. For a pod, the
+/// description has only names of an allocation in the pod's namespace, because an alias does not show the namespace.
+fn owner_of(network: &str, caller: Option<&str>, aliased: Option<&str>, attributes: &[Attribute]) -> Holder {
+    let whole = describe_owner(network, aliased, attributes.iter());
+    let told = match caller {
+        None => whole.clone(),
+        Some(namespace) => {
+            let is_near = |attribute: &&Attribute| attribute.is_of_namespace(namespace);
+            let near = describe_owner(network, None, attributes.iter().filter(is_near));
+            if near.is_empty() && !attributes.is_empty() { OTHER_NAMESPACE.to_owned() } else { near }
+        }
+    };
+    Holder { whole, told }
+}
+
+/// Returns the first container and the first pod that the alias or an allocation names, or else the first handle.
+fn describe_owner<'a>(
+    network: &str,
+    aliased: Option<&str>,
+    attributes: impl Iterator<Item = &'a Attribute> + Clone,
+) -> String {
     let network = format!("{network}.");
-    let by_handle = || attributes.iter().find_map(|attribute| attribute.handle_id.as_deref()?.strip_prefix(&network));
-    let container = conflicting.container.as_deref().or_else(by_handle).map(|id| format!("container {id}"));
-    let pod = attributes.iter().flat_map(pods).next().map(|(namespace, name)| format!("pod {namespace}/{name}"));
-    match Vec::from_iter(container.into_iter().chain(pod)) {
-        owner if owner.is_empty() => String::new(),
-        owner => format!(" ({})", owner.join(", ")),
+    let handles = attributes.clone().filter_map(|attribute| attribute.handle_id.as_deref());
+    let by_handle = handles.clone().find_map(|handle| handle.strip_prefix(&network));
+    let container = aliased.or(by_handle).map(|id| format!("container {id}"));
+    let pod = attributes.flat_map(pods).next().map(|(namespace, name)| format!("pod {namespace}/{name}"));
+    let named = Vec::from_iter(container.into_iter().chain(pod));
+    if named.is_empty() {
+        return handles.map(|handle| format!("handle {handle}")).next().unwrap_or_default();
+    }
+    named.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allocation(handle: &str, owner: &[(&str, &str)]) -> Attribute {
+        let active_owner = owner.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        Attribute { handle_id: Some(handle.into()), active_owner, ..Attribute::default() }
+    }
+
+    fn of_pod(namespace: &str, container: &str) -> Attribute {
+        allocation(&format!("net.{container}"), &[("namespace", namespace), ("pod", "web")])
+    }
+
+    #[test]
+    fn interface_owner_is_named_in_its_namespace_only() {
+        let attributes = [of_pod("shop", "c1")];
+        let named = "container c1, pod shop/web".to_owned();
+        for (caller, told) in [(None, &*named), (Some("shop"), &*named), (Some("bank"), OTHER_NAMESPACE)] {
+            let owner = owner_of("net", caller, Some("c1"), &attributes);
+            assert_eq!(owner, Holder { whole: named.clone(), told: told.to_owned() }, "{caller:?}");
+        }
+    }
+
+    #[test]
+    fn container_of_an_alias_is_not_named_without_an_allocation_in_the_namespace() {
+        let stranger = of_pod("bank", "c1");
+        for (attributes, told) in [
+            (vec![], ""),
+            (vec![stranger.clone()], OTHER_NAMESPACE),
+            (vec![stranger, of_pod("shop", "c2")], "container c2, pod shop/web"),
+            (vec![allocation("vxlan-tunnel-addr-n1", &[("type", "vxlanTunnelAddress")])], OTHER_NAMESPACE),
+        ] {
+            let owner = owner_of("net", Some("shop"), Some("c1"), &attributes);
+            assert_eq!((owner.told.as_str(), owner.is_withheld()), (told, true), "{attributes:?}");
+        }
+    }
+
+    #[test]
+    fn interface_of_a_tunnels_address_is_described_by_its_handle() {
+        let tunnel = [allocation("vxlan-tunnel-addr-n1", &[("type", "vxlanTunnelAddress")])];
+        assert_eq!(owner_of("net", None, None, &tunnel).told, "handle vxlan-tunnel-addr-n1");
+        assert_eq!(owner_of("net", None, None, &[]).told, "");
     }
 }

@@ -85,7 +85,7 @@ impl<'a, S: Store, C: Clock> BlockWriter<'a, S, C> {
                     self.held_meanwhile.entry(request.handle.clone()).or_default().insert(block);
                     return AdoptOutcome::Held(block);
                 }
-                let holder = if holder.is_empty() { "an unknown owner" } else { holder.as_str() };
+                let holder = holder.map_or_else(|| "an unknown owner".into(), |holder| holder.whole);
                 not_written(format!("allocated meanwhile: {holder}"))
             }
             Err(error) => {

@@ -3,13 +3,12 @@
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, ObjectSelect};
-use libcalico::ipam::{Block, Handle, OwnerSlot};
+use libcalico::ipam::{Block, Handle, Holder, OwnerSlot};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::{CniError, Code};
 
 use super::call::IpamRequest;
-use crate::alloc::one_address::describe_owner;
-use crate::error::cni_error;
+use crate::error::{cni_error, log_withheld};
 use crate::reads::blocks_of;
 
 /// Compares `recorded`, the addresses in prevResult, with the datastore. The details of the error list each difference.
@@ -57,7 +56,9 @@ fn difference_of_address(blocks: &[Entry<Block>], ip: IpAddr, call: &IpamRequest
     };
     let Some(held) = block.value.allocation(ip) else { return Some(format!("{ip} is free in block {}", block.key)) };
     if held.handle() != Some(call.handle()) {
-        return Some(format!("{ip} is held by {}", describe_owner(&held)));
+        let holder = Holder::of(&held, call.pod.as_ref().map(|pod| pod.namespace.name.as_str()));
+        log_withheld(ip, &holder);
+        return Some(format!("{ip} is held by {}", holder.told));
     }
     // A VMI in migration has a pod on each of two nodes.
     let slots = [OwnerSlot::Active, OwnerSlot::Alternate];

@@ -10,9 +10,9 @@ use libcalico::net::IpVersion;
 use libcalico::store::{Kind, Store};
 use netconf::{CniError, Code, Command, Version};
 
-use super::{IpamRequest, add, check, del, differences, gc, status};
+use super::{IpamRequest, Pod, add, check, del, differences, gc, status};
 use crate::alloc::inputs::AllocationInputs;
-use crate::alloc::request::AssignRequest;
+use crate::alloc::request::{AssignRequest, Namespace};
 use crate::error::IpamError;
 use crate::release::ReleaseInputs;
 use crate::testing::{Cluster, Fault, assert_consistent, call, cidr, held};
@@ -33,6 +33,10 @@ fn dual_stack() -> Cluster {
     cluster.pool("pool4", "10.65.0.0/16", 26);
     cluster.pool("pool6", "fd00:65::/64", 122);
     cluster
+}
+
+fn pod(namespace: &str, name: &str) -> Pod {
+    Pod { namespace: Namespace { name: namespace.into(), ..Namespace::default() }, name: name.into() }
 }
 
 #[tokio::test]
@@ -100,13 +104,9 @@ fn handle_names_match_upstreams() {
     let plain = call("c0ffee");
     let names = |call: &IpamRequest| call.handles().iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(names(&plain), ["net.c0ffee", "c0ffee"]);
-    let mut pod = call("c0ffee");
-    pod.pod = Some(super::Pod {
-        namespace: crate::alloc::request::Namespace { name: "default".into(), ..Default::default() },
-        name: "web".into(),
-    });
-    assert_eq!(names(&pod), ["net.c0ffee", "default.web"]);
-    let attributes = pod.attributes(time::OffsetDateTime::UNIX_EPOCH);
+    let of_pod = IpamRequest { pod: Some(pod("default", "web")), ..plain };
+    assert_eq!(names(&of_pod), ["net.c0ffee", "default.web"]);
+    let attributes = of_pod.attributes(time::OffsetDateTime::UNIX_EPOCH);
     assert_eq!(attributes.keys().collect::<Vec<_>>(), ["namespace", "node", "pod", "timestamp"]);
 }
 
@@ -245,6 +245,10 @@ async fn check_reports_an_address_with_another_owner_or_node() {
     change_block(&cluster, |block| block.attributes[0].handle_id = Some("net.b".into())).await;
     let found = differences(&cluster.store, &call, &recorded).await.unwrap();
     assert!(found[0].starts_with("10.65.166.128 is held by handle net.b, node node1, since "), "{found:?}");
+
+    let of_pod = IpamRequest { pod: Some(pod("shop", "web")), ..call };
+    let found = differences(&cluster.store, &of_pod, &recorded).await.unwrap();
+    assert_eq!(found[0], "10.65.166.128 is held by another namespace", "{found:?}");
 
     let (cluster, call, recorded) = checked().await;
     change_block(&cluster, |block| {

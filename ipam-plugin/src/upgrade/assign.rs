@@ -48,7 +48,8 @@ pub(super) async fn assign_unless_assigned<S: Store, C: Clock>(
     match assign_address(store, clock, request, ip, inputs).await {
         Ok(_) => Ok(()),
         Err(IpamError::AlreadyAssigned { holder, .. }) => {
-            tracing::warn!(%ip, %holder, "the address is assigned already; its allocation stays");
+            let holder = holder.map(|holder| holder.whole);
+            tracing::warn!(%ip, holder, "the address is assigned already; its allocation stays");
             Ok(())
         }
         Err(cause) => Err(UpgradeError::Address { ip, cause }),

@@ -7,7 +7,7 @@ use kube_controllers::leader::LeadershipTerm;
 use kube_controllers::settings::GcMode;
 use libcalico::kubernetes::ApiGroup;
 
-use crate::lab::{self, COLLECTOR, GRACE, Lab, SOON, to_pod, within};
+use crate::lab::{self, COLLECTOR, GRACE, Lab, NAMESPACE, SOON, to_pod, with_a_long_grace_period, within};
 use crate::on_each_datastore;
 
 on_each_datastore!(gc_metrics_equal_those_of_upstream, gc_writes_only_while_leader);
@@ -95,11 +95,34 @@ fn gc_in_report_mode_lists_leaks_and_releases_none() {
         let events = lab.admin().get("/api/v1/namespaces/default/events").unwrap().success().unwrap();
         let messages: Vec<&str> =
             events["items"].as_array().unwrap().iter().filter_map(|event| event["message"].as_str()).collect();
-        assert!(
-            messages
-                .iter()
-                .any(|text| text.contains("1 leaked address(es): 10.0.0.0 of pod suite/missing (its pod is gone)")),
-            "{messages:?}"
-        );
+        let leak = "1 leaked address(es): 10.0.0.0 (its pod is gone)";
+        assert!(messages.iter().any(|text| text.contains(leak)), "{messages:?}");
+        // A tenant of the namespace `default` can read these Events.
+        assert!(messages.iter().all(|text| !text.contains("suite/")), "{messages:?}");
+    });
+}
+
+#[test]
+fn event_on_the_pod_of_a_tenant_names_no_pod_of_another_namespace() {
+    lab::on(Some(ApiGroup::CrdV1), |lab| {
+        lab.pool("pool", "10.0.0.0/16", 26);
+        lab.node("node-a");
+        let mut other = to_pod("node-a", "web");
+        other.attributes.insert("namespace".into(), "bank".into());
+        let addresses = lab.block("10.0.0.0/26", Some("node-a"), &[other]);
+        lab.pod("late", "node-a", &addresses);
+        let collecting = lab.collect(with_a_long_grace_period(lab));
+        let messages = || {
+            let events = lab.admin().get(&format!("/api/v1/namespaces/{NAMESPACE}/events")).unwrap().success().unwrap();
+            let events = events["items"].as_array().cloned().unwrap_or_default().into_iter();
+            let conflicts = events.filter(|event| event["reason"] == "AddressNotAllocated");
+            conflicts.filter_map(|event| event["message"].as_str().map(str::to_owned)).collect::<Vec<String>>()
+        };
+        collecting.as_time_goes_by(Duration::from_secs(60), "an Event", || !messages().is_empty());
+        let messages = messages();
+        let begin = "this pod uses 10.0.0.0, which IPAM has allocated to another namespace, so ";
+        assert!(messages.len() == 1 && messages[0].starts_with(begin), "{messages:?}");
+        assert!(!messages[0].contains("bank") && !messages[0].contains("web"), "{messages:?}");
+        within(SOON, "a log line", || collecting.log().contains("allocated to pod bank/web"));
     });
 }

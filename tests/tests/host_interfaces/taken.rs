@@ -16,6 +16,7 @@ use crate::{Sandbox, alias_of};
 
 on_each_datastore!(
     host_interface_name_of_another_pod_is_an_error_naming_the_pod,
+    host_interface_of_another_namespace_is_not_named,
     two_concurrent_pods_with_the_same_host_interface_connect_exactly_one,
     add_of_a_second_pod_interface_fails_and_its_del_changes_nothing,
     del_of_a_pod_with_a_renamed_interface_removes_the_pair,
@@ -29,6 +30,11 @@ on_each_datastore!(
 const VICTIM: (&str, &str) = ("team-a", "p723961");
 const NAMESAKE: (&str, &str) = ("team-a", "p6680456");
 const SHARED: &str = "calib3d7af96bd3";
+
+/// Pods of two namespaces whose host interfaces have the same name.
+const NEIGHBOR: (&str, &str) = ("team-a", "p1469077");
+const TENANT: (&str, &str) = ("team-b", "p358033");
+const SHARED_BY_NAMESPACES: &str = "cali1f5545acb16";
 
 fn prepared(cluster: &Cluster<'_>) -> Value {
     cluster.load(&Content::dual_stack());
@@ -75,7 +81,7 @@ fn host_interface_name_of_another_pod_is_an_error_naming_the_pod(cluster: &Clust
     check(cluster, &victim, &conf, &result);
     // A pod may set its interface down.
     ip(&format!("-n {} link set eth0 down", victim.pod.name)).unwrap();
-    assert_says(&refused(cluster, &namesake, &conf), &holder[..2]);
+    assert_says(&refused(cluster, &namesake, &conf), &holder[..1]);
     ip(&format!("-n {} link set eth0 up", victim.pod.name)).unwrap();
 
     let before = cluster.state();
@@ -89,6 +95,31 @@ fn host_interface_name_of_another_pod_is_an_error_naming_the_pod(cluster: &Clust
     victim.call(cluster, "DEL", &conf).env("CNI_NETNS", "").run().unwrap().success();
     check(cluster, &namesake, &conf, &result);
     namesake.call(cluster, "DEL", &conf).run().unwrap().success();
+    cluster.assert_nothing_left();
+}
+
+/// kubelet writes the error into an Event, which the tenant can read.
+fn host_interface_of_another_namespace_is_not_named(cluster: &Cluster<'_>) {
+    let mut conf = prepared(cluster);
+    conf["log_level"] = json!("warning");
+    let (neighbor, tenant) = (sandbox(cluster, 1, NEIGHBOR), sandbox(cluster, 2, TENANT));
+    let shared = SHARED_BY_NAMESPACES.to_owned();
+    assert_eq!((neighbor.host_ifname(), tenant.host_ifname()), (shared.clone(), shared.clone()));
+    let result = add(cluster, &neighbor, &conf);
+    let before = cluster.state();
+    let outcome = tenant.call(cluster, "ADD", &conf).run().unwrap();
+    let error = outcome.error();
+    assert_eq!(error.msg, format!("host interface {shared} belongs to another pod (pod of another namespace)"));
+    assert!(error.details.contains("the plugin's log on the node names the owner"), "{error:?}");
+    let (pod, container) = (format!("{}/{}", NEIGHBOR.0, NEIGHBOR.1), neighbor.pod.container_id.as_str());
+    for name in [NEIGHBOR.0, NEIGHBOR.1, container] {
+        assert!(!outcome.stdout.contains(name), "{name} is in {}", outcome.stdout);
+    }
+    assert!(outcome.stderr.contains(&pod) && outcome.stderr.contains(container), "{}", outcome.stderr);
+    cluster.assert_unchanged(&before);
+    check(cluster, &neighbor, &conf, &result);
+    tenant.call(cluster, "DEL", &conf).run().unwrap().success();
+    neighbor.call(cluster, "DEL", &conf).run().unwrap().success();
     cluster.assert_nothing_left();
 }
 
@@ -231,7 +262,9 @@ fn interface_without_alias_with_carrier_stays_without_proof(cluster: &Cluster<'_
     let address = result["ips"][0]["address"].as_str().unwrap();
     ip(&format!("route add {address} dev {SHARED} metric 7")).unwrap();
     ip(&format!("route add 192.0.2.77/32 dev {SHARED}")).unwrap();
-    assert_says(&refused(cluster, &pod, &conf), &[SHARED, "team-b/db-0"]);
+    let error = refused(cluster, &pod, &conf);
+    assert_says(&error, &[SHARED, "pod of another namespace"]);
+    assert!(!error.msg.contains("db-0") && !error.msg.contains(&other.pod.container_id), "{error:?}");
     assert_eq!(kernel::pod(cluster.host, "elsewhere").unwrap()["links"]["eth0"]["kind"], "veth");
 }
 

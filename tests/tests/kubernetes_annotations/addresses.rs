@@ -1,11 +1,15 @@
 //! Addresses that a pod requests in its annotations: allocated in IPAM (`ipAddrs`), or not (`ipAddrsNoIpam`).
 
-use integration_tests::cluster::{handle, on_each_group};
-use integration_tests::content::Content;
+use integration_tests::cluster::{Cluster, Pod, handle, on_each_group};
+use integration_tests::content::{Content, container_id};
 use integration_tests::kernel;
+use integration_tests::plugin::Outcome;
 use serde_json::{Value, json};
 
-use crate::{addresses, annotated, annotation, api, check, create_on, host_routes};
+use crate::{addresses, annotated, annotation, api, check, create_on, host_routes, named};
+
+/// A namespace without other pods.
+const TENANT: &str = "bank";
 
 #[test]
 fn requested_addresses_are_assigned_to_each_sandbox_of_the_pod() {
@@ -87,6 +91,62 @@ fn unavailable_requested_address_fails_the_add_without_a_leak() {
         assert_eq!(error.msg, "error getting IP from IPAM: The provided IP address is not in a configured pool\n");
         cluster.assert_only(&[&holder]);
     });
+}
+
+/// kubelet writes the error of a call into an Event, which the tenant can read.
+#[test]
+fn taken_address_names_its_holder_in_the_same_namespace_only() {
+    on_each_group(|cluster, control_plane| {
+        cluster.load(&Content::dual_stack());
+        let mut conf = cluster.conf("node1", json!({ "log_level": "warning" }));
+        let wanted = [("ipAddrs", "[\"10.65.3.3\"]")];
+        let holder = annotated(cluster, 1, &wanted);
+        let result = cluster.add(&holder, &conf);
+
+        let near = cluster.verb("ADD", &annotated(cluster, 2, &wanted), &conf).run().unwrap().error();
+        assert!(
+            near.details.starts_with(&format!("it is held by handle {}, pod suite/pod1", handle(&holder))),
+            "{near:?}"
+        );
+
+        control_plane.servers.api.namespace(TENANT).unwrap();
+        let far = tenants_pod(cluster, 3, &wanted);
+        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={TENANT};K8S_POD_NAME={}", far.name);
+        let call = |verb: &str, conf: &Value| cluster.verb(verb, &far, conf).env("CNI_ARGS", &args).run().unwrap();
+        let outcome = call("ADD", &conf);
+        assert_eq!(outcome.error().details, "it is held by another namespace");
+        assert_unnamed(&outcome, &holder);
+        cluster.assert_only(&[&holder]);
+
+        conf["prevResult"] = result;
+        let outcome = call("CHECK", &conf);
+        let details = outcome.error().details;
+        assert!(details.contains("10.65.3.3 is held by another namespace"), "{details}");
+        assert_unnamed(&outcome, &holder);
+        api(cluster).delete(&format!("/api/v1/namespaces/{TENANT}/pods/{}", far.name)).unwrap().success().unwrap();
+    });
+}
+
+/// Creates a pod in another namespace than that of the other pods.
+fn tenants_pod(cluster: &Cluster<'_>, number: usize, annotations: &[(&str, &str)]) -> Pod {
+    let name = format!("pod{number}");
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "annotations": named(annotations) },
+        "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
+    });
+    api(cluster).create(&format!("/api/v1/namespaces/{TENANT}/pods"), &pod).unwrap().success().unwrap();
+    let netns = cluster.host.add_pod(&name).unwrap();
+    Pod { name, netns, container_id: container_id(number), object: None }
+}
+
+/// Asserts that the log of a failed call names the holder of an address, and that the error does not.
+#[track_caller]
+fn assert_unnamed(outcome: &Outcome, holder: &Pod) {
+    for name in ["suite", "pod1", &holder.container_id] {
+        assert!(!outcome.stdout.contains(name), "{name} is in {}", outcome.stdout);
+    }
+    let whole = format!("handle {}, pod suite/pod1, node node1", handle(holder));
+    assert!(outcome.stderr.contains(&whole), "{whole} is not in {}", outcome.stderr);
 }
 
 /// Upstream releases the old address by address alone, and thus the other pod's allocation (CNI-246).

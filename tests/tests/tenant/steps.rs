@@ -2,11 +2,13 @@
 
 use anyhow::{Result, ensure};
 use integration_tests::node::Sandbox;
+use integration_tests::plugin::Outcome;
 use serde_json::{Value, json};
 use ureq::http::Method;
 
 use super::others::addresses;
 use super::tenant::{Attachment, short};
+use super::texts;
 use super::world::World;
 
 impl World<'_> {
@@ -49,7 +51,7 @@ impl World<'_> {
 
     fn add(&mut self, mut attachment: Attachment) -> Result<()> {
         let outcome = self.nodes[attachment.node].run(&self.call("ADD", &attachment, &Value::Null))?;
-        self.note(&format!("ADD {attachment:?}"), &outcome)?;
+        self.note_for("ADD", &attachment, &outcome)?;
         if outcome.exit == Some(0) {
             let got = addresses(&outcome.answer());
             let theirs: Vec<_> = self.victims.iter().flat_map(|victim| &victim.addresses).collect();
@@ -83,7 +85,7 @@ impl World<'_> {
             let _ = self.nodes[attachment.node].on(|host| host.delete_pod(&attachment.sandbox.netns));
         }
         let outcome = self.nodes[attachment.node].run(&self.call("DEL", &attachment, &Value::Null))?;
-        self.note(&format!("DEL {attachment:?}"), &outcome)?;
+        self.note_for("DEL", &attachment, &outcome)?;
         for known in self.attachments.iter_mut().filter(|known| known.sandbox == attachment.sandbox) {
             known.result = None;
         }
@@ -130,7 +132,7 @@ impl World<'_> {
         let previous =
             json!({ "prevResult": attachment.result.clone().unwrap_or_else(|| json!({ "cniVersion": "1.1.0" })) });
         let outcome = self.nodes[attachment.node].run(&self.call("CHECK", &attachment, &previous))?;
-        self.note(&format!("CHECK {attachment:?}"), &outcome)
+        self.note_for("CHECK", &attachment, &outcome)
     }
 
     /// Runs GC with the valid attachments of all owners.
@@ -154,6 +156,13 @@ impl World<'_> {
         let nobody = Sandbox { container_id: "nobody".into(), netns: "nobody".into(), pod: None };
         let outcome = self.nodes[node].run(&self.nodes[node].verb("STATUS", &nobody))?;
         self.note(&format!("STATUS on {node}"), &outcome)
+    }
+
+    /// Notes the outcome of a call for a pod, and checks the names in it.
+    fn note_for(&mut self, verb: &str, attachment: &Attachment, outcome: &Outcome) -> Result<()> {
+        self.note(&format!("{verb} {attachment:?}"), outcome)?;
+        let namespace = attachment.sandbox.pod.as_ref().map_or("", |(namespace, _)| namespace.as_str());
+        texts::check_owners(self, namespace, &outcome.stdout)
     }
 
     fn any(&mut self) -> Option<Attachment> {

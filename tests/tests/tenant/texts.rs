@@ -4,6 +4,7 @@ use std::fs;
 
 use anyhow::{Result, ensure};
 
+use super::others::Victim;
 use super::world::World;
 
 /// Beginning of a forged line in the tenant's texts.
@@ -20,6 +21,21 @@ pub(crate) fn check(place: &str, printed: &str) -> Result<()> {
     ensure!(bad.is_none(), "{place} has {bad:?}: {printed:?}");
     let forged = printed.lines().find(|line| line.trim_start().starts_with(FORGED));
     ensure!(forged.is_none(), "{place} has a line of the tenant's: {forged:?}");
+    Ok(())
+}
+
+/// Checks that a text for people of a namespace names no owner of another namespace. Does nothing without Kubernetes,
+/// where the tenant writes any namespace into CNI_ARGS.
+pub(crate) fn check_owners(world: &World<'_>, namespace: &str, printed: &str) -> Result<()> {
+    let is_elsewhere = |victim: &&Victim| world.client.is_some() && victim.namespace != namespace;
+    for Victim { namespace, name, container_id, handle, .. } in world.victims.iter().filter(is_elsewhere) {
+        let (handle, pod) = (format!("held by handle {handle}"), format!("pod {namespace}/{name}"));
+        let container = format!("(container {container_id}");
+        let named = [(true, handle), (!name.is_empty(), pod), (!container_id.is_empty(), container)];
+        for (_, text) in named.into_iter().filter(|(is_known, _)| *is_known) {
+            ensure!(!printed.contains(&text), "a person of another namespace reads {text:?} in {printed:?}");
+        }
+    }
     Ok(())
 }
 
@@ -47,6 +63,8 @@ pub(crate) fn check_all(world: &World<'_>) -> Result<()> {
     let Some(client) = &world.client else { return Ok(()) };
     let events = client.get("/api/v1/events")?.success()?;
     for event in events["items"].as_array().into_iter().flatten() {
+        let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
+        check_owners(world, namespace, event["message"].as_str().unwrap_or_default())?;
         for field in ["message", "reason", "action"] {
             check("an Event", event[field].as_str().unwrap_or_default())?;
         }

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use libcalico::ipam::{
-    AddressRefusal, AffinityKey, AffinityState, AssignError, Block, Pool, PoolChoiceError, PoolRejection, RejectedPool,
-    Reservations, pool_of_address,
+    AddressRefusal, AffinityKey, AffinityState, AssignError, Block, Holder, Pool, PoolChoiceError, PoolRejection,
+    RejectedPool, Reservations, pool_of_address,
 };
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Store, StoreError, WriteModel};
@@ -174,7 +174,7 @@ impl<'a> RequestedAddress<'a, '_> {
         let strict = self.snapshot.inputs.config.strict_affinity && self.request.already_used.is_none();
         let assigned = BlockAssignment::new(block, revision, prior_affinity).assign_ip(self.request, strict, self.ip);
         assigned.map(|assignment| Some((assignment, predecessor))).map_err(|error| match error {
-            AssignError::AlreadyAssigned(ip) => IpamError::AlreadyAssigned { ip, holder: self.owner_description() },
+            AssignError::AlreadyAssigned(ip) => IpamError::AlreadyAssigned { ip, holder: self.holder().map(Box::new) },
             other => other.into(),
         })
     }
@@ -202,25 +202,11 @@ impl<'a> RequestedAddress<'a, '_> {
         Err(IpamError::HandleFull { handle: id.to_string(), ip: self.ip, limit })
     }
 
-    fn owner_description(&self) -> String {
-        let block = self.snapshot.readable_block(&self.cidr);
-        block.and_then(|block| block.value.allocation(self.ip)).map_or_else(String::new, |held| describe_owner(&held))
+    fn holder(&self) -> Option<Holder> {
+        let block = self.snapshot.readable_block(&self.cidr)?;
+        let caller = self.request.selected_namespace().map(|(namespace, _)| namespace);
+        block.value.allocation(self.ip).map(|held| Holder::of(&held, caller))
     }
-}
-
-pub(crate) fn describe_owner(held: &libcalico::ipam::Allocation<'_>) -> String {
-    if held.is_cooling() {
-        return "no owner: the address was released and is cooling down".into();
-    }
-    let attributes = held.attributes();
-    let attribute = |key: &str| attributes.and_then(|attributes| attributes.get(key)).filter(|value| !value.is_empty());
-    let parts = [
-        Some(held.handle().map_or_else(|| "no handle".into(), |handle| format!("handle {handle}"))),
-        attribute("namespace").zip(attribute("pod")).map(|(namespace, pod)| format!("pod {namespace}/{pod}")),
-        attribute("node").map(|node| format!("node {node}")),
-        attribute("timestamp").map(|since| format!("since {since}")),
-    ];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn block_of(inputs: &AllocationInputs, request: &AssignRequest, ip: IpAddr) -> Result<Cidr> {

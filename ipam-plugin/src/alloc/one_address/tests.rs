@@ -2,11 +2,12 @@ use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
 use libcalico::ipam::AffinityState;
+use os::clock::Clock;
 
 use super::assign_address;
 use crate::alloc::Assignment;
-use crate::alloc::request::AssignRequest;
-use crate::error::IpamError;
+use crate::alloc::request::{AssignRequest, Namespace, workload_attributes};
+use crate::error::{IpamError, cni_error};
 use crate::testing::{Cluster, Fault, assert_consistent};
 
 fn ip(text: &str) -> IpAddr {
@@ -48,12 +49,33 @@ async fn allocated_address_is_rejected_with_its_owner() {
             error.to_string(),
             "resource already exists: 10.65.1.9 with error: Address already assigned in block"
         );
-        let IpamError::AlreadyAssigned { holder, .. } = error else { panic!() };
-        assert_eq!(holder, "handle net.a, node node1, since 2026-08-22 01:02:03.1234 +0000 UTC");
+        let IpamError::AlreadyAssigned { holder: Some(holder), .. } = error else { panic!() };
+        assert_eq!(holder.told, "handle net.a, node node1, since 2026-08-22 01:02:03.1234 +0000 UTC");
     }
     assert_eq!(cluster.handle("net.b"), None);
     cluster.release("net.a").await.unwrap();
     ask(&cluster, "node2", "net.b", "10.65.1.9").await.unwrap();
+}
+
+#[tokio::test]
+async fn error_names_the_owner_in_the_namespace_of_the_request_only() {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    let owned_by = |namespace: &str, handle: &str| {
+        let mut request = cluster.request("node1", handle);
+        request.attributes = workload_attributes("node1", Some((namespace, "web")), cluster.clock.now());
+        request.namespace = Some(Namespace { name: namespace.into(), ..Namespace::default() });
+        request
+    };
+    assign_as(&cluster, &owned_by("shop", "net.a"), "10.65.1.9").await.unwrap();
+    for (namespace, told) in [("shop", "handle net.a, pod shop/web, node node1, since "), ("bank", "another namespace")]
+    {
+        let error = assign_as(&cluster, &owned_by(namespace, "net.b"), "10.65.1.9").await.unwrap_err();
+        let details = cni_error(&error).details;
+        assert!(details.starts_with(&format!("it is held by {told}")), "{details}");
+        let IpamError::AlreadyAssigned { holder: Some(holder), .. } = error else { panic!() };
+        assert!(holder.whole.contains("pod shop/web"), "{holder:?}");
+    }
 }
 
 #[tokio::test]
@@ -65,7 +87,7 @@ async fn cooling_address_is_not_assigned_until_the_cooldown_ends() {
     cluster.release("net.a").await.unwrap();
     let error = ask(&cluster, "node1", "net.b", "10.65.1.9").await.unwrap_err();
     assert!(
-        matches!(error, IpamError::AlreadyAssigned { ref holder, .. } if holder.contains("cooling down")),
+        matches!(error, IpamError::AlreadyAssigned { holder: Some(ref held), .. } if held.told.contains("cooling down")),
         "{error:?}"
     );
     cluster.clock.advance(std::time::Duration::from_secs(32));
@@ -182,7 +204,7 @@ async fn restricted_request_respects_namespace_selectors_and_reservations() {
     cluster.reserve(&["10.65.1.0/30"]);
     let mut request = cluster.request("node1", "net.a");
     let labels = [("team".to_owned(), "red".to_owned())].into();
-    request.namespace = Some(crate::alloc::request::Namespace { name: "web".into(), labels });
+    request.namespace = Some(Namespace { name: "web".into(), labels });
     for address in ["10.71.0.9", "10.65.1.1"] {
         assign_as(&cluster, &request, address).await.unwrap();
         cluster.release("net.a").await.unwrap();

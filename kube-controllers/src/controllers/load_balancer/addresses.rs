@@ -115,6 +115,7 @@ impl ServiceAddresses {
         let assigned = assign_address(&*self.store, &SystemClock::start(), request, ip, inputs).await;
         assigned.map(drop).map_err(|error| match error {
             IpamError::AlreadyAssigned { holder, .. } => {
+                let holder = holder.map_or_else(|| "an unknown owner".into(), |holder| holder.whole);
                 ReconcileError::Permanent(format!("{ip} is assigned already: {holder}"))
             }
             error => ipam_failure(error),

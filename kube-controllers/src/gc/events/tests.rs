@@ -1,11 +1,12 @@
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use hyper::Request;
 use libcalico::ipam::gc::SuspectOwner;
-use libcalico::ipam::{HandleId, LeakReason, OwnerKind};
+use libcalico::ipam::{HandleId, Holder, LeakReason};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::*;
 
@@ -39,60 +40,45 @@ async fn no_event_is_published_after_the_gate_closes() {
     let client = kube::Client::new(service, "default");
     let gate = LeaderGate::new(crate::leader::Leadership::always(), stop.clone(), 0);
     let (events, suspect) = (EventPublisher::default(), suspect(1, Some("a")));
-    events.publish(&client, &gate, GcMode::Reclaim, &[&suspect]).await;
+    publish(&events, &client, &gate, GcMode::Reclaim, &[&suspect]).await;
     stop.cancel();
-    events.publish(&client, &gate, GcMode::Reclaim, &[&suspect]).await;
+    publish(&events, &client, &gate, GcMode::Reclaim, &[&suspect]).await;
     assert_eq!(asked.load(Ordering::Relaxed), 1);
 }
 
-#[tokio::test]
-async fn event_message_escapes_control_characters() {
-    let (sent, stop) = (Arc::new(std::sync::Mutex::new(Vec::new())), CancellationToken::new());
-    let bodies = sent.clone();
-    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
-        let bodies = bodies.clone();
-        async move {
-            let body = request.into_body().collect_bytes().await.unwrap();
-            bodies.lock().unwrap().push(serde_json::from_slice::<Value>(&body).unwrap()["message"].clone());
-            Ok::<_, std::convert::Infallible>(hyper::Response::new(kube::client::Body::from(b"{}".to_vec())))
-        }
-    });
-    let gate = LeaderGate::new(crate::leader::Leadership::always(), stop, 0);
-    let client = kube::Client::new(service, "default");
-    EventPublisher::default()
-        .write(&client, &gate, json!({ "metadata": { "namespace": NAMESPACE }, "message": "a\n\x1b[2Kb" }))
-        .await;
-    assert_eq!(*sent.lock().unwrap(), ["a\\n\\u001b[2Kb"]);
-}
-
-/// A tenant may forbid Events in the tenant's own namespace, for example by a quota.
-#[tokio::test]
-async fn event_forbidden_in_a_tenant_namespace_does_not_block_other_events() {
-    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let paths = asked.clone();
-    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
-        let path = request.uri().path().to_owned();
-        let code = if path.contains("tenant") { 403 } else { 201 };
-        paths.lock().unwrap().push(path);
-        let body = kube::client::Body::from(format!(r#"{{"kind":"Status","code":{code}}}"#).into_bytes());
-        let response = hyper::Response::builder().status(code).body(body).unwrap();
-        async move { Ok::<_, std::convert::Infallible>(response) }
-    });
-    let client = kube::Client::new(service, "default");
-    let gate = LeaderGate::new(crate::leader::Leadership::always(), CancellationToken::new(), 0);
-    let (events, suspect) = (EventPublisher::default(), suspect(1, Some("a")));
+#[test]
+fn conflict_event_names_no_owner_of_another_namespace() {
+    let suspect = suspect(1, None);
     let conflict =
         Conflict { namespace: "tenant".into(), name: "p".into(), address: suspect.address, block: suspect.block };
-    let event = conflict_event(&conflict, "u", &ConflictKind::Free, UNIX_EPOCH);
-    assert!(events.write(&client, &gate, event).await, "it is not tried again");
-    events.publish(&client, &gate, GcMode::Reclaim, &[&suspect]).await;
-    assert_eq!(*asked.lock().unwrap(), ["/api/v1/namespaces/tenant/events", "/api/v1/namespaces/default/events"]);
+    let holder = Holder { whole: "pod shop/web".into(), told: "another namespace".into() };
+    let event = conflict_event(&conflict, "u", &ConflictKind::Another(holder), UNIX_EPOCH);
+    let message = event["message"].as_str().unwrap();
+    let begin = "this pod uses 10.0.0.1, which IPAM has allocated to another namespace, so ";
+    assert!(message.starts_with(begin) && !message.contains("shop"), "{message}");
+    // Each replica computes this name.
+    let digest = Uuid::new_v5(&Uuid::NAMESPACE_OID, b"u/10.0.0.1");
+    assert_eq!(event["metadata"]["name"], format!("p.{}", digest.simple()));
+}
+
+/// The Events of nodes are in the namespace `default`, which may be a tenant's.
+#[test]
+fn node_event_names_pods_of_default_only() {
+    let (mut near, mut machine) = (suspect(1, Some("a")), suspect(3, Some("a")));
+    near.owner.names = Some((NAMESPACE.into(), "web".into()));
+    machine.owner = SuspectOwner { kind: OwnerKind::Vmi, names: Some((NAMESPACE.into(), "db".into())) };
+    let event = build_event("a", GcMode::Report, &[&near, &suspect(2, Some("a")), &machine], UNIX_EPOCH);
+    assert_eq!(
+        event["message"],
+        "would release 3 leaked address(es): 10.0.0.1 of pod default/web (its pod is gone), 10.0.0.2 (its pod is \
+         gone), 10.0.0.3 (its pod is gone)"
+    );
 }
 
 #[test]
 fn event_message_with_the_longest_names_fits_in_a_kibibyte() {
     let mut long = suspect(1, Some("a"));
-    long.owner.names = Some(("n".repeat(63), "p".repeat(253)));
+    long.owner.names = Some((NAMESPACE.into(), "p".repeat(253)));
     let event = build_event("a", GcMode::Reclaim, &[&long; 9], UNIX_EPOCH);
     let message = event["message"].as_str().unwrap();
     assert!(message.len() <= 1024 && message.ends_with(" and 7 more"), "{}: {message}", message.len());
@@ -108,7 +94,7 @@ fn released_leaks_are_published_as_an_event_per_node() {
     let at = UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
     let event = build_event("a", GcMode::Reclaim, &by_node["a"], at);
     let message = event["message"].as_str().unwrap();
-    let begin = "released 12 leaked address(es): 10.0.0.3 of pod ns/pod3 (its pod is gone), ";
+    let begin = "released 12 leaked address(es): 10.0.0.3 (its pod is gone), ";
     assert!(message.starts_with(begin), "{message}");
     assert!(message.ends_with(" and 2 more"), "{message}");
     assert_eq!(event["firstTimestamp"], "2023-11-14T22:13:20Z");

@@ -32,7 +32,7 @@ impl GcPass {
         let is_reported = match &lookup {
             Lookup::Present((uid, kind)) => {
                 let event = conflict_event(&conflict, uid, kind, SystemTime::now());
-                self.events.write(&self.context.kubernetes, &self.gate, event).await
+                self.events.write(&self.context.kubernetes, self.gate.is_open(), event).await
             }
             Lookup::Absent | Lookup::Unknown => false,
         };
@@ -42,7 +42,7 @@ impl GcPass {
             Lookup::Absent => index.end_conflict(&conflict),
             Lookup::Present((_, kind)) if is_reported => {
                 let Conflict { namespace, name, address, block } = &conflict;
-                tracing::warn!(%address, pod = %format_args!("{namespace}/{name}"), %block, ipam_has_it = %kind,
+                tracing::warn!(%address, pod = %format_args!("{namespace}/{name}"), %block, ipam_has_it = kind.whole(),
                     "a running pod uses an address that is not allocated to it; two owners may use the address");
                 index.mark_conflict_reported(&conflict);
             }

@@ -12,6 +12,7 @@ use libcalico::net::Cidr;
 use os::clock::SystemClock;
 
 use super::GcPass;
+use crate::gc::events::publish;
 use crate::gc::recheck::CurrentState;
 use crate::settings::GcMode;
 
@@ -67,7 +68,7 @@ impl GcPass {
             log_suspect(suspect, &suspect.reason, "would release a leaked address; GC_MODE=report keeps it");
         }
         self.metrics.reported_leaks.inc_by(new.len() as u64);
-        self.events.publish(&self.context.kubernetes, &self.gate, GcMode::Report, &new).await;
+        publish(&self.events, &self.context.kubernetes, &self.gate, GcMode::Report, &new).await;
         let now = self.now();
         let mut index = self.cache.index();
         leaks.iter().for_each(|suspect| index.failed(suspect, now));
@@ -116,7 +117,7 @@ impl GcPass {
             log_suspect(suspect, &suspect.reason, "released a leaked address");
         }
         self.metrics.reclaimed.inc_by(released.len() as u64);
-        self.events.publish(&self.context.kubernetes, &self.gate, GcMode::Reclaim, &released).await;
+        publish(&self.events, &self.context.kubernetes, &self.gate, GcMode::Reclaim, &released).await;
     }
 
     /// Removes the leaks that no longer exist from `reported`, so that a leak that comes back is reported again.

@@ -18,12 +18,12 @@ use tracing::field::display;
 use super::affinities::AffinityAudit;
 use super::cache::ClusterCache;
 use super::clock::Clock;
-use super::events::EventPublisher;
 use super::gate::LeaderGate;
 use super::handles::{self, HandleAudit};
 use super::pass_metrics::PassMetrics;
 use super::recheck::{ApiReader, KubeVirtDiscovery};
 use crate::context::Context;
+use crate::events::EventPublisher;
 use crate::settings::{GcMode, Settings};
 
 /// Shortest interval between two looks for addresses whose cooldown has ended.

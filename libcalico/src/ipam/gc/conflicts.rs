@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::grace_tracker::GraceTracker;
 use super::table::RowId;
-use crate::ipam::{AllocationOwner, Block};
+use crate::ipam::{AllocationOwner, Block, Holder};
 use crate::net::{Cidr, IpVersion};
 
 /// The minimum duration of a conflict. Shorter contradictions are normal, because the block and the pod's status are
@@ -33,9 +33,19 @@ pub enum ConflictKind {
     /// The address is free or cooling down, so another pod may get it.
     #[error("free")]
     Free,
-    /// The address belongs to this owner.
-    #[error("allocated to {0}")]
-    Another(String),
+    /// The address belongs to this owner. The text is the one for the pod's namespace.
+    #[error("allocated to {}", .0.told)]
+    Another(Holder),
+}
+
+impl ConflictKind {
+    /// Returns the text with the whole description of the owner, for logs.
+    pub fn whole(&self) -> String {
+        match self {
+            ConflictKind::Free => self.to_string(),
+            ConflictKind::Another(holder) => format!("allocated to {}", holder.whole),
+        }
+    }
 }
 
 /// Returns the state in `block` of an `address` that a pod reports; `None` if the address may belong to the pod.
@@ -52,14 +62,9 @@ pub fn conflict_kind(block: &Block, address: IpAddr, namespace: &str, name: &str
         AllocationOwner::Vmi { .. } if owner_pods().any(|pod| pod == (namespace, name)) => return None,
         // The pod may be the VMI's.
         AllocationOwner::Vmi { namespace: of, .. } if of == namespace && owner_pods().next().is_none() => return None,
-        AllocationOwner::Pod { namespace, name } => format!("pod {namespace}/{name}"),
-        AllocationOwner::Vmi { namespace, name } => format!("virtual machine {namespace}/{name}"),
-        AllocationOwner::Service { namespace, name } => format!("service {namespace}/{name}"),
-        AllocationOwner::Tunnel => "the tunnel of a node".into(),
-        AllocationOwner::HostReserved => "the host".into(),
-        AllocationOwner::Foreign => "an owner of an unknown type".into(),
+        owner => owner.to_string(),
     };
-    Some(ConflictKind::Another(owner))
+    Some(ConflictKind::Another(Holder::described(owner, Some(attribute), Some(namespace))))
 }
 
 #[derive(Debug, Default)]

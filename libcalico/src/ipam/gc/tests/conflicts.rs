@@ -177,3 +177,13 @@ fn conflict_kind_names_the_other_owner_of_a_reported_address() {
     assert_eq!(conflict_kind(block, ip("10.0.0.3"), "ns", "p"), Some(ConflictKind::Free));
     assert_eq!(conflict_kind(block, ip("10.0.0.0"), "ns", "q").unwrap().to_string(), "allocated to pod ns/p");
 }
+
+#[test]
+fn conflict_kind_names_no_owner_of_another_namespace() {
+    let cluster = cluster();
+    let block = &cluster.blocks[&"10.0.0.0/29".parse().unwrap()];
+    let kind = conflict_kind(block, ip("10.0.0.0"), "tenant", "p").unwrap();
+    assert_eq!(kind.to_string(), "allocated to another namespace");
+    assert_eq!(kind.whole(), "allocated to pod ns/p", "the log has the whole description");
+    assert_eq!(ConflictKind::Free.whole(), "free");
+}

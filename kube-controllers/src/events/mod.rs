@@ -1,4 +1,7 @@
-//! Kubernetes Events that kube-controllers posts.
+//! Kubernetes Events that kube-controllers posts. [`EventPublisher`] posts those of the leader; a replica posts an Event
+//! about its own configuration with [`post`].
+
+mod publisher;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,6 +14,8 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::leader::name_of_pod;
+
+pub(crate) use publisher::{EventPublisher, named_by};
 
 const COMPONENT: &str = "calico-kube-controllers";
 /// Namespace of Events about cluster-scoped objects.
@@ -68,6 +73,13 @@ mod tests {
     use super::*;
     use crate::controllers::testing::posting_kubernetes;
     use crate::leader::identity;
+
+    #[tokio::test]
+    async fn event_message_escapes_control_characters() {
+        let (client, taken) = posting_kubernetes();
+        post(&client, json!({ "metadata": { "namespace": NAMESPACE }, "message": "a\n\x1b[2Kb" })).await.unwrap();
+        assert_eq!(taken.lock().unwrap()[0]["message"], "a\\n\\u001b[2Kb");
+    }
 
     #[tokio::test]
     async fn event_names_the_replica_as_the_lease_does() {

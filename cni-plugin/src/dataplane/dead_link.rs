@@ -41,7 +41,11 @@ pub(super) fn inhabited_namespaces() -> Result<Statement<BTreeSet<i32>>, Datapla
     });
     match visited {
         Ok(()) => Ok(Statement::Known(inhabited)),
-        Err(error @ DataplaneError::HiddenProcess { .. }) => Ok(Statement::Unknown(error.to_string())),
+        // The agent logs each reason once, so it names no process.
+        Err(DataplaneError::HiddenProcess { source, .. }) => Ok(Statement::Unknown(format!(
+            "cannot read the network namespace of each process: {source}; this needs root, the capability SYS_PTRACE \
+             and no AppArmor profile"
+        ))),
         Err(error) => Err(error),
     }
 }

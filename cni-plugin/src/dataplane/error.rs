@@ -48,9 +48,7 @@ pub enum DataplaneError {
     #[error("cannot read the processes in /proc: {0}")]
     Processes(#[source] io::Error),
     /// The network namespace of a process cannot be read.
-    #[error(
-        "cannot read {}: {source}; this needs root, the capability SYS_PTRACE and no AppArmor profile", .path.display()
-    )]
+    #[error("cannot read {}: {source}", .path.display())]
     HiddenProcess {
         /// The path in `/proc`.
         path: PathBuf,

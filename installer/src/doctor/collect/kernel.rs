@@ -57,8 +57,7 @@ async fn compare(
         addresses: &interface.addresses,
         alias: alias.as_ref(),
     });
-    let mut endpoints =
-        pod_endpoints(conf, store, node, &wanted.collect::<Vec<_>>()).await.map_err(Unobserved::new)?;
+    let mut endpoints = pod_endpoints(conf, store, node, &wanted.collect::<Vec<_>>()).await.map_err(Unobserved::new)?;
     let with_endpoint = |(interface, _): KernelInterface| {
         let endpoint = endpoints.remove(&interface.name);
         PodInterface { endpoint, ..interface }

@@ -153,7 +153,7 @@ impl DoctorReport {
 impl Repairs {
     fn text(&self) -> String {
         if self.0.is_empty() {
-            return "no interface is without a process\n".to_owned();
+            return "found no dead interface\n".to_owned();
         }
         self.0.iter().map(|repair| format!("{}\n", printable::line(&repair_text(repair)))).collect()
     }
@@ -250,7 +250,7 @@ skipped  pools    the API server is not reached
         ]);
         assert_eq!(json["repairs"], expected);
         let without = DoctorReport { repairs: Some(Repairs::default()), ..report };
-        assert!(without.render(Format::Text).starts_with("no interface is without a process\nok"));
+        assert!(without.render(Format::Text).starts_with("found no dead interface\nok"));
     }
 
     #[test]

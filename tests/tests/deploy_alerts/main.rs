@@ -66,6 +66,12 @@ fn each_alert_fires_in_its_state_alone() {
             fires([answering(page), idle(), available()], &[alert]);
         }
 
+        fires([answering(&agents.repairing), idle(), available()], &[]);
+        // The agent of installer_agent/repair.rs shows the number of a real interface.
+        let stuck = agents.repairing.replace("\ncalico_cni_dead_interfaces 0\n", "\ncalico_cni_dead_interfaces 1\n");
+        assert_ne!(stuck, agents.repairing);
+        fires([answering(&stuck), idle(), available()], &["CalicoCniDeadInterfaces"]);
+
         let standby = scraped(&replicas.idle.standby, &of_replica(2));
         fires([agent(), standby, available()], &["CalicoNoLeader"]);
         fires([agent(), Vec::new(), available()], &["CalicoNoLeader"]);

@@ -1,5 +1,5 @@
-//! Container runtimes, by Kubernetes' Container Runtime Interface: containerd, and [`Runtime`], which lists the sandboxes
-//! of a test. containerd lists a sandbox only after it has run an image.
+//! Container runtimes, by Kubernetes' Container Runtime Interface: containerd, and [`Runtime`], which lists the
+//! sandboxes of a test. containerd lists a sandbox only after it has run an image.
 
 use std::convert::Infallible;
 use std::fs;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use libcalico::dead_interface::{LOOK_INTERVAL, Suspects, Verdict};
+use libcalico::dead_interface::{LOOK_INTERVAL, LinkVerdict, Suspects};
 use libcalico::ipam::Statement;
 use netconf::NetConf;
 use os::atomic_file::regular_file;
@@ -69,15 +69,15 @@ impl Looks {
     fn repair(&mut self, network: &dyn HostNetwork, now: Moment, assessed: &[AssessedLink]) -> RepairStatus {
         let due = self.suspects.look(now.boot, dead_links(assessed));
         let mut dead = 0;
-        for found in assessed.iter().filter(|found| found.verdict == Verdict::Dead) {
+        for found in assessed.iter().filter(|found| found.verdict == LinkVerdict::Dead) {
             if due.contains(&found.link) && self.remove(network, found) {
                 continue;
             }
             dead += 1;
         }
         let unknown = assessed.iter().filter_map(|found| match &found.verdict {
-            Verdict::Unknown(reason) => Some(reason.clone()),
-            Verdict::InUse(_) | Verdict::Dead => None,
+            LinkVerdict::Unknown(reason) => Some(reason.clone()),
+            LinkVerdict::InUse(_) | LinkVerdict::Dead => None,
         });
         self.report(unknown.collect());
         RepairStatus { dead, is_unknown: !self.reported.is_empty(), removed: self.removed }
@@ -123,13 +123,13 @@ impl Looks {
 mod tests {
     use std::time::Duration;
 
-    use libcalico::dead_interface::{DeadLink, Use};
+    use libcalico::dead_interface::{DeadLink, UseEvidence};
     use libcalico::names::InterfaceAlias;
 
     use super::*;
     use crate::host_network::testing::FixedNetwork;
 
-    fn found(name: &str, verdict: Verdict) -> AssessedLink {
+    fn found(name: &str, verdict: LinkVerdict) -> AssessedLink {
         let alias = InterfaceAlias::for_container("c1");
         let link = DeadLink { name: name.to_owned(), index: 7, alias };
         AssessedLink { link, addresses: Vec::new(), verdict }
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn interface_that_cannot_be_removed_stays_counted_as_dead() {
         let (network, mut looks) = (FixedNetwork::default(), Looks::default());
-        let assessed = [found("cali1", Verdict::Dead), found("cali2", Verdict::InUse(Use::Sandbox))];
+        let assessed = [found("cali1", LinkVerdict::Dead), found("cali2", LinkVerdict::InUse(UseEvidence::Sandbox))];
         let expected = RepairStatus { dead: 1, is_unknown: false, removed: 0 };
         for seconds in [0, 60, 120] {
             assert_eq!(looks.repair(&network, at(seconds), &assessed), expected, "{seconds}");
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn missing_evidence_is_reported_until_it_is_there() {
         let (network, mut looks) = (FixedNetwork::default(), Looks::default());
-        let unknown = [found("cali1", Verdict::Unknown("no right".into()))];
+        let unknown = [found("cali1", LinkVerdict::Unknown("no right".into()))];
         assert_eq!(looks.repair(&network, at(0), &unknown), RepairStatus { dead: 0, is_unknown: true, removed: 0 });
         assert_eq!(looks.reported, BTreeSet::from(["no right".to_owned()]));
         assert!(looks.miss(at(60), "no netlink".into()).is_unknown);
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn failed_look_begins_a_new_series() {
         let mut looks = Looks::default();
-        let dead = found("cali1", Verdict::Dead);
+        let dead = found("cali1", LinkVerdict::Dead);
         looks.suspects.look(at(0).boot, dead_links(std::slice::from_ref(&dead)));
         looks.miss(at(60), "no netlink".into());
         assert_eq!(looks.suspects.look(at(120).boot, dead_links(std::slice::from_ref(&dead))), []);

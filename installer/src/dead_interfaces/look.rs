@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use datastore::DatastoreConfig;
 use ipam_plugin::cri::{CriError, all_sandboxes};
-use libcalico::dead_interface::{DeadLink, LinkEvidence, Peer, Verdict, assess};
+use libcalico::dead_interface::{DeadLink, LinkEvidence, LinkVerdict, Peer, assess};
 use libcalico::ipam::Statement;
 use netconf::conf::DatastoreType;
 use netconf::{CniError, NetConf};
@@ -39,7 +39,7 @@ pub(crate) struct AssessedLink {
     /// The destinations of the host routes through the interface.
     pub(crate) addresses: Vec<IpAddr>,
     /// The use of the interface.
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: LinkVerdict,
 }
 
 /// Reasons why the datastore gives no evidence.

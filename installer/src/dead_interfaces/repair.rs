@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use libcalico::dead_interface::{DeadLink, LOOK_INTERVAL, Suspects, Use, Verdict};
+use libcalico::dead_interface::{DeadLink, LOOK_INTERVAL, LinkVerdict, Suspects, UseEvidence};
 use tokio::time::{Instant, sleep};
 
 use super::look::{AssessedLink, Sources};
@@ -17,7 +17,7 @@ pub(crate) struct Repair {
     pub(crate) container: String,
     /// The destinations of the host routes through the interface.
     pub(crate) addresses: Vec<IpAddr>,
-    /// Whether the interface was removed.
+    /// The outcome.
     pub(crate) outcome: RepairOutcome,
 }
 
@@ -45,7 +45,7 @@ impl Repair {
 
 /// Returns the interfaces that no source knows as used.
 pub(crate) fn dead_links(assessed: &[AssessedLink]) -> Vec<DeadLink> {
-    let dead = assessed.iter().filter(|found| found.verdict == Verdict::Dead);
+    let dead = assessed.iter().filter(|found| found.verdict == LinkVerdict::Dead);
     dead.map(|found| found.link.clone()).collect()
 }
 
@@ -78,11 +78,11 @@ pub(crate) async fn repair_once(
         due = suspects.look(begun.elapsed(), dead_links(&assessed));
     }
     let repair = |found: &AssessedLink| match &found.verdict {
-        Verdict::InUse(Use::Process) => None,
-        Verdict::InUse(used) => Some(Repair::of(found, RepairOutcome::Kept(used.to_string()))),
-        Verdict::Unknown(reason) => Some(Repair::of(found, RepairOutcome::Kept(reason.clone()))),
-        Verdict::Dead if due.contains(&found.link) => Some(remove(sources.network, found)),
-        Verdict::Dead => {
+        LinkVerdict::InUse(UseEvidence::Process) => None,
+        LinkVerdict::InUse(used) => Some(Repair::of(found, RepairOutcome::Kept(used.to_string()))),
+        LinkVerdict::Unknown(reason) => Some(Repair::of(found, RepairOutcome::Kept(reason.clone()))),
+        LinkVerdict::Dead if due.contains(&found.link) => Some(remove(sources.network, found)),
+        LinkVerdict::Dead => {
             let reason = "no container uses it since the second look; run the command again".into();
             Some(Repair::of(found, RepairOutcome::Kept(reason)))
         }

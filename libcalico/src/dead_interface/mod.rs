@@ -28,19 +28,19 @@ pub enum Peer {
 /// The evidence for the use of an interface that has an alias of this plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkEvidence {
-    /// Whether a process of the node is in the network namespace of the other end.
+    /// True if a process of the node is in the network namespace of the other end.
     pub process: Statement<bool>,
-    /// Whether a container runtime lists the sandbox for which the interface was created, in any state.
+    /// True if a container runtime lists the sandbox for which the interface was created, in any state.
     pub sandbox: Statement<bool>,
-    /// Whether an endpoint in the datastore has the interface.
+    /// True if an endpoint in the datastore has the interface.
     pub endpoint: Statement<bool>,
 }
 
 /// The use of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LinkVerdict {
     /// The interface is in use.
-    InUse(Use),
+    InUse(UseEvidence),
     /// Evidence is missing, for this reason. The interface counts as used.
     Unknown(String),
     /// No source knows a use.
@@ -49,7 +49,7 @@ pub enum Verdict {
 
 /// The evidence by which an interface is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Use {
+pub enum UseEvidence {
     /// A process is in the network namespace of the other end.
     Process,
     /// A container runtime lists the sandbox.
@@ -74,27 +74,27 @@ impl Peer {
     }
 }
 
-/// Decides whether an interface is in use. One source that knows a use suffices; for [`Verdict::Dead`] each source has
-/// to deny a use.
-pub fn assess(evidence: &LinkEvidence) -> Verdict {
+/// Decides whether an interface is in use. One source that knows a use suffices; for [`LinkVerdict::Dead`] each source
+/// has to deny a use.
+pub fn assess(evidence: &LinkEvidence) -> LinkVerdict {
     let LinkEvidence { process, sandbox, endpoint } = evidence;
-    let sources = [(process, Use::Process), (sandbox, Use::Sandbox), (endpoint, Use::Endpoint)];
+    let sources = [(process, UseEvidence::Process), (sandbox, UseEvidence::Sandbox), (endpoint, UseEvidence::Endpoint)];
     if let Some((_, found)) = sources.into_iter().find(|(source, _)| **source == Statement::Known(true)) {
-        return Verdict::InUse(found);
+        return LinkVerdict::InUse(found);
     }
     let unknown = sources.into_iter().find_map(|(source, _)| match source {
         Statement::Unknown(reason) => Some(reason.clone()),
         Statement::Known(_) => None,
     });
-    unknown.map_or(Verdict::Dead, Verdict::Unknown)
+    unknown.map_or(LinkVerdict::Dead, LinkVerdict::Unknown)
 }
 
-impl fmt::Display for Use {
+impl fmt::Display for UseEvidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Use::Process => "a process is in the network namespace of its other end",
-            Use::Sandbox => "the container runtime lists its sandbox",
-            Use::Endpoint => "an endpoint has it",
+            UseEvidence::Process => "a process is in the network namespace of its other end",
+            UseEvidence::Sandbox => "the container runtime lists its sandbox",
+            UseEvidence::Endpoint => "an endpoint has it",
         })
     }
 }
@@ -110,26 +110,30 @@ mod tests {
         Statement::Unknown(source.to_owned())
     }
 
-    fn verdict(process: Statement<bool>, sandbox: Statement<bool>, endpoint: Statement<bool>) -> Verdict {
+    fn verdict(process: Statement<bool>, sandbox: Statement<bool>, endpoint: Statement<bool>) -> LinkVerdict {
         assess(&LinkEvidence { process, sandbox, endpoint })
     }
 
     #[test]
     fn interface_is_dead_only_if_each_source_denies_a_use() {
-        assert_eq!(verdict(NO, NO, NO), Verdict::Dead);
-        assert_eq!(verdict(YES, NO, NO), Verdict::InUse(Use::Process));
-        assert_eq!(verdict(NO, YES, NO), Verdict::InUse(Use::Sandbox));
-        assert_eq!(verdict(NO, NO, YES), Verdict::InUse(Use::Endpoint));
-        assert_eq!(verdict(silent("p"), silent("s"), YES), Verdict::InUse(Use::Endpoint));
+        assert_eq!(verdict(NO, NO, NO), LinkVerdict::Dead);
+        assert_eq!(verdict(YES, NO, NO), LinkVerdict::InUse(UseEvidence::Process));
+        assert_eq!(verdict(NO, YES, NO), LinkVerdict::InUse(UseEvidence::Sandbox));
+        assert_eq!(verdict(NO, NO, YES), LinkVerdict::InUse(UseEvidence::Endpoint));
+        assert_eq!(verdict(silent("p"), silent("s"), YES), LinkVerdict::InUse(UseEvidence::Endpoint));
     }
 
     #[test]
     fn unknown_evidence_keeps_an_interface() {
         for source in 0..3 {
             let statement = |at| if at == source { silent("why") } else { NO };
-            assert_eq!(verdict(statement(0), statement(1), statement(2)), Verdict::Unknown("why".into()), "{source}");
+            assert_eq!(
+                verdict(statement(0), statement(1), statement(2)),
+                LinkVerdict::Unknown("why".into()),
+                "{source}"
+            );
         }
-        assert_eq!(verdict(NO, silent("the runtime"), silent("etcd")), Verdict::Unknown("the runtime".into()));
+        assert_eq!(verdict(NO, silent("the runtime"), silent("etcd")), LinkVerdict::Unknown("the runtime".into()));
     }
 
     #[test]

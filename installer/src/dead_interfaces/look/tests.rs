@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use libcalico::dead_interface::Use;
+use libcalico::dead_interface::UseEvidence;
 use libcalico::names::InterfaceAlias;
 
 use super::*;
@@ -70,7 +70,7 @@ fn sources<'a>(network: &'a Kernel, conf: &'a Statement<NetConf>) -> Sources<'a>
 }
 
 /// Returns the interfaces with their verdicts.
-async fn verdicts(network: &Kernel) -> Vec<(String, Verdict)> {
+async fn verdicts(network: &Kernel) -> Vec<(String, LinkVerdict)> {
     let conf = no_conf();
     let found = sources(network, &conf).look().await.unwrap();
     found.into_iter().map(|found| (found.link.name, found.verdict)).collect()
@@ -80,7 +80,7 @@ async fn verdicts(network: &Kernel) -> Vec<(String, Verdict)> {
 async fn interfaces_with_a_process_need_no_further_source() {
     let network =
         Kernel::with(&[("cali1", Some("c1"), Peer::Namespace(1)), ("cali2", Some("c2"), Peer::SameNamespace)]);
-    let expected = ["cali1", "cali2"].map(|name| (name.to_owned(), Verdict::InUse(Use::Process)));
+    let expected = ["cali1", "cali2"].map(|name| (name.to_owned(), LinkVerdict::InUse(UseEvidence::Process)));
     assert_eq!(verdicts(&network).await, expected);
 }
 
@@ -94,10 +94,10 @@ async fn interfaces_without_an_alias_or_our_prefix_are_not_assessed() {
 async fn missing_runtime_or_hidden_processes_leave_the_use_unknown() {
     let mut network = Kernel::with(&[("cali1", Some("c1"), Peer::Namespace(2))]);
     let found = verdicts(&network).await;
-    let [(_, Verdict::Unknown(reason))] = &found[..] else { panic!("{found:?}") };
+    let [(_, LinkVerdict::Unknown(reason))] = &found[..] else { panic!("{found:?}") };
     assert!(reason.starts_with("container runtime /nowhere/cri.sock: "), "{reason}");
     network.hidden = Some("no right".into());
-    assert_eq!(verdicts(&network).await, [("cali1".to_owned(), Verdict::Unknown("no right".into()))]);
+    assert_eq!(verdicts(&network).await, [("cali1".to_owned(), LinkVerdict::Unknown("no right".into()))]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -34,6 +34,8 @@ struct Looks {
     suspects: Suspects,
     /// The reasons for missing evidence in the last look.
     reported: BTreeSet<String>,
+    /// The interfaces that could not be removed, each with the reason.
+    stuck: BTreeSet<(String, String)>,
     removed: u64,
 }
 
@@ -103,9 +105,10 @@ impl Looks {
             RepairOutcome::Kept(reason) => {
                 tracing::info!(interface, container, reason, "keeping an interface that no container uses");
             }
-            RepairOutcome::Failed(reason) => {
+            RepairOutcome::Failed(reason) if self.stuck.insert((interface.clone(), reason.clone())) => {
                 tracing::warn!(interface, container, reason, "cannot remove an interface that no container uses");
             }
+            RepairOutcome::Failed(_) => {}
         }
         false
     }

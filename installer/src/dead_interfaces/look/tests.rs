@@ -87,7 +87,7 @@ async fn interfaces_with_a_process_need_no_further_source() {
 #[tokio::test]
 async fn interfaces_without_an_alias_or_our_prefix_are_not_assessed() {
     let network = Kernel::with(&[("cali1", None, Peer::Namespace(2)), ("veth1", Some("c1"), Peer::Namespace(2))]);
-    assert_eq!(verdicts(&network).await, []);
+    assert_eq!(verdicts(&network).await, Vec::new());
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The container runtime of this node, by Kubernetes' Container Runtime Interface: [`ready_sandboxes`] and
+//! The container runtime of this node, by Kubernetes' Container Runtime Interface: the sandboxes that are ready, and
 //! [`all_sandboxes`].
 
 mod all_sandboxes;

@@ -80,7 +80,7 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
     })
 }
 
-/// Tells a person on stderr about the wait.
+/// Prints on stderr that the command waits.
 fn announce(count: usize) {
     let seconds = LOOK_INTERVAL.as_secs();
     let _ = writeln!(io::stderr(), "waiting {seconds} s before the second look at {count} interfaces");

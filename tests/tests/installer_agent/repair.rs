@@ -1,4 +1,4 @@
-//! The agent removes interfaces of ended containers if it is told to.
+//! The agent removes interfaces of ended containers, if its settings say so.
 
 use std::path::Path;
 
@@ -74,7 +74,7 @@ fn interfaces() -> usize {
 }
 
 #[test]
-fn agent_repairs_only_if_told() {
+fn agent_removes_dead_interfaces_only_with_the_setting() {
     on_a_node(|kubernetes, mut pod, runtime| {
         leave_an_interface(&kubernetes.api, &pod, "web");
         let mut agent = Hastened::start(&pod);
@@ -98,7 +98,7 @@ fn agent_repairs_only_if_told() {
 }
 
 #[test]
-fn agent_keeps_an_interface_until_the_runtime_answers_and_says_why_once() {
+fn agent_keeps_an_interface_until_the_runtime_answers_and_logs_the_reason_once() {
     on_a_node(|kubernetes, mut pod, runtime| {
         leave_an_interface(&kubernetes.api, &pod, "web");
         runtime.set_broken(true);

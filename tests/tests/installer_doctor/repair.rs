@@ -69,7 +69,7 @@ fn interface(name: &str) -> String {
 }
 
 /// Deletes the endpoint of a container from etcd.
-fn forget(node: &Node, name: &str) {
+fn delete_endpoint(node: &Node, name: &str) {
     let stored = node.etcd.dump().unwrap();
     let is_wanted = |value: &Value| value["spec"]["interfaceName"] == interface(name).as_str();
     let (key, _) = stored.iter().find(|(_, value)| is_wanted(value)).unwrap();
@@ -116,7 +116,7 @@ fn repair_removes_an_interface_kept_by_a_mount() {
         let runtime = Runtime::listen(&socket).unwrap();
         let address = add(host, "dead1");
         add(host, "live1");
-        forget(node, "dead1");
+        delete_endpoint(node, "dead1");
         let process = InPod::start("live1");
         runtime.set_sandboxes(&["other"]);
         let (repaired, outcome) = repair(node, &socket);
@@ -144,7 +144,7 @@ fn repair_keeps_interfaces_of_live_pods_and_of_others() {
             add(host, name);
         }
         for name in &names[1..] {
-            forget(node, name);
+            delete_endpoint(node, name);
         }
         let process = InPod::start("process1");
         runtime.set_sandboxes(&["sandbox1"]);
@@ -192,7 +192,7 @@ fn repair_without_the_runtime_removes_nothing() {
         let socket = host.dir("cri").join("cri.sock");
         let runtime = Runtime::listen(&socket).unwrap();
         add(host, "dead1");
-        forget(node, "dead1");
+        delete_endpoint(node, "dead1");
         runtime.set_broken(true);
         for socket in [&socket, &host.dir("cri").join("none.sock")] {
             let (repaired, outcome) = repair(node, socket);
@@ -219,7 +219,7 @@ fn repair_without_rights_removes_nothing_and_names_the_missing_one() {
         let socket = host.dir("cri").join("cri.sock");
         let runtime = Runtime::listen(&socket).unwrap();
         add(host, "dead1");
-        forget(node, "dead1");
+        delete_endpoint(node, "dead1");
         let root = node.container.path("").display().to_string();
         let socket = socket.display().to_string();
         let words = ["doctor", "--repair", "-o", "json", "--runtime-socket", socket.as_str(), "--root", root.as_str()];
@@ -246,7 +246,7 @@ fn tenant_in_its_namespace_loses_no_interface() {
         let runtime = Runtime::listen(&socket).unwrap();
         for name in ["moved1", "down1"] {
             add(host, name);
-            forget(node, name);
+            delete_endpoint(node, name);
         }
         let processes = ["moved1", "down1"].map(InPod::start);
         host.add_pod("empty").unwrap();

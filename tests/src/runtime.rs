@@ -23,9 +23,6 @@ use tonic_prost::ProstCodec;
 
 use crate::server_process::ServerProcess;
 
-/// The reason why a test that needs the processes of the machine is skipped.
-pub const HIDDEN_PROCESSES: &str = "only root of the machine sees the network namespaces of all processes";
-
 /// Time limit for the start of containerd.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -59,11 +56,6 @@ struct ListedSandbox {
     id: String,
     #[prost(int32, tag = "3")]
     state: i32,
-}
-
-/// Returns true if this process sees the network namespaces of all processes of its PID namespace.
-pub fn sees_processes() -> bool {
-    fs::metadata("/proc/1/ns/net").is_ok()
 }
 
 /// Starts containerd with its files in `directory`. Returns its socket.

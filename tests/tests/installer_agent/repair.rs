@@ -6,10 +6,10 @@ use integration_tests::clock::KNOWN;
 use integration_tests::command::{ip, ip_json};
 use integration_tests::content::Content;
 use integration_tests::kubernetes::{ApiServer, Kubernetes, Objects};
-use integration_tests::namespaces::NETNS_DIR;
+use integration_tests::namespaces::{Host, NETNS_DIR, with_own_processes};
 use integration_tests::node_pod::{NAMESPACE, NodePod};
 use integration_tests::plugin::Plugins;
-use integration_tests::runtime::{HIDDEN_PROCESSES, Runtime, sees_processes};
+use integration_tests::runtime::Runtime;
 use integration_tests::skip::skipped;
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
@@ -29,10 +29,7 @@ fn on_a_node(test: impl FnOnce(&mut Kubernetes, NodePod, &Runtime) + Send) {
     if !KNOWN {
         return skipped(REASON);
     }
-    if !sees_processes() {
-        return skipped(HIDDEN_PROCESSES);
-    }
-    in_pod(|_, kubernetes, mut pod| {
+    let on_host = |_: &Host, kubernetes: &mut Kubernetes, mut pod: NodePod| {
         let api = &kubernetes.api;
         api.define(GROUP.api_version()).unwrap();
         let store = Store::Kubernetes(Objects::new(api.admin(), GROUP, pod.kubeconfig()));
@@ -43,7 +40,8 @@ fn on_a_node(test: impl FnOnce(&mut Kubernetes, NodePod, &Runtime) + Send) {
         api.namespace("shop").unwrap();
         let runtime = Runtime::listen(Path::new(SOCKET)).unwrap();
         test(kubernetes, pod, &runtime);
-    });
+    };
+    with_own_processes(|| in_pod(on_host));
 }
 
 /// Connects a pod and deletes it, without the DEL of its container.

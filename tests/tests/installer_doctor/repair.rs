@@ -9,9 +9,9 @@ use std::time::Duration;
 use integration_tests::command::{ip, ip_json, present};
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::etcd::ENDPOINT;
-use integration_tests::namespaces::{Host, NETNS_DIR};
+use integration_tests::namespaces::{Host, NETNS_DIR, with_own_processes};
 use integration_tests::plugin::{Outcome, Plugins};
-use integration_tests::runtime::{HIDDEN_PROCESSES, Runtime, sees_processes, start_containerd};
+use integration_tests::runtime::{Runtime, start_containerd};
 use integration_tests::server_process::ServerProcess;
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
@@ -85,6 +85,16 @@ fn interfaces() -> Vec<String> {
     names
 }
 
+/// Runs a test on a node in etcd, with a container runtime at a socket.
+fn on_a_node(test: impl FnOnce(&Host, &mut Node, &Runtime, &Path) + Send) {
+    let on_host = |host: &Host, node: &mut Node| {
+        let socket = host.dir("cri").join("cri.sock");
+        let runtime = Runtime::listen(&socket).unwrap();
+        test(host, node, &runtime, &socket);
+    };
+    with_own_processes(|| on_etcd(json!({}), on_host));
+}
+
 /// Runs doctor with `--repair` on a node in etcd.
 fn repair(node: &Node, socket: &Path) -> (Vec<Value>, Outcome) {
     let root = node.container.path("").display().to_string();
@@ -108,18 +118,13 @@ fn reasons(repairs: &[Value]) -> Vec<(&str, &str)> {
 
 #[test]
 fn repair_removes_an_interface_kept_by_a_mount() {
-    if !sees_processes() {
-        return skipped(HIDDEN_PROCESSES);
-    }
-    on_etcd(json!({}), |host, node| {
-        let socket = host.dir("cri").join("cri.sock");
-        let runtime = Runtime::listen(&socket).unwrap();
+    on_a_node(|host, node, runtime, socket| {
         let address = add(host, "dead1");
         add(host, "live1");
         delete_endpoint(node, "dead1");
         let process = InPod::start("live1");
         runtime.set_sandboxes(&["other"]);
-        let (repaired, outcome) = repair(node, &socket);
+        let (repaired, outcome) = repair(node, socket);
         let expected = json!([{
             "interface": "calidead1", "container": "dead1", "addresses": [address], "removed": true,
         }]);
@@ -133,12 +138,7 @@ fn repair_removes_an_interface_kept_by_a_mount() {
 
 #[test]
 fn repair_keeps_interfaces_of_live_pods_and_of_others() {
-    if !sees_processes() {
-        return skipped(HIDDEN_PROCESSES);
-    }
-    on_etcd(json!({}), |host, node| {
-        let socket = host.dir("cri").join("cri.sock");
-        let runtime = Runtime::listen(&socket).unwrap();
+    on_a_node(|host, node, runtime, socket| {
         let names = ["endpoint1", "process1", "thread1", "sandbox1", "upstream1", "renamed1"];
         for name in names {
             add(host, name);
@@ -168,7 +168,7 @@ fn repair_keeps_interfaces_of_live_pods_and_of_others() {
                 stayed.unwrap();
             });
             has_entered.recv().unwrap();
-            let (repaired, outcome) = repair(node, &socket);
+            let (repaired, outcome) = repair(node, socket);
             assert_eq!(outcome.exit, Some(0), "{outcome:?}");
             let expected =
                 [("caliendpoint1", "an endpoint has it"), ("calisandbox1", "the container runtime lists its sandbox")];
@@ -185,16 +185,11 @@ fn repair_keeps_interfaces_of_live_pods_and_of_others() {
 
 #[test]
 fn repair_without_the_runtime_removes_nothing() {
-    if !sees_processes() {
-        return skipped(HIDDEN_PROCESSES);
-    }
-    on_etcd(json!({}), |host, node| {
-        let socket = host.dir("cri").join("cri.sock");
-        let runtime = Runtime::listen(&socket).unwrap();
+    on_a_node(|host, node, runtime, socket| {
         add(host, "dead1");
         delete_endpoint(node, "dead1");
         runtime.set_broken(true);
-        for socket in [&socket, &host.dir("cri").join("none.sock")] {
+        for socket in [socket, host.dir("cri").join("none.sock").as_path()] {
             let (repaired, outcome) = repair(node, socket);
             let found = reasons(&repaired);
             let begins = format!("container runtime {}: ", socket.display());
@@ -212,12 +207,7 @@ fn repair_without_the_runtime_removes_nothing() {
 /// Without SYS_PTRACE a process may not see all others, and without NET_ADMIN it removes no interface.
 #[test]
 fn repair_without_rights_removes_nothing_and_names_the_missing_one() {
-    if !sees_processes() {
-        return skipped(HIDDEN_PROCESSES);
-    }
-    on_etcd(json!({}), |host, node| {
-        let socket = host.dir("cri").join("cri.sock");
-        let runtime = Runtime::listen(&socket).unwrap();
+    on_a_node(|host, node, runtime, socket| {
         add(host, "dead1");
         delete_endpoint(node, "dead1");
         let root = node.container.path("").display().to_string();
@@ -238,12 +228,7 @@ fn repair_without_rights_removes_nothing_and_names_the_missing_one() {
 /// process, sets it down, or deletes its address.
 #[test]
 fn tenant_in_its_namespace_loses_no_interface() {
-    if !sees_processes() {
-        return skipped(HIDDEN_PROCESSES);
-    }
-    on_etcd(json!({}), |host, node| {
-        let socket = host.dir("cri").join("cri.sock");
-        let runtime = Runtime::listen(&socket).unwrap();
+    on_a_node(|host, node, runtime, socket| {
         for name in ["moved1", "down1"] {
             add(host, name);
             delete_endpoint(node, name);
@@ -253,7 +238,7 @@ fn tenant_in_its_namespace_loses_no_interface() {
         ip("-n moved1 link set eth0 netns empty").unwrap();
         ip("-n down1 link set eth0 down").unwrap();
         runtime.set_sandboxes(&["moved1", "down1"]);
-        let (repaired, outcome) = repair(node, &socket);
+        let (repaired, outcome) = repair(node, socket);
         let expected = [("calimoved1", "the container runtime lists its sandbox")];
         assert_eq!(reasons(&repaired), expected, "{outcome:?}");
         assert_eq!(interfaces(), ["calidown1", "calimoved1"]);
@@ -286,36 +271,35 @@ fn add_pod(scene: &Scene<'_>, name: &str) -> String {
 /// A real containerd lists no sandbox. The address of the deleted pod stays allocated until garbage collection.
 #[test]
 fn repair_removes_the_interface_of_a_deleted_pod_and_keeps_those_of_pods() {
-    if !sees_processes() {
-        return skipped(HIDDEN_PROCESSES);
-    }
     if !present("containerd") {
         return skipped("there is no containerd: run tests/install-go-tools.sh kubelet containerd");
     }
-    on_a_good_node(|scene| {
-        let directory = scene.pod.container.path("containerd");
-        std::fs::create_dir_all(&directory).unwrap();
-        let mut containerd = ServerProcess::default();
-        let socket = start_containerd(&mut containerd, &directory).unwrap().display().to_string();
-        let api = &scene.kubernetes.api;
-        api.namespace("shop").unwrap();
-        add_pod(scene, "kept");
-        let before = interfaces();
-        // Only the handle of its container leads to this pod.
-        let route = ip_json(&format!("route show dev {}", before[0])).unwrap();
-        ip(&format!("route delete {} dev {}", route[0]["dst"].as_str().unwrap(), before[0])).unwrap();
-        let gone = add_pod(scene, "gone");
-        api.admin().delete(&gone).unwrap().success().unwrap();
-        let words = ["doctor", "--repair", "-o", "json", "--runtime-socket", socket.as_str()];
-        let (repaired, outcome) = repairs(scene.pod.calico(&words).deadline(DEADLINE).run().unwrap());
-        assert_eq!(interfaces(), before, "{outcome:?}");
-        let mut results: Vec<_> = repaired
-            .iter()
-            .map(|repair| (repair["container"].as_str().unwrap(), &repair["removed"], repair["reason"].as_str()))
-            .collect();
-        results.sort_by_key(|(container, ..)| *container);
-        let expected = [("gone", &json!(true), None), ("kept", &json!(false), Some("an endpoint has it"))];
-        assert_eq!(results, expected);
+    with_own_processes(|| {
+        on_a_good_node(|scene| {
+            let directory = scene.pod.container.path("containerd");
+            std::fs::create_dir_all(&directory).unwrap();
+            let mut containerd = ServerProcess::default();
+            let socket = start_containerd(&mut containerd, &directory).unwrap().display().to_string();
+            let api = &scene.kubernetes.api;
+            api.namespace("shop").unwrap();
+            add_pod(scene, "kept");
+            let before = interfaces();
+            // Only the handle of its container leads to this pod.
+            let route = ip_json(&format!("route show dev {}", before[0])).unwrap();
+            ip(&format!("route delete {} dev {}", route[0]["dst"].as_str().unwrap(), before[0])).unwrap();
+            let gone = add_pod(scene, "gone");
+            api.admin().delete(&gone).unwrap().success().unwrap();
+            let words = ["doctor", "--repair", "-o", "json", "--runtime-socket", socket.as_str()];
+            let (repaired, outcome) = repairs(scene.pod.calico(&words).deadline(DEADLINE).run().unwrap());
+            assert_eq!(interfaces(), before, "{outcome:?}");
+            let mut results: Vec<_> = repaired
+                .iter()
+                .map(|repair| (repair["container"].as_str().unwrap(), &repair["removed"], repair["reason"].as_str()))
+                .collect();
+            results.sort_by_key(|(container, ..)| *container);
+            let expected = [("gone", &json!(true), None), ("kept", &json!(false), Some("an endpoint has it"))];
+            assert_eq!(results, expected);
+        })
     });
 }
 

@@ -1,9 +1,12 @@
 //! The node's network. The code that queries and changes it is in the plugin's crate, which depends on this crate and
 //! so passes its implementation in as a [`HostNetwork`].
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use libcalico::names::interface_prefix;
+use libcalico::dead_interface::{DeadLink, Peer};
+use libcalico::ipam::Statement;
+use libcalico::names::{InterfaceAlias, interface_prefix};
 use libcalico::net::Cidr;
 
 /// A network interface of the node.
@@ -15,6 +18,19 @@ pub struct Interface {
     pub mtu: u32,
     /// True if the kind, and the alias or the MAC address, are those of the host's end of a pod's interface.
     pub is_pod_interface: bool,
+}
+
+/// The host's end of a pod's interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodLink {
+    /// The name of the interface.
+    pub name: String,
+    /// The index of the interface.
+    pub index: u32,
+    /// The container and the pod for which the interface was created; `None` if no ADD of this plugin set an alias.
+    pub alias: Option<InterfaceAlias>,
+    /// The place of the pod's end.
+    pub peer: Peer,
 }
 
 /// A route of the main table.
@@ -37,6 +53,18 @@ pub trait HostNetwork: std::fmt::Debug + Sync {
     /// Deletes the host's end of a pod's interface, and with it the pod's end and all routes through it. Returns false
     /// if the interface is missing, or is not a pod's.
     fn remove_pod_interface(&self, name: &str) -> Result<bool, NetworkError>;
+
+    /// Returns the host's ends of all pods' interfaces.
+    fn pod_links(&self) -> Result<Vec<PodLink>, NetworkError>;
+
+    /// Returns the IDs of the network namespaces that contain a process or a thread, in the namespace of this process,
+    /// or the reason why some processes of this node may be hidden from this one. A namespace without an ID is left
+    /// out. The kernel gives an ID to the namespace of a pod's end at the latest when [`Self::pod_links`] reads the
+    /// link, so call that first.
+    fn inhabited_namespaces(&self) -> Result<Statement<BTreeSet<i32>>, NetworkError>;
+
+    /// Deletes an interface if it still has the name, the index and the alias of `link`. Returns false if not.
+    fn remove_dead_link(&self, link: &DeadLink) -> Result<bool, NetworkError>;
 }
 
 /// The reason for a failed query or change of the kernel's network.
@@ -86,6 +114,26 @@ pub(crate) mod testing {
         }
 
         fn remove_pod_interface(&self, _: &str) -> Result<bool, NetworkError> {
+            Err(NetworkError("nothing is changed here".into()))
+        }
+
+        /// Returns the interfaces of pods, as upstream's plugin creates them: without an alias.
+        fn pod_links(&self) -> Result<Vec<PodLink>, NetworkError> {
+            let pods = self.interfaces.iter().zip(1..).filter(|(interface, _)| interface.is_pod_interface);
+            let link = |(interface, index): (&Interface, u32)| PodLink {
+                name: interface.name.clone(),
+                index,
+                alias: None,
+                peer: Peer::Unknown,
+            };
+            Ok(pods.map(link).collect())
+        }
+
+        fn inhabited_namespaces(&self) -> Result<Statement<BTreeSet<i32>>, NetworkError> {
+            Ok(Statement::Unknown("no process is visible here".into()))
+        }
+
+        fn remove_dead_link(&self, _: &DeadLink) -> Result<bool, NetworkError> {
             Err(NetworkError("nothing is changed here".into()))
         }
     }

@@ -21,7 +21,7 @@ pub mod busy;
 pub mod busy_server;
 pub mod cli;
 pub mod cni;
-mod cri;
+pub mod cri;
 pub mod datastore_settings;
 pub mod error;
 pub mod exhausted;

@@ -69,7 +69,7 @@ pub(crate) async fn blocks_by_name<S: Store>(
 
 /// Returns the blocks that contain `addresses`, and those of the blocks `more` that exist. An unreadable block is an
 /// error.
-pub(crate) async fn blocks_of<S: Store>(
+pub async fn blocks_of<S: Store>(
     store: &S,
     pools: &[IpPool],
     addresses: &[IpAddr],

@@ -8,6 +8,7 @@ pub mod backoff;
 pub mod conversion;
 #[cfg(feature = "schema")]
 pub mod crd;
+pub mod dead_interface;
 pub mod host_endpoints;
 pub mod ipam;
 pub mod kind;

@@ -27,6 +27,7 @@ pub mod node;
 pub mod node_pod;
 pub mod plugin;
 pub mod proxy;
+pub mod runtime;
 pub mod seeds;
 pub mod server_process;
 pub mod skip;

@@ -25,6 +25,9 @@ const PRIVATE_DIRS: [&str; 4] = ["/run", "/var/lib", "/var/log", "/etc/cni"];
 /// Variable of the copy of a test that runs inside a user namespace.
 const INSIDE_USER_NAMESPACE: &str = "INTEGRATION_TESTS_IN_USER_NAMESPACE";
 
+/// Variable of the copy of a test that runs inside a PID namespace.
+const INSIDE_PID_NAMESPACE: &str = "INTEGRATION_TESTS_IN_PID_NAMESPACE";
+
 /// A private host. At first `lo` is up, and there are no other interfaces.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -187,23 +190,38 @@ impl Neighbor {
     }
 }
 
-/// Runs the calling test again, alone, as root of a new user namespace.
-fn run_in_user_namespace() {
-    run_self_in_user_namespace().expect("the test failed inside its user namespace");
+/// Runs `test` in a copy of this process, in a PID namespace of its own with its own `/proc`. There root sees the
+/// network namespace of each process. A machine may forbid that for processes of others.
+///
+/// # Panics
+/// Panics if the copy cannot be started, or fails.
+pub fn with_own_processes(test: impl FnOnce()) {
+    if std::env::var_os(INSIDE_PID_NAMESPACE).is_some() {
+        return test();
+    }
+    let user: &[&str] = if geteuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
+    let options = [user, &["--pid", "--fork", "--kill-child", "--mount-proc"]].concat();
+    run_self_under(&options, INSIDE_PID_NAMESPACE).expect("the test failed inside its PID namespace");
 }
 
-fn run_self_in_user_namespace() -> Result<()> {
-    ensure!(
+fn run_in_user_namespace() {
+    assert!(
         std::env::var_os(INSIDE_USER_NAMESPACE).is_none(),
         "root of a user namespace was asked for but not granted (kernel.unprivileged_userns_clone?)"
     );
+    let options = ["--user", "--map-root-user"];
+    run_self_under(&options, INSIDE_USER_NAMESPACE).expect("the test failed inside its user namespace");
+}
+
+/// Runs the calling test again, alone, below `unshare` with these options, and with this variable.
+fn run_self_under(options: &[&str], variable: &str) -> Result<()> {
     let thread = thread::current();
     let test = thread.name().filter(|name| *name != "main").context("run as root, or without --test-threads=1")?;
     let inside = Command::new("unshare")
-        .args(["--user", "--map-root-user"])
+        .args(options)
         .arg(std::env::current_exe()?)
         .args(["--exact", test, "--nocapture"])
-        .env(INSIDE_USER_NAMESPACE, "1")
+        .env(variable, "1")
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()

@@ -47,6 +47,14 @@ pub enum DataplaneError {
     /// `/proc` cannot be read, so the network namespaces with processes are unknown.
     #[error("cannot read the processes in /proc: {0}")]
     Processes(#[source] io::Error),
+    /// The network namespace of a process cannot be read.
+    #[error("cannot read {}: {source}", .path.display())]
+    HiddenProcess {
+        /// The path in `/proc`.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
     /// The host has a route to one of the addresses, and the route may not be replaced.
     #[error(transparent)]
     BusyRoute(#[from] BusyRoute),

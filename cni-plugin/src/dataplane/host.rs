@@ -1,12 +1,15 @@
 //! Access to the host's network for the commands of the installer and of `calico-ipam`.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 
-use installer::host_network::{HostNetwork, Interface, NetworkError, Route};
+use installer::host_network::{HostNetwork, Interface, NetworkError, PodLink, Route};
 use ipam_plugin::host_link::{HostLink, HostLinkError, HostLinks};
+use libcalico::dead_interface::DeadLink;
+use libcalico::ipam::Statement;
 
 use super::netlink::{KernelRoute, Link, NetlinkSocket, link, route};
-use super::{HostLinkProof, NetlinkError, Teardown, TeardownTarget};
+use super::{HostLinkProof, NetlinkError, Teardown, TeardownTarget, dead_link};
 
 /// The network of the kernel in the network namespace of this process.
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,6 +33,18 @@ impl HostNetwork for KernelNetwork {
         let target = TeardownTarget::of_host_interface(name.to_owned(), None, HostLinkProof::Name);
         let removed = Teardown::start(target).and_then(Teardown::finish).map_err(network_error)?;
         Ok(removed.interface.is_some())
+    }
+
+    fn pod_links(&self) -> Result<Vec<PodLink>, NetworkError> {
+        dead_link::pod_links().map_err(network_error)
+    }
+
+    fn inhabited_namespaces(&self) -> Result<Statement<BTreeSet<i32>>, NetworkError> {
+        dead_link::inhabited_namespaces().map_err(network_error)
+    }
+
+    fn remove_dead_link(&self, link: &DeadLink) -> Result<bool, NetworkError> {
+        dead_link::remove(link).map_err(network_error)
     }
 }
 

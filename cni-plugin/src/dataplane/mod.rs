@@ -4,6 +4,7 @@
 //! and [`Teardown`] removes it (DEL). [`grpc`] lets another program carry out ADD and DEL instead.
 
 mod compare;
+mod dead_link;
 mod error;
 mod existing;
 pub mod grpc;
@@ -14,6 +15,7 @@ mod netlink;
 pub mod netns;
 mod ownership;
 pub mod plan;
+mod processes;
 mod setup;
 mod suspects;
 mod sysctl;

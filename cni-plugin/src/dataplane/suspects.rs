@@ -1,16 +1,15 @@
 //! Finds the interfaces of containers whose network a GC is about to remove.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::{fs, io};
 
 use libcalico::names::InterfaceAlias;
 use libcalico::net::Cidr;
 
 use super::netlink::{KernelRoute, Link, NetlinkSocket, link, route};
-use super::{DataplaneError, HostLinkProof, NetnsError, NetnsFd, Teardown, TeardownTarget};
+use super::processes::{Examined, each_netns};
+use super::{DataplaneError, HostLinkProof, Teardown, TeardownTarget};
 
 /// A container whose network a GC is about to remove.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -83,7 +82,7 @@ pub fn running_containers(interfaces: &[SuspectInterface]) -> Result<Vec<Running
     }
     let mut host = NetlinkSocket::open()?;
     let mut by_id = BTreeMap::new();
-    each_netns(Path::new("/proc"), |process, netns| {
+    each_netns(Path::new("/proc"), Examined::Processes, |process, netns| {
         by_id.extend(link::netns_id_of(&mut host, netns)?.map(|id| (id, process)));
         Ok(())
     })?;
@@ -130,73 +129,4 @@ fn interface_of(link: &Link, suspect: &SuspectContainer, routes: &[KernelRoute])
     };
     let peer_netns_id = link.peer_netns_id.filter(|_| link.has_carrier && !suspect.has_valid_attachment);
     Some(SuspectInterface { container_id: container_id.clone(), ifname: link.name.clone(), proof, peer_netns_id })
-}
-
-/// Calls `visit` with one process in `proc` of each network namespace except that of this process, and with the
-/// namespace. Each namespace is open only during its call, because a host may have more namespaces than a process may
-/// have open files.
-///
-/// A process that this process may not inspect is skipped: it has more rights than the plugin, so it is not in a
-/// container of the runtime that runs the plugin.
-fn each_netns(
-    proc: &Path,
-    mut visit: impl FnMut(u32, &NetnsFd) -> Result<(), DataplaneError>,
-) -> Result<(), DataplaneError> {
-    let mut visited_namespaces = BTreeSet::new();
-    for entry in fs::read_dir(proc).map_err(DataplaneError::Processes)? {
-        let entry = entry.map_err(DataplaneError::Processes)?;
-        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let path = entry.path().join("ns/net");
-        let Ok(metadata) = fs::metadata(&path) else { continue };
-        if !visited_namespaces.insert((metadata.dev(), metadata.ino())) {
-            continue;
-        }
-        match NetnsFd::open(&path) {
-            Ok(netns) => visit(process, &netns)?,
-            // The process exited after the lookup, or has more rights. Another process may be in the same namespace.
-            Err(NetnsError::NotFound { .. }) => _ = visited_namespaces.remove(&(metadata.dev(), metadata.ino())),
-            Err(NetnsError::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
-                visited_namespaces.remove(&(metadata.dev(), metadata.ino()));
-            }
-            Err(NetnsError::SameNamespace { .. } | NetnsError::NotANamespace { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::process::{Command, Stdio};
-
-    use super::*;
-
-    #[test]
-    fn directory_other_than_proc_yields_an_error_or_no_process() {
-        let none = |_, _: &NetnsFd| panic!("a namespace");
-        assert!(each_netns(Path::new("/nonexistent"), none).is_err());
-        let directory = tempfile::tempdir().unwrap();
-        for name in ["self", "12", "cpuinfo"] {
-            fs::create_dir(directory.path().join(name)).unwrap();
-        }
-        each_netns(directory.path(), none).unwrap();
-    }
-
-    #[test]
-    fn each_other_network_namespace_is_visited_once() {
-        let mut unshare = Command::new("unshare");
-        let child = unshare.args(["--map-root-user", "--net", "sh", "-c", "echo ready; exec sleep 60"]);
-        let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
-        let mut ready = [0; 6];
-        io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
-        let mut processes = Vec::new();
-        let visited = each_netns(Path::new("/proc"), |process, _| {
-            processes.push(process);
-            Ok(())
-        });
-        child.kill().unwrap();
-        child.wait().unwrap();
-        visited.unwrap();
-        assert!(processes.contains(&child.id()) && !processes.contains(&std::process::id()), "{processes:?}");
-    }
 }

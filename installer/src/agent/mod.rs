@@ -1,6 +1,6 @@
 //! `calico refresh-token`: the node agent. It renews the plugins' token, repairs installed files, replays deferred DELs
-//! and compresses rotated log files until SIGTERM or SIGINT, until Calico's objects move to another API group, or until
-//! a mounted directory is removed on the node.
+//! and compresses rotated log files. If configured, it removes dead interfaces. It runs until SIGTERM or SIGINT, until
+//! Calico's objects move to another API group, or until a mounted directory is removed on the node.
 //!
 //! ```text
 //! clocks ────────────────┐
@@ -16,6 +16,7 @@
 
 mod api_group;
 pub(crate) mod deferred_dels;
+mod interface_repair;
 pub(crate) mod log_compression;
 mod mounts;
 mod node_condition;
@@ -27,6 +28,7 @@ pub mod status;
 
 pub use api_group::ApiGroupWatch;
 pub use deferred_dels::{NodePlugins, ReplayError, ReplayPass};
+pub use interface_repair::InterfaceRepair;
 pub use node_condition::NodeCondition;
 pub use server::ListenError;
 pub use settings::{AgentSettings, AgentSettingsError, DEFAULT_LISTEN, VARIABLES};
@@ -77,9 +79,9 @@ pub enum AgentError {
     Signal(#[from] std::io::Error),
 }
 
-/// The directories and the cluster objects that the agent watches, beside the token and the installed files.
+/// The directories, cluster objects and interfaces that the agent watches, beside the token and the installed files.
 #[derive(Debug, Default)]
-pub struct Watched {
+pub struct Watched<'a> {
     /// The mounted directories of the node. The agent ends when one of them is removed on the node.
     pub directories: Vec<PathBuf>,
     /// The API group of Calico's objects. The agent ends when they move to another group; with `None`, it does not look
@@ -87,6 +89,8 @@ pub struct Watched {
     pub group: Option<ApiGroupWatch>,
     /// The Node whose Ready condition is read; `None` to read none.
     pub condition: Option<NodeCondition>,
+    /// The node whose dead interfaces the agent removes; `None` to remove none.
+    pub repair: Option<InterfaceRepair<'a>>,
 }
 
 /// The agent of one node.
@@ -124,12 +128,12 @@ pub async fn run(
     settings: &AgentSettings,
     pod: Option<ServiceAccount>,
     kubeconfig: PathBuf,
-    watched: Watched,
+    watched: Watched<'_>,
     reconcile: impl FnMut() -> FileCheck,
     replay: impl Future<Output = ()>,
     compress: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
-    let Watched { directories, group, condition } = watched;
+    let Watched { directories, group, condition, repair } = watched;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let now = Moment::now();
     let status = SharedStatus::default();
@@ -145,6 +149,11 @@ pub async fn run(
         let Some(condition) = condition else { return pending().await };
         condition.watch(reported).await
     };
+    let repaired = status.clone();
+    let repairing = async {
+        let Some(repair) = repair else { return pending().await };
+        repair.watch(repaired).await
+    };
     let schedule = RefreshSchedule::new(settings.pace, now);
     let mut agent = Agent { token, schedule, directories: directories.clone(), reconcile, status };
     let moved = async {
@@ -157,6 +166,7 @@ pub async fn run(
         () = compress => {}
         () = serving => {}
         () = watching => {}
+        () = repairing => {}
         (previous, current) = moved => {
             return Err(AgentError::Moved { previous: previous.api_version(), current: current.api_version() });
         }

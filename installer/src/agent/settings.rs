@@ -41,6 +41,8 @@ pub struct AgentSettings {
     pub node_interval: Option<Duration>,
     /// `CNI_LOG_COMPRESSION_INTERVAL`: the interval between two passes over the rotated log files; `None` for `off`.
     pub log_interval: Option<Duration>,
+    /// `CNI_AGENT_REPAIR`: whether this agent removes dead interfaces.
+    pub removes_dead_interfaces: bool,
 }
 
 /// An invalid setting.
@@ -53,9 +55,15 @@ pub struct AgentSettingsError {
 }
 
 /// The variables, for `--help`.
-pub const VARIABLES: [Variable; 8] = [
+pub const VARIABLES: [Variable; 9] = [
     variable("CALICO_MANAGE_CNI", "true", "whether this agent renews the plugins' token"),
     variable("CALICO_CNI_SERVICE_ACCOUNT", DEFAULT_ACCOUNT, "service account whose token the plugins use"),
+    variable(
+        "CNI_AGENT_REPAIR",
+        "false",
+        "whether this agent removes interfaces of ended containers; it needs the rights of the component \
+         remove-dead-interfaces",
+    ),
     variable("CNI_TOKEN_LIFETIME", "24h", "lifetime of a token, at least 10m; the API server may grant a shorter one"),
     variable(
         "CNI_TOKEN_REFRESH_INTERVAL",
@@ -115,6 +123,14 @@ impl AgentSettings {
             Some(value) if value == "off" => None,
             _ => Some(duration("CNI_LOG_COMPRESSION_INTERVAL")?.unwrap_or(log_compression::DEFAULT_INTERVAL)),
         };
+        let removes_dead_interfaces = match value_of("CNI_AGENT_REPAIR").as_deref() {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(value) => {
+                let (name, value) = ("CNI_AGENT_REPAIR", value.to_owned());
+                return Err(AgentSettingsError { name, value, wanted: "true or false" });
+            }
+        };
         // With an invalid value the interval is derived from the token's lifetime, as in upstream (INST-44).
         let refresh_interval = duration("CNI_TOKEN_REFRESH_INTERVAL").unwrap_or_else(|error| {
             tracing::warn!("{error}; renewing the token after a quarter to a half of its remaining lifetime");
@@ -133,6 +149,7 @@ impl AgentSettings {
             listen,
             node_interval: duration("CNI_NODE_CONDITION_INTERVAL")?,
             log_interval,
+            removes_dead_interfaces,
         })
     }
 }
@@ -158,6 +175,7 @@ mod tests {
             listen: Some(DEFAULT_LISTEN),
             node_interval: None,
             log_interval: Some(Duration::from_secs(300)),
+            removes_dead_interfaces: false,
         };
         assert_eq!(settings(&[]).unwrap(), expected);
         let empty = VARIABLES.map(|known| (known.name, " "));
@@ -186,6 +204,7 @@ mod tests {
             ("CNI_AGENT_LISTEN", "off"),
             ("CNI_NODE_CONDITION_INTERVAL", "1m"),
             ("CNI_LOG_COMPRESSION_INTERVAL", "off"),
+            ("CNI_AGENT_REPAIR", "true"),
         ]);
         let expected = AgentSettings {
             manages_token: false,
@@ -200,6 +219,7 @@ mod tests {
             listen: None,
             node_interval: Some(Duration::from_secs(60)),
             log_interval: None,
+            removes_dead_interfaces: true,
         };
         assert_eq!(value_of.unwrap(), expected);
     }
@@ -214,6 +234,7 @@ mod tests {
             ("CNI_TOKEN_TRIAL_INTERVAL", "0"),
             ("CNI_NODE_CONDITION_INTERVAL", "true"),
             ("CNI_LOG_COMPRESSION_INTERVAL", "never"),
+            ("CNI_AGENT_REPAIR", "yes"),
         ] {
             let error = settings(&[(name, value)]).unwrap_err().to_string();
             assert!(error.starts_with(&format!("{name}={value} is invalid; set ")), "{error}");

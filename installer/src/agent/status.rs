@@ -48,6 +48,8 @@ pub struct Status {
     pub has_network: Option<bool>,
     /// The reason why kubelet's reports make the agent not ready; `None` if they do not.
     pub node_problem: Option<String>,
+    /// The result of the last look at the interfaces; `None` if the agent removes no dead ones.
+    pub repair: Option<RepairStatus>,
     /// Counters.
     pub counts: Counts,
 }
@@ -63,6 +65,17 @@ pub struct FileCheck {
     pub suspension: Option<String>,
     /// The configuration that container runtimes use.
     pub selection: Selection,
+}
+
+/// The result of a look at the interfaces of this node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RepairStatus {
+    /// Number of interfaces that no container uses, without those removed.
+    pub dead: u64,
+    /// True if evidence about some interface is missing.
+    pub is_unknown: bool,
+    /// Number of interfaces removed since the agent's start.
+    pub removed: u64,
 }
 
 /// The reason for a failed probe.
@@ -211,6 +224,14 @@ impl Status {
                 metric("gauge", name, help, value.into());
             }
         }
+        if let Some(RepairStatus { dead, is_unknown, removed }) = self.repair {
+            let help = "Interfaces of this node that no container uses, in the last look.";
+            metric("gauge", "dead_interfaces", help, dead.into());
+            let help = "Removed interfaces that no container used.";
+            metric("counter", "dead_interfaces_removed_total", help, removed.into());
+            let help = "1 if the last look left it open whether containers use some interfaces, else 0.";
+            metric("gauge", "repair_unknown", help, is_unknown.into());
+        }
         text
     }
 }
@@ -338,6 +359,16 @@ mod tests {
         let chosen = Status { selection: Selection::Ours, has_network: Some(true), ..good() };
         assert_eq!(chosen.readiness(secs(101)), Ok(()));
         assert!(chosen.metrics().contains("calico_cni_config_chosen 1\n"));
+    }
+
+    #[test]
+    fn metrics_of_the_repair_exist_only_if_the_agent_repairs() {
+        assert!(!good().metrics().contains("dead_interfaces") && !good().metrics().contains("repair_unknown"));
+        let repair = Some(RepairStatus { dead: 2, is_unknown: true, removed: 3 });
+        let text = Status { repair, ..good() }.metrics();
+        for line in ["dead_interfaces 2", "dead_interfaces_removed_total 3", "repair_unknown 1"] {
+            assert!(text.contains(&format!("\ncalico_cni_{line}\n")), "{line} is not in:\n{text}");
+        }
     }
 
     #[test]

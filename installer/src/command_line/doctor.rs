@@ -1,25 +1,36 @@
 //! `calico doctor`. The exit status is 1 if a check fails, 2 for invalid arguments, and otherwise 0.
 
 use std::env;
+use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
+use libcalico::dead_interface::LOOK_INTERVAL;
 use node_process::process;
 
 use super::arguments::{OptionSpec, exit_with, print, run_with};
-use crate::doctor::{self, Format};
+use crate::doctor::{self, DoctorReport, Format};
 use crate::host_network::HostNetwork;
 use crate::layout::NET_DIR;
 use crate::state::State;
 
-const SPEC: OptionSpec =
-    OptionSpec { options: &["o", "output", "root", "net-dir", "bin-dir", "secondary-bin-dir"], switches: &[] };
+const SPEC: OptionSpec = OptionSpec {
+    options: &["o", "output", "root", "net-dir", "bin-dir", "secondary-bin-dir", "runtime-socket"],
+    switches: &["repair"],
+};
 
 const HELP: &str = "\
-Finds problems of Calico's CNI plugins on this node and names a remedy for each. Changes nothing.
+Finds problems of Calico's CNI plugins on this node and names a remedy for each. Changes nothing without --repair.
 
-Usage: calico doctor [-o json] [--root DIR] [--net-dir DIR] [--bin-dir DIR] [--secondary-bin-dir DIR]
+Usage: calico doctor [-o json] [--repair [--runtime-socket PATH]] [--root DIR] [--net-dir DIR] [--bin-dir DIR]
+                     [--secondary-bin-dir DIR]
 
   -o, --output FORMAT          text or json [default: text]
+      --repair                 remove interfaces of ended containers first. Such an interface has an alias of this
+                               plugin, but no process in its container's network namespace, no sandbox in the container
+                               runtime and no endpoint in the datastore, now and 60 s later. Needs root on the node
+      --runtime-socket PATH    socket of the container runtime (CRI) for --repair [default: each usual socket that
+                               exists]
       --root DIR               directory to use as / [default: /]; if it contains a directory `host`, the node's
                                directories are mounted below that directory
       --net-dir DIR            configuration directory of the container runtime, on the node [default: CNI_NET_DIR,
@@ -29,10 +40,11 @@ Usage: calico doctor [-o json] [--root DIR] [--net-dir DIR] [--bin-dir DIR] [--s
       --secondary-bin-dir DIR  second plugin directory, if it has programs; in a container /host/secondary-bin-dir
   -h, --help                   print this text
 
-The exit status is 1 if a check fails. A warning is not a failure.
+The exit status is 1 if a check or the removal of an interface fails. A warning is not a failure.
 
 Examples:
   calico doctor
+  calico doctor --repair
   kubectl -n kube-system exec ds/calico-cni -- calico doctor -o json
   calico doctor --bin-dir /home/kubernetes/bin
 ";
@@ -45,14 +57,33 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
             Some("json") => Format::Json,
             Some(other) => return exit_with(2, &format!("calico doctor: invalid format `{other}`; use text or json")),
         };
+        let runtime_socket = given.value("runtime-socket").map(Path::new);
+        if runtime_socket.is_some() && !given.is_on("repair") {
+            return exit_with(2, "calico doctor: --runtime-socket is for --repair");
+        }
         let layout = given.layout();
         let (pod_net_dir, recorded_net_dir) =
             (env::var("CNI_NET_DIR").ok(), State::load(&layout).unwrap_or_default().net_dir);
         let net_dir = net_dir(given.value("net-dir"), pod_net_dir.as_deref(), &recorded_net_dir);
+        let repairs = if given.is_on("repair") {
+            match process::block_on(doctor::repair(&layout, net_dir, network, runtime_socket, announce)) {
+                Ok(repairs) => Some(repairs),
+                Err(error) => return exit_with(1, &format!("calico doctor: cannot look at the interfaces: {error}")),
+            }
+        } else {
+            None
+        };
         let report = process::block_on(doctor::examine(&layout, net_dir, network));
+        let report = DoctorReport { repairs, ..report };
         print(&report.render(format));
         if report.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     })
+}
+
+/// Prints on stderr that the command waits.
+fn announce(count: usize) {
+    let seconds = LOOK_INTERVAL.as_secs();
+    let _ = writeln!(io::stderr(), "waiting {seconds} s before the second look at {count} interfaces");
 }
 
 /// Returns the configuration directory on the node. An empty value counts as missing.

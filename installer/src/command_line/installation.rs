@@ -15,8 +15,8 @@ use node_process::process::{self, variables_help};
 
 use super::arguments::{OptionSpec, run_with};
 use crate::agent::{
-    self, AgentSettings, ApiGroupWatch, NodeCondition, NodePlugins, ReplayError, ReplayPass, Watched, deferred_dels,
-    log_compression,
+    self, AgentSettings, ApiGroupWatch, InterfaceRepair, NodeCondition, NodePlugins, ReplayError, ReplayPass, Watched,
+    deferred_dels, log_compression,
 };
 use crate::cluster::configured_group;
 use crate::host_network::HostNetwork;
@@ -103,7 +103,7 @@ fn run_agent(
     lookup: &dyn Fn(&str) -> Option<String>,
     replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) -> Result<(), Box<dyn Error>> {
-    let Installation { settings, layout, account, .. } = *installation;
+    let Installation { settings, layout, account, network } = *installation;
     let agent_settings = AgentSettings::from_environment(lookup)?;
     let net_dir = layout.net_dir(&settings.net_dir);
     let kubeconfig = net_dir.join(kubeconfig::NAME);
@@ -123,7 +123,8 @@ fn run_agent(
     let log_dir = log_compression::log_path(settings, layout).and_then(|log| log.parent().map(Path::to_owned));
     let directories = [net_dir, layout.state_dir(), layout.run_dir()].into_iter().chain(log_dir);
     let directories = layout.bin_paths().chain(directories).collect();
-    let watched = Watched { directories, group, condition };
+    let repair = agent_settings.removes_dead_interfaces.then_some(InterfaceRepair { settings, layout, network });
+    let watched = Watched { directories, group, condition, repair };
     let account = account.cloned();
     process::block_on(agent::run(&agent_settings, account, kubeconfig, watched, reconcile, replaying, compressing))?;
     Ok(())
@@ -158,7 +159,8 @@ account. An image of a node gets no name without KUBERNETES_NODE_NAME: each node
 const REFRESH_TOKEN_HELP: &str = "\
 Runs permanently. Renews the token in the plugins' kubeconfig, and restores the files that `calico install` has
 installed with the same environment. Replays deferred DELs of this node with the plugins' token. Compresses rotated log
-files of the plugins. Needs a pod whose service account may create serviceaccounts/token of the plugins' account.
+files of the plugins. With CNI_AGENT_REPAIR=true, removes interfaces of ended containers. Needs a pod whose service
+account may create serviceaccounts/token of the plugins' account.
 
 Usage: calico refresh-token [--root DIR]
 

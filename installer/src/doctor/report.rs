@@ -1,11 +1,14 @@
-//! [`Finding`]: the result of one check, and [`DoctorReport`]: all findings, as text or JSON.
+//! [`Finding`]: the result of one check, and [`DoctorReport`]: all findings and repairs, as text or JSON.
 
 use std::fmt;
 
 use netconf::printable;
 use serde::Serialize;
+use serde_json::{Value, json};
 
+use super::Repairs;
 use super::snapshot::Observed;
+use crate::dead_interfaces::{Repair, RepairOutcome};
 
 /// The state of the checked item, ordered from good to bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -92,6 +95,8 @@ pub struct DoctorReport {
     pub node: String,
     /// The findings, in the order of the checks.
     pub findings: Vec<Finding>,
+    /// The repairs before the checks; `None` without `--repair`.
+    pub repairs: Option<Repairs>,
 }
 
 /// The output format of a report.
@@ -104,9 +109,11 @@ pub enum Format {
 }
 
 impl DoctorReport {
-    /// Returns true if no check failed.
+    /// Returns true if no check and no removal of an interface failed.
     pub fn passes(&self) -> bool {
-        self.findings.iter().all(|finding| finding.state != Severity::Fail)
+        let has_failed = |repair: &Repair| matches!(repair.outcome, RepairOutcome::Failed(_));
+        let is_repaired = self.repairs.as_ref().is_none_or(|repairs| !repairs.0.iter().any(has_failed));
+        is_repaired && self.findings.iter().all(|finding| finding.state != Severity::Fail)
     }
 
     /// Renders the report in a format.
@@ -119,7 +126,7 @@ impl DoctorReport {
 
     fn text(&self) -> String {
         let width = self.findings.iter().map(|finding| finding.name.chars().count()).max().unwrap_or_default();
-        let mut text = String::new();
+        let mut text = self.repairs.as_ref().map(Repairs::text).unwrap_or_default();
         for Finding { name, state, observation, remedy } in &self.findings {
             // A text from elsewhere must not look like a finding of its own.
             let [name, observation, remedy] = [name, observation, remedy].map(|text| printable::line(text));
@@ -135,9 +142,39 @@ impl DoctorReport {
     }
 
     fn json(&self) -> String {
-        let document = serde_json::json!({ "node": self.node, "passes": self.passes(), "checks": self.findings });
+        let mut document = json!({ "node": self.node, "passes": self.passes(), "checks": self.findings });
+        if let Some(Repairs(repairs)) = &self.repairs {
+            document["repairs"] = repairs.iter().map(repair_json).collect();
+        }
         format!("{document:#}\n")
     }
+}
+
+impl Repairs {
+    fn text(&self) -> String {
+        if self.0.is_empty() {
+            return "found no dead interface\n".to_owned();
+        }
+        self.0.iter().map(|repair| format!("{}\n", printable::line(&repair_text(repair)))).collect()
+    }
+}
+
+fn repair_text(Repair { interface, container, addresses, outcome }: &Repair) -> String {
+    let listed = addresses.iter().map(|address| format!(", {address}")).collect::<String>();
+    match outcome {
+        RepairOutcome::Removed => format!("removed {interface} (container {container}{listed})"),
+        RepairOutcome::Kept(reason) => format!("kept {interface}: {reason}"),
+        RepairOutcome::Failed(reason) => format!("kept {interface}: the removal failed: {reason}"),
+    }
+}
+
+fn repair_json(Repair { interface, container, addresses, outcome }: &Repair) -> Value {
+    let mut repair = json!({ "interface": interface, "container": container, "addresses": addresses });
+    repair["removed"] = (*outcome == RepairOutcome::Removed).into();
+    if let RepairOutcome::Kept(reason) | RepairOutcome::Failed(reason) = outcome {
+        repair["reason"] = reason.as_str().into();
+    }
+    repair
 }
 
 #[cfg(test)]
@@ -150,7 +187,20 @@ mod tests {
             Finding::new("token", warn("valid for 5 min", "is the agent running?")),
             Finding::new("pools", Err("the API server is not reached".into())),
         ];
-        DoctorReport { node: "node1".into(), findings }
+        DoctorReport { node: "node1".into(), findings, repairs: None }
+    }
+
+    fn repairs() -> Repairs {
+        let repair = |interface: &str, addresses: &[&str], outcome| Repair {
+            interface: interface.to_owned(),
+            container: "c1".to_owned(),
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            outcome,
+        };
+        Repairs(vec![
+            repair("cali1", &["10.0.0.7", "fd00::7"], RepairOutcome::Removed),
+            repair("cali2", &[], RepairOutcome::Kept("an endpoint has it".into())),
+        ])
     }
 
     #[test]
@@ -171,6 +221,7 @@ skipped  pools    the API server is not reached
         let report = DoctorReport {
             node: "node1".into(),
             findings: vec![Finding::new("interfaces", fail(observation, "delete\rit"))],
+            repairs: None,
         };
         let text = report.render(Format::Text);
         assert_eq!(text.lines().count(), 3, "{text}");
@@ -183,7 +234,33 @@ skipped  pools    the API server is not reached
         assert_eq!((&json["node"], &json["passes"]), (&"node1".into(), &true.into()));
         assert_eq!(json["checks"][1]["wayOut"], "is the agent running?");
         assert_eq!(json["checks"][1]["state"], "warn");
-        assert_eq!(json["checks"][0].get("wayOut"), None);
+        assert_eq!((json["checks"][0].get("wayOut"), json.get("repairs")), (None, None));
+    }
+
+    #[test]
+    fn repairs_precede_the_findings() {
+        let report = DoctorReport { repairs: Some(repairs()), ..report() };
+        let lines = "removed cali1 (container c1, 10.0.0.7, fd00::7)\nkept cali2: an endpoint has it\nok       journal";
+        assert!(report.render(Format::Text).starts_with(lines), "{}", report.render(Format::Text));
+        let json: Value = serde_json::from_str(&report.render(Format::Json)).unwrap();
+        let expected = json!([
+            { "interface": "cali1", "container": "c1", "addresses": ["10.0.0.7", "fd00::7"], "removed": true },
+            { "interface": "cali2", "container": "c1", "addresses": [], "removed": false,
+              "reason": "an endpoint has it" },
+        ]);
+        assert_eq!(json["repairs"], expected);
+        let without = DoctorReport { repairs: Some(Repairs::default()), ..report };
+        assert!(without.render(Format::Text).starts_with("found no dead interface\nok"));
+    }
+
+    #[test]
+    fn failed_removal_fails_the_report() {
+        let mut failing = repairs();
+        assert!(DoctorReport { repairs: Some(failing.clone()), ..report() }.passes());
+        failing.0[1].outcome = RepairOutcome::Failed("no right".into());
+        let report = DoctorReport { repairs: Some(failing), ..report() };
+        assert!(!report.passes());
+        assert!(report.render(Format::Text).contains("\nkept cali2: the removal failed: no right\n"));
     }
 
     #[test]

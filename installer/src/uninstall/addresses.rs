@@ -210,7 +210,8 @@ fn other_allocations(blocks: &[Entry<Block>], node: &str, leaked: &LeakedAddress
 #[cfg(test)]
 mod tests {
     use datastore::Datastore;
-    use libcalico::ipam::{AffinityOwner, BlockRequest, Reservations};
+    use libcalico::dead_interface::DeadLink;
+    use libcalico::ipam::{AffinityOwner, BlockRequest, Reservations, Statement};
     use libcalico::net::Cidr;
     use libcalico::store::Write;
     use serde_json::json;
@@ -218,7 +219,7 @@ mod tests {
 
     use super::*;
     use crate::host_network::testing::{FixedNetwork, interface};
-    use crate::host_network::{Interface, NetworkError, Route};
+    use crate::host_network::{Interface, NetworkError, PodLink, Route};
 
     const RELEASE: Options = Options { yes: true, tear_down_pods: false, release_addresses: true, forget_gone: false };
 
@@ -240,6 +241,18 @@ mod tests {
         }
 
         fn remove_pod_interface(&self, _: &str) -> Result<bool, NetworkError> {
+            Ok(false)
+        }
+
+        fn pod_links(&self) -> Result<Vec<PodLink>, NetworkError> {
+            Ok(Vec::new())
+        }
+
+        fn inhabited_namespaces(&self) -> Result<Statement<BTreeSet<i32>>, NetworkError> {
+            Ok(Statement::Known(BTreeSet::new()))
+        }
+
+        fn remove_dead_link(&self, _: &DeadLink) -> Result<bool, NetworkError> {
             Ok(false)
         }
     }

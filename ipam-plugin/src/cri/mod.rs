@@ -1,5 +1,7 @@
-//! The container runtime of this node, by Kubernetes' Container Runtime Interface: [`ready_sandboxes`].
+//! The container runtime of this node, by Kubernetes' Container Runtime Interface: the sandboxes that are ready, and
+//! [`all_sandboxes`].
 
+mod all_sandboxes;
 mod wire;
 
 use std::path::{Path, PathBuf};
@@ -12,7 +14,10 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Endpoint;
 use tonic_prost::ProstCodec;
 
-use self::wire::{ListPodSandboxRequest, ListPodSandboxResponse, PodSandboxFilter, PodSandboxStateValue, READY};
+pub use self::all_sandboxes::{ListedSandboxes, all_sandboxes};
+use self::wire::{
+    ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, PodSandboxFilter, PodSandboxStateValue, READY,
+};
 
 /// The sockets of the usual runtimes: containerd, K3s, CRI-O, MicroK8s, k0s, Docker with cri-dockerd.
 const SOCKETS: [&str; 6] = [
@@ -43,7 +48,7 @@ pub(crate) struct Sandbox {
 
 /// The reason why a container runtime does not list its sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum CriError {
+pub enum CriError {
     /// No usual socket exists.
     #[error("no socket of a container runtime exists; name it with --runtime-socket")]
     NoSocket,
@@ -63,16 +68,18 @@ pub(crate) enum CriError {
 /// # Errors
 /// Returns an error if no runtime answers.
 pub(crate) async fn ready_sandboxes(socket: Option<&Path>) -> Result<Vec<Sandbox>, CriError> {
-    let sockets: Vec<PathBuf> = match socket {
-        Some(socket) => vec![socket.to_owned()],
-        None => SOCKETS.iter().map(PathBuf::from).filter(|path| path.exists()).collect(),
-    };
+    let state = Some(PodSandboxStateValue { state: READY });
     let (mut found, mut first_error, mut has_answer) = (Vec::new(), None, false);
-    for socket in &sockets {
-        match list(socket).await {
+    for socket in &sockets(socket) {
+        match list(socket, Some(PodSandboxFilter { state })).await {
             Ok(sandboxes) => {
                 has_answer = true;
-                found.extend(sandboxes);
+                let ready = sandboxes.into_iter().filter(|sandbox| sandbox.state == READY);
+                found.extend(ready.filter_map(|sandbox| {
+                    let metadata = sandbox.metadata?;
+                    let (namespace, pod, uid) = (metadata.namespace, metadata.name, metadata.uid);
+                    Some(Sandbox { id: sandbox.id, namespace, pod, uid })
+                }));
             }
             Err(error) => first_error = first_error.or(Some(error)),
         }
@@ -84,13 +91,21 @@ pub(crate) async fn ready_sandboxes(socket: Option<&Path>) -> Result<Vec<Sandbox
     }
 }
 
-async fn list(socket: &Path) -> Result<Vec<Sandbox>, CriError> {
+/// Returns the given socket, or the usual ones that exist.
+fn sockets(given: Option<&Path>) -> Vec<PathBuf> {
+    match given {
+        Some(socket) => vec![socket.to_owned()],
+        None => SOCKETS.iter().map(PathBuf::from).filter(|path| path.exists()).collect(),
+    }
+}
+
+/// Lists the sandboxes that `filter` selects, or all.
+async fn list(socket: &Path, filter: Option<PodSandboxFilter>) -> Result<Vec<PodSandbox>, CriError> {
     let name = socket.display().to_string();
     let uri = if name.starts_with("unix:") { name.clone() } else { format!("unix://{name}") };
     let failed = |reason| CriError::Call { socket: name.clone(), reason };
     let endpoint = Endpoint::from_shared(uri).map_err(|error| failed(describe_error_chain(&error)))?;
-    let state = Some(PodSandboxStateValue { state: READY });
-    let request = Request::new(ListPodSandboxRequest { filter: Some(PodSandboxFilter { state }) });
+    let request = Request::new(ListPodSandboxRequest { filter });
     let mut client = Grpc::new(endpoint.connect_lazy()).max_decoding_message_size(MAX_ANSWER);
     let exchange = async {
         client.ready().await.map_err(|error| describe_error_chain(&error))?;
@@ -98,16 +113,10 @@ async fn list(socket: &Path) -> Result<Vec<Sandbox>, CriError> {
         let answer = client.unary(request, PathAndQuery::from_static(LIST), codec).await;
         answer.map_err(|status| format!("{}: {}", status.code(), describe_error_chain(&status)))
     };
-    let answer = match tokio::time::timeout(DEADLINE, exchange).await {
-        Ok(answer) => answer.map_err(failed)?.into_inner(),
-        Err(_) => return Err(failed(format!("no answer within {} s", DEADLINE.as_secs()))),
-    };
-    let ready = answer.items.into_iter().filter(|sandbox| sandbox.state == READY);
-    let sandboxes = ready.filter_map(|sandbox| {
-        let metadata = sandbox.metadata?;
-        Some(Sandbox { id: sandbox.id, namespace: metadata.namespace, pod: metadata.name, uid: metadata.uid })
-    });
-    Ok(sandboxes.collect())
+    match tokio::time::timeout(DEADLINE, exchange).await {
+        Ok(answer) => Ok(answer.map_err(failed)?.into_inner().items),
+        Err(_) => Err(failed(format!("no answer within {} s", DEADLINE.as_secs()))),
+    }
 }
 
 #[cfg(test)]

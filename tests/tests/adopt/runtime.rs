@@ -1,12 +1,9 @@
 //! A real containerd as the container runtime. `make e2e` adopts a pod that containerd alone knows.
 
-use std::fs;
-use std::path::Path;
-use std::time::{Duration, Instant};
-
 use integration_tests::cluster::on_api_server;
 use integration_tests::command::{ip, present};
 use integration_tests::content::Content;
+use integration_tests::runtime::start_containerd;
 use integration_tests::server_process::ServerProcess;
 use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
@@ -31,10 +28,8 @@ fn adopt_without_alias_asks_the_runtime() {
         }
         delete_blocks(cluster);
         let directory = cluster.host.dir("containerd");
-        let socket = directory.join("containerd.sock");
         let mut containerd = ServerProcess::default();
-        start(&mut containerd, &directory, &socket);
-        let socket = socket.display().to_string();
+        let socket = start_containerd(&mut containerd, &directory).unwrap().display().to_string();
 
         let link = pod_interface("cali", "suite", pods[0].object.as_ref().unwrap());
         ip(&format!("link set dev {link} alias upstream")).unwrap();
@@ -53,22 +48,4 @@ fn adopt_without_alias_asks_the_runtime() {
         let held = results(cluster, &["--runtime-socket", &socket]);
         assert!(matches!(&held[..], [(_, result)] if result == "held"), "{held:?}");
     });
-}
-
-fn start(containerd: &mut ServerProcess, directory: &Path, socket: &Path) {
-    let path = |name: &str| directory.join(name).display().to_string();
-    let config = format!(
-        "version = 3\nroot = '{}'\nstate = '{}'\n[grpc]\n  address = '{}'\n",
-        path("root"),
-        path("state"),
-        socket.display()
-    );
-    fs::write(directory.join("config.toml"), config).unwrap();
-    let log = directory.join("log");
-    containerd.start(Path::new("containerd"), &["--config".into(), path("config.toml")], &log).unwrap();
-    let begun = Instant::now();
-    while !fs::read_to_string(&log).is_ok_and(|log| log.contains("containerd successfully booted")) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{}", fs::read_to_string(&log).unwrap_or_default());
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }

@@ -25,6 +25,8 @@ pub(crate) struct Agents {
     pub(crate) of_another_installation: String,
     /// The template of the installed configuration was deleted, so the agent cannot check the file.
     pub(crate) without_its_template: String,
+    /// The agent removes dead interfaces; there is none.
+    pub(crate) repairing: String,
 }
 
 /// Runs agents, one after the other.
@@ -40,6 +42,10 @@ pub(crate) fn run_agents(host: &Host, servers: &Kubernetes) -> Agents {
     }
     install(&pod);
     let healthy = page(&pod, checked);
+
+    pod.set("CNI_AGENT_REPAIR", "true");
+    let repairing = page(&pod, |agent| agent.await_metric("repair_unknown", 0));
+    pod.set("CNI_AGENT_REPAIR", "false");
 
     pod.set("CNI_TOKEN_LIFETIME", "1h");
     let with_a_short_token = page(&pod, |agent| agent.await_metric("token_refreshes_total", 1));
@@ -65,6 +71,7 @@ pub(crate) fn run_agents(host: &Host, servers: &Kubernetes) -> Agents {
         beside_another_network,
         of_another_installation,
         without_its_template,
+        repairing,
     }
 }
 

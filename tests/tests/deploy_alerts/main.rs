@@ -66,6 +66,12 @@ fn each_alert_fires_in_its_state_alone() {
             fires([answering(page), idle(), available()], &[alert]);
         }
 
+        fires([answering(&agents.repairing), idle(), available()], &[]);
+        // The agent of installer_agent/repair.rs shows the number of a real interface.
+        let stuck = agents.repairing.replace("\ncalico_cni_dead_interfaces 0\n", "\ncalico_cni_dead_interfaces 1\n");
+        assert_ne!(stuck, agents.repairing);
+        fires([answering(&stuck), idle(), available()], &["CalicoCniDeadInterfaces"]);
+
         let standby = scraped(&replicas.idle.standby, &of_replica(2));
         fires([agent(), standby, available()], &["CalicoNoLeader"]);
         fires([agent(), Vec::new(), available()], &["CalicoNoLeader"]);
@@ -108,5 +114,5 @@ fn promtool_accepts_the_rules() {
     let file = directory.path().join("rules.json");
     fs::write(&file, evaluation::rules().to_string()).unwrap();
     let checked = integration_tests::command::run(&promtool, &["check", "rules", &file.display().to_string()]).unwrap();
-    assert!(checked.contains("SUCCESS: 13 rules found"), "{checked}");
+    assert!(checked.contains("SUCCESS: 14 rules found"), "{checked}");
 }

@@ -88,6 +88,34 @@ fn agent_values_change_only_the_agent_container() {
     }
 }
 
+/// The patch of the component replaces the list of capabilities.
+#[test]
+fn removal_of_dead_interfaces_keeps_the_right_to_directories_of_others() {
+    if !can_render() {
+        return;
+    }
+    let own = json!(["NET_ADMIN", "SYS_PTRACE"]);
+    let both = json!(["DAC_OVERRIDE", "NET_ADMIN", "SYS_PTRACE"]);
+    for (values, expected) in [
+        (&["cni.removeDeadInterfaces=true"][..], &own),
+        (&["cni.removeDeadInterfaces=true", "cni.dacOverride=true"], &both),
+        (&["cni.removeDeadInterfaces=true", "platform=kubespray"], &both),
+    ] {
+        let objects = set(values);
+        let pod = &objects[DAEMON_SET]["spec"]["template"]["spec"];
+        assert_eq!(pod["containers"][0]["securityContext"]["capabilities"]["add"], *expected, "{values:?}");
+    }
+    let crio = [
+        "cni.removeDeadInterfaces=true",
+        "cni.patch.spec.template.spec.volumes[0].name=container-runtime",
+        "cni.patch.spec.template.spec.volumes[0].hostPath.path=/run/crio",
+    ];
+    let objects = set(&crio);
+    let volumes = objects[DAEMON_SET]["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+    let of_runtime = volumes.iter().find(|volume| volume["name"] == "container-runtime").unwrap();
+    assert_eq!(of_runtime["hostPath"], json!({ "path": "/run/crio" }));
+}
+
 #[test]
 fn probes_use_the_listen_address_of_the_agent() {
     if !can_render() {

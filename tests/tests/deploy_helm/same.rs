@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{CHART_LABELS, DAEMON_SET, DEPLOYMENT, can_render};
 
 /// Components, each with the value of the chart that renders the same.
-const OPTIONS: [(&str, &str); 15] = [
+const OPTIONS: [(&str, &str); 16] = [
     ("components/cni-1.1", "cni.specVersion=1.1.0"),
     ("components/default-pool", "ipam.pools[0].cidr=192.168.0.0/16"),
     ("components/flow-control", "cni.flowControl=true"),
@@ -22,6 +22,7 @@ const OPTIONS: [(&str, &str); 15] = [
     ("components/former-directories", "cni.formerBinDir=/opt/cni/bin"),
     ("components/node-restriction", "rbac.nodeRestriction=true"),
     ("components/host-endpoints", "rbac.hostEndpoints=true"),
+    ("components/remove-dead-interfaces", "cni.removeDeadInterfaces=true"),
     ("components/upgrade-ipam", "cni.upgradeIpam=true"),
 ];
 

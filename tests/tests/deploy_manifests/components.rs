@@ -77,6 +77,39 @@ fn components_dac_override_and_selinux_add_one_right_each() {
     }
 }
 
+/// The init container, which runs at each start of the pod, gets no right.
+#[test]
+fn component_remove_dead_interfaces_gives_rights_to_the_agent_alone() {
+    if !can_render() {
+        return;
+    }
+    for base in OVERLAYS {
+        let (objects, changed) = with("components/remove-dead-interfaces", base);
+        let pod = format!("{DAEMON_SET}/spec/template/spec");
+        let agent = format!("{pod}/containers/0");
+        let expected = [
+            format!("{agent}/env"),
+            format!("{agent}/securityContext/appArmorProfile"),
+            format!("{agent}/securityContext/capabilities/add"),
+            format!("{agent}/volumeMounts"),
+            format!("{pod}/hostPID"),
+            format!("{pod}/volumes"),
+        ];
+        let places = |change: &String| expected.iter().any(|place| change.starts_with(place));
+        assert!(changed.iter().all(places), "{base}: {changed:?}");
+        let pod = &objects[DAEMON_SET]["spec"]["template"]["spec"];
+        let context = &pod["containers"][0]["securityContext"];
+        assert_eq!(context["capabilities"], json!({ "add": ["NET_ADMIN", "SYS_PTRACE"], "drop": ["ALL"] }), "{base}");
+        assert_eq!(context["appArmorProfile"], json!({ "type": "Unconfined" }), "{base}");
+        assert_eq!(context["allowPrivilegeEscalation"], false, "{base}");
+        assert_eq!(pod["hostPID"], true, "{base}");
+        let env = pod["containers"][0]["env"].as_array().unwrap();
+        assert!(env.contains(&json!({ "name": "CNI_AGENT_REPAIR", "value": "true" })), "{base}");
+        let before = overlay(base);
+        assert_eq!(pod["initContainers"], before[DAEMON_SET]["spec"]["template"]["spec"]["initContainers"], "{base}");
+    }
+}
+
 #[test]
 fn component_host_network_changes_only_kube_controllers() {
     if !can_render() {

@@ -21,7 +21,7 @@ use integration_tests::skip::skipped;
 /// The overlays that are complete installations.
 const OVERLAYS: [&str; 3] = ["overlays/kubernetes-v1", "overlays/kubernetes-v3", "overlays/etcd"];
 
-const COMPONENTS: [&str; 17] = [
+const COMPONENTS: [&str; 18] = [
     "components/agent-metrics",
     "components/cni-1.1",
     "components/critical-quota",
@@ -36,6 +36,7 @@ const COMPONENTS: [&str; 17] = [
     "components/openshift-scc",
     "components/privileged",
     "components/prometheus-rule",
+    "components/remove-dead-interfaces",
     "components/selinux",
     "components/service-monitor",
     "components/upgrade-ipam",

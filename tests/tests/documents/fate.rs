@@ -38,7 +38,7 @@ const KUSTOMIZATION: &str = "a line of a kustomization.yaml: the suite deploy_ma
 const MIGRATION: &str = "A migration to `projectcalico.org/v3`";
 
 /// Commands that no test runs: document, heading, beginning of the command, and the reason.
-const NOT_RUN: [(&str, &str, &str, &str); 31] = [
+const NOT_RUN: [(&str, &str, &str, &str); 32] = [
     (TESTING, "Commands", "cargo test", IN_CARGO),
     (TROUBLESHOOTING, "Collecting data", "POD=", NO_KUBELET),
     (TROUBLESHOOTING, "Collecting data", "kubectl -n kube-system exec", NO_KUBELET),
@@ -63,6 +63,7 @@ const NOT_RUN: [(&str, &str, &str, &str); 31] = [
         "kubectl get --raw /metrics",
         "the suite faults_kubernetes counts what the priority level serves",
     ),
+    ("deploy/README.md", "Dead interfaces", "calico doctor --repair", "the suite installer_doctor runs this"),
     ("deploy/README.md", MIGRATION, "kubectl -n kube-system patch", "the suite faults_kubernetes follows a migration"),
     ("deploy/README.md", MIGRATION, "kubectl -n kube-system rollout restart", NO_KUBELET),
     ("deploy/README.md", "Upgrade", "kubectl -n kube-system rollout status", NO_KUBELET),

@@ -12,6 +12,7 @@ mod neighbours;
 mod probes;
 mod refresh;
 mod refusals;
+mod repair;
 mod retries;
 mod scene;
 mod two_pods;

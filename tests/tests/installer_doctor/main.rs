@@ -7,6 +7,7 @@ mod etcd;
 mod leftovers;
 mod programs;
 mod proxies;
+mod repair;
 mod scene;
 
 use installer::doctor::role::{Scope, permissions};

@@ -81,7 +81,10 @@ fn check_interfaces(found: &Observed<Vec<PodInterface>>) -> Checked {
     let name = &first.name;
     warn(
         format!("{} of {all} interfaces have no endpoint: {}", without.len(), join_first(&described)),
-        format!("if their pods do not exist any more (`crictl pods`), delete the interfaces: ip link delete {name}"),
+        format!(
+            "run `calico doctor --repair` on the node, which removes those of ended containers; if it keeps one whose \
+             pod does not exist any more (`crictl pods`): ip link delete {name}"
+        ),
     )
 }
 

@@ -12,6 +12,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use ipam_plugin::busy;
+use libcalico::ipam::Statement;
 use netconf::NetConf;
 use node_process::{node_name, process};
 use time::OffsetDateTime;
@@ -68,6 +69,16 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
         proxies: proxies::read(&layout.path("/proc"), |name| std::env::var(name).ok()),
         candidates,
         node,
+    }
+}
+
+/// Returns the configuration of Calico's plugin.
+pub(super) fn read_conf(layout: &Layout, net_dir: &str) -> Statement<NetConf> {
+    let directory = layout.net_dir(net_dir);
+    let candidates = conflist::candidates(&directory).map_err(Unobserved::new);
+    match configurations::read(&candidates, layout, net_dir).conf {
+        Some(conf) => Statement::Known(conf),
+        None => Statement::Unknown(format!("{} has no readable configuration of Calico's plugin", directory.display())),
     }
 }
 

@@ -1,0 +1,197 @@
+//! [`Sources::look`]: assesses the interfaces that this plugin created on this node.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use datastore::DatastoreConfig;
+use ipam_plugin::cri::{CriError, all_sandboxes};
+use libcalico::dead_interface::{DeadLink, LinkEvidence, LinkVerdict, Peer, assess};
+use libcalico::ipam::Statement;
+use netconf::conf::DatastoreType;
+use netconf::{CniError, NetConf};
+use node_process::node_name;
+
+use crate::host_network::{HostNetwork, NetworkError, addresses_behind, pod_interface_prefix};
+use crate::node_conf::{self, NodeConfError};
+use crate::pod_endpoints::{Endpoints, PodEndpointsError, WantedEndpoint, pod_endpoints};
+
+/// Time limit for one request to the datastore.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// The sources of evidence on this node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sources<'a> {
+    /// The kernel.
+    pub(crate) network: &'a dyn HostNetwork,
+    /// The configuration of the plugins, which names the datastore.
+    pub(crate) conf: &'a Statement<NetConf>,
+    /// The socket of the container runtime; `None` for each usual socket that exists.
+    pub(crate) runtime_socket: Option<&'a Path>,
+}
+
+/// An interface with an alias of this plugin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AssessedLink {
+    /// The interface.
+    pub(crate) link: DeadLink,
+    /// The destinations of the host routes through the interface.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// The use of the interface.
+    pub(crate) verdict: LinkVerdict,
+}
+
+/// Reasons why the datastore gives no evidence.
+#[derive(Debug, thiserror::Error)]
+enum EndpointEvidenceError {
+    #[error(transparent)]
+    NodeName(#[from] CniError),
+    #[error(transparent)]
+    Conf(#[from] NodeConfError),
+    #[error("the file {} of the embedded datastore does not exist", .0.display())]
+    MissingFile(PathBuf),
+    #[error("endpoints: {0}")]
+    Endpoints(#[from] PodEndpointsError),
+}
+
+/// An interface whose sandbox and endpoint are still to be looked up.
+struct Candidate {
+    link: DeadLink,
+    addresses: Vec<IpAddr>,
+    evidence: LinkEvidence,
+}
+
+impl Candidate {
+    fn assess(self) -> AssessedLink {
+        let Candidate { link, addresses, evidence } = self;
+        AssessedLink { link, addresses, verdict: assess(&evidence) }
+    }
+
+    fn is_unused_so_far(&self) -> bool {
+        let LinkEvidence { process, sandbox, .. } = &self.evidence;
+        *process == Statement::Known(false) && *sandbox != Statement::Known(true)
+    }
+}
+
+impl Sources<'_> {
+    /// Returns the interfaces of this plugin with their use. Asks the container runtimes about interfaces whose other
+    /// end is in a namespace without a process, and the datastore about those without a sandbox.
+    pub(crate) async fn look(&self) -> Result<Vec<AssessedLink>, NetworkError> {
+        let mut candidates = self.candidates()?;
+        if candidates.iter().any(Candidate::is_unused_so_far) {
+            let sandboxes = self.sandboxes().await;
+            for candidate in candidates.iter_mut().filter(|candidate| candidate.is_unused_so_far()) {
+                candidate.evidence.sandbox = match &sandboxes {
+                    Statement::Known(ids) => {
+                        Statement::Known(ids.iter().any(|id| candidate.link.alias.is_of_container(id)))
+                    }
+                    Statement::Unknown(reason) => Statement::Unknown(reason.clone()),
+                };
+            }
+            if matches!(sandboxes, Statement::Known(_)) {
+                self.add_endpoints(&mut candidates).await;
+            }
+        }
+        Ok(candidates.into_iter().map(Candidate::assess).collect())
+    }
+
+    fn candidates(&self) -> Result<Vec<Candidate>, NetworkError> {
+        let prefix = pod_interface_prefix();
+        let links = self.network.pod_links()?.into_iter().filter(|link| link.name.starts_with(&prefix));
+        // Only an alias proves that this plugin created an interface.
+        let own: Vec<(DeadLink, Peer)> = links
+            .filter_map(|link| Some((DeadLink { name: link.name, index: link.index, alias: link.alias? }, link.peer)))
+            .collect();
+        if own.is_empty() {
+            return Ok(Vec::new());
+        }
+        let inhabited = self.network.inhabited_namespaces()?;
+        let routes = self.network.routes()?;
+        let not_asked = || Statement::Unknown("not asked".into());
+        let candidate = |(link, peer): (DeadLink, Peer)| Candidate {
+            addresses: addresses_behind(&link.name, &routes),
+            evidence: LinkEvidence {
+                process: peer.has_process(&inhabited),
+                sandbox: not_asked(),
+                endpoint: not_asked(),
+            },
+            link,
+        };
+        Ok(own.into_iter().map(candidate).collect())
+    }
+
+    /// Returns the IDs of all sandboxes of this node.
+    async fn sandboxes(&self) -> Statement<BTreeSet<String>> {
+        match all_sandboxes(self.runtime_socket).await {
+            Ok(listed) if listed.listeners.iter().all(|process| is_visible(*process)) => Statement::Known(listed.ids),
+            // The processes of containers are then hidden, too.
+            Ok(_) => Statement::Unknown(
+                "the container runtime is in another PID namespace than this process; run this process in the PID \
+                 namespace of the node (hostPID)"
+                    .into(),
+            ),
+            Err(CriError::NoSocket) => Statement::Unknown(
+                "no socket of a container runtime exists at a usual place; mount its directory at the same path, or \
+                 name the socket with --runtime-socket"
+                    .into(),
+            ),
+            Err(error) => Statement::Unknown(error.to_string()),
+        }
+    }
+
+    /// Adds the evidence of the datastore for the candidates that no other source knows.
+    async fn add_endpoints(&self, candidates: &mut [Candidate]) {
+        let unused = candidates.iter().filter(|candidate| candidate.is_unused_so_far());
+        let wanted: Vec<WantedEndpoint<'_>> = unused
+            .map(|candidate| WantedEndpoint {
+                interface: &candidate.link.name,
+                addresses: &candidate.addresses,
+                alias: Some(&candidate.link.alias),
+            })
+            .collect();
+        if wanted.is_empty() {
+            return;
+        }
+        let (endpoints, by_allocation) = match self.conf {
+            Statement::Known(conf) => {
+                let read = read_endpoints(conf, &wanted).await;
+                let endpoints = read.map_or_else(|error| Statement::Unknown(error.to_string()), Statement::Known);
+                (endpoints, conf.datastore.kind() == DatastoreType::Kubernetes)
+            }
+            Statement::Unknown(reason) => (Statement::Unknown(reason.clone()), false),
+        };
+        for candidate in candidates.iter_mut().filter(|candidate| candidate.is_unused_so_far()) {
+            let Candidate { link, addresses, evidence } = candidate;
+            evidence.endpoint = match &endpoints {
+                Statement::Unknown(reason) => Statement::Unknown(reason.clone()),
+                Statement::Known(endpoints) if endpoints.contains_key(&link.name) => Statement::Known(true),
+                // No address and no handle leads to the pod.
+                Statement::Known(_) if by_allocation && addresses.is_empty() && link.alias.container_id().is_none() => {
+                    Statement::Unknown("it has no route, and its alias only a digest of the container".into())
+                }
+                Statement::Known(_) => Statement::Known(false),
+            };
+        }
+    }
+}
+
+async fn read_endpoints(conf: &NetConf, wanted: &[WantedEndpoint<'_>]) -> Result<Endpoints, EndpointEvidenceError> {
+    let node = node_name::from_conf(conf)?;
+    let (config, store) = node_conf::datastore(conf, DEADLINE)?;
+    if let DatastoreConfig::Local(local) = &config
+        && !local.path.exists()
+    {
+        // Opening the datastore would create an empty file.
+        return Err(EndpointEvidenceError::MissingFile(local.path.clone()));
+    }
+    Ok(pod_endpoints(conf, &store, &node, wanted).await?)
+}
+
+/// Returns true if this process sees a process of its PID namespace; 0 is a process outside of it.
+fn is_visible(process: i32) -> bool {
+    process > 0 && Path::new("/proc").join(process.to_string()).exists()
+}
+
+#[cfg(test)]
+mod tests;

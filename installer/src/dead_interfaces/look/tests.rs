@@ -1,0 +1,124 @@
+//! Looks at a node with a scripted kernel, and repairs with a paused clock.
+
+use std::sync::Mutex;
+
+use libcalico::dead_interface::UseEvidence;
+use libcalico::names::InterfaceAlias;
+
+use super::*;
+use crate::dead_interfaces::{RepairOutcome, repair_once};
+use crate::host_network::{Interface, PodLink, Route};
+
+/// A kernel whose namespace 1 contains a process.
+#[derive(Debug, Default)]
+struct Kernel {
+    links: Vec<PodLink>,
+    /// The reason why processes may be hidden.
+    hidden: Option<String>,
+    removed: Mutex<Vec<String>>,
+}
+
+impl Kernel {
+    fn with(links: &[(&str, Option<&str>, Peer)]) -> Kernel {
+        let link = |&(name, container, peer): &(&str, Option<&str>, Peer)| PodLink {
+            name: name.to_owned(),
+            index: 7,
+            alias: container.map(InterfaceAlias::for_container),
+            peer,
+        };
+        Kernel { links: links.iter().map(link).collect(), ..Kernel::default() }
+    }
+}
+
+impl HostNetwork for Kernel {
+    fn interfaces(&self) -> Result<Vec<Interface>, NetworkError> {
+        Ok(Vec::new())
+    }
+
+    fn routes(&self) -> Result<Vec<Route>, NetworkError> {
+        let interfaces = self.links.iter().map(|link| link.name.clone()).collect();
+        Ok(vec![Route { destination: "10.65.0.7/32".parse().unwrap(), interfaces }])
+    }
+
+    fn remove_pod_interface(&self, _: &str) -> Result<bool, NetworkError> {
+        Err(NetworkError("dead interfaces are removed by their index".into()))
+    }
+
+    fn pod_links(&self) -> Result<Vec<PodLink>, NetworkError> {
+        Ok(self.links.clone())
+    }
+
+    fn inhabited_namespaces(&self) -> Result<Statement<BTreeSet<i32>>, NetworkError> {
+        Ok(match &self.hidden {
+            Some(reason) => Statement::Unknown(reason.clone()),
+            None => Statement::Known(BTreeSet::from([1])),
+        })
+    }
+
+    fn remove_dead_link(&self, link: &DeadLink) -> Result<bool, NetworkError> {
+        self.removed.lock().unwrap().push(link.name.clone());
+        Ok(true)
+    }
+}
+
+fn no_conf() -> Statement<NetConf> {
+    Statement::Unknown("no configuration".into())
+}
+
+fn sources<'a>(network: &'a Kernel, conf: &'a Statement<NetConf>) -> Sources<'a> {
+    Sources { network, conf, runtime_socket: Some(Path::new("/nowhere/cri.sock")) }
+}
+
+/// Returns the interfaces with their verdicts.
+async fn verdicts(network: &Kernel) -> Vec<(String, LinkVerdict)> {
+    let conf = no_conf();
+    let found = sources(network, &conf).look().await.unwrap();
+    found.into_iter().map(|found| (found.link.name, found.verdict)).collect()
+}
+
+#[tokio::test]
+async fn interfaces_with_a_process_need_no_further_source() {
+    let network =
+        Kernel::with(&[("cali1", Some("c1"), Peer::Namespace(1)), ("cali2", Some("c2"), Peer::SameNamespace)]);
+    let expected = ["cali1", "cali2"].map(|name| (name.to_owned(), LinkVerdict::InUse(UseEvidence::Process)));
+    assert_eq!(verdicts(&network).await, expected);
+}
+
+#[tokio::test]
+async fn interfaces_without_an_alias_or_our_prefix_are_not_assessed() {
+    let network = Kernel::with(&[("cali1", None, Peer::Namespace(2)), ("veth1", Some("c1"), Peer::Namespace(2))]);
+    assert_eq!(verdicts(&network).await, Vec::new());
+}
+
+#[tokio::test]
+async fn missing_runtime_or_hidden_processes_leave_the_use_unknown() {
+    let mut network = Kernel::with(&[("cali1", Some("c1"), Peer::Namespace(2))]);
+    let found = verdicts(&network).await;
+    let [(_, LinkVerdict::Unknown(reason))] = &found[..] else { panic!("{found:?}") };
+    assert!(reason.starts_with("container runtime /nowhere/cri.sock: "), "{reason}");
+    network.hidden = Some("no right".into());
+    assert_eq!(verdicts(&network).await, [("cali1".to_owned(), LinkVerdict::Unknown("no right".into()))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn repair_without_the_runtime_removes_no_interface() {
+    let network = Kernel::with(&[
+        ("cali1", Some("c1"), Peer::Namespace(1)),
+        ("cali2", Some("c2"), Peer::Namespace(2)),
+        ("cali3", Some("c3"), Peer::Unknown),
+    ]);
+    let conf = no_conf();
+    let repaired = repair_once(sources(&network, &conf), |count| panic!("{count} dead interfaces")).await;
+    let repairs = repaired.unwrap();
+    let names: Vec<&str> = repairs.iter().map(|repair| repair.interface.as_str()).collect();
+    assert_eq!(names, ["cali2", "cali3"]);
+    assert!(repairs.iter().all(|repair| matches!(repair.outcome, RepairOutcome::Kept(_))), "{repairs:?}");
+    assert_eq!(repairs[0].addresses, ["10.65.0.7".parse::<IpAddr>().unwrap()]);
+    assert_eq!(*network.removed.lock().unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn own_process_is_visible_and_a_process_of_another_namespace_is_not() {
+    assert!(is_visible(i32::try_from(std::process::id()).unwrap()));
+    assert!(!is_visible(0) && !is_visible(-1) && !is_visible(i32::MAX));
+}

@@ -1,0 +1,15 @@
+//! Finds the interfaces of ended containers on this node, and removes them.
+//!
+//! ```text
+//! kernel: links, namespaces of processes ─┐ only for links without a process:
+//! container runtimes: sandboxes ──────────┼▶ assess (pure) ─▶ Suspects (pure) ─▶ removal
+//! datastore: endpoints ───────────────────┘
+//! ```
+//!
+//! On a node whose interfaces are all in use, a look asks the kernel alone.
+
+mod look;
+mod repair;
+
+pub(crate) use self::look::{AssessedLink, Sources};
+pub(crate) use self::repair::{Repair, RepairOutcome, dead_links, remove, repair_once};

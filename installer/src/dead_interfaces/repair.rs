@@ -1,0 +1,91 @@
+//! [`repair_once`]: removes the interfaces that are dead in two looks, and [`Repair`]: what happened to an interface.
+
+use std::net::IpAddr;
+
+use libcalico::dead_interface::{DeadLink, LOOK_INTERVAL, LinkVerdict, Suspects, UseEvidence};
+use tokio::time::{Instant, sleep};
+
+use super::look::{AssessedLink, Sources};
+use crate::host_network::{HostNetwork, NetworkError};
+
+/// The result of a repair for one interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Repair {
+    /// The name of the interface.
+    pub(crate) interface: String,
+    /// The container, or a digest of its ID.
+    pub(crate) container: String,
+    /// The destinations of the host routes through the interface.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// The outcome.
+    pub(crate) outcome: RepairOutcome,
+}
+
+/// The outcome of a repair for one interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RepairOutcome {
+    /// The interface was removed.
+    Removed,
+    /// The interface stays, for this reason.
+    Kept(String),
+    /// The removal failed, for this reason.
+    Failed(String),
+}
+
+impl Repair {
+    fn of(assessed: &AssessedLink, outcome: RepairOutcome) -> Self {
+        Repair {
+            interface: assessed.link.name.clone(),
+            container: assessed.link.alias.container().to_owned(),
+            addresses: assessed.addresses.clone(),
+            outcome,
+        }
+    }
+}
+
+/// Returns the interfaces that no source knows as used.
+pub(crate) fn dead_links(assessed: &[AssessedLink]) -> Vec<DeadLink> {
+    let dead = assessed.iter().filter(|found| found.verdict == LinkVerdict::Dead);
+    dead.map(|found| found.link.clone()).collect()
+}
+
+/// Removes an interface if it is still the same one.
+pub(crate) fn remove(network: &dyn HostNetwork, dead: &AssessedLink) -> Repair {
+    let outcome = match network.remove_dead_link(&dead.link) {
+        Ok(true) => RepairOutcome::Removed,
+        Ok(false) => RepairOutcome::Kept("it was removed or replaced in the meantime".into()),
+        Err(error) => RepairOutcome::Failed(error.to_string()),
+    };
+    Repair::of(dead, outcome)
+}
+
+/// Looks at the interfaces, and if some are dead, looks again after [`LOOK_INTERVAL`] and removes those that still are.
+/// `announce` gets the number of dead interfaces before the wait. Returns the interfaces whose other end is in a
+/// namespace that is not known to contain a process.
+pub(crate) async fn repair_once(
+    sources: Sources<'_>,
+    announce: impl FnOnce(usize),
+) -> Result<Vec<Repair>, NetworkError> {
+    let (begun, mut suspects) = (Instant::now(), Suspects::default());
+    let mut assessed = sources.look().await?;
+    let dead = dead_links(&assessed);
+    let mut due = Vec::new();
+    if !dead.is_empty() {
+        announce(dead.len());
+        suspects.look(begun.elapsed(), dead);
+        sleep(LOOK_INTERVAL).await;
+        assessed = sources.look().await?;
+        due = suspects.look(begun.elapsed(), dead_links(&assessed));
+    }
+    let repair = |found: &AssessedLink| match &found.verdict {
+        LinkVerdict::InUse(UseEvidence::Process) => None,
+        LinkVerdict::InUse(used) => Some(Repair::of(found, RepairOutcome::Kept(used.to_string()))),
+        LinkVerdict::Unknown(reason) => Some(Repair::of(found, RepairOutcome::Kept(reason.clone()))),
+        LinkVerdict::Dead if due.contains(&found.link) => Some(remove(sources.network, found)),
+        LinkVerdict::Dead => {
+            let reason = "no container uses it since the second look; run the command again".into();
+            Some(Repair::of(found, RepairOutcome::Kept(reason)))
+        }
+    };
+    Ok(assessed.iter().filter_map(repair).collect())
+}

@@ -1,0 +1,205 @@
+//! The endpoints of this node's pod interfaces, from the datastore.
+//!
+//! etcd and the embedded datastore store an endpoint for each interface. On Kubernetes the endpoint is derived from the
+//! pod, and the plugins' account may not list pods. There the addresses of an interface, and the handle of the
+//! container in its alias, are looked up in the blocks, which name the pod, and the pod is read.
+
+use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::net::IpAddr;
+
+use datastore::Datastore;
+use ipam_plugin::reads::{blocks_of, find};
+use libcalico::api::{IpPool, ObjectKey, ObjectSelect, WorkloadEndpoint, WorkloadEndpointSpec};
+use libcalico::ipam::{AllocationOwner, Block, Handle, HandleId};
+use libcalico::names::{EndpointIdentifiers, InterfaceAlias, pod_interface};
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use netconf::NetConf;
+
+use crate::host_network::pod_interface_prefix;
+use crate::layout::CALICO_IPAM;
+
+/// The addresses of endpoints by interface name.
+pub(crate) type Endpoints = BTreeMap<String, Vec<IpAddr>>;
+
+/// An interface whose endpoint is wanted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WantedEndpoint<'a> {
+    /// The name of the interface.
+    pub(crate) interface: &'a str,
+    /// The destinations of the host routes through the interface.
+    pub(crate) addresses: &'a [IpAddr],
+    /// The alias of the interface.
+    pub(crate) alias: Option<&'a InterfaceAlias>,
+}
+
+/// Reasons why endpoints are unknown.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PodEndpointsError {
+    /// Another IPAM plugin assigns the addresses.
+    #[error("addresses are assigned by {0}, which does not record their pods")]
+    OtherIpam(String),
+    /// The datastore cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A reader of the pods of one node on Kubernetes.
+struct PodReader<'a> {
+    store: &'a Datastore,
+    node: &'a str,
+    prefix: String,
+    /// The endpoints read, by namespace and name of the pod; `None` for a pod that is missing.
+    read: BTreeMap<(String, String), Option<WorkloadEndpointSpec>>,
+}
+
+/// Returns the endpoints of `node` that the datastore stores, or on Kubernetes those of the interfaces `wanted`.
+pub(crate) async fn pod_endpoints(
+    conf: &NetConf,
+    store: &Datastore,
+    node: &str,
+    wanted: &[WantedEndpoint<'_>],
+) -> Result<Endpoints, PodEndpointsError> {
+    match store {
+        Datastore::Etcd(_) | Datastore::Local(_) => Ok(stored_endpoints(store, node).await?),
+        Datastore::Kubernetes(_) if conf.ipam.ipam_type != CALICO_IPAM => {
+            Err(PodEndpointsError::OtherIpam(conf.ipam.ipam_type.clone()))
+        }
+        Datastore::Kubernetes(_) => {
+            let prefix = pod_interface_prefix();
+            let mut reader = PodReader { store, node, prefix, read: BTreeMap::new() };
+            Ok(reader.endpoints(&conf.name, wanted).await?)
+        }
+    }
+}
+
+async fn stored_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, StoreError> {
+    let mut names = ReadBatch::new();
+    let keys = names.list_keys::<WorkloadEndpoint>(&ObjectSelect::default());
+    let answers = store.read(&names).await?;
+    let of_node = |name: &str| EndpointIdentifiers::parse(name).is_ok_and(|found| found.node == node);
+    let mut batch = ReadBatch::new();
+    let keys = answers.listed_keys(&keys).filter(|key| of_node(&key.name));
+    let tickets: Vec<_> = keys.map(|key| batch.get::<WorkloadEndpoint>(&key)).collect();
+    let answers = store.read(&batch).await?;
+    let mut endpoints = Endpoints::new();
+    for ticket in &tickets {
+        let Some(endpoint) = answers.get(ticket)? else { continue };
+        let spec = endpoint.value.spec;
+        let addresses = addresses_of(&spec);
+        endpoints.entry(spec.interface_name).or_default().extend(addresses);
+    }
+    Ok(endpoints)
+}
+
+impl PodReader<'_> {
+    /// Looks up the addresses first, and the handles of those interfaces whose addresses lead to no pod.
+    async fn endpoints(&mut self, network: &str, wanted: &[WantedEndpoint<'_>]) -> Result<Endpoints, StoreError> {
+        let pools = self.store.list::<IpPool>(&ObjectSelect::default()).await?;
+        let pools: Vec<IpPool> = pools.into_iter().map(|entry| entry.value).collect();
+        let addresses: Vec<IpAddr> = wanted.iter().flat_map(|wanted| wanted.addresses).copied().collect();
+        let blocks = blocks_of(self.store, &pools, &addresses, BTreeSet::new()).await?;
+        let mut endpoints = Endpoints::new();
+        for wanted in wanted {
+            self.add(&mut endpoints, wanted.interface, &blocks, wanted.addresses).await?;
+        }
+        let mut handles = Vec::new();
+        for wanted in wanted.iter().filter(|wanted| !endpoints.contains_key(wanted.interface)) {
+            let container = wanted.alias.and_then(InterfaceAlias::container_id);
+            handles.extend(container.map(|id| (wanted.interface, HandleId::for_container(network, id))));
+        }
+        let counted = self.blocks_of_handles(&handles).await?;
+        let blocks = blocks_of(self.store, &pools, &[], counted).await?;
+        for (interface, handle) in &handles {
+            let addresses: Vec<IpAddr> = blocks.iter().flat_map(|block| block.value.addresses_of(handle)).collect();
+            self.add(&mut endpoints, interface, &blocks, &addresses).await?;
+        }
+        Ok(endpoints)
+    }
+
+    async fn blocks_of_handles(&self, handles: &[(&str, HandleId)]) -> Result<BTreeSet<Cidr>, StoreError> {
+        if handles.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let mut batch = ReadBatch::new();
+        let tickets: Vec<_> = handles.iter().map(|(_, handle)| batch.get::<Handle>(handle)).collect();
+        let answers = self.store.read(&batch).await?;
+        let mut blocks = BTreeSet::new();
+        for ticket in &tickets {
+            let Some(handle) = answers.get(ticket)? else { continue };
+            blocks.extend(handle.value.block.into_keys());
+        }
+        Ok(blocks)
+    }
+
+    /// Adds the endpoints of the pods to which IPAM assigned `addresses`, if their interface has this name.
+    async fn add(
+        &mut self,
+        endpoints: &mut Endpoints,
+        interface: &str,
+        blocks: &[Entry<Block>],
+        addresses: &[IpAddr],
+    ) -> Result<(), StoreError> {
+        for address in addresses {
+            let allocation = blocks.iter().find_map(|block| block.value.allocation(*address));
+            let attribute = allocation.and_then(|held| held.attribute);
+            // The owner of an address of a virtual machine is the pod in which it runs, or two during a migration.
+            for (namespace, pod) in attribute.into_iter().flat_map(AllocationOwner::owners) {
+                if pod_interface(&self.prefix, namespace, pod) != interface {
+                    continue;
+                }
+                if let Some(spec) = self.spec_of(namespace, pod).await? {
+                    let listed = addresses_of(spec);
+                    let found = endpoints.entry(interface.to_owned()).or_default();
+                    found.push(*address);
+                    found.extend(listed);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the endpoint of a pod on this node, also of a pod that has ended: its interface remains until its
+    /// sandbox is removed.
+    async fn spec_of(&mut self, namespace: &str, pod: &str) -> Result<Option<&WorkloadEndpointSpec>, StoreError> {
+        let entry = match self.read.entry((namespace.to_owned(), pod.to_owned())) {
+            btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            btree_map::Entry::Vacant(entry) => {
+                let identifiers = EndpointIdentifiers {
+                    node: self.node.to_owned(),
+                    orchestrator: "k8s".into(),
+                    endpoint: "eth0".into(),
+                    pod: pod.to_owned(),
+                    ..EndpointIdentifiers::default()
+                };
+                let found = match identifiers.name() {
+                    Ok(name) => find::<WorkloadEndpoint>(self.store, &ObjectKey::namespaced(namespace, name)).await?,
+                    Err(_) => None,
+                };
+                entry.insert(found.map(|endpoint| endpoint.value.spec))
+            }
+        };
+        Ok(entry.as_ref())
+    }
+}
+
+/// Returns the addresses of an endpoint and its external (NAT) addresses. Felix creates routes to both.
+fn addresses_of(spec: &WorkloadEndpointSpec) -> Vec<IpAddr> {
+    let own = spec.networks().map(|network| network.network());
+    own.chain(spec.ip_nats.iter().filter_map(|nat| nat.external_ip.parse().ok())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use libcalico::api::IpNat;
+
+    use super::*;
+
+    #[test]
+    fn endpoint_addresses_include_external_nat_addresses() {
+        let nat = IpNat { internal_ip: "10.65.0.1".into(), external_ip: "192.0.2.7".into(), ..IpNat::default() };
+        let ip_networks = vec!["10.65.0.1/32".into(), "fd65::1/128".into()];
+        let spec = WorkloadEndpointSpec { ip_networks, ip_nats: vec![nat], ..WorkloadEndpointSpec::default() };
+        assert_eq!(addresses_of(&spec), ["10.65.0.1", "fd65::1", "192.0.2.7"].map(|ip| ip.parse::<IpAddr>().unwrap()));
+    }
+}

@@ -1,0 +1,129 @@
+//! The agent removes interfaces of ended containers, if its settings say so.
+
+use std::path::Path;
+
+use integration_tests::clock::KNOWN;
+use integration_tests::command::{ip, ip_json};
+use integration_tests::content::Content;
+use integration_tests::kubernetes::{ApiServer, Kubernetes, Objects};
+use integration_tests::namespaces::{Host, NETNS_DIR, with_own_processes};
+use integration_tests::node_pod::{NAMESPACE, NodePod};
+use integration_tests::plugin::Plugins;
+use integration_tests::runtime::Runtime;
+use integration_tests::skip::skipped;
+use integration_tests::store::Store;
+use libcalico::kubernetes::ApiGroup;
+use serde_json::json;
+
+use crate::scene::{Hastened, PLUGINS, REASON, in_pod, install};
+
+const GROUP: ApiGroup = ApiGroup::CrdV1;
+
+/// A usual socket, in a directory that each private host has for itself.
+const SOCKET: &str = "/run/containerd/containerd.sock";
+
+const REMOVED: &str = "removed an interface that no container uses";
+
+/// Runs a test on a node with an installation, and with a runtime that lists no sandbox.
+fn on_a_node(test: impl FnOnce(&mut Kubernetes, NodePod, &Runtime) + Send) {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    let on_host = |_: &Host, kubernetes: &mut Kubernetes, mut pod: NodePod| {
+        let api = &kubernetes.api;
+        api.define(GROUP.api_version()).unwrap();
+        let store = Store::Kubernetes(Objects::new(api.admin(), GROUP, pod.kubeconfig()));
+        store.load(&Content::dual_stack().objects(GROUP)).unwrap();
+        api.admin().node("node1").unwrap();
+        api.bind(&api.service_account(NAMESPACE, PLUGINS).unwrap(), "cluster-admin").unwrap();
+        install(&mut pod);
+        api.namespace("shop").unwrap();
+        let runtime = Runtime::listen(Path::new(SOCKET)).unwrap();
+        test(kubernetes, pod, &runtime);
+    };
+    with_own_processes(|| in_pod(on_host));
+}
+
+/// Connects a pod and deletes it, without the DEL of its container.
+fn leave_an_interface(api: &ApiServer, pod: &NodePod, name: &str) {
+    let object = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": "shop" },
+        "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
+    });
+    api.admin().create("/api/v1/namespaces/shop/pods", &object).unwrap().success().unwrap();
+    ip(&format!("netns add {name}")).unwrap();
+    let conf = json!({
+        "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error",
+        "datastore_type": "kubernetes", "calico_api_group": GROUP.api_version(),
+        "kubernetes": { "kubeconfig": pod.kubeconfig() }, "nodename": "node1", "nodename_file_optional": true,
+        "ipam": { "type": "calico-ipam" }, "policy": { "type": "k8s" },
+    });
+    let netns = Path::new(NETNS_DIR).join(name);
+    let call = Plugins::locate().unwrap().verb("calico", "ADD", name, &netns, &conf);
+    let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name}");
+    call.env("CNI_ARGS", args).run().unwrap().success();
+    api.admin().delete(&format!("/api/v1/namespaces/shop/pods/{name}")).unwrap().success().unwrap();
+}
+
+fn interfaces() -> usize {
+    let links = ip_json("link show").unwrap();
+    let names = links.as_array().unwrap().iter().filter_map(|link| link["ifname"].as_str());
+    names.filter(|name| name.starts_with("cali")).count()
+}
+
+#[test]
+fn agent_removes_dead_interfaces_only_with_the_setting() {
+    on_a_node(|kubernetes, mut pod, runtime| {
+        leave_an_interface(&kubernetes.api, &pod, "web");
+        let mut agent = Hastened::start(&pod);
+        agent.look_and_wait();
+        agent.look_and_wait();
+        assert!(agent.agent.metric("dead_interfaces").is_err() && agent.agent.metric("repair_unknown").is_err());
+        assert_eq!((interfaces(), runtime.calls()), (1, 0));
+        agent.agent.terminate().unwrap();
+
+        pod.set("CNI_AGENT_REPAIR", "true");
+        let mut agent = Hastened::start(&pod);
+        agent.agent.await_metric("dead_interfaces", 1).unwrap();
+        let count = |name: &str| agent.agent.metric(name).unwrap();
+        assert_eq!((count("dead_interfaces_removed_total"), count("repair_unknown"), interfaces()), (0, 0, 1));
+        agent.look();
+        agent.agent.await_metric("dead_interfaces_removed_total", 1).unwrap();
+        assert_eq!((agent.agent.metric("dead_interfaces").unwrap(), interfaces()), (0, 0));
+        agent.agent.await_log(REMOVED).unwrap();
+        agent.agent.terminate().unwrap();
+    });
+}
+
+#[test]
+fn agent_keeps_an_interface_until_the_runtime_answers_and_logs_the_reason_once() {
+    on_a_node(|kubernetes, mut pod, runtime| {
+        leave_an_interface(&kubernetes.api, &pod, "web");
+        runtime.set_broken(true);
+        pod.set("CNI_AGENT_REPAIR", "true");
+        let mut agent = Hastened::start(&pod);
+        agent.agent.await_metric("repair_unknown", 1).unwrap();
+        agent.look_and_wait();
+        agent.look_and_wait();
+        let reason = "keeping interfaces of which it is unknown whether a container uses them";
+        assert_eq!((agent.agent.log().matches(reason).count(), interfaces()), (1, 1), "{}", agent.agent.log());
+        runtime.set_broken(false);
+        agent.look();
+        agent.agent.await_metric("dead_interfaces", 1).unwrap();
+        assert_eq!(agent.agent.metric("repair_unknown").unwrap(), 0);
+        agent.look();
+        agent.agent.await_metric("dead_interfaces_removed_total", 1).unwrap();
+        assert_eq!(interfaces(), 0);
+    });
+}
+
+#[test]
+fn agent_with_an_invalid_repair_setting_does_not_start() {
+    in_pod(|_, _, mut pod| {
+        install(&mut pod);
+        pod.set("CNI_AGENT_REPAIR", "yes");
+        let mut agent = pod.agent().unwrap();
+        assert_eq!(agent.await_exit().unwrap().code(), Some(1));
+        agent.await_log("CNI_AGENT_REPAIR=yes is invalid; set true or false").unwrap();
+    });
+}

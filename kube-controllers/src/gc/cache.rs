@@ -2,8 +2,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libcalico::api::{IpPool, IpReservation, Node as CalicoNode, ObjectKey};
-use libcalico::ipam::gc::{Index, WatchedKind};
-use libcalico::ipam::{Block, PodState, PodView};
+use libcalico::ipam::gc::{Index, PoolShape, WatchedKind};
+use libcalico::ipam::{Block, PodState, PodView, enabled_pool};
 use libcalico::kubernetes::{AddressAnnotations, PodAddresses};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
@@ -204,14 +204,24 @@ fn put_service(index: &mut Index, service: &Service) {
 }
 
 fn put_pool(index: &mut Index, pool: &Entry<IpPool>) {
-    let name = &pool.key.name;
-    match pool.value.spec.cidr.parse::<Cidr>() {
-        Ok(cidr) if pool.value.metadata.deletion_timestamp.is_none() => index.put_pool(name, cidr),
+    let (name, object) = (&pool.key.name, &pool.value);
+    match object.spec.cidr.parse::<Cidr>() {
+        Ok(cidr) if object.metadata.deletion_timestamp.is_none() => index.put_pool(name, shape(object, cidr)),
         Ok(_) => index.remove_pool(name),
         Err(error) => {
             tracing::warn!(pool = name, %error, "leaving a pool out of the metrics: its range is invalid");
             index.remove_pool(name);
         }
+    }
+}
+
+fn shape(object: &IpPool, cidr: Cidr) -> PoolShape {
+    let usable = enabled_pool(object, cidr.version()).is_ok_and(|pool| pool.check_block_size().is_ok());
+    PoolShape {
+        cidr,
+        block_prefix: object.spec.block_prefix(cidr.version()),
+        uid: object.metadata.uid.clone(),
+        in_service: usable,
     }
 }
 

@@ -227,6 +227,7 @@ fn shape(object: &IpPool, cidr: Cidr) -> PoolShape {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::api::IpPoolSpec;
     use libcalico::ipam::EndedPod;
     use serde_json::{Value, json};
 
@@ -257,6 +258,20 @@ mod tests {
 
     fn has(pod: &Pod, address: &str) -> Option<bool> {
         pod_state(pod).address_state(address.parse().unwrap()).has
+    }
+
+    #[test]
+    fn pool_is_in_service_unless_disabled_or_with_an_invalid_block_size() {
+        for (block_size, disabled, expected) in [
+            (None, false, (26, true)),
+            (Some(28), false, (28, true)),
+            (Some(28), true, (28, false)),
+            (Some(8), false, (8, false)),
+        ] {
+            let spec = IpPoolSpec { cidr: "10.0.0.0/16".into(), block_size, disabled, ..IpPoolSpec::default() };
+            let found = shape(&IpPool::new("pool", spec), "10.0.0.0/16".parse().unwrap());
+            assert_eq!((found.block_prefix, found.in_service), expected, "{block_size:?}, disabled: {disabled}");
+        }
     }
 
     #[test]

@@ -170,8 +170,9 @@ impl Index {
 
     /// Returns true if the block's pool is in service, and no pool in service creates blocks of this range.
     pub(super) fn has_former_size(&self, block: &BlockRow) -> bool {
-        let is_in_service = self.pools.get(block.pool).is_some_and(|pool| pool.shape.in_service);
-        is_in_service && !self.pools.iter().any(|(_, pool)| pool.shape.creates(&block.cidr))
+        let Some(PoolRow { shape, .. }) = self.pools.get(block.pool) else { return false };
+        let is_suspect = shape.in_service && shape.block_prefix != block.cidr.prefix();
+        is_suspect && !self.pools.iter().any(|(_, pool)| pool.shape.creates(&block.cidr))
     }
 
     pub(in super::super) fn pool_name(&self, pool: RowId) -> Option<&str> {

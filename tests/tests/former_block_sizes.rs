@@ -147,7 +147,7 @@ fn check_names_overlapping_blocks(cluster: &Cluster<'_>) {
     let cidr = outer.replace("/26", "/28");
     spec["cidr"] = json!(cidr);
     spec["affinity"] = json!("host:node2");
-    spec["allocations"] = json!([Value::Null; 16]);
+    spec["allocations"] = json!(vec![Value::Null; 16]);
     spec["unallocated"] = json!((0..16).collect::<Vec<u8>>());
     spec["attributes"] = json!([]);
     spec["sequenceNumberForAllocation"] = json!({});

@@ -1,4 +1,7 @@
 //! Selects the blocks that a node gives up once they are empty.
+//!
+//! The allocator creates blocks of one size in a pool. A block of another size is of a former one: the pool was deleted
+//! while the block was in use, and was created again.
 
 use super::{Labels, PoolChoice};
 use crate::ipam::pool::Pool;
@@ -14,12 +17,14 @@ pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, labels: &Labels) -> Vec
 }
 
 impl PoolChoice {
-    /// Returns true if the block is in a chosen pool, and no pool in service has blocks of this size there.
+    /// Returns true if the block is in a chosen pool, and no pool in service has blocks of this size there. Pools that
+    /// overlap may have different sizes.
     pub fn has_former_size(&self, block: &Cidr) -> bool {
         let has_present_size = |pool: &Pool| pool.cidr.covers(block) && pool.block_prefix == block.prefix();
         contain(&self.chosen, block) && !self.enabled.iter().any(has_present_size)
     }
 
+    /// Returns true if the request does not use the block's pool, and the pool's selector does not match the labels.
     fn is_deselected(&self, block: &Cidr, labels: &Labels) -> bool {
         if contain(&self.selected, block) {
             return false;

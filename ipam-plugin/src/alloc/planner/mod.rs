@@ -156,7 +156,7 @@ impl FamilyPlanner<'_> {
             return Ok(PlannerStep::Read(MissingReads::blocks(lagging_blocks)));
         }
         let claim = self.claim_and_assign(snapshot, remaining)?;
-        if !claim.as_ref().is_some_and(|step| self.is_at_hand(step))
+        if claim.as_ref().is_none_or(|step| !self.is_at_hand(step))
             && let Some(step) = self.assign_from_own_blocks(snapshot, BlockSize::Former, remaining)?
         {
             return Ok(step);

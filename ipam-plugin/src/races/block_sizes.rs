@@ -1,10 +1,12 @@
-//! Another process creates a block of another size while a node claims a block.
+//! Another process creates a block of another size while a node claims a block, and faults while a node gives up a
+//! block of a former size.
 
 use libcalico::ipam::{AffinityOwner, Block, BlockWalk};
 use libcalico::net::Cidr;
 use libcalico::store::Kind;
 
-use crate::testing::{Cluster, Fault, MemoryStore, cidr};
+use super::faults::{break_once, faults, stores};
+use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, cidr, held};
 use os::clock::Clock;
 
 const POOL: &str = "10.65.0.0/16";
@@ -48,5 +50,29 @@ async fn block_of_another_size_created_before_the_ranges_are_read_is_avoided() {
 async fn block_of_another_size_created_at_the_moment_of_the_claim_overlaps() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
         assert!(overlaps(store(), |_, is_write| is_write).await);
+    }
+}
+
+#[tokio::test]
+async fn add_interrupted_while_it_gives_up_a_former_block_is_completed_by_the_next() {
+    for (kind, store) in stores() {
+        for (fault, at) in faults().flat_map(|fault| (0..10).map(move |at| (fault, at))) {
+            let context = format!("{kind} {fault:?} at request {at}");
+            let cluster = Cluster::on(store());
+            cluster.pool("pool4", POOL, 26);
+            cluster.one("node1", "net.old").await.unwrap();
+            cluster.release("net.old").await.unwrap();
+            cluster.pool("pool4", POOL, 28);
+            break_once(&cluster, at, fault);
+            let outcome = cluster.one("node1", "net.a").await;
+            cluster.store.end_faults();
+            assert_consistent(&cluster.store.pairs(), false);
+            assert_eq!(held(&cluster.store.pairs()).len(), usize::from(outcome.is_ok()), "{context}");
+            cluster.release("net.a").await.unwrap();
+            cluster.one("node1", "net.next").await.unwrap();
+            let blocks = cluster.store.pairs().list::<Block>(&None);
+            assert!(blocks.iter().all(|(cidr, _)| cidr.prefix() == 28), "{context}: {blocks:?}");
+            assert_consistent(&cluster.store.pairs(), true);
+        }
     }
 }

@@ -41,7 +41,7 @@ impl FamilyPlanner<'_> {
         let block = match snapshot.block(cidr) {
             Some(BlockRead::Surveyed(room)) if room.has_free => return read_step(MissingReads::blocks([*cidr])),
             None | Some(BlockRead::Corrupt | BlockRead::Surveyed(_)) => return Ok(None),
-            // A block of the former size is not created again. Garbage collection deletes its affinity.
+            // A block of the former size is not created again. Garbage collection deletes a pending affinity to it.
             Some(BlockRead::Absent) if self.size_of(cidr) == BlockSize::Former => return Ok(None),
             Some(BlockRead::Absent) if snapshot.ranges(self.version).is_none() => {
                 return read_step(MissingReads::ranges(self.version));

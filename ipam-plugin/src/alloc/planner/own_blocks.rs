@@ -1,12 +1,12 @@
 //! Selects the node's own blocks: those that give an address, in their order, and those that the node gives up.
 
-use libcalico::ipam::{BlockAffinity, stale_blocks};
+use libcalico::ipam::{AffinityState, BlockAffinity, stale_blocks};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
 
 use super::{FamilyPlanner, PlannerStep};
 use crate::alloc::repair::AffinityRepair;
-use crate::alloc::snapshot::{MissingReads, Snapshot};
+use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 
 /// The size of an own block, compared with the blocks of its pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,17 +84,36 @@ impl FamilyPlanner<'_> {
     pub(super) fn release_stale(&self, snapshot: &Snapshot) -> Option<PlannerStep> {
         let stale = self.stale_own_blocks(snapshot);
         let affinities = snapshot.own_affinities(self.version).filter(|entry| stale.contains(&entry.key.cidr));
-        affinities.into_iter().find_map(|affinity| {
-            let block = snapshot.readable_block(&affinity.key.cidr)?;
-            if block.value.owner().as_ref() != Some(&self.owner) || !block.value.is_empty() {
-                return None;
-            }
-            // Marking the affinity as pending deletion precedes the compare-and-swap of the block, so the block must be
-            // current.
-            if snapshot.may_lag(&block.key) {
-                return Some(PlannerStep::Read(MissingReads::blocks([block.key])));
-            }
-            Some(PlannerStep::Repair(AffinityRepair::Release { affinity: affinity.clone(), block: block.clone() }))
-        })
+        affinities.into_iter().find_map(|affinity| self.give_up(snapshot, affinity))
+    }
+
+    fn give_up(&self, snapshot: &Snapshot, affinity: &Entry<BlockAffinity>) -> Option<PlannerStep> {
+        let cidr = affinity.key.cidr;
+        if self.is_left_behind(snapshot, affinity) {
+            return Some(if snapshot.may_predate_affinities(&cidr) {
+                PlannerStep::Read(MissingReads::blocks([cidr]))
+            } else {
+                PlannerStep::Repair(AffinityRepair::Delete { affinity: affinity.clone() })
+            });
+        }
+        let block = snapshot.readable_block(&cidr)?;
+        if block.value.owner().as_ref() != Some(&self.owner) || !block.value.is_empty() {
+            return None;
+        }
+        // Marking the affinity as pending deletion precedes the compare-and-swap of the block, so the block must be
+        // current.
+        if snapshot.may_lag(&block.key) {
+            return Some(PlannerStep::Read(MissingReads::blocks([block.key])));
+        }
+        Some(PlannerStep::Repair(AffinityRepair::Release { affinity: affinity.clone(), block: block.clone() }))
+    }
+
+    /// Returns true for the affinity of a former size whose block is deleted. While an affinity is pending, another
+    /// process of the node may be about to create the block.
+    fn is_left_behind(&self, snapshot: &Snapshot, affinity: &Entry<BlockAffinity>) -> bool {
+        let cidr = &affinity.key.cidr;
+        snapshot.block(cidr) == Some(&BlockRead::Absent)
+            && self.size_of(cidr) == BlockSize::Former
+            && affinity.value.state != AffinityState::Pending
     }
 }

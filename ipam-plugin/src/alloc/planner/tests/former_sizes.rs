@@ -98,13 +98,15 @@ async fn former_block_is_used_if_no_block_may_be_claimed() {
 }
 
 #[tokio::test]
-async fn affinity_of_a_former_size_without_a_block_creates_no_block() {
+async fn affinity_of_a_former_size_without_a_block_is_deleted_unless_pending() {
     for state in [AffinityState::Confirmed, AffinityState::Pending, AffinityState::PendingDeletion] {
         let cluster = Cluster::new();
         cluster.pool("pool4", "10.65.0.0/16", 28);
         cluster.store.put(&affinity_key("node1", FORMER), &BlockAffinity { state, ..BlockAffinity::default() });
         let ip = cluster.one("node1", "net.a").await.unwrap();
         assert_eq!(blocks(&cluster), [Cidr::new(ip, 28).unwrap()], "{state:?}");
+        let left = Some(state).filter(|state| *state == AffinityState::Pending);
+        assert_eq!(cluster.affinity("node1", FORMER), left, "another process may be about to create the block");
     }
 }
 

@@ -50,7 +50,7 @@ mod tests {
         enabled_pool(&IpPool::new(range, spec), cidr.version()).unwrap()
     }
 
-    /// Returns the stale ones of `owned` for a request that uses the pools `chosen`, while all `enabled` are in service.
+    /// Returns the stale ones of `owned` for a request that uses the pools `chosen`, while `enabled` are in service.
     fn stale(chosen: &[Pool], enabled: &[Pool], owned: &[&str]) -> Vec<String> {
         let owned: Vec<Cidr> = owned.iter().map(|text| text.parse().unwrap()).collect();
         let choice = PoolChoice {

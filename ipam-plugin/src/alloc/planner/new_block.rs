@@ -90,8 +90,8 @@ impl FamilyPlanner<'_> {
         }
     }
 
-    /// Returns true if `step`, a result of [`FamilyPlanner::claim_and_assign`], leads to an address without a list of all
-    /// blocks, and without a block of another node.
+    /// Returns true if `step`, a result of [`FamilyPlanner::claim_and_assign`], leads to an address without a list of
+    /// all blocks, and without a block of another node.
     pub(super) fn is_at_hand(&self, step: &PlannerStep) -> bool {
         match step {
             PlannerStep::Read(missing) => missing.lists.is_empty(),

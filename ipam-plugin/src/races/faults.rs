@@ -7,15 +7,15 @@ use crate::alloc::one_address::assign_address;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
 
 /// A list has five writes at most, and a write's outcome is resolved within five requests.
-fn faults() -> impl Iterator<Item = Fault> {
+pub(super) fn faults() -> impl Iterator<Item = Fault> {
     let cuts = (1..5).map(Fault::Cut).chain((0..5).map(Fault::CutAnswer));
     let late = (0..5).flat_map(|applied| (1..6).map(move |after| Fault::Late { applied, after }));
     [Fault::Refused, Fault::LostRequest, Fault::LostAnswer].into_iter().chain(cuts).chain(late)
 }
 
-type Stores = [(&'static str, fn() -> MemoryStore); 2];
+pub(super) type Stores = [(&'static str, fn() -> MemoryStore); 2];
 
-fn stores() -> Stores {
+pub(super) fn stores() -> Stores {
     [("transactional", MemoryStore::transactional), ("sequential", MemoryStore::sequential)]
 }
 
@@ -32,7 +32,7 @@ async fn cluster(store: MemoryStore, warm: bool) -> Cluster {
     cluster
 }
 
-fn break_once(cluster: &Cluster, at: usize, fault: Fault) {
+pub(super) fn break_once(cluster: &Cluster, at: usize, fault: Fault) {
     let mut broken = false;
     cluster.store.before_each(move |nth, _, _| {
         if nth != at || broken {

@@ -3,6 +3,7 @@
 //!
 //! Read `interleavings` first, then `protocol`, then `faults`.
 
+mod block_sizes;
 mod faults;
 mod interleavings;
 mod protocol;

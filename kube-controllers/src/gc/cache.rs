@@ -2,8 +2,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libcalico::api::{IpPool, IpReservation, Node as CalicoNode, ObjectKey};
-use libcalico::ipam::gc::{Index, WatchedKind};
-use libcalico::ipam::{Block, PodState, PodView};
+use libcalico::ipam::gc::{Index, PoolShape, WatchedKind};
+use libcalico::ipam::{Block, PodState, PodView, enabled_pool};
 use libcalico::kubernetes::{AddressAnnotations, PodAddresses};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
@@ -204,9 +204,9 @@ fn put_service(index: &mut Index, service: &Service) {
 }
 
 fn put_pool(index: &mut Index, pool: &Entry<IpPool>) {
-    let name = &pool.key.name;
-    match pool.value.spec.cidr.parse::<Cidr>() {
-        Ok(cidr) if pool.value.metadata.deletion_timestamp.is_none() => index.put_pool(name, cidr),
+    let (name, object) = (&pool.key.name, &pool.value);
+    match object.spec.cidr.parse::<Cidr>() {
+        Ok(cidr) if object.metadata.deletion_timestamp.is_none() => index.put_pool(name, shape(object, cidr)),
         Ok(_) => index.remove_pool(name),
         Err(error) => {
             tracing::warn!(pool = name, %error, "leaving a pool out of the metrics: its range is invalid");
@@ -215,8 +215,19 @@ fn put_pool(index: &mut Index, pool: &Entry<IpPool>) {
     }
 }
 
+fn shape(object: &IpPool, cidr: Cidr) -> PoolShape {
+    let usable = enabled_pool(object, cidr.version()).is_ok_and(|pool| pool.check_block_size().is_ok());
+    PoolShape {
+        cidr,
+        block_prefix: object.spec.block_prefix(cidr.version()),
+        uid: object.metadata.uid.clone(),
+        in_service: usable,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use libcalico::api::IpPoolSpec;
     use libcalico::ipam::EndedPod;
     use serde_json::{Value, json};
 
@@ -247,6 +258,20 @@ mod tests {
 
     fn has(pod: &Pod, address: &str) -> Option<bool> {
         pod_state(pod).address_state(address.parse().unwrap()).has
+    }
+
+    #[test]
+    fn pool_is_in_service_unless_disabled_or_with_an_invalid_block_size() {
+        for (block_size, disabled, expected) in [
+            (None, false, (26, true)),
+            (Some(28), false, (28, true)),
+            (Some(28), true, (28, false)),
+            (Some(8), false, (8, false)),
+        ] {
+            let spec = IpPoolSpec { cidr: "10.0.0.0/16".into(), block_size, disabled, ..IpPoolSpec::default() };
+            let found = shape(&IpPool::new("pool", spec), "10.0.0.0/16".parse().unwrap());
+            assert_eq!((found.block_prefix, found.in_service), expected, "{block_size:?}, disabled: {disabled}");
+        }
     }
 
     #[test]

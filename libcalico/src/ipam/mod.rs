@@ -65,7 +65,7 @@ pub use block::{
     Allocation, AssignError, Attribute, Block, BlockRequest, BlockTooLarge, CorruptBlock, MAX_BLOCK_CAPACITY,
     OldHandle, OwnerSlot, RecordedOwner, ReleaseError, ReleaseRequest, Released, Repaired, WINDOWS_RESERVED_HANDLE,
 };
-pub use block_search::{BlockWalk, RoomOf, UsableBlock, borrow_order, usable_block};
+pub use block_search::{BlockWalk, RoomOf, UsableBlock, borrow_order, conflicting_range, usable_block};
 pub use config::{DEFAULT_BLOCK_LIMIT, IpamConfig, IpamConfigKey};
 pub use gorand::GoRand;
 pub use handle::{Handle, HandleError, HandleId, load_balancer_handle};

@@ -10,6 +10,7 @@ use crate::on_each_datastore;
 
 on_each_datastore!(
     empty_blocks_are_released_after_grace_except_the_last_of_each_family,
+    empty_blocks_of_a_former_size_go_with_their_affinity,
     empty_blocks_stay_without_a_grace_period
 );
 
@@ -39,6 +40,32 @@ fn empty_blocks_are_released_after_grace_except_the_last_of_each_family(lab: &La
     let left = lab.blocks();
     assert!(left.contains_key("10.0.0.0/26") && left.contains_key("fd00::/122"), "{left:?}");
     assert_eq!(left.values().filter(|owner| owner.as_deref() == Some("host:node-b")).count(), 1, "{left:?}");
+    assert_eq!(lab.held().len(), 1);
+}
+
+/// The pool was created again with smaller blocks. Of the blocks of another size, those with addresses and those in a
+/// disabled pool stay.
+fn empty_blocks_of_a_former_size_go_with_their_affinity(lab: &Lab<'_>) {
+    lab.pool("pool", "10.0.0.0/16", 28);
+    lab.disabled_pool("disabled", "10.1.0.0/16", 28);
+    lab.node("node-a");
+    lab.node("node-b");
+    let address = lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
+    lab.pod("pod", "node-a", &address);
+    lab.block("10.0.0.64/26", Some("node-a"), &[]);
+    lab.block("10.0.0.128/28", Some("node-a"), &[]);
+    lab.block("10.0.1.0/26", Some("node-b"), &[]);
+    lab.block("10.1.0.0/26", Some("node-b"), &[]);
+    let collecting = lab.collect(with_a_long_grace_period(lab));
+    collecting.has_looked();
+    collecting.pass_after(LONG_GRACE / 2);
+    collecting.pass_after(LONG_GRACE / 4);
+    assert_eq!(lab.blocks().len(), 5);
+    collecting.as_time_goes_by(LONG_GRACE / 2, "two blocks", || lab.blocks().len() == 3 && lab.affinities().len() == 3);
+    collecting.pass_after(LONG_GRACE * 2);
+    collecting.pass_after(LONG_GRACE * 2);
+    let left: Vec<String> = lab.blocks().into_keys().collect();
+    assert_eq!(left, ["10.0.0.0/26", "10.0.0.128/28", "10.1.0.0/26"]);
     assert_eq!(lab.held().len(), 1);
 }
 

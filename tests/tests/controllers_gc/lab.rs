@@ -105,7 +105,15 @@ impl Lab<'_> {
     }
 
     pub(crate) fn pool(&self, name: &str, cidr: &str, block_size: u8) {
-        let spec = IpPoolSpec { cidr: cidr.into(), block_size: Some(block_size), ..IpPoolSpec::default() };
+        self.put_pool(name, cidr, block_size, false);
+    }
+
+    pub(crate) fn disabled_pool(&self, name: &str, cidr: &str, block_size: u8) {
+        self.put_pool(name, cidr, block_size, true);
+    }
+
+    fn put_pool(&self, name: &str, cidr: &str, block_size: u8, disabled: bool) {
+        let spec = IpPoolSpec { cidr: cidr.into(), block_size: Some(block_size), disabled, ..IpPoolSpec::default() };
         let pool = IpPool::new(name, spec);
         self.put(&pool.key(), &pool);
     }

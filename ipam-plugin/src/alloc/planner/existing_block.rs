@@ -5,6 +5,7 @@ use libcalico::ipam::{AffinityState, BlockAffinity, borrow_order};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
 
+use super::own_blocks::BlockSize;
 use super::{FamilyPlanner, PlannerStep, read_step};
 use crate::alloc::repair::AffinityRepair;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
@@ -12,10 +13,15 @@ use crate::block_writes::PriorAffinity;
 use crate::error::Result;
 
 impl FamilyPlanner<'_> {
-    /// Returns the step for the first own block, in list order, that has a free address or first needs a read or a
-    /// repair. Returns `None` if no own block gives an address.
-    pub(super) fn assign_from_own_blocks(&self, snapshot: &Snapshot, remaining: usize) -> Result<Option<PlannerStep>> {
-        for affinity in self.own_blocks(snapshot) {
+    /// Returns the step for the first own block of a size, in list order, that has a free address or first needs a read
+    /// or a repair. Returns `None` if no own block of that size gives an address.
+    pub(super) fn assign_from_own_blocks(
+        &self,
+        snapshot: &Snapshot,
+        size: BlockSize,
+        remaining: usize,
+    ) -> Result<Option<PlannerStep>> {
+        for affinity in self.own_blocks_of(snapshot, size) {
             if let Some(step) = self.assign_from_own_block(snapshot, affinity, remaining)? {
                 return Ok(Some(step));
             }
@@ -35,6 +41,8 @@ impl FamilyPlanner<'_> {
         let block = match snapshot.block(cidr) {
             Some(BlockRead::Surveyed(room)) if room.has_free => return read_step(MissingReads::blocks([*cidr])),
             None | Some(BlockRead::Corrupt | BlockRead::Surveyed(_)) => return Ok(None),
+            // A block of the former size is not created again. Garbage collection deletes a pending affinity to it.
+            Some(BlockRead::Absent) if self.size_of(cidr) == BlockSize::Former => return Ok(None),
             Some(BlockRead::Absent) if snapshot.ranges(self.version).is_none() => {
                 return read_step(MissingReads::ranges(self.version));
             }

@@ -4,9 +4,13 @@
 //! affinities (IPAM-112), then another block of the chosen pools ([`new_block`]), then blocks of other owners or none,
 //! to borrow from. A chosen pool gives a free range, which the node claims, a block of the node without an affinity, or
 //! an empty block of another node, which the node reclaims.
+//!
+//! Where the pool now has another block size, a node leaves its former blocks ([`own_blocks`]): it gives up the empty
+//! ones, and takes an address from the others only after a claim, but before it searches all blocks (IPAM-106).
 
 mod existing_block;
 mod new_block;
+mod own_blocks;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -17,15 +21,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, Node, ObjectKey};
-use libcalico::ipam::{
-    AffinityOwner, Block, BlockAffinity, DEFAULT_BLOCK_LIMIT, Labels, Pool, PoolChoice, PoolRequest, choose_pools,
-    stale_blocks,
-};
+use libcalico::ipam::{AffinityOwner, Block, DEFAULT_BLOCK_LIMIT, Labels, Pool, PoolChoice, PoolRequest, choose_pools};
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Entry, StoreError, identifier};
+use libcalico::store::{StoreError, identifier};
 
 use crate::alloc::assignment::BlockAssignment;
 use crate::alloc::inputs::AllocationInputs;
+use crate::alloc::planner::own_blocks::BlockSize;
 use crate::alloc::repair::AffinityRepair;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
@@ -103,47 +105,6 @@ impl<'a> FamilyPlanner<'a> {
         Ok(())
     }
 
-    /// Returns the node's blocks that are read before an address is taken from any of them.
-    pub(crate) fn blocks_to_read_first<'k>(&'k self, snapshot: &'k Snapshot) -> impl Iterator<Item = Cidr> + 'k {
-        self.own_blocks(snapshot).map(|entry| entry.key.cidr).chain(self.stale_own_blocks(snapshot))
-    }
-
-    /// Returns the affinities to the node's blocks that the request may use.
-    pub(crate) fn own_blocks<'k>(&'k self, snapshot: &'k Snapshot) -> impl Iterator<Item = &'k Entry<BlockAffinity>> {
-        let affinities = snapshot.own_affinities(self.version);
-        affinities.filter(|entry| self.exclusion_reason(snapshot, &entry.key.cidr).is_none())
-    }
-
-    pub(super) fn exclusion_reason(&self, snapshot: &Snapshot, cidr: &Cidr) -> Option<&'static str> {
-        if !self.is_allowed(cidr) {
-            Some("its pool is not chosen for this request")
-        } else if self.excluded.contains(cidr) {
-            Some("its affinity cannot be repaired")
-        } else if snapshot.reservations.covers(cidr) {
-            Some("all its addresses are reserved, or the request skips them")
-        } else {
-            None
-        }
-    }
-
-    pub(crate) fn likely_block(&self, snapshot: &Snapshot) -> Option<Cidr> {
-        let may_have_room = |cidr: &Cidr| snapshot.block(cidr).is_none() && self.full_by_note(snapshot, cidr).is_none();
-        let mut blocks = self.own_blocks(snapshot).map(|entry| entry.key.cidr);
-        blocks.find(|cidr| may_have_room(cidr) && self.is_confirmed(snapshot, cidr))
-    }
-
-    /// Returns the node's blocks to release if they are empty, because their pools no longer select the node (IPAM-99).
-    fn stale_own_blocks(&self, snapshot: &Snapshot) -> Vec<Cidr> {
-        let owned: Vec<Cidr> = snapshot.own_affinities(self.version).map(|entry| entry.key.cidr).collect();
-        let mut stale = stale_blocks(&owned, &self.choice, &self.node_labels);
-        stale.retain(|cidr| !self.excluded.contains(cidr));
-        stale
-    }
-
-    pub(crate) fn is_allowed(&self, cidr: &Cidr) -> bool {
-        self.choice.chosen.iter().any(|pool| pool.cidr.contains(cidr.network()))
-    }
-
     fn pools(&self) -> &[Pool] {
         &self.choice.chosen
     }
@@ -186,7 +147,7 @@ impl FamilyPlanner<'_> {
         if let Some(step) = self.release_stale(snapshot) {
             return Ok(step);
         }
-        if let Some(step) = self.assign_from_own_blocks(snapshot, remaining)? {
+        if let Some(step) = self.assign_from_own_blocks(snapshot, BlockSize::Present, remaining)? {
             return Ok(step);
         }
         let lagging_blocks: Vec<Cidr> = snapshot.lagging_blocks(self.version).collect();
@@ -194,29 +155,17 @@ impl FamilyPlanner<'_> {
             // An address may have been released in the meantime.
             return Ok(PlannerStep::Read(MissingReads::blocks(lagging_blocks)));
         }
-        match self.claim_and_assign(snapshot, remaining)? {
+        let claim = self.claim_and_assign(snapshot, remaining)?;
+        if claim.as_ref().is_none_or(|step| !self.is_at_hand(step))
+            && let Some(step) = self.assign_from_own_blocks(snapshot, BlockSize::Former, remaining)?
+        {
+            return Ok(step);
+        }
+        match claim {
             Some(step) => Ok(step),
             None if snapshot.inputs.config.strict_affinity => Ok(PlannerStep::Exhausted(self.exhaustion(snapshot))),
             None => self.borrow(snapshot, remaining),
         }
-    }
-
-    /// Returns a step towards the release of the first empty stale block, or `None` if none is empty.
-    fn release_stale(&self, snapshot: &Snapshot) -> Option<PlannerStep> {
-        let stale = self.stale_own_blocks(snapshot);
-        let affinities = snapshot.own_affinities(self.version).filter(|entry| stale.contains(&entry.key.cidr));
-        affinities.into_iter().find_map(|affinity| {
-            let block = snapshot.readable_block(&affinity.key.cidr)?;
-            if block.value.owner().as_ref() != Some(&self.owner) || !block.value.is_empty() {
-                return None;
-            }
-            // Marking the affinity as pending deletion precedes the compare-and-swap of the block, so the block must be
-            // current.
-            if snapshot.may_lag(&block.key) {
-                return Some(PlannerStep::Read(MissingReads::blocks([block.key])));
-            }
-            Some(PlannerStep::Repair(AffinityRepair::Release { affinity: affinity.clone(), block: block.clone() }))
-        })
     }
 
     /// Returns the step for a handle at its limit of addresses (IPAM-115), or `None` if the handle may get `remaining`

@@ -90,11 +90,24 @@ impl FamilyPlanner<'_> {
         }
     }
 
+    /// Returns true if `step`, a result of [`FamilyPlanner::claim_and_assign`], leads to an address without a list of
+    /// all blocks, and without a block of another node.
+    pub(super) fn is_at_hand(&self, step: &PlannerStep) -> bool {
+        match step {
+            PlannerStep::Read(missing) => missing.lists.is_empty(),
+            PlannerStep::Repair(repair) => !repair.is_reclaim(&self.owner),
+            PlannerStep::Assign(_) | PlannerStep::AlreadyHeld(_) => true,
+            PlannerStep::Exhausted(_) => false,
+        }
+    }
+
     /// Returns the reads of the first blocks that the node tries, and of the ranges of all blocks, because a block of
-    /// another size may overlap. If `cidr` is not among the first blocks, returns the read of all blocks of the family.
+    /// another size may overlap. Passes over ranges that are known to overlap. If `cidr` is not among the first blocks,
+    /// returns the read of all blocks of the family.
     fn reads_of_first_blocks(&self, snapshot: &Snapshot, cidr: Cidr) -> MissingReads {
         let walk = self.pools().iter().flat_map(|pool| {
-            BlockWalk::new(pool.cidr, pool.block_prefix, self.owner.name(), snapshot.now).take(PROBED_BLOCKS)
+            let walk = BlockWalk::new(pool.cidr, pool.block_prefix, self.owner.name(), snapshot.now);
+            walk.filter(move |cidr| snapshot.overlapping(cidr).is_none()).take(PROBED_BLOCKS)
         });
         let first: Vec<Cidr> = walk.take(PROBED_BLOCKS).filter(|cidr| snapshot.block(cidr).is_none()).collect();
         if !first.contains(&cidr) {

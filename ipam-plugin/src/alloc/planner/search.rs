@@ -6,6 +6,7 @@ use libcalico::ipam::{AffinityState, PoolRejection, RejectedPool};
 use libcalico::net::Cidr;
 
 use super::FamilyPlanner;
+use super::own_blocks::BlockSize;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::error::{Exhaustion, Shortfall};
 use crate::exhausted::{FullBlock, Note, SearchOutcome, SearchedPool};
@@ -48,6 +49,7 @@ impl FamilyPlanner<'_> {
             let cidr = affinity.key.cidr;
             let reason = self.exclusion_reason(snapshot, &cidr);
             let reason_as_read = || match snapshot.block(&cidr) {
+                _ if self.size_of(&cidr) == BlockSize::Former => "its pool has another block size",
                 Some(BlockRead::Corrupt) => "it cannot be read",
                 Some(BlockRead::Absent) => "it overlaps with a block of another size",
                 Some(BlockRead::Present(_) | BlockRead::Surveyed(_)) | None => "it has no free address",

@@ -6,7 +6,7 @@ mod survey;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle, Reservations, Room};
+use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle, Reservations, Room, conflicting_range};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, Kind, Revision, StoreError};
 use time::OffsetDateTime;
@@ -166,7 +166,7 @@ impl Snapshot {
 
     /// Returns a block of another size that shares addresses with `cidr`, as far as the ranges were read.
     pub(crate) fn overlapping(&self, cidr: &Cidr) -> Option<Cidr> {
-        self.ranges(cidr.version())?.iter().find(|range| range.conflicts_with(cidr)).copied()
+        conflicting_range(self.ranges(cidr.version())?, cidr)
     }
 
     /// Returns the owner's affinities of one family, in the order in which their blocks are tried (IPAM-112).

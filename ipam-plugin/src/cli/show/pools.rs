@@ -1,7 +1,7 @@
 //! Prints the use of pools and blocks.
 
 use comfy_table::{Cell, CellAlignment, Row};
-use libcalico::api::{IpPool, IpReservation, ObjectSelect};
+use libcalico::api::{IpPool, IpPoolSpec, IpReservation, ObjectSelect};
 use libcalico::ipam::{Block, BlockUse, PoolUse, Reservations, exact_number, utilization};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store};
@@ -30,6 +30,13 @@ struct ShownPool {
     disabled: bool,
     #[serde(flatten)]
     counts: Counts,
+    /// The number of blocks of another size than the pool's; `None` if there is no such block.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    former_size_blocks: Option<usize>,
+    #[serde(skip)]
+    all_blocks: usize,
+    #[serde(skip)]
+    block_prefix: u8,
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks: Option<Vec<ShownBlock>>,
 }
@@ -73,7 +80,15 @@ pub(super) async fn show(wanted: &[String], with_blocks: bool, app: &mut App<'_>
     for block in shown.blocks_outside_pools.iter().flatten() {
         table.add_row(block_row(block));
     }
-    documents::print_table(app.out, &table)
+    documents::print_table(app.out, &table)?;
+    for ShownPool { name, former_size_blocks, all_blocks, block_prefix, .. } in &shown.pools {
+        if let Some(former) = former_size_blocks {
+            app.print_line(format_args!(
+                "pool {name}: {former} of {all_blocks} blocks have another size than /{block_prefix}"
+            ))?;
+        }
+    }
+    Ok(())
 }
 
 async fn read_pools(wanted: &[String], with_blocks: bool, app: &mut App<'_>) -> Result<ShownPools, CliError> {
@@ -91,12 +106,12 @@ async fn read_pools(wanted: &[String], with_blocks: bool, app: &mut App<'_>) -> 
     for entry in malformed {
         app.notice(format_args!("note: {entry}"));
     }
-    let ranges = pools.iter().filter_map(|pool| Some((pool.key.name.as_str(), pool.value.spec.range().ok()?)));
-    let uses = utilization(ranges, &blocks, &reservations);
-    let shown = uses.pools.into_iter().map(|pool_use| {
-        let disabled = pools.iter().any(|pool| pool.key.name == pool_use.name && pool.value.spec.disabled);
-        ShownPool::new(pool_use, disabled, with_blocks)
-    });
+    let ranges = pools.iter().filter_map(|pool| Some((pool, pool.value.spec.range().ok()?)));
+    let ranges: Vec<(&Entry<IpPool>, Cidr)> = ranges.collect();
+    let by_name = ranges.iter().map(|(pool, range)| (pool.key.name.as_str(), *range));
+    let uses = utilization(by_name, &blocks, &reservations);
+    let with_specs = uses.pools.into_iter().zip(&ranges);
+    let shown = with_specs.map(|(pool_use, (pool, _))| ShownPool::new(pool_use, &pool.value.spec, with_blocks));
     let all = with_blocks && wanted.is_empty();
     Ok(ShownPools {
         pools: shown.collect(),
@@ -160,10 +175,22 @@ fn share(part: u128, whole: u128) -> f64 {
 }
 
 impl ShownPool {
-    fn new(pool_use: PoolUse, disabled: bool, with_blocks: bool) -> Self {
+    fn new(pool_use: PoolUse, spec: &IpPoolSpec, with_blocks: bool) -> Self {
+        let block_prefix = spec.block_prefix(pool_use.cidr.version());
+        let former = pool_use.blocks.iter().filter(|block| block.cidr.prefix() != block_prefix).count();
+        let all_blocks = pool_use.blocks.len();
         let counts = Counts::new(pool_use.capacity, pool_use.in_use, pool_use.reserved, pool_use.available);
         let blocks = with_blocks.then(|| pool_use.blocks.into_iter().map(ShownBlock::new).collect());
-        ShownPool { name: pool_use.name, cidr: pool_use.cidr, disabled, counts, blocks }
+        ShownPool {
+            name: pool_use.name,
+            cidr: pool_use.cidr,
+            disabled: spec.disabled,
+            counts,
+            former_size_blocks: (former > 0).then_some(former),
+            all_blocks,
+            block_prefix,
+            blocks,
+        }
     }
 }
 

@@ -102,6 +102,22 @@ fn show_finds_a_block_of_a_former_size_or_reports_an_unreadable_block() {
 }
 
 #[test]
+fn show_counts_blocks_of_a_former_size() {
+    let shell = Shell::with_pool();
+    shell.allocate("net.c1");
+    assert_eq!(shell.json(&["show"])["pools"][0].get("formerSizeBlocks"), None);
+    assert!(!shell.ok(&["show"]).contains("another size"));
+    let key = ObjectKey::global("default-ipv4-ippool");
+    let mut pool = block_on(shell.store.get::<IpPool>(&key)).unwrap();
+    pool.value.spec.block_size = Some(30);
+    block_on(shell.store.update(&key, &pool.value, &pool.revision)).unwrap();
+    shell.allocate("net.c2");
+    assert_eq!(shell.json(&["show"])["pools"][0]["formerSizeBlocks"], 1);
+    let text = shell.ok(&["show"]);
+    assert!(text.ends_with("\npool default-ipv4-ippool: 1 of 2 blocks have another size than /30\n"), "{text}");
+}
+
+#[test]
 fn show_of_an_unassigned_address_names_its_state() {
     let shell = Shell::with_pool();
     shell.apply(&json!({

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use libcalico::ipam::gc::{GcSettings, Scope};
+use libcalico::ipam::gc::{GcSettings, PoolShape, Scope};
 use libcalico::ipam::{AffinityOwner, Block, BlockRequest, HandleId, Reservations};
 use prometheus::{Registry, TextEncoder};
 use time::macros::datetime;
@@ -57,6 +57,11 @@ fn block(cidr: &str, owner: Option<&str>, on: &[&str]) -> Block {
     block
 }
 
+fn pool() -> PoolShape {
+    let cidr = "192.168.0.0/24".parse().unwrap();
+    PoolShape { cidr, block_prefix: 26, uid: String::new(), in_service: true }
+}
+
 /// Returns a cluster with two nodes and a pool. `node-a` has a block, and borrows from the block of `node-b`.
 fn cluster() -> Index {
     let mut index = Index::new(GcSettings { leak_grace: Some(Duration::from_secs(60)), ..GcSettings::default() });
@@ -64,7 +69,7 @@ fn cluster() -> Index {
         index.put_kubernetes_node(node, false);
         index.put_calico_node(node, Some(node));
     }
-    index.put_pool("test-ippool-1", "192.168.0.0/24".parse().unwrap());
+    index.put_pool("test-ippool-1", pool());
     index.put_block(&block("192.168.0.0/26", Some("node-a"), &["node-a"; 3])).unwrap();
     index.put_block(&block("192.168.0.64/26", Some("node-b"), &["node-a"])).unwrap();
     index
@@ -78,7 +83,7 @@ fn empty_cluster_has_zero_gauges_for_each_node() {
         index.put_calico_node(node, Some(node));
     }
     assert_eq!(text(&index), "", "without pools there is nothing to tell");
-    index.put_pool("test-ippool-1", "192.168.0.0/24".parse().unwrap());
+    index.put_pool("test-ippool-1", pool());
     let text = text(&index);
     for name in ["ipam_allocations_in_use", "ipam_allocations_borrowed", "ipam_allocations_gc_candidates"] {
         let zeros = ["node-a", "node-b"].map(|node| format!("{{ippool=\"test-ippool-1\",node=\"{node}\"}} 0"));

@@ -60,23 +60,23 @@ impl GcPass {
         index.set_settings(settings);
     }
 
-    /// Releases blocks that have been empty for the grace period and whose nodes have another block of the same family
-    /// (KC-455).
+    /// Releases blocks that have been empty for the grace period, and whose nodes have another block of the same family
+    /// (KC-455) or whose pools have another block size.
     pub(super) async fn release_excess_blocks(&self) {
         let excess = self.cache.index().excess_blocks(self.now());
         let releases = excess.into_iter().map(|block| self.release_excess_block(block));
         stream::iter(releases).buffer_unordered(self.parallel()).collect::<()>().await;
     }
 
-    async fn release_excess_block(&self, ExcessBlock { block, node }: ExcessBlock) {
+    async fn release_excess_block(&self, ExcessBlock { block, node, reason }: ExcessBlock) {
         if !self.gate.is_open() {
             return;
         }
         let owner = AffinityOwner::Host(node);
-        tracing::info!(%block, %owner, reason = "the node has other blocks", "releasing an empty block");
+        tracing::info!(%block, %owner, %reason, "releasing an empty block");
         match release_empty_block(&*self.context.calico, &SystemClock::start(), &self.gate, &owner, block).await {
             Ok(()) => {
-                tracing::info!(%block, %owner, "released an empty block of a node that has other blocks");
+                tracing::info!(%block, %owner, %reason, "released an empty block");
                 // Updates the index at once, so that the next pass keeps the last block of the node.
                 self.cache.index().remove_block(&block);
             }
@@ -163,11 +163,8 @@ impl GcPass {
     pub(super) fn report_blocks(&self) {
         let now = self.now();
         let mut index = self.cache.index();
-        for ExcessBlock { block, node } in index.excess_blocks(now) {
-            tracing::info!(
-                %block, node,
-                "would release an empty block of a node that has other blocks; GC_MODE=report keeps the block"
-            );
+        for ExcessBlock { block, node, reason } in index.excess_blocks(now) {
+            tracing::info!(%block, node, %reason, "would release an empty block; GC_MODE=report keeps the block");
         }
         for node in index.nodes_to_release(now) {
             tracing::info!(node = node.calico, "would release the blocks of a deleted node; GC_MODE=report keeps them");

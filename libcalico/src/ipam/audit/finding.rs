@@ -128,8 +128,8 @@ pub enum Finding {
         /// The number of addresses that the block has allocated to the handle.
         held: usize,
     },
-    /// Two blocks that share addresses.
-    #[error("overlapping blocks: {outer} and {inner}")]
+    /// Two blocks that share addresses. Only a person can decide which of two pods keeps an address.
+    #[error("overlapping blocks: {outer} and {inner}; see the block size of a pool in docs/faq.md")]
     OverlappingBlocks {
         /// The larger block, or the first of two equal ones.
         outer: Cidr,

@@ -45,8 +45,8 @@ pub fn usable_block(
 ) -> UsableBlock {
     let mut reclaimable = Vec::new();
     for pool in pools {
-        let in_pool = ranges.iter().filter(|range| range.overlaps(&pool.cidr));
-        let misfits: Vec<&Cidr> = in_pool.filter(|range| range.prefix() != pool.block_prefix).collect();
+        let mut in_pool = ranges.iter().filter(|range| range.overlaps(&pool.cidr));
+        let has_misfits = in_pool.any(|range| range.prefix() != pool.block_prefix);
         let mut walk = BlockWalk::new(pool.cidr, pool.block_prefix, owner.name(), now);
         while let Some(cidr) = walk.next() {
             if let Some(range) = reservations.covering(&cidr) {
@@ -57,7 +57,7 @@ pub fn usable_block(
                 continue;
             }
             let Some(block) = blocks(&cidr) else {
-                if misfits.iter().any(|range| range.overlaps(&cidr)) {
+                if has_misfits && conflicting_range(ranges, &cidr).is_some() {
                     continue;
                 }
                 return UsableBlock::Claim(cidr);
@@ -72,6 +72,15 @@ pub fn usable_block(
         }
     }
     UsableBlock::Reclaim(reclaimable)
+}
+
+/// Returns the first of `ranges` with which no block of the range `cidr` may exist ([`Cidr::conflicts_with`]). The time
+/// depends little on the number of ranges, because a search in a pool of former block sizes calls this for each block.
+pub fn conflicting_range(ranges: &BTreeSet<Cidr>, cidr: &Cidr) -> Option<Cidr> {
+    let mut outer = (0..cidr.prefix()).filter_map(|prefix| Cidr::new(cidr.network(), prefix));
+    // A range sorts before the ranges inside it, and no other range sorts between them.
+    let mut inner = ranges.range(*cidr..).take_while(|range| cidr.covers(range));
+    outer.find(|range| ranges.contains(range)).or_else(|| inner.find(|range| *range != cidr).copied())
 }
 
 /// Returns those of the blocks `with_room` that are blocks of the pools, in the order of the pools and of the walk of

@@ -103,6 +103,18 @@ fn block_overlapping_a_block_of_another_size_is_not_claimed() {
 }
 
 #[test]
+fn conflicting_range_is_the_first_that_shares_an_address() {
+    let ranges = ["10.67.0.0/24", "10.67.0.0/26", "10.67.0.64/28", "10.67.0.80/32", "10.67.1.0/26", "fd00::/122"];
+    let ranges: BTreeSet<Cidr> = ranges.iter().map(|range| cidr(range)).collect();
+    let more = ["10.66.255.0/24", "10.67.0.0/16", "10.67.0.64/26", "10.67.0.81/32", "10.67.1.64/26", "0.0.0.0/0"];
+    let more6 = ["fd00::/120", "fd00::3f/128", "fd00::40/122", "::/0"];
+    for asked in ranges.clone().into_iter().chain(more.into_iter().chain(more6).map(cidr)) {
+        let first = ranges.iter().find(|range| range.conflicts_with(&asked)).copied();
+        assert_eq!(conflicting_range(&ranges, &asked), first, "{asked}");
+    }
+}
+
+#[test]
 fn excluded_block_is_neither_claimed_nor_used() {
     let (pools, existing) = ([pool(POOL)], cidr("10.67.0.128/26"));
     let room = |cidr: &Cidr| (*cidr == existing).then_some(None);

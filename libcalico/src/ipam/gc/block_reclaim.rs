@@ -19,6 +19,19 @@ pub struct ExcessBlock {
     pub block: Cidr,
     /// The block's Calico node.
     pub node: String,
+    /// The reason why the node does not need the block.
+    pub reason: ExcessReason,
+}
+
+/// The reason why a node does not need an empty block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ExcessReason {
+    /// The node has another block of the family.
+    #[error("the node has other blocks")]
+    OtherBlocks,
+    /// The blocks of the pool have another size now. The node does not keep such a block as its last one.
+    #[error("the pool has another block size")]
+    FormerSize,
 }
 
 /// A deleted node that no allocation names. Its affinities are to be released.

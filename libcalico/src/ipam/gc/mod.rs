@@ -29,11 +29,11 @@ mod tests;
 mod verify;
 
 pub use affinities::UnfinishedAffinities;
-pub use block_reclaim::{DeletedNode, ExcessBlock};
+pub use block_reclaim::{DeletedNode, ExcessBlock, ExcessReason};
 pub use conflicts::{Conflict, ConflictKind, conflict_kind};
 pub use examine::{Change, ChangeKind, Scope};
 pub use gauges::{Reclaimed, Sample};
 pub use grace_tracker::GraceTracker;
 pub use handles::OrphanHandles;
-pub use index::{GcSettings, Index, PoolSize, UnreadableBlock, VmiAvailability, WatchedKind};
+pub use index::{GcSettings, Index, PoolShape, PoolSize, UnreadableBlock, VmiAvailability, WatchedKind};
 pub use suspect::{CurrentFacts, Decision, Plan, RequiredLookups, Suspect, SuspectOwner, plan, still_leaked};

@@ -1,5 +1,6 @@
 //! Chooses the pools that serve a request, and records why the others do not.
 
+mod stale;
 #[cfg(test)]
 mod tests;
 
@@ -9,6 +10,8 @@ use super::pool::{Pool, PoolRejection, RejectedPool, enabled_pool};
 use crate::api::{AllowedUse, IpPool};
 use crate::net::{Cidr, IpVersion};
 use crate::selector::{Selector, SelectorError};
+
+pub use self::stale::stale_blocks;
 
 /// Labels of a node or namespace.
 pub type Labels = BTreeMap<String, String>;
@@ -46,7 +49,8 @@ pub struct NamedPools {
 pub struct PoolChoice {
     /// The pools to use, in this order.
     pub chosen: Vec<Pool>,
-    /// The chosen pools and those that only the intended use excluded. The node keeps its blocks in them (IPAM-99).
+    /// The chosen pools and those that only the intended use excluded. The node keeps its blocks in them (IPAM-99),
+    /// except empty ones of a former size.
     pub selected: Vec<Pool>,
     /// Every pool of the family that is in service.
     pub enabled: Vec<Pool>,
@@ -202,17 +206,6 @@ pub(super) fn malformed_selector(object: &IpPool) -> Option<NoPool> {
         [("nodeSelector", &object.spec.node_selector), ("namespaceSelector", &object.spec.namespace_selector)];
     let no_labels = Labels::new();
     selectors.into_iter().find_map(|(field, selector)| selects(object, field, selector, &no_labels).err())
-}
-
-/// Returns the blocks in `owned` that the node should give up if they are empty. Their pools no longer select the node,
-/// and the request does not use them (IPAM-99).
-pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, labels: &Labels) -> Vec<Cidr> {
-    let is_inside = |pools: &[Pool], block: &Cidr| pools.iter().any(|pool| pool.cidr.contains(block.network()));
-    let is_deselected = |block: &&Cidr| {
-        let pool = choice.enabled.iter().find(|pool| pool.cidr.contains(block.network()));
-        pool.is_some_and(|pool| Selector::parse(&pool.node_selector).is_ok_and(|parsed| !parsed.matches(labels)))
-    };
-    owned.iter().filter(|block| !is_inside(&choice.selected, block)).filter(is_deselected).copied().collect()
 }
 
 impl PoolChoice {

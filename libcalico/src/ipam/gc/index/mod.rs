@@ -22,7 +22,7 @@ use crate::ipam::{OwnerKind, Reservations};
 use crate::net::Cidr;
 
 pub use self::blocks::UnreadableBlock;
-pub use self::pools::PoolSize;
+pub use self::pools::{PoolShape, PoolSize};
 
 /// The settings of garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,5 +1,8 @@
 //! Changes of pools and reservations.
 
+use std::collections::BTreeSet;
+
+use super::super::rows::BlockRow;
 use super::super::table::{Keyed, NONE, RowId};
 use super::{Index, WatchedKind};
 use crate::api::IpReservation;
@@ -9,8 +12,27 @@ use crate::net::Cidr;
 #[derive(Debug)]
 pub(in super::super) struct PoolRow {
     pub(in super::super) name: Box<str>,
-    pub(in super::super) cidr: Cidr,
+    pub(in super::super) shape: PoolShape,
     list: u8,
+}
+
+/// The fields of a pool that the index keeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolShape {
+    /// The pool's range.
+    pub cidr: Cidr,
+    /// The prefix length of the pool's blocks.
+    pub block_prefix: u8,
+    /// The pool's UID; empty if the datastore has none.
+    pub uid: String,
+    /// Whether the allocator may use the pool: it is in service, and its block size is valid.
+    pub in_service: bool,
+}
+
+impl PoolShape {
+    fn creates(&self, block: &Cidr) -> bool {
+        self.in_service && self.block_prefix == block.prefix() && self.cidr.covers(block)
+    }
 }
 
 impl Keyed for PoolRow {
@@ -34,18 +56,19 @@ pub struct PoolSize<'a> {
 
 impl Index {
     /// Adds or updates a pool that is not being deleted.
-    pub fn put_pool(&mut self, name: &str, cidr: Cidr) {
+    pub fn put_pool(&mut self, name: &str, shape: PoolShape) {
         let list = self.list(WatchedKind::Pools);
         match self.pools.find(name) {
             Some(row) => {
                 let Some(pool) = self.pools.get_mut(row) else { return };
                 pool.list = list;
-                if pool.cidr == cidr {
+                if pool.shape == shape {
                     return;
                 }
-                pool.cidr = cidr;
+                pool.shape = shape;
+                self.mark_blocks_of_pool_changed(row);
             }
-            None => _ = self.pools.insert(PoolRow { name: name.into(), cidr, list }),
+            None => _ = self.pools.insert(PoolRow { name: name.into(), shape, list }),
         }
         self.assign_pools();
     }
@@ -102,8 +125,10 @@ impl Index {
 
     /// Returns the pools, sorted by name.
     pub fn pools(&self) -> Vec<PoolSize<'_>> {
-        let rows = self.pools.iter().map(|(_, pool)| (&*pool.name, pool.cidr.size(), self.reserved.within(&pool.cidr)));
-        let mut pools: Vec<_> = rows.map(|(name, size, reserved)| PoolSize { name, size, reserved }).collect();
+        let ranges = self.pools.iter().map(|(_, pool)| (&*pool.name, pool.shape.cidr));
+        let mut pools: Vec<_> = ranges
+            .map(|(name, cidr)| PoolSize { name, size: cidr.size(), reserved: self.reserved.within(&cidr) })
+            .collect();
         pools.sort_unstable_by_key(|pool| pool.name);
         pools
     }
@@ -111,8 +136,8 @@ impl Index {
     /// Returns the pool of a block: the smallest one that contains the block, and among equal ones the first by name.
     /// Upstream takes any of them (KC-426).
     pub(in super::super) fn pool_of(&self, block: &Cidr) -> RowId {
-        let containing = self.pools.iter().filter(|(_, pool)| pool.cidr.covers(block));
-        let narrowest = containing.min_by_key(|(_, pool)| (std::cmp::Reverse(pool.cidr.prefix()), &pool.name));
+        let containing = self.pools.iter().filter(|(_, pool)| pool.shape.cidr.covers(block));
+        let narrowest = containing.min_by_key(|(_, pool)| (std::cmp::Reverse(pool.shape.cidr.prefix()), &pool.name));
         narrowest.map_or(NONE, |(row, _)| row)
     }
 
@@ -131,8 +156,23 @@ impl Index {
         self.count_all(row, &tracked, -1);
         if let Some(block) = self.blocks.get_mut(row) {
             block.pool = pool;
+            let owner = block.owner;
+            self.mark_blocks_changed(owner);
         }
         self.count_all(row, &tracked, 1);
+    }
+
+    fn mark_blocks_of_pool_changed(&mut self, pool: RowId) {
+        let of_pool = self.blocks.iter().filter(|(_, block)| block.pool == pool);
+        let owners: BTreeSet<RowId> = of_pool.map(|(_, block)| block.owner).collect();
+        owners.into_iter().for_each(|owner| self.mark_blocks_changed(owner));
+    }
+
+    /// Returns true if the block's pool is in service, and no pool in service creates blocks of this range.
+    pub(super) fn has_former_size(&self, block: &BlockRow) -> bool {
+        let Some(PoolRow { shape, .. }) = self.pools.get(block.pool) else { return false };
+        let is_suspect = shape.in_service && shape.block_prefix != block.cidr.prefix();
+        is_suspect && !self.pools.iter().any(|(_, pool)| pool.shape.creates(&block.cidr))
     }
 
     pub(in super::super) fn pool_name(&self, pool: RowId) -> Option<&str> {

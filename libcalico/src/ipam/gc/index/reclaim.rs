@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 
-use super::super::block_reclaim::{DeletedNode, ExcessBlock, PAUSE_AFTER_COOLDOWN};
+use super::super::block_reclaim::{DeletedNode, ExcessBlock, ExcessReason, PAUSE_AFTER_COOLDOWN};
 use super::super::leaks::Postponement;
 use super::super::rows::CalicoNode;
 use super::super::table::RowId;
@@ -27,7 +27,7 @@ impl Index {
     }
 
     /// Returns the empty blocks that have been in excess for the grace period; none if the grace period is missing or
-    /// 0. A node keeps at least one of its blocks of each family.
+    /// 0. A node keeps at least one of its blocks of each family, not counting those of a former size.
     pub fn excess_blocks(&mut self, now: Duration) -> Vec<ExcessBlock> {
         let grace = self.settings.leak_grace.filter(|grace| !grace.is_zero());
         for node in std::mem::take(&mut self.reclaim.changed_nodes) {
@@ -40,13 +40,18 @@ impl Index {
         for row in due {
             let Some(block) = self.blocks.get(row) else { continue };
             let (cidr, node, version) = (block.cidr, block.owner, block.cidr.version());
-            let remaining = remaining.entry((node, version)).or_insert_with(|| self.blocks_of(node, version));
-            let is_spare = *remaining > 1;
-            *remaining -= usize::from(is_spare);
+            let reason = if self.has_former_size(block) {
+                Some(ExcessReason::FormerSize)
+            } else {
+                let remaining = remaining.entry((node, version)).or_insert_with(|| self.blocks_of(node, version));
+                let is_spare = *remaining > 1;
+                *remaining -= usize::from(is_spare);
+                is_spare.then_some(ExcessReason::OtherBlocks)
+            };
             self.reclaim.stop_timer(row);
-            if is_spare {
+            if let Some(reason) = reason {
                 self.reclaim.start_timer(row, now, grace);
-                excess.push(ExcessBlock { block: cidr, node: self.node_name(node).to_owned() });
+                excess.push(ExcessBlock { block: cidr, node: self.node_name(node).to_owned(), reason });
             }
         }
         excess
@@ -64,7 +69,8 @@ impl Index {
         for row in blocks {
             let Some(block) = self.blocks.get(row) else { continue };
             let of_family = if block.cidr.version() == IpVersion::V4 { v4 } else { v6 };
-            let is_excess = block.allocated == 0 && !is_migrating && !is_deleted && of_family > 1;
+            let is_needless = of_family > 1 || self.has_former_size(block);
+            let is_excess = block.allocated == 0 && !is_migrating && !is_deleted && is_needless;
             match grace.filter(|_| is_excess) {
                 Some(grace) => self.reclaim.start_timer(row, now, grace),
                 None => self.reclaim.stop_timer(row),
@@ -79,9 +85,11 @@ impl Index {
         }
     }
 
+    /// Returns the number of the node's blocks of a family, without those of a former size.
     fn blocks_of(&self, node: RowId, version: IpVersion) -> usize {
         let blocks = self.nodes.get(node).map(|node| node.blocks.as_slice()).unwrap_or_default();
-        blocks.iter().filter(|&&row| self.blocks.get(row).is_some_and(|block| block.cidr.version() == version)).count()
+        let blocks = blocks.iter().filter_map(|&row| self.blocks.get(row));
+        blocks.filter(|block| block.cidr.version() == version && !self.has_former_size(block)).count()
     }
 
     /// Returns the deleted nodes that no allocation names, unless postponed. A block with other nodes' addresses stays

@@ -4,6 +4,7 @@ mod annotations;
 mod churn;
 mod cluster;
 mod conflicts;
+mod former_sizes;
 mod going;
 mod history;
 mod scenarios;

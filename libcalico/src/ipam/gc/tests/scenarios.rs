@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::super::*;
-use super::cluster::{Cluster, EPOCH, GRACE, Pod, Queue};
+use super::cluster::{Cluster, EPOCH, GRACE, Pod, Queue, out_of_service};
 use crate::api::{IpReservation, IpReservationSpec};
 use crate::ipam::{EndedPod, HandleId, InUseReason, LeakReason, OwnerSlot};
 
@@ -385,7 +385,7 @@ fn gauges_count_addresses_candidates_and_blocks_by_pool_and_node() {
     cluster.index.remove_pool("v4");
     cluster.check();
     assert_eq!(sample(&cluster, None, Some("n1")), Some((1, 1, 1, 0, 1)));
-    cluster.index.put_pool("narrow", "192.168.0.0/24".parse().unwrap());
+    cluster.index.put_pool("narrow", out_of_service("192.168.0.0/24"));
     cluster.check();
     assert_eq!(sample(&cluster, Some("narrow"), Some("n1")), Some((0, 0, 0, 0, 1)));
 

@@ -14,7 +14,8 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 fn large(nodes: usize, blocks: usize, pods: usize, prefix: u8) -> Index {
     let mut index = Index::new(GcSettings { leak_grace: Some(Duration::from_secs(900)), ..GcSettings::default() });
-    index.put_pool("default", "10.0.0.0/8".parse().unwrap());
+    let cidr = "10.0.0.0/8".parse().unwrap();
+    index.put_pool("default", PoolShape { cidr, block_prefix: prefix, uid: String::new(), in_service: true });
     let mut next = u32::from(std::net::Ipv4Addr::new(10, 0, 0, 0));
     let mut n = 0;
     for node in 0..nodes {

@@ -75,7 +75,7 @@ impl Cluster {
                 self.write(block);
             }
         }
-        for ExcessBlock { block: cidr, node } in self.index.excess_blocks(self.now) {
+        for ExcessBlock { block: cidr, node, reason } in self.index.excess_blocks(self.now) {
             let owner = AffinityOwner::Host(node);
             let Some(block) = self.blocks.get(&cidr).filter(|block| block.owner() == Some(owner.clone())) else {
                 continue;
@@ -84,7 +84,9 @@ impl Cluster {
                 self.blocks.remove(&cidr);
                 self.queue_event(Queue::Blocks, Event::BlockGone(cidr));
                 self.index.remove_block(&cidr);
-                self.check_last_block(&owner, &cidr);
+                if reason == ExcessReason::OtherBlocks {
+                    self.check_last_block(&owner, &cidr);
+                }
             }
         }
         for gone in self.index.nodes_to_release(self.now) {

@@ -89,11 +89,20 @@ pub(super) fn settings(cooldown: i64) -> GcSettings {
     GcSettings { leak_grace: Some(GRACE), cooldown, vmis: VmiAvailability::Watched, services: true }
 }
 
+/// Returns a pool out of service, so that its blocks may have any size.
+pub(super) fn out_of_service(range: &str) -> PoolShape {
+    PoolShape { cidr: range.parse().unwrap(), block_prefix: 26, uid: String::new(), in_service: false }
+}
+
+fn put_pools(index: &mut Index) {
+    index.put_pool("v4", out_of_service("10.0.0.0/16"));
+    index.put_pool("v6", out_of_service("fd00::/64"));
+}
+
 impl Cluster {
     pub(super) fn new(cooldown: i64) -> Self {
         let mut index = Index::new(settings(cooldown));
-        index.put_pool("v4", "10.0.0.0/16".parse().unwrap());
-        index.put_pool("v6", "fd00::/64".parse().unwrap());
+        put_pools(&mut index);
         Cluster {
             now: Duration::from_secs(1),
             cooldown,
@@ -382,8 +391,7 @@ impl Cluster {
     /// Returns a new index that has received only the present objects.
     pub(super) fn rebuilt_index(&self) -> Index {
         let mut index = Index::new(settings(self.cooldown));
-        index.put_pool("v4", "10.0.0.0/16".parse().unwrap());
-        index.put_pool("v6", "fd00::/64".parse().unwrap());
+        put_pools(&mut index);
         QUEUES.into_iter().for_each(|queue| self.list(queue, &mut index));
         index
     }

@@ -1,5 +1,7 @@
 //! The blocks that a node uses, releases and leaves alone.
 
+mod former_sizes;
+
 use libcalico::api::AllowedUse;
 use libcalico::ipam::{AffinityOwner, AffinityState, Block, BlockAffinity, BlockWalk};
 use libcalico::store::Kind;

@@ -1,0 +1,159 @@
+//! A pool that was deleted while its blocks were in use, and created again with another block size. `calicoctl` and
+//! `calico-ipam apply` refuse that. `kubectl` and `etcdctl` do not.
+
+use integration_tests::cluster::{Cluster, Pod, on_api_server};
+use integration_tests::content::Content;
+use integration_tests::on_each_datastore;
+use integration_tests::store::Store;
+use libcalico::kubernetes::ApiGroup;
+use libcalico::net::Cidr;
+use serde_json::{Value, json};
+
+const POOL: &str = "10.65.0.0/16";
+
+on_each_datastore!(
+    nodes_move_to_the_new_size_without_an_overlap,
+    former_block_that_covers_its_pool_serves_pods_until_it_is_empty,
+    show_counts_former_blocks,
+    check_names_overlapping_blocks,
+);
+
+#[test]
+fn nodes_move_to_the_new_size_without_an_overlap_in_v1_and_v3() {
+    in_v1_and_v3(nodes_move_to_the_new_size_without_an_overlap);
+}
+
+#[test]
+fn former_blocks_are_shown_and_overlapping_ones_are_named_in_v1_and_v3() {
+    in_v1_and_v3(show_counts_former_blocks);
+    in_v1_and_v3(check_names_overlapping_blocks);
+}
+
+fn in_v1_and_v3(test: fn(&Cluster<'_>)) {
+    for group in [ApiGroup::CrdV1, ApiGroup::V3] {
+        on_api_server(group, |cluster, _| test(cluster));
+    }
+}
+
+fn load(cluster: &Cluster<'_>, pool: &str, block_size: u8) {
+    cluster.load(&Content::ready().node("node1").node("node2").pool("pool4", pool, block_size));
+}
+
+/// Deletes the pool and creates it again.
+fn recreate(cluster: &Cluster<'_>, pool: &str, block_size: u8) {
+    let content = Content::ready().pool("pool4", pool, block_size);
+    let objects = match &cluster.store {
+        Store::Kubernetes(objects) => content.objects(objects.group()),
+        Store::Etcd(_) | Store::Local(_) => content.pairs().clone(),
+    };
+    let (key, object) = objects.iter().find(|(key, _)| key.ends_with("ippools/pool4")).unwrap();
+    cluster.store.delete(key).unwrap();
+    cluster.store.put(key, object).unwrap();
+}
+
+/// Runs ADD for the n-th pod on a node.
+fn add(cluster: &Cluster<'_>, node: &str, number: usize) -> Pod {
+    let pod = cluster.pod_on(node, number);
+    cluster.add(&pod, &cluster.conf(node, json!({})));
+    pod
+}
+
+fn delete(cluster: &Cluster<'_>, node: &str, pod: &Pod) {
+    cluster.delete(pod, &cluster.conf(node, json!({})));
+}
+
+/// Returns the prefix lengths of a node's blocks, in ascending order.
+fn sizes(cluster: &Cluster<'_>, node: &str) -> Vec<u8> {
+    let blocks = cluster.accounts().blocks.into_iter().filter(|(_, owner)| owner.as_deref() == Some(node));
+    let mut sizes: Vec<u8> = blocks.map(|(cidr, _)| cidr.parse::<Cidr>().unwrap().prefix()).collect();
+    sizes.sort_unstable();
+    sizes
+}
+
+/// `node1` keeps its former block while a pod has an address in it. The former block of `node2` is empty.
+fn nodes_move_to_the_new_size_without_an_overlap(cluster: &Cluster<'_>) {
+    load(cluster, POOL, 26);
+    let old = add(cluster, "node1", 1);
+    delete(cluster, "node2", &add(cluster, "node2", 2));
+    assert_eq!((sizes(cluster, "node1"), sizes(cluster, "node2")), (vec![26], vec![26]));
+
+    recreate(cluster, POOL, 28);
+    let (one, two) = (add(cluster, "node1", 3), add(cluster, "node2", 4));
+    assert_eq!((sizes(cluster, "node1"), sizes(cluster, "node2")), (vec![26, 28], vec![28]));
+    cluster.assert_only(&[&old, &one, &two]);
+
+    delete(cluster, "node1", &old);
+    let next = add(cluster, "node1", 5);
+    assert_eq!((sizes(cluster, "node1"), sizes(cluster, "node2")), (vec![28], vec![28]));
+    assert_eq!(cluster.accounts().affinities.len(), 2, "the affinities went with the blocks");
+    cluster.assert_only(&[&one, &two, &next]);
+    for (node, pod) in [("node1", &one), ("node2", &two), ("node1", &next)] {
+        delete(cluster, node, pod);
+    }
+    cluster.assert_nothing_left();
+}
+
+fn former_block_that_covers_its_pool_serves_pods_until_it_is_empty(cluster: &Cluster<'_>) {
+    const SMALL: &str = "10.65.0.0/26";
+    load(cluster, SMALL, 26);
+    let old = add(cluster, "node1", 1);
+    recreate(cluster, SMALL, 28);
+    let next = add(cluster, "node1", 2);
+    assert_eq!(sizes(cluster, "node1"), [26]);
+    let refused = cluster.pod_on("node2", 3);
+    let outcome = cluster.verb("ADD", &refused, &cluster.conf("node2", json!({}))).run().unwrap();
+    assert!(outcome.error().msg.contains(SMALL), "{outcome:?}");
+    for pod in [&old, &next] {
+        delete(cluster, "node1", pod);
+    }
+    let last = add(cluster, "node1", 4);
+    assert_eq!(sizes(cluster, "node1"), [28]);
+    cluster.assert_only(&[&last]);
+}
+
+fn show_counts_former_blocks(cluster: &Cluster<'_>) {
+    let show = |args: &[&str]| cluster.store.calico_ipam(&cluster.plugins, args).unwrap().stdout;
+    let counted = || -> Value {
+        let shown: Value = serde_json::from_str(&show(&["show", "-o", "json"])).unwrap();
+        shown["pools"][0]["formerSizeBlocks"].clone()
+    };
+    load(cluster, POOL, 26);
+    add(cluster, "node1", 1);
+    assert_eq!(counted(), Value::Null);
+    recreate(cluster, POOL, 28);
+    add(cluster, "node1", 2);
+    assert_eq!(counted(), 1);
+    let text = show(&["show"]);
+    assert!(text.contains("\npool pool4: 1 of 2 blocks have another size than /28\n"), "{text}");
+}
+
+/// Upstream's plugin, which finds a free range by the name of its block, claims a part of a former block.
+fn check_names_overlapping_blocks(cluster: &Cluster<'_>) {
+    load(cluster, POOL, 26);
+    add(cluster, "node1", 1);
+    let content = cluster.store.dump().unwrap();
+    let is_block = |key: &str| key.starts_with("ipamblocks/") || key.contains("/ipam/v2/assignment/");
+    let (key, block) = content.iter().find(|(key, _)| is_block(key)).unwrap();
+    let (mut inner_key, mut inner) = (key.clone(), block.clone());
+    inner_key.truncate(key.len() - 2);
+    inner_key.push_str("28");
+    let spec = if key.starts_with("ipamblocks/") {
+        inner["metadata"]["name"] = json!(inner_key.split_once('/').unwrap().1);
+        &mut inner["spec"]
+    } else {
+        &mut inner
+    };
+    let outer = spec["cidr"].as_str().unwrap().to_owned();
+    let cidr = outer.replace("/26", "/28");
+    spec["cidr"] = json!(cidr);
+    spec["affinity"] = json!("host:node2");
+    spec["allocations"] = json!(vec![Value::Null; 16]);
+    spec["unallocated"] = json!((0..16).collect::<Vec<u8>>());
+    spec["attributes"] = json!([]);
+    spec["sequenceNumberForAllocation"] = json!({});
+    cluster.store.put(&inner_key, &inner).unwrap();
+
+    let check = cluster.store.calico_ipam(&cluster.plugins, &["check", "--settle", "0"]).unwrap();
+    assert_eq!(check.exit, Some(1), "{check:?}");
+    assert!(check.stdout.contains(&format!("overlapping blocks: {outer} and {cidr}; ")), "{check:?}");
+}

@@ -1,8 +1,9 @@
 //! The metrics at `/metrics`.
 //!
 //! Common names are kept: `workqueue_*`, `rest_client_*` and `leader_election_master_status` are client-go's,
-//! `controller_runtime_*` is controller-runtime's, and `process_*` is every exporter's. Our own names begin with `kube_controllers_`. The help text of a metric must not contain the name of
-//! another metric, because upstream's tests search the whole text for names (KC-153).
+//! `controller_runtime_*` is controller-runtime's, and `process_*` is every exporter's. Our own names begin with
+//! `kube_controllers_`. The help text of a metric must not contain the name of another metric, because upstream's tests
+//! search the whole text for names (KC-153).
 
 mod api_requests;
 mod in_progress;

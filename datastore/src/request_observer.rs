@@ -75,9 +75,9 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Default)]
-    struct Seen(Mutex<Vec<(ApiVerb, &'static str, Option<u16>)>>);
+    struct RecordedRequests(Mutex<Vec<(ApiVerb, &'static str, Option<u16>)>>);
 
-    impl RequestObserver for Seen {
+    impl RequestObserver for RecordedRequests {
         fn finished(&self, verb: ApiVerb, kind: &'static str, code: Option<u16>, _: Duration) {
             self.0.lock().unwrap().push((verb, kind, code));
         }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn dropped_request_is_reported_with_and_without_a_response() {
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(RecordedRequests::default());
         let observer = Observer::new(seen.clone());
         let mut answered = observer.begin(&get("https://server/api/v1/pods?limit=1"), "").unwrap();
         answered.answered(StatusCode::TOO_MANY_REQUESTS);
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn path_of_the_servers_url_does_not_hide_the_kind() {
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(RecordedRequests::default());
         let observer = Observer::new(seen.clone());
         drop(observer.begin(&get("https://server/k8s/clusters/c-1/api/v1/pods"), "/k8s/clusters/c-1"));
         assert_eq!(*seen.0.lock().unwrap(), [(ApiVerb::List, "pods", None)]);
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn settings_with_and_without_an_observer_are_equal() {
-        assert_eq!(Observer::new(Arc::new(Seen::default())), Observer::default());
+        assert_eq!(Observer::new(Arc::new(RecordedRequests::default())), Observer::default());
         assert!(Observer::default().begin(&get("/api/v1/pods"), "").is_none());
     }
 }

@@ -9,16 +9,16 @@ use crate::request_observer::{Observer, RequestObserver};
 
 /// The verb, kind and status of each request, in order of their ends.
 #[derive(Debug, Default)]
-struct Seen(StdMutex<Vec<(ApiVerb, &'static str, Option<u16>)>>);
+struct RecordedRequests(StdMutex<Vec<(ApiVerb, &'static str, Option<u16>)>>);
 
-impl RequestObserver for Seen {
+impl RequestObserver for RecordedRequests {
     fn finished(&self, verb: ApiVerb, kind: &'static str, code: Option<u16>, _: Duration) {
         self.0.lock().unwrap().push((verb, kind, code));
     }
 }
 
-fn observed(server: &Server) -> (Arc<Seen>, KubernetesConfig) {
-    let seen = Arc::new(Seen::default());
+fn observed(server: &Server) -> (Arc<RecordedRequests>, KubernetesConfig) {
+    let seen = Arc::new(RecordedRequests::default());
     let config = KubernetesConfig { observer: Observer::new(seen.clone()), ..server.config(LONG) };
     (seen, config)
 }

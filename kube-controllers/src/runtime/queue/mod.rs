@@ -113,7 +113,13 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
     /// Begins the time in which this replica may write: counts the keys that wait as added now. Has no effect during
     /// that time.
     pub(super) fn lead(&self) {
+        let leads = self.state().leads_since.is_some();
+        if leads {
+            // A worker calls this before each key, and must not wake the other workers each time.
+            return;
+        }
         self.change(|state| {
+            // Several workers may have come here.
             if state.leads_since.is_none() {
                 state.leads_since = Some(Instant::now());
                 state.uncounted_adds += u64::try_from(state.waiting.len()).unwrap_or(u64::MAX);

@@ -24,6 +24,7 @@ pub mod local;
 mod local_disabled;
 mod paged_list;
 mod pairs;
+mod request_observer;
 mod tls;
 pub mod watch;
 
@@ -37,3 +38,4 @@ pub use local::Local;
 #[cfg(not(feature = "local"))]
 pub use local_disabled::LocalDisabled as Local;
 pub use paged_list::{ListedPage, PagedList};
+pub use request_observer::{Observer, RequestObserver};

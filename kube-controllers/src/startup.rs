@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use datastore::config::{ClientPlace, ProxyVariables};
 use datastore::kubernetes::AccessError;
-use datastore::{ConfigError, Datastore, DatastoreConfig, KubernetesConfig};
+use datastore::{ConfigError, Datastore, DatastoreConfig, KubernetesConfig, Observer};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -98,13 +98,19 @@ impl Servers {
         }
     }
 
-    /// Creates the clients. If the API server is the datastore, waits until it has answered which group holds Calico's
-    /// objects, and returns `None` if `stop` is canceled before.
-    pub(crate) async fn connect(&self, stop: &CancellationToken) -> Result<Option<Clients>, StartError> {
-        let kubernetes = datastore::kubernetes::client(&self.api_server).await?;
+    /// Creates the clients, which pass the outcome of each request to an API server to `observer`. If the API server is
+    /// the datastore, waits until it has answered which group holds Calico's objects, and returns `None` if `stop` is
+    /// canceled before.
+    pub(crate) async fn connect(
+        &self,
+        observer: &Observer,
+        stop: &CancellationToken,
+    ) -> Result<Option<Clients>, StartError> {
+        let observed = |config: &KubernetesConfig| KubernetesConfig { observer: observer.clone(), ..config.clone() };
+        let kubernetes = datastore::kubernetes::client(&observed(&self.api_server)).await?;
         let (calico, mode) = match &self.datastore {
             DatastoreConfig::Kubernetes(config) => {
-                let calico = datastore::Kubernetes::long_running(config);
+                let calico = datastore::Kubernetes::long_running(&observed(config));
                 let read_group = async || calico.group().await;
                 let group = retry_until_ok("discover the API group of Calico's objects", stop, read_group).await;
                 let Some(group) = group else { return Ok(None) };

@@ -8,6 +8,7 @@ use libcalico::kubernetes::ApiGroup;
 
 use super::{ClientPlace, DatastoreSettings, SettingLookup};
 use crate::error::ConfigError;
+use crate::request_observer::Observer;
 
 /// Settings for reaching an API server. Creating the value reads no file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct KubernetesConfig {
     pub interface_prefix: Option<String>,
     /// Time limit of one request, including the time to connect.
     pub deadline: Duration,
+    /// The receiver of the outcome of each request. Not a setting: a process that counts its requests sets it.
+    pub observer: Observer,
 }
 
 /// Settings that override the kubeconfig.
@@ -135,6 +138,7 @@ impl KubernetesConfig {
             rate: rate(settings, lookup)?,
             interface_prefix: prefixes.split(',').next().and_then(|first| non_empty(first.to_owned())),
             deadline: settings.deadline(),
+            observer: Observer::default(),
         })
     }
 }

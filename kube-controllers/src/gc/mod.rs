@@ -102,6 +102,7 @@ async fn run_passes(mut gc_pass: GcPass) {
         if AssertUnwindSafe(pass).catch_unwind().await.is_err() {
             tracing::error!("a pass of garbage collection panicked; the next pass starts after 5 s at the earliest");
             gc_pass.metrics.count_failure("panic");
+            gc_pass.metrics.record_reconcile(began.elapsed(), gc_pass.context.leadership.holds());
             stop.run_until_cancelled(sleep(PANIC_PAUSE)).await;
         } else {
             if full {
@@ -110,6 +111,7 @@ async fn run_passes(mut gc_pass: GcPass) {
             }
             let at = full.then(|| OffsetDateTime::now_utc().unix_timestamp());
             gc_pass.metrics.record_pass(began.elapsed(), at);
+            gc_pass.metrics.record_reconcile(began.elapsed(), gc_pass.context.leadership.holds());
         }
         stop.run_until_cancelled(wait_until_due(&gc_pass, full_at)).await;
     }

@@ -1,10 +1,14 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use prometheus::core::Collector;
 use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
+use super::GarbageCollection;
 use super::handles::RepairedHandles;
-use crate::telemetry::Metrics;
+use crate::runtime::Controller;
+use crate::telemetry::{Metrics, ReconcileMetrics, ReconcileResult};
 
 /// Bucket limits in seconds, from a pass over a few addresses to a pass that waits for the API server.
 const PASS: [f64; 10] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
@@ -21,6 +25,9 @@ pub(super) struct PassMetrics {
     last_full: IntGauge,
     awaited: IntGaugeVec,
     conflicts: IntGaugeVec,
+    reconciles: ReconcileMetrics,
+    /// Whether a phase has failed since the last pass that was recorded.
+    has_failed: Arc<AtomicBool>,
 }
 
 impl PassMetrics {
@@ -55,6 +62,8 @@ impl PassMetrics {
                 "Addresses that running pods report and that IPAM has free, or for another owner, for two minutes.",
                 "held",
             )?,
+            reconciles: metrics.reconciles(GarbageCollection::NAME),
+            has_failed: Arc::default(),
         })
     }
 
@@ -72,6 +81,7 @@ impl PassMetrics {
 
     pub(super) fn count_failure(&self, phase: &str) {
         self.failures.with_label_values(&[phase]).inc();
+        self.has_failed.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn record_repairs(&self, repaired: RepairedHandles, wrong: usize) {
@@ -91,6 +101,15 @@ impl PassMetrics {
         self.duration.with_label_values(&[scope]).observe(took.as_secs_f64());
         if let Some(at) = full {
             self.last_full.set(at);
+        }
+    }
+
+    /// Records a pass of the leader as one reconcile, which failed if one of its phases has. The passes of a standby
+    /// write nothing and are left out.
+    pub(super) fn record_reconcile(&self, took: Duration, leads: bool) {
+        let has_failed = self.has_failed.swap(false, Ordering::Relaxed);
+        if leads {
+            self.reconciles.record(if has_failed { ReconcileResult::Error } else { ReconcileResult::Success }, took);
         }
     }
 }

@@ -18,3 +18,26 @@ async fn missing_kinds_are_logged_each_minute() {
     assert!(text.contains("kube_controllers_gc_awaited{kind=\"Pod\"} 1\n"), "{text}");
     assert!(!text.contains("kind=\"Service\""), "{text}");
 }
+
+#[test]
+fn pass_of_the_leader_counts_as_one_reconcile() {
+    let metrics = Metrics::new();
+    let passes = PassMetrics::new(&metrics).unwrap();
+    let shows = |result: &str, count: u64| {
+        let text = metrics.text().unwrap();
+        let line = format!("controller_runtime_reconcile_total{{controller=\"gc\",result=\"{result}\"}} {count}\n");
+        assert!(text.contains(&line), "{line}{text}");
+    };
+    // A failure in a pass of a standby is not one of the leader's next pass.
+    passes.count_failure("leaks");
+    passes.record_reconcile(QUIET_PERIOD, false);
+    passes.record_reconcile(QUIET_PERIOD, true);
+    shows("success", 1);
+    shows("error", 0);
+    passes.count_failure("leaks");
+    passes.count_failure("blocks");
+    passes.record_reconcile(QUIET_PERIOD, true);
+    passes.record_reconcile(QUIET_PERIOD, true);
+    shows("success", 2);
+    shows("error", 1);
+}

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use datastore::Observer;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::runtime::Builder;
@@ -89,7 +90,8 @@ impl Process {
         let (ports, port_changes) = watch::channel(Ports { health, ..Ports::default() });
         let _serving = http::start(port_changes, status.clone(), metrics.clone(), CancellationToken::new()).await?;
 
-        let Some(clients) = self.servers.connect(&stop).await? else { return Ok(()) };
+        let observer = Observer::new(metrics.request_observer());
+        let Some(clients) = self.servers.connect(&observer, &stop).await? else { return Ok(()) };
         // The Lease is released after every task that writes has ended or was canceled.
         let election_stop = CancellationToken::new();
         let (leadership, election) = self.join_election(&clients, &metrics, election_stop.clone());

@@ -75,7 +75,8 @@ fn literals(source: &str) -> BTreeSet<&str> {
 
 /// Returns each metric named in a source file, with all strings of that file that could be labels.
 fn metrics(sources: &[String]) -> BTreeMap<&str, BTreeSet<&str>> {
-    const PREFIXES: [&str; 8] = [
+    const PREFIXES: [&str; 10] = [
+        "controller_runtime_",
         "ipam_allocations_",
         "ipam_blocks",
         "ipam_ippool_",
@@ -84,6 +85,7 @@ fn metrics(sources: &[String]) -> BTreeMap<&str, BTreeSet<&str>> {
         "leader_election_",
         "calico_migration_",
         "process_",
+        "rest_client_",
     ];
     let mut metrics = BTreeMap::new();
     for source in sources {

@@ -5,18 +5,24 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
+use super::in_progress::{InProgress, InProgressVec};
+
 /// Bucket limits in seconds, from work that only reads a cache to requests at an unreachable datastore.
-const BUCKETS: [f64; 12] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
+pub(super) const BUCKETS: [f64; 12] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
 
 /// Metrics of one controller's work.
 #[derive(Debug, Clone)]
-pub struct WorkerMetrics<G = IntGauge, H = Histogram, C = IntCounter> {
-    /// Number of waiting keys.
+pub struct WorkerMetrics<G = IntGauge, H = Histogram, C = IntCounter, P = InProgress> {
+    /// Number of waiting keys; 0 while this replica may not write.
     pub depth: G,
-    /// Time that keys waited, in seconds.
+    /// Number of keys that were added while this replica might write, and of those that waited when it began to.
+    pub adds: C,
+    /// Time that keys waited while this replica might write, in seconds.
     pub waited: H,
     /// Time that the work on one key took, in seconds.
     pub duration: H,
+    /// The keys that workers are processing.
+    pub in_progress: P,
     /// Number of failures that are retried.
     pub retries: C,
     /// Number of failures that are not retried.
@@ -25,7 +31,7 @@ pub struct WorkerMetrics<G = IntGauge, H = Histogram, C = IntCounter> {
     pub panics: C,
 }
 
-pub(super) type WorkerMetricVecs = WorkerMetrics<IntGaugeVec, HistogramVec, IntCounterVec>;
+pub(super) type WorkerMetricVecs = WorkerMetrics<IntGaugeVec, HistogramVec, IntCounterVec, InProgressVec>;
 
 impl WorkerMetricVecs {
     pub(super) fn new(registry: &Registry) -> Self {
@@ -38,8 +44,10 @@ impl WorkerMetricVecs {
         let depth = Opts::new("workqueue_depth", "Keys that wait for a worker.");
         WorkerMetricVecs {
             depth: register(registry, IntGaugeVec::new(depth, label)),
+            adds: counter("workqueue_adds_total", "Keys that were added to the queue."),
             waited: histogram("workqueue_queue_duration_seconds", "Time that keys waited for a worker, in seconds."),
             duration: histogram("workqueue_work_duration_seconds", "Time that the work on one key took, in seconds."),
+            in_progress: register(registry, InProgressVec::new()),
             retries: counter("workqueue_retries_total", "Failures that are tried again."),
             permanent_failures: counter(
                 "kube_controllers_permanent_failures_total",
@@ -53,8 +61,10 @@ impl WorkerMetricVecs {
         let label = &[controller];
         WorkerMetrics {
             depth: self.depth.with_label_values(label),
+            adds: self.adds.with_label_values(label),
             waited: self.waited.with_label_values(label),
             duration: self.duration.with_label_values(label),
+            in_progress: self.in_progress.in_progress(controller),
             retries: self.retries.with_label_values(label),
             permanent_failures: self.permanent_failures.with_label_values(label),
             panics: self.panics.with_label_values(label),

@@ -1,21 +1,30 @@
 //! The metrics at `/metrics`.
 //!
-//! Common names are kept: `workqueue_*` and `leader_election_master_status` are client-go's, and `process_*` is every
-//! exporter's. Our own names begin with `kube_controllers_`. The help text of a metric must not contain the name of
-//! another metric, because upstream's tests search the whole text for names (KC-153).
+//! Common names are kept: `workqueue_*`, `rest_client_*` and `leader_election_master_status` are client-go's,
+//! `controller_runtime_*` is controller-runtime's, and `process_*` is every exporter's. Our own names begin with
+//! `kube_controllers_`. The help text of a metric must not contain the name of another metric, because upstream's tests
+//! search the whole text for names (KC-153).
 
+mod api_requests;
+mod in_progress;
 mod labeled;
+mod reconciles;
 
+pub use in_progress::{InProgress, UnitInProgress};
 pub use labeled::{WatchMetrics, WorkerMetrics};
+pub use reconciles::{ReconcileMetrics, ReconcileResult};
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use datastore::RequestObserver;
 use procfs::process::{LimitValue, Process, Stat};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Counter, Gauge, Histogram, HistogramOpts, IntGaugeVec, Opts, Registry, TextEncoder};
 
+use api_requests::ApiRequestMetrics;
 use labeled::{WatchMetricVecs, WorkerMetricVecs, register};
+use reconciles::ReconcileMetricVecs;
 
 /// The metrics of the process. Cheap to clone; all clones share them.
 #[derive(Clone)]
@@ -29,7 +38,9 @@ struct Shared {
     /// Metrics that controllers have registered.
     controller_registry: Mutex<Registry>,
     workers: WorkerMetricVecs,
+    reconciles: ReconcileMetricVecs,
     watches: WatchMetricVecs,
+    requests: ApiRequestMetrics,
     leader_status: IntGaugeVec,
     missing_rights: IntGaugeVec,
 }
@@ -54,7 +65,9 @@ impl Metrics {
         register_migration_duration(&registry);
         let shared = Shared {
             workers: WorkerMetricVecs::new(&registry),
+            reconciles: ReconcileMetricVecs::new(&registry),
             watches: WatchMetricVecs::new(&registry),
+            requests: ApiRequestMetrics::new(&registry),
             leader_status: register(&registry, IntGaugeVec::new(leader_status, &["name"])),
             missing_rights: register(&registry, IntGaugeVec::new(missing_rights, &["role"])),
             registry,
@@ -77,6 +90,16 @@ impl Metrics {
     /// Returns the metrics of one controller's work.
     pub fn worker(&self, controller: &str) -> WorkerMetrics {
         self.shared.workers.metrics(controller)
+    }
+
+    /// Returns the metrics of one controller's reconciles.
+    pub fn reconciles(&self, controller: &str) -> ReconcileMetrics {
+        self.shared.reconciles.metrics(controller)
+    }
+
+    /// Returns the receiver of the outcome of each request to an API server.
+    pub fn request_observer(&self) -> Arc<dyn RequestObserver> {
+        Arc::new(self.shared.requests.clone())
     }
 
     /// Returns the metrics of the watch of one kind.

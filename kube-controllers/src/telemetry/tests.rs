@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use libcalico::kubernetes::ApiVerb;
 use procfs::process::Process;
 
 use super::*;
@@ -85,6 +87,8 @@ fn no_process_metric_name_occurs_in_the_help_of_another_metric() {
 fn everything() -> Metrics {
     let metrics = Metrics::new();
     metrics.worker("policy");
+    metrics.reconciles("policy");
+    metrics.request_observer().finished(ApiVerb::Get, "pods", Some(200), Duration::from_millis(1));
     metrics.watch("Pod");
     metrics.set_leader("calico-kube-controllers", true);
     metrics

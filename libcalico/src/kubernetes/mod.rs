@@ -28,6 +28,7 @@ mod profile;
 mod qos;
 mod query;
 mod request;
+mod request_kind;
 mod resource;
 mod revision;
 mod served;
@@ -54,6 +55,7 @@ pub use pod_patch::{
 pub use qos::parse_quantity;
 pub use query::{List, Query};
 pub use request::{Preconditions, Request};
+pub use request_kind::{ApiVerb, is_watch, request_kind};
 pub use resource::{
     ApiGroup, Location, NAMESPACES, NETWORK_POLICIES, NODES, PODS, Resource, SERVICE_ACCOUNTS, SERVICES,
     VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, escaped,

@@ -1,6 +1,7 @@
 //! Replicas on one API server: except for initial objects and Leases, only the leader writes.
 
 mod lab;
+mod metrics;
 mod middle;
 mod replica;
 

@@ -86,6 +86,29 @@ fn each_alert_fires_in_its_state_alone() {
         let conflict = [idle(), scraped(&replicas.conflict, &of_replica(3))].concat();
         fires([agent(), conflict, available()], &["CalicoAddressesInConflict"]);
 
+        // These two states last for minutes, so their series are written by hand, beside those of the replica.
+        let beside_idle = |series: &[(&str, &str)], labels: &str| {
+            let of_leader = |(name, value): &(&str, &str)| {
+                let (metric, own) = name.trim_end_matches('}').split_once('{').unwrap();
+                Series::constant(&format!("{metric}{{{own},{labels}}}"), value)
+            };
+            [idle(), series.iter().map(of_leader).collect()].concat()
+        };
+        let stuck = [("workqueue_longest_running_processor_seconds{name=\"of-a-test\"}", "600")];
+        fires([agent(), beside_idle(&stuck, &of_replica(1)), available()], &["CalicoControllersStuck"]);
+        for (code, alert) in [("503", true), ("429", true), ("<error>", true), ("409", false), ("404", false)] {
+            let failing = format!("rest_client_requests_total{{verb=\"get\",kind=\"of-a-test\",code=\"{code}\"}}");
+            let answered = failing.replace(code, "200");
+            let expected: &[&str] = if alert { &["CalicoApiServerRequestsFail"] } else { &[] };
+            let series = [(&*answered, "0+80"), (&*failing, "0+20")];
+            fires([agent(), beside_idle(&series, &of_replica(1)), available()], expected);
+            let few = [(&*answered, "0+95"), (&*failing, "0+5")];
+            fires([agent(), beside_idle(&few, &of_replica(1)), available()], &[]);
+        }
+        // Another program with metrics of these names.
+        let foreign = "job=\"kubelet\",instance=\"n1:3\"";
+        fires([agent(), beside_idle(&stuck, foreign), available()], &[]);
+
         fires([agent(), idle(), unavailable("2x120")], &["CalicoCniDaemonSetUnavailable"]);
         let container = r#"pod="calico-cni-x",container="install-cni""#;
         let in_state = |reason: &str, values: &str| {
@@ -114,5 +137,5 @@ fn promtool_accepts_the_rules() {
     let file = directory.path().join("rules.json");
     fs::write(&file, evaluation::rules().to_string()).unwrap();
     let checked = integration_tests::command::run(&promtool, &["check", "rules", &file.display().to_string()]).unwrap();
-    assert!(checked.contains("SUCCESS: 14 rules found"), "{checked}");
+    assert!(checked.contains("SUCCESS: 16 rules found"), "{checked}");
 }

@@ -7,9 +7,25 @@ use integration_tests::manifests::{deploy, parse};
 use regex::Regex;
 use serde_json::Value;
 
-/// Keywords and functions of PromQL, and units of time.
-const WORDS: [&str; 12] =
-    ["sum", "max", "by", "increase", "delta", "time", "h", "m", "and", "or", "absent", "max_over_time"];
+/// Keywords and functions of PromQL, units of time, and labels that Prometheus adds.
+const WORDS: [&str; 16] = [
+    "sum",
+    "max",
+    "by",
+    "on",
+    "rate",
+    "increase",
+    "delta",
+    "time",
+    "h",
+    "m",
+    "and",
+    "or",
+    "absent",
+    "max_over_time",
+    "job",
+    "instance",
+];
 
 /// Metrics of Prometheus itself and of kube-state-metrics.
 const OF_OTHERS: [&str; 4] = [

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Request;
@@ -10,7 +11,7 @@ use hyper::header::{HeaderValue, USER_AGENT};
 use kube::client::{Body, ConfigExt};
 use kube::config::AuthInfo;
 use tokio::time::Instant;
-use tower::ServiceBuilder;
+use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 use super::super::access::{self, ClusterAccess};
 use super::super::access_error::AccessError;
@@ -85,6 +86,19 @@ pub(super) async fn open(settings: &KubernetesConfig, connections: usize) -> Res
     let tls_error = |reason: String| AccessError::Tls { object: "settings", reason };
     let transport = create_transport(&config.cluster_url, tls, config.tls_server_name.as_deref(), proxy, connections)
         .map_err(|e| tls_error(e.to_string()))?;
+    let (observer, root) =
+        (settings.observer.clone(), Arc::<str>::from(config.cluster_url.path().trim_end_matches('/')));
+    let observed = service_fn(move |request: Request<Body>| {
+        let (observer, root, transport) = (observer.clone(), Arc::clone(&root), transport.clone());
+        async move {
+            let mut observed = observer.begin(&request, &root);
+            let answer = transport.oneshot(request).await;
+            if let (Some(observed), Ok(answer)) = (&mut observed, &answer) {
+                observed.answered(answer.status());
+            }
+            answer
+        }
+    });
     let credentials = auth.clone();
     let authenticate = move |request: Request<Body>| {
         let mut request = credentials.authenticate(request);
@@ -95,7 +109,7 @@ pub(super) async fn open(settings: &KubernetesConfig, connections: usize) -> Res
         .layer(config.base_uri_layer())
         .layer(config.extra_headers_layer().map_err(|e| tls_error(describe_error_chain(&e)))?)
         .map_request(authenticate)
-        .service(transport);
+        .service(observed);
     let opened_at = Instant::now();
     let client = OpenedClient {
         client: kube::Client::new(service, config.default_namespace),

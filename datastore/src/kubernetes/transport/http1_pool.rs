@@ -76,8 +76,3 @@ impl Http1Permit {
         Ok(answer)
     }
 }
-
-pub(super) fn is_watch(request: &Request<Body>) -> bool {
-    let parameters = request.uri().query().unwrap_or_default();
-    parameters.split('&').any(|parameter| matches!(parameter, "watch=true" | "watch=1"))
-}

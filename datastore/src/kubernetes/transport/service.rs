@@ -7,12 +7,13 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper::{Request, Response, Uri};
 use kube::client::Body;
+use libcalico::kubernetes::is_watch;
 use tokio::sync::Mutex;
 use tokio_rustls::rustls::ClientConfig;
 use tower::{Service, service_fn};
 
 use super::connect::{Connection, Server, TransportError};
-use super::http1_pool::{Http1Pool, is_watch};
+use super::http1_pool::Http1Pool;
 use super::proxy::Proxy;
 use crate::dial::authority;
 
@@ -55,7 +56,7 @@ impl Transport {
             RequestSent::record(&request);
             return Ok(sender.send_request(request).await?);
         }
-        let permit = self.http1.acquire(is_watch(&request)).await;
+        let permit = self.http1.acquire(is_watch(request.uri().query().unwrap_or_default())).await;
         let connection = match permit.idle_connection().await {
             Some(sender) => Connection::Http1(sender),
             None => self.server.connect().await?,

@@ -1,14 +1,20 @@
 //! A queue of keys. A key is in the queue at most once, and at most one worker processes it at a time.
+//!
+//! Keys gather while this replica may not write. Nobody works on them, so the metrics of the queue leave that time out.
 
-use std::collections::{BTreeMap, HashMap};
+mod timers;
+
+use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use hashlink::LinkedHashMap;
-use prometheus::IntGauge;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use self::timers::Timers;
+use crate::telemetry::WorkerMetrics;
 
 /// The keys that wait to be processed. Cheap to clone; all clones are the same queue.
 pub struct Queue<K> {
@@ -18,8 +24,8 @@ pub struct Queue<K> {
 struct Shared<K> {
     state: Mutex<State<K>>,
     changed: Notify,
-    /// Gauge of the number of waiting keys, once [`Queue::publish_depth`] has set it.
-    depth: OnceLock<IntGauge>,
+    /// Metrics of the queue, once [`Queue::publish`] has set them.
+    metrics: OnceLock<WorkerMetrics>,
 }
 
 struct State<K> {
@@ -28,18 +34,15 @@ struct State<K> {
     /// The keys that workers are processing. The value is true if the key was added again after a worker took it.
     in_progress: HashMap<K, bool>,
     timers: Timers<K>,
-}
-
-/// The keys that were added with a delay, with one deadline for each.
-struct Timers<K> {
-    /// The number distinguishes keys with the same deadline.
-    by_deadline: BTreeMap<(Instant, u64), K>,
-    by_key: HashMap<K, (Instant, u64)>,
-    next_number: u64,
+    /// The time since which this replica may write; `None` while it may not.
+    leads_since: Option<Instant>,
+    /// Number of additions that are not in the metrics yet.
+    uncounted_adds: u64,
 }
 
 pub(super) struct TakenKey<K> {
     pub(super) key: K,
+    /// The time for which the key waited while this replica might write.
     pub(super) waited: Duration,
 }
 
@@ -51,9 +54,15 @@ impl<K> Clone for Queue<K> {
 
 impl<K: Clone + Eq + Hash + Send + 'static> Default for Queue<K> {
     fn default() -> Self {
-        let timers = Timers { by_deadline: BTreeMap::new(), by_key: HashMap::new(), next_number: 0 };
-        let state = State { waiting: LinkedHashMap::new(), in_progress: HashMap::new(), timers };
-        Queue { shared: Arc::new(Shared { state: Mutex::new(state), changed: Notify::new(), depth: OnceLock::new() }) }
+        let state = State {
+            waiting: LinkedHashMap::new(),
+            in_progress: HashMap::new(),
+            timers: Timers::default(),
+            leads_since: None,
+            uncounted_adds: 0,
+        };
+        let (changed, metrics) = (Notify::new(), OnceLock::new());
+        Queue { shared: Arc::new(Shared { state: Mutex::new(state), changed, metrics }) }
     }
 }
 
@@ -87,9 +96,40 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
     pub fn done(&self, key: &K) {
         self.change(|state| {
             if state.in_progress.remove(key).unwrap_or(false) {
-                state.add(key.clone());
+                state.insert(key.clone());
             }
         });
+    }
+
+    /// Returns a key to the queue whose processing was not concluded. Nobody added the key, so it does not count as
+    /// added.
+    pub(super) fn put_back(&self, key: &K) {
+        self.change(|state| {
+            state.in_progress.remove(key);
+            state.insert(key.clone());
+        });
+    }
+
+    /// Begins the time in which this replica may write: counts the keys that wait as added now. Has no effect during
+    /// that time.
+    pub(super) fn lead(&self) {
+        let leads = self.state().leads_since.is_some();
+        if leads {
+            // A worker calls this before each key, and must not wake the other workers each time.
+            return;
+        }
+        self.change(|state| {
+            // Several workers may have come here.
+            if state.leads_since.is_none() {
+                state.leads_since = Some(Instant::now());
+                state.uncounted_adds += u64::try_from(state.waiting.len()).unwrap_or(u64::MAX);
+            }
+        });
+    }
+
+    /// Ends the time in which this replica may write: the queue looks empty to the metrics until [`Queue::lead`].
+    pub(super) fn stand_by(&self) {
+        self.change(|state| state.leads_since = None);
     }
 
     /// Waits for the next key and takes it. The caller has to call [`Queue::done`] with the key. If the future is
@@ -105,9 +145,9 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
         }
     }
 
-    /// Publishes the number of waiting keys in `gauge`, at once and after each change.
-    pub(super) fn publish_depth(&self, gauge: IntGauge) {
-        let _ = self.shared.depth.set(gauge);
+    /// Publishes the numbers of waiting and of added keys in `metrics`, at once and after each change.
+    pub(super) fn publish(&self, metrics: WorkerMetrics) {
+        let _ = self.shared.metrics.set(metrics);
         self.change(|_| ());
     }
 
@@ -119,6 +159,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
             state.add_due(now);
             let Some((key, since)) = state.waiting.pop_front() else { return Err(state.timers.first_deadline()) };
             state.in_progress.insert(key.clone(), false);
+            let since = state.leads_since.map_or(now, |leads_since| leads_since.max(since));
             Ok(TakenKey { key, waited: now.saturating_duration_since(since) })
         })
     }
@@ -128,8 +169,10 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
         let mut state = self.state();
         let result = change(&mut state);
         let waiting = state.waiting.len();
-        if let Some(depth) = self.shared.depth.get() {
-            depth.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        if let Some(metrics) = self.shared.metrics.get() {
+            let depth = if state.leads_since.is_some() { waiting } else { 0 };
+            metrics.depth.set(i64::try_from(depth).unwrap_or(i64::MAX));
+            metrics.adds.inc_by(std::mem::take(&mut state.uncounted_adds));
         }
         drop(state);
         if waiting > 0 {
@@ -148,47 +191,29 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
 impl<K: Clone + Eq + Hash> State<K> {
     fn add(&mut self, key: K) {
         self.timers.remove(&key);
-        if let Some(is_added_again) = self.in_progress.get_mut(&key) {
-            *is_added_again = true;
-        } else if !self.waiting.contains_key(&key) {
+        let is_new = match self.in_progress.get_mut(&key) {
+            Some(is_added_again) => !std::mem::replace(is_added_again, true),
+            None => self.insert(key),
+        };
+        if is_new && self.leads_since.is_some() {
+            self.uncounted_adds += 1;
+        }
+    }
+
+    /// Adds a key that no worker is processing. Returns false if the key is waiting already.
+    fn insert(&mut self, key: K) -> bool {
+        self.timers.remove(&key);
+        let is_new = !self.waiting.contains_key(&key);
+        if is_new {
             self.waiting.insert(key, Instant::now());
         }
+        is_new
     }
 
     fn add_due(&mut self, now: Instant) {
         while let Some(key) = self.timers.due(now) {
             self.add(key);
         }
-    }
-}
-
-impl<K: Clone + Eq + Hash> Timers<K> {
-    fn set(&mut self, key: K, deadline: Instant) {
-        if self.by_key.get(&key).is_some_and(|(earlier, _)| *earlier <= deadline) {
-            return;
-        }
-        self.remove(&key);
-        let slot = (deadline, self.next_number);
-        self.next_number += 1;
-        self.by_deadline.insert(slot, key.clone());
-        self.by_key.insert(key, slot);
-    }
-
-    fn remove(&mut self, key: &K) {
-        if let Some(slot) = self.by_key.remove(key) {
-            self.by_deadline.remove(&slot);
-        }
-    }
-
-    fn first_deadline(&self) -> Option<Instant> {
-        self.by_deadline.first_key_value().map(|((deadline, _), _)| *deadline)
-    }
-
-    fn due(&mut self, now: Instant) -> Option<K> {
-        self.first_deadline().filter(|deadline| *deadline <= now)?;
-        let (_, key) = self.by_deadline.pop_first()?;
-        self.by_key.remove(&key);
-        Some(key)
     }
 }
 

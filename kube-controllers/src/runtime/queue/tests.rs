@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use tokio::time::timeout;
 
 use super::*;
+use crate::telemetry::Metrics;
 
 impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
     /// Waits for the next key and takes it.
@@ -138,16 +139,86 @@ async fn dropped_next_call_consumes_no_key() {
     assert_eq!(soon(&queue).await, Some("a"));
 }
 
+/// Returns a queue that publishes its metrics.
+fn published() -> (Queue<u8>, WorkerMetrics) {
+    let (queue, metrics) = (Queue::default(), Metrics::new().worker("of a test"));
+    queue.publish(metrics.clone());
+    (queue, metrics)
+}
+
 #[tokio::test(start_paused = true)]
 async fn queue_depth_gauge_counts_due_keys_only() {
-    let queue = Queue::default();
-    let gauge = IntGauge::new("depth", "of a test").expect("a valid name");
+    let (queue, metrics) = published();
+    queue.lead();
     queue.add(1);
-    queue.publish_depth(gauge.clone());
     queue.add_after(2, Duration::from_secs(1));
-    assert_eq!(gauge.get(), 1);
+    assert_eq!(metrics.depth.get(), 1);
     let key = queue.next().await;
-    assert_eq!((key, gauge.get()), (1, 0));
+    assert_eq!((key, metrics.depth.get()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn key_counts_as_added_once_until_a_worker_takes_it() {
+    let (queue, metrics) = published();
+    queue.lead();
+    queue.add(1);
+    queue.add(1);
+    assert_eq!(metrics.adds.get(), 1);
+    let key = queue.next().await;
+    // Both additions during the work are one.
+    queue.add(1);
+    queue.add(1);
+    assert_eq!(metrics.adds.get(), 2);
+    queue.done(&key);
+    assert_eq!((queue.next().await, metrics.adds.get()), (1, 2));
+    queue.done(&key);
+    queue.add_after(1, Duration::from_secs(3));
+    assert_eq!(metrics.adds.get(), 2, "the key is not due");
+    assert_eq!((queue.next().await, metrics.adds.get()), (1, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn adds_of_a_standby_do_not_count() {
+    let (queue, metrics) = published();
+    (1..=3).for_each(|key| queue.add(key));
+    queue.add(1);
+    assert_eq!((queue.len(), metrics.depth.get(), metrics.adds.get()), (3, 0, 0));
+    queue.lead();
+    assert_eq!((metrics.depth.get(), metrics.adds.get()), (3, 3), "the keys that wait at the takeover count once");
+    queue.lead();
+    queue.add(4);
+    assert_eq!((metrics.depth.get(), metrics.adds.get()), (4, 4));
+    let key = queue.next().await;
+    queue.stand_by();
+    queue.put_back(&key);
+    queue.add(5);
+    assert_eq!((queue.len(), metrics.depth.get(), metrics.adds.get()), (5, 0, 4));
+    queue.lead();
+    assert_eq!((metrics.depth.get(), metrics.adds.get()), (5, 9), "the keys wait at another takeover");
+}
+
+#[tokio::test(start_paused = true)]
+async fn key_that_returns_unfinished_does_not_count_as_added() {
+    let (queue, metrics) = published();
+    queue.lead();
+    queue.add(1);
+    let key = queue.next().await;
+    queue.put_back(&key);
+    assert_eq!((metrics.depth.get(), metrics.adds.get()), (1, 1));
+    assert_eq!(queue.next().await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_begins_at_the_takeover() {
+    let (queue, _) = published();
+    queue.add(1);
+    tokio::time::advance(Duration::from_secs(7200)).await;
+    queue.lead();
+    tokio::time::advance(Duration::from_secs(2)).await;
+    queue.add(2);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let waited = [queue.take_next().await, queue.take_next().await].map(|taken| (taken.key, taken.waited.as_secs()));
+    assert_eq!(waited, [(1, 3), (2, 1)]);
 }
 
 #[derive(Debug, Clone)]

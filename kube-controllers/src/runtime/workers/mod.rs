@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::leader::Leadership;
 use crate::logging::panic_message;
 use crate::status::Watchdog;
-use crate::telemetry::WorkerMetrics;
+use crate::telemetry::{ReconcileMetrics, ReconcileResult, UnitInProgress, WorkerMetrics};
 
 /// Time limit for the current keys after `context.stop`. Most writes that were sent have their responses by then.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
@@ -34,12 +34,13 @@ const RETRY_BACKOFF: Backoff = Backoff { first: FIRST_DELAY, longest: LONGEST_DE
 
 /// Processes `queue` with `workers` tasks, at least one, while this replica may write, until `context.stop`.
 ///
-/// While this replica may not write, keys accumulate in the queue. When the right to write is lost, current work stops
-/// at its next await ([`Leadership::while_held`]), and its key returns to the queue. After `context.stop` no key is
-/// taken, and the current keys have 5 s to finish.
+/// While this replica may not write, keys accumulate in the queue, and the metrics show an empty queue. When the right
+/// to write is lost, current work stops at its next await ([`Leadership::while_held`]), and its key returns to the
+/// queue. After `context.stop` no key is taken, and the current keys have 5 s to finish.
 pub async fn run<R: Reconcile>(reconciler: Arc<R>, queue: Queue<R::Key>, workers: usize, context: Context) {
-    let metrics = context.metrics.worker(R::NAME);
-    let pool = WorkerPool { reconciler, queue, backoff: Mutex::default(), metrics, watchdog: context.watchdog };
+    let (metrics, reconciles) = (context.metrics.worker(R::NAME), context.metrics.reconciles(R::NAME));
+    let watchdog = context.watchdog;
+    let pool = WorkerPool { reconciler, queue, backoff: Mutex::default(), metrics, reconciles, watchdog };
     pool.run(workers, context.leadership, context.stop).await;
 }
 
@@ -48,12 +49,13 @@ struct WorkerPool<R: Reconcile> {
     queue: Queue<R::Key>,
     backoff: Mutex<KeyBackoff<R::Key>>,
     metrics: WorkerMetrics,
+    reconciles: ReconcileMetrics,
     watchdog: Watchdog,
 }
 
 impl<R: Reconcile> WorkerPool<R> {
     async fn run(self, workers: usize, leadership: Leadership, stop: CancellationToken) {
-        self.queue.publish_depth(self.metrics.depth.clone());
+        self.queue.publish(self.metrics.clone());
         let pool = Arc::new(self);
         let tasks: Vec<_> = (0..workers.max(1))
             // Each worker is a task of its own, so that the workers use several cores. The tasks are aborted when this
@@ -61,14 +63,19 @@ impl<R: Reconcile> WorkerPool<R> {
             .map(|_| AbortOnDropHandle::new(tokio::spawn(pool.clone().worker(leadership.clone(), stop.clone()))))
             .collect();
         join_all(tasks).await;
+        // The metrics outlive the queue.
+        pool.queue.stand_by();
     }
 
     async fn worker(self: Arc<Self>, mut leadership: Leadership, stop: CancellationToken) {
         loop {
+            if !leadership.holds() {
+                self.queue.stand_by();
+            }
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = leadership.gained() => {}
+                () = leadership.gained() => self.queue.lead(),
             }
             let taken = tokio::select! {
                 biased;
@@ -82,7 +89,8 @@ impl<R: Reconcile> WorkerPool<R> {
 
     /// Processes one key. If the work is canceled, also because this future is dropped, the key returns to the queue.
     async fn handle(&self, taken: TakenKey<R::Key>, leadership: &Leadership, stop: &CancellationToken) {
-        let mut in_progress = KeyInProgress { queue: &self.queue, key: taken.key, is_recorded: false };
+        let unit = self.metrics.in_progress.begin();
+        let mut in_progress = KeyInProgress { queue: &self.queue, key: taken.key, is_recorded: false, _unit: unit };
         self.metrics.waited.observe(taken.waited.as_secs_f64());
         let begin = Instant::now();
         let work = self.watchdog.observe(format!("{} {}", R::NAME, in_progress.key), self.reconcile(&in_progress.key));
@@ -96,7 +104,9 @@ impl<R: Reconcile> WorkerPool<R> {
                 "canceled the work on a key, which returns to the queue: this replica may not write, or is stopping");
             return;
         };
-        self.metrics.duration.observe(begin.elapsed().as_secs_f64());
+        let took = begin.elapsed();
+        self.metrics.duration.observe(took.as_secs_f64());
+        self.reconciles.record(result_of(&outcome), took);
         self.record_outcome(&in_progress.key, outcome);
         in_progress.is_recorded = true;
     }
@@ -145,20 +155,22 @@ impl<R: Reconcile> WorkerPool<R> {
     }
 }
 
-/// A key that a worker is processing. Dropping the value marks the key as done, and adds it to the queue again if its
+/// A key that a worker is processing. Dropping the value marks the key as done, or returns it to the queue if its
 /// processing was not concluded. So a canceled worker loses no key.
 struct KeyInProgress<'a, K: Clone + Eq + Hash + Send + 'static> {
     queue: &'a Queue<K>,
     key: K,
     is_recorded: bool,
+    _unit: UnitInProgress,
 }
 
 impl<K: Clone + Eq + Hash + Send + 'static> Drop for KeyInProgress<'_, K> {
     fn drop(&mut self) {
-        if !self.is_recorded {
-            self.queue.add(self.key.clone());
+        if self.is_recorded {
+            self.queue.done(&self.key);
+        } else {
+            self.queue.put_back(&self.key);
         }
-        self.queue.done(&self.key);
     }
 }
 
@@ -192,6 +204,15 @@ impl<K: Clone + Eq + Hash> KeyBackoff<K> {
     /// Resets the key: it succeeded or is not retried.
     fn reset(&mut self, key: &K) {
         self.failures.remove(key);
+    }
+}
+
+fn result_of(outcome: &Result<NextReconcile, ReconcileError>) -> ReconcileResult {
+    match outcome {
+        Ok(NextReconcile::AwaitChange) => ReconcileResult::Success,
+        Ok(NextReconcile::After(_)) => ReconcileResult::RequeueAfter,
+        Err(ReconcileError::Retry(_)) => ReconcileResult::Error,
+        Err(ReconcileError::Permanent(_)) => ReconcileResult::TerminalError,
     }
 }
 

@@ -62,6 +62,8 @@ struct Bench {
     term: watch::Sender<LeadershipTerm>,
     stop: CancellationToken,
     metrics: WorkerMetrics,
+    /// The metrics of the process, of which `metrics` is a part.
+    process: Metrics,
     watchdog: Watchdog,
     run: JoinHandle<()>,
 }
@@ -77,7 +79,8 @@ impl Bench {
             gate: Semaphore::new(0),
         });
         let (term, leadership) = watch::channel(term);
-        let (queue, stop, metrics) = (Queue::default(), CancellationToken::new(), Metrics::new().worker("scripted"));
+        let (queue, stop, process) = (Queue::default(), CancellationToken::new(), Metrics::new());
+        let metrics = process.worker("scripted");
         let watchdog = Watchdog::default();
         let (reconciler, queued) = (scripted.clone(), queue.clone());
         let pool = WorkerPool {
@@ -85,10 +88,11 @@ impl Bench {
             queue: queued,
             backoff: Mutex::default(),
             metrics: metrics.clone(),
+            reconciles: process.reconciles("scripted"),
             watchdog: watchdog.clone(),
         };
         let run = tokio::spawn(pool.run(workers, Leadership::new(leadership), stop.clone()));
-        Bench { scripted, queue, term, stop, metrics, watchdog, run }
+        Bench { scripted, queue, term, stop, metrics, process, watchdog, run }
     }
 
     /// Returns the times at which `key` was processed, in milliseconds.
@@ -99,6 +103,19 @@ impl Bench {
 
     fn finished(&self) -> usize {
         self.scripted.finished.load(Ordering::SeqCst)
+    }
+
+    /// Returns the value of a series of the controller in a scrape.
+    fn scraped(&self, name: &str, more_labels: &str) -> f64 {
+        let text = self.process.text().expect("encodes");
+        let label = if name.starts_with("workqueue_") { "name" } else { "controller" };
+        let begin = format!("{name}{{{label}=\"scripted\"{more_labels}}} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&begin));
+        value.expect("a sample").parse().expect("a number")
+    }
+
+    fn reconciles(&self, result: &str) -> f64 {
+        self.scraped("controller_runtime_reconcile_total", &format!(",result=\"{result}\""))
     }
 
     fn busy(&self) -> usize {
@@ -179,10 +196,63 @@ async fn workers_idle_until_the_replica_is_leader() {
     bench.queue.add("fine");
     seconds(60).await;
     assert_eq!(bench.finished(), 0);
-    assert_eq!(bench.metrics.depth.get(), 1, "keys gather");
+    assert_eq!((bench.queue.len(), bench.metrics.depth.get()), (1, 0), "keys gather, and the metrics do not show them");
+    assert_eq!(bench.metrics.adds.get(), 0);
     bench.term.send_replace(LeadershipTerm::Always);
     seconds(1).await;
-    assert_eq!((bench.finished(), bench.metrics.depth.get()), (1, 0));
+    assert_eq!((bench.finished(), bench.metrics.depth.get(), bench.metrics.adds.get()), (1, 0, 1));
+    assert_eq!(bench.metrics.waited.get_sample_sum(), 0.0, "the key did not wait for a worker");
+}
+
+#[tokio::test(start_paused = true)]
+async fn canceled_work_is_not_in_the_metrics_of_a_standby() {
+    let bench = Bench::new(2, LeadershipTerm::Always);
+    bench.queue.add("slow");
+    seconds(10).await;
+    let running = |bench: &Bench| {
+        ["workqueue_unfinished_work_seconds", "workqueue_longest_running_processor_seconds"]
+            .map(|name| bench.scraped(name, "").round())
+    };
+    assert_eq!(running(&bench), [10.0, 10.0]);
+    bench.term.send_replace(LeadershipTerm::No);
+    seconds(10).await;
+    bench.queue.add("fine");
+    assert_eq!(running(&bench), [0.0, 0.0]);
+    assert_eq!((bench.queue.len(), bench.metrics.depth.get(), bench.metrics.adds.get()), (2, 0, 1));
+    assert_eq!(bench.scraped("controller_runtime_reconcile_time_seconds_count", ""), 0.0);
+    bench.scripted.gate.add_permits(1);
+    bench.term.send_replace(LeadershipTerm::Always);
+    seconds(1).await;
+    assert_eq!((bench.finished(), bench.metrics.adds.get()), (2, 3));
+    assert_eq!(bench.reconciles("success"), 2.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reconciles_are_counted_by_their_result() {
+    let bench = Bench::new(1, LeadershipTerm::Always);
+    for key in ["fine", "every minute", "fails three times", "invalid", "panics once"] {
+        bench.queue.add(key);
+    }
+    seconds(10).await;
+    let counts = ["success", "requeue_after", "error"].map(|result| bench.reconciles(result));
+    // Three keys succeed in the end; the failures are three, one that lasts, and a panic.
+    assert_eq!(counts, [3.0, 1.0, 5.0]);
+    assert_eq!(bench.scraped("controller_runtime_reconcile_errors_total", ""), 5.0);
+    assert_eq!(bench.scraped("controller_runtime_terminal_reconcile_errors_total", ""), 1.0);
+    assert_eq!(bench.scraped("controller_runtime_reconcile_time_seconds_count", ""), 9.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn queue_of_stopped_workers_is_empty_in_the_metrics() {
+    let bench = Bench::new(1, LeadershipTerm::Always);
+    bench.queue.add("slow");
+    bench.queue.add("fine");
+    seconds(1).await;
+    assert_eq!(bench.metrics.depth.get(), 1);
+    bench.stop.cancel();
+    seconds(10).await;
+    assert!(bench.run.is_finished());
+    assert_eq!((bench.queue.len(), bench.metrics.depth.get()), (2, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,6 +2,7 @@
 
 mod client_certificate;
 mod credential_plugin;
+mod observed;
 mod proxy;
 mod server;
 mod two_addresses;

@@ -16,7 +16,7 @@ use super::rule_sets::{self, RuleSet};
 use crate::context::Context;
 use crate::controllers::host_endpoints::HostEndpoints;
 use crate::controllers::ip_pool::IpPools;
-use crate::controllers::load_balancer::LoadBalancer;
+use crate::controllers::load_balancer::{LoadBalancer, LoadBalancerReport};
 use crate::controllers::namespace::NamespaceController;
 use crate::controllers::node_deletion::NodeDeletion;
 use crate::controllers::node_labels::NodeLabels;
@@ -111,6 +111,11 @@ fn build(context: &Context, settings: &Settings, refused: &BTreeSet<RuleSet>, wa
             ControllerName::LoadBalancer => registry.add_granted::<LoadBalancer>(RuleSet::LoadBalancer),
             ControllerName::WorkloadEndpoint => registry.add::<WorkloadEndpoints>(),
         }
+    }
+    let serves = settings.enabled.contains(&ControllerName::LoadBalancer) && !refused.contains(&RuleSet::LoadBalancer);
+    // Garbage collection watches Services and pools too, so the report causes no further watch.
+    if !serves && settings.enabled.contains(&ControllerName::Node) {
+        registry.add::<LoadBalancerReport>();
     }
     match context.mode {
         // With this group there is no API server of Calico's, so kube-controllers does the work of that server. Names

@@ -34,6 +34,11 @@ impl Holder {
         Holder { whole, told }
     }
 
+    /// Returns true if the address has no owner, because it was released and is cooling down.
+    pub fn is_cooling(&self) -> bool {
+        self.whole == COOLING
+    }
+
     /// Returns true if the caller does not get the whole description.
     pub fn is_withheld(&self) -> bool {
         self.told != self.whole

@@ -18,10 +18,59 @@ use os::clock::SystemClock;
 use time::OffsetDateTime;
 
 use super::decision::{HeldAddress, MissingAddress};
+use super::wait_reason::Wait;
 use crate::runtime::ReconcileError;
 
 pub(super) struct ServiceAddresses {
     pub(super) store: Arc<Datastore>,
+}
+
+/// The outcome of an assignment in which an address is missing.
+#[derive(Debug)]
+pub(super) struct AssignFailure {
+    /// The failure that is not a reason to wait, such as an unreachable datastore.
+    pub(super) error: Option<ReconcileError>,
+    /// The reason why the Service waits.
+    pub(super) wait: Option<Wait>,
+}
+
+impl AssignFailure {
+    fn waits(wait: Wait) -> Self {
+        AssignFailure { error: None, wait: Some(wait) }
+    }
+
+    fn of(error: IpamError, missing: &MissingAddress) -> Self {
+        match Wait::of_error(&error, missing) {
+            Some(wait) => AssignFailure::waits(wait),
+            None => ipam_failure(error).into(),
+        }
+    }
+
+    /// Combines the failures of two families. An error that may go away takes precedence over a permanent one, and
+    /// otherwise the first one counts.
+    fn and(self, other: AssignFailure) -> Self {
+        let error = match (self.error, other.error) {
+            (Some(ReconcileError::Permanent(_)), Some(error @ ReconcileError::Retry(_))) => Some(error),
+            (first, second) => first.or(second),
+        };
+        let wait = match (self.wait, other.wait) {
+            (Some(first), Some(second)) => Some(first.and(second)),
+            (first, second) => first.or(second),
+        };
+        AssignFailure { error, wait }
+    }
+}
+
+impl From<ReconcileError> for AssignFailure {
+    fn from(error: ReconcileError) -> Self {
+        AssignFailure { error: Some(error), wait: None }
+    }
+}
+
+impl From<StoreError> for AssignFailure {
+    fn from(error: StoreError) -> Self {
+        ReconcileError::from(error).into()
+    }
 }
 
 impl ServiceAddresses {
@@ -70,7 +119,7 @@ impl ServiceAddresses {
         handle: &HandleId,
         missing: &[MissingAddress],
         labels: Labels,
-    ) -> Result<(), ReconcileError> {
+    ) -> Result<(), AssignFailure> {
         let namespace = service.namespace.clone().unwrap_or_default();
         let mut request = AssignRequest::workload(handle.clone(), LOAD_BALANCER_HOST);
         request.purpose = AllowedUse::LoadBalancer;
@@ -80,46 +129,34 @@ impl ServiceAddresses {
         // family.
         let mut outcome = Ok(());
         for missing in missing {
-            let assigned = match missing {
-                MissingAddress::Address(ip) => self.assign_one(&request, *ip).await,
-                MissingAddress::Any { version, pools } => {
-                    let pools = pools.iter().map(Cidr::to_string).collect();
-                    let of_family = match version {
-                        IpVersion::V4 => AssignRequest { num4: 1, pools4: pools, ..request.clone() },
-                        IpVersion::V6 => AssignRequest { num6: 1, pools6: pools, ..request.clone() },
-                    };
-                    self.assign_any(&of_family).await
-                }
-            };
-            // A failure that may go away takes precedence over a permanent failure, and otherwise the first failure
-            // counts.
-            outcome = match (outcome, assigned) {
-                (Err(ReconcileError::Permanent(_)), Err(failure @ ReconcileError::Retry(_))) => Err(failure),
-                (outcome, assigned) => outcome.and(assigned),
+            outcome = match (outcome, self.assign_missing(&request, missing).await) {
+                (Err(first), Err(second)) => Err(first.and(second)),
+                (first, second) => first.and(second),
             };
         }
         outcome
     }
 
-    async fn assign_any(&self, request: &AssignRequest) -> Result<(), ReconcileError> {
+    async fn assign_missing(&self, request: &AssignRequest, missing: &MissingAddress) -> Result<(), AssignFailure> {
         let inputs = AllocationInputs::read(&*self.store, &request.inputs_query()).await?;
-        let assigned = assign(&*self.store, &SystemClock::start(), request, inputs).await;
-        match assigned.map_err(ipam_failure)?.shortfalls.into_iter().next() {
-            Some(shortfall) => Err(ReconcileError::Permanent(shortfall.to_string())),
+        let (store, clock) = (&*self.store, SystemClock::start());
+        let (version, pools) = match missing {
+            MissingAddress::Address(ip) => {
+                let assigned = assign_address(store, &clock, request, *ip, inputs).await;
+                return assigned.map(drop).map_err(|error| AssignFailure::of(error, missing));
+            }
+            MissingAddress::Any { version, pools } => (version, pools.iter().map(Cidr::to_string).collect()),
+        };
+        let of_family = match version {
+            IpVersion::V4 => AssignRequest { num4: 1, pools4: pools, ..request.clone() },
+            IpVersion::V6 => AssignRequest { num6: 1, pools6: pools, ..request.clone() },
+        };
+        let assigned = assign(store, &clock, &of_family, inputs).await;
+        let assigned = assigned.map_err(|error| AssignFailure::of(error, missing))?;
+        match assigned.shortfalls.first() {
+            Some(shortfall) => Err(AssignFailure::waits(Wait::full(shortfall))),
             None => Ok(()),
         }
-    }
-
-    async fn assign_one(&self, request: &AssignRequest, ip: IpAddr) -> Result<(), ReconcileError> {
-        let inputs = AllocationInputs::read(&*self.store, &request.inputs_query()).await?;
-        let assigned = assign_address(&*self.store, &SystemClock::start(), request, ip, inputs).await;
-        assigned.map(drop).map_err(|error| match error {
-            IpamError::AlreadyAssigned { holder, .. } => {
-                let holder = holder.map_or_else(|| "an unknown owner".into(), |holder| holder.whole);
-                ReconcileError::Permanent(format!("{ip} is assigned already: {holder}"))
-            }
-            error => ipam_failure(error),
-        })
     }
 }
 

@@ -3,17 +3,23 @@
 //! The work is decided from the live Service and the addresses that are stored now. While a Service has this type, an
 //! address is released only after the Service's status no longer shows it. Before addresses are released because there
 //! is no pool, the pools are listed from the datastore. A published address is replaced only after another address has
-//! been assigned.
+//! been assigned. A Service that waits for an address gets an Event with the reason.
 
 mod addresses;
 mod decision;
+mod not_served;
 mod pools;
 mod reconcile;
+mod reports;
 mod request;
 mod service;
 mod service_cache;
 #[cfg(test)]
 mod tests;
+mod wait_reason;
+mod waiting;
+
+pub use not_served::LoadBalancerReport;
 
 use std::time::Duration;
 
@@ -22,6 +28,7 @@ use libcalico::ipam::{AffinityOwner, LOAD_BALANCER_HOST};
 use libcalico::store::StoreError;
 
 use self::reconcile::ServiceReconciler;
+use self::reports::reset_on_standby;
 use super::cached::CachedController;
 use crate::context::Context;
 use crate::leader::Leadership;
@@ -39,8 +46,17 @@ impl Controller for LoadBalancer {
     }
 
     async fn run(self, context: Context) {
-        if context.stop.run_until_cancelled(label_affinities(&context)).await.is_some() {
-            self.0.run(context).await;
+        let LoadBalancer(controller) = self;
+        let waiting = controller.cache.lock().waiting.clone();
+        let reset = reset_on_standby(context.leadership.clone(), waiting, controller.queue.clone());
+        let work = async {
+            if context.stop.run_until_cancelled(label_affinities(&context)).await.is_some() {
+                controller.run(context.clone()).await;
+            }
+        };
+        tokio::select! {
+            () = work => {}
+            () = reset => {}
         }
     }
 }

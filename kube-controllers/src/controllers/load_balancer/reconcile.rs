@@ -12,11 +12,14 @@ use libcalico::ipam::{HandleId, Labels};
 use libcalico::kubernetes::SERVICES;
 use tokio::sync::watch;
 
-use super::addresses::ServiceAddresses;
+use super::addresses::{AssignFailure, ServiceAddresses};
 use super::decision::{Decision, HeldAddress, Plan, decide, status_differs};
 use super::pools::{LoadBalancerPool, stored_pools};
+use super::reports::WaitReports;
 use super::service::{LoadBalancerService, publish_addresses, withdraw_addresses};
 use super::service_cache::{ServiceCache, ServiceState};
+use super::wait_reason::{NotServed, Wait};
+use super::waiting::Tell;
 use crate::api_reads;
 use crate::context::Context;
 use crate::controllers::cached::{CachedController, CachedReconcile, SharedCache};
@@ -47,6 +50,7 @@ pub(super) struct ServiceReconciler {
     pub(super) kubernetes: kube::Client,
     pub(super) settings: watch::Receiver<Arc<Settings>>,
     pub(super) cache: SharedCache<ServiceCache>,
+    pub(super) reports: WaitReports,
 }
 
 impl CachedReconcile for ServiceReconciler {
@@ -60,12 +64,14 @@ impl CachedReconcile for ServiceReconciler {
     }
 
     fn new(context: &Context, controller: &CachedController<Self>) -> Self {
+        let waiting = controller.cache.lock().waiting.clone();
         ServiceReconciler {
             calico: context.calico.clone(),
             addresses: ServiceAddresses { store: context.calico.clone() },
             kubernetes: context.kubernetes.clone(),
             settings: context.settings.clone(),
             cache: controller.cache.clone(),
+            reports: WaitReports::new(context, waiting),
         }
     }
 
@@ -86,26 +92,28 @@ impl Reconcile for ServiceReconciler {
         if !others.is_empty() && !self.release_handles(key, &others).await? {
             return Ok(NextReconcile::After(CACHE_LAG));
         }
-        let Some(service) = service else { return Ok(NextReconcile::AwaitChange) };
-        // With an unknown value of `assignIPs`, the Service neither gets nor loses an address.
-        let Some(assign) = self.settings.borrow().assign_ips else { return Ok(NextReconcile::AwaitChange) };
-        match decide(Some(&service), &own, &pools, assign).map_err(|error| permanent(key, error))? {
-            Decision::Nothing => Ok(NextReconcile::AwaitChange),
-            // A new pool queues all Services again. A missing pool is a failure only for a Service that requests an
+        let Some(service) = service else {
+            self.reports.end(key);
+            return Ok(NextReconcile::AwaitChange);
+        };
+        let assign = self.settings.borrow().assign_ips;
+        let wait = match assign.map(|assign| (assign, decide(Some(&service), &own, &pools, assign))) {
+            // With an unknown value of `assignIPs`, the Service neither gets nor loses an address.
+            None => Wait::not_enabled(NotServed::UnknownAssignIps, &service, &pools, AssignIps::default()),
+            Some((_, Err(error))) => Some(Wait::invalid_request(&error)),
+            Some((_, Ok(Decision::Nothing))) => Wait::class(&service),
+            // A new pool queues all Services again. A missing pool is a reason only for a Service that requests an
             // address: in a cluster that never had a pool, another implementation may serve the other Services.
-            Decision::NoPool if service.request.requests_address() => {
-                Err(permanent(key, "no IP pool allows LoadBalancer, so the Service gets no address"))
-            }
-            Decision::NoPool => Ok(NextReconcile::AwaitChange),
-            Decision::Withdraw => self.withdraw(key, &service.handle, &own, assign).await,
-            Decision::Serve(Plan { assign, keep, release })
+            Some((_, Ok(Decision::NoPool))) => service.request.requests_address().then(Wait::no_pool),
+            Some((assign, Ok(Decision::Withdraw))) => return self.withdraw(key, &service.handle, &own, assign).await,
+            Some((_, Ok(Decision::Serve(Plan { assign, keep, release }))))
                 if assign.is_empty() && release.is_empty() && !status_differs(&service.published, &keep) =>
             {
-                self.cache.lock().set_unserved(key, false);
-                Ok(NextReconcile::AwaitChange)
+                None
             }
-            Decision::Serve(_) => self.serve(key, &service.handle, &pools, assign).await,
-        }
+            Some((assign, Ok(Decision::Serve(_)))) => return self.serve(key, &service.handle, &pools, assign).await,
+        };
+        Ok(self.reports.report(key, &service, wait.as_ref()).await)
     }
 }
 
@@ -174,12 +182,18 @@ impl ServiceReconciler {
         if !planned.assign.is_empty() {
             assigned = match self.labels(key).await {
                 Ok(labels) => self.addresses.assign(key, handle, &planned.assign, labels).await,
-                Err(failure) => Err(failure),
+                Err(error) => Err(AssignFailure::from(error)),
             };
             let Some(replanned) = plan().await? else { return Ok(NextReconcile::After(CACHE_LAG)) };
             planned = replanned;
         }
-        self.cache.lock().set_unserved(key, assigned.is_err());
+        // Recorded before the next request, so that an address that becomes free meanwhile queues the Service.
+        let recorded = match &assigned {
+            Ok(()) => self.reports.record(key, &service, None),
+            // The reason, if there was one, is unknown.
+            Err(AssignFailure { error: Some(ReconcileError::Retry(_)), wait: None }) => Tell::Nothing,
+            Err(AssignFailure { wait, .. }) => self.reports.record(key, &service, wait.as_ref()),
+        };
         let shown: Vec<IpAddr> = planned.keep.iter().map(|held| held.ip).collect();
         let written = self.write_status(key, &mut live, |service| publish_addresses(service, &shown)).await?;
         if written == StatusWrite::Deleted {
@@ -191,10 +205,15 @@ impl ServiceReconciler {
             }
             self.addresses.release(&planned.release).await?;
         }
-        match assigned {
-            Ok(()) => Ok(NextReconcile::AwaitChange),
-            Err(ReconcileError::Retry(text)) => Err(ReconcileError::Retry(format!("Service {key}: {text}"))),
-            Err(ReconcileError::Permanent(text)) => Err(permanent(key, text)),
+        let Err(AssignFailure { error, wait }) = assigned else { return Ok(NextReconcile::AwaitChange) };
+        let next = match &wait {
+            Some(wait) => self.reports.tell(key, &service, wait, recorded).await,
+            None => NextReconcile::AwaitChange,
+        };
+        match error {
+            None => Ok(next),
+            Some(ReconcileError::Retry(text)) => Err(ReconcileError::Retry(format!("Service {key}: {text}"))),
+            Some(ReconcileError::Permanent(text)) => Err(permanent(key, text)),
         }
     }
 

@@ -21,13 +21,18 @@ pub(super) struct AddressRequest {
     pub(super) pools6: Vec<Cidr>,
 }
 
+/// Maximum number of characters of a text of a Service in an error.
+const MAX_QUOTED: usize = 100;
+
+/// The error of a request. Its texts of the Service are shortened: an annotation may have 256 KiB, and the error is in
+/// the log and in an Event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RequestError {
     #[error("{field}: {text:?} is not a JSON list of strings: {reason}")]
     NoList { field: &'static str, text: String, reason: String },
     #[error("{field}: {text:?} is not an IP address")]
     NoAddress { field: &'static str, text: String },
-    #[error("{field}: more than one address of a family, found {text}")]
+    #[error("{field}: more than one address of a family, found {text:?}")]
     TooMany { field: &'static str, text: String },
     #[error("{field}: {text:?} is neither the range nor the name of a pool for LoadBalancer")]
     NoPool { field: &'static str, text: String },
@@ -70,7 +75,7 @@ fn addresses(text: Option<&str>) -> Result<Vec<IpAddr>, RequestError> {
     let addresses = addresses.collect::<Result<Vec<IpAddr>, _>>()?;
     let of_family = |version| addresses.iter().filter(|ip| IpVersion::of(**ip) == version).count();
     if of_family(IpVersion::V4) > 1 || of_family(IpVersion::V6) > 1 {
-        return Err(RequestError::TooMany { field: LOAD_BALANCER_IPS, text: text.unwrap_or_default().into() });
+        return Err(RequestError::TooMany { field: LOAD_BALANCER_IPS, text: shortened(text.unwrap_or_default()) });
     }
     Ok(addresses)
 }
@@ -84,8 +89,10 @@ fn ranges(
     let range = |text: String| {
         let named = pools.iter().find(|pool| pool.name == text).map(|pool| pool.cidr);
         match text.parse().ok().or(named) {
-            None => Err(RequestError::NoPool { field, text }),
-            Some(cidr) if cidr.version() != wanted => Err(RequestError::Family { field, text, wanted }),
+            None => Err(RequestError::NoPool { field, text: shortened(&text) }),
+            Some(cidr) if cidr.version() != wanted => {
+                Err(RequestError::Family { field, text: shortened(&text), wanted })
+            }
             Some(cidr) => Ok(cidr),
         }
     };
@@ -95,9 +102,18 @@ fn ranges(
 fn list(field: &'static str, text: Option<&str>) -> Result<Vec<String>, RequestError> {
     let Some(text) = text else { return Ok(Vec::new()) };
     let read = serde_json::from_str(text);
-    read.map_err(|error| RequestError::NoList { field, text: text.into(), reason: error.to_string() })
+    // The reason may contain the text as well.
+    read.map_err(|error| RequestError::NoList { field, text: shortened(text), reason: shortened(&error.to_string()) })
 }
 
 fn address(field: &'static str, text: &str) -> Result<IpAddr, RequestError> {
-    text.parse().map_err(|_| RequestError::NoAddress { field, text: text.into() })
+    text.parse().map_err(|_| RequestError::NoAddress { field, text: shortened(text) })
+}
+
+/// Returns the first [`MAX_QUOTED`] characters of a text.
+pub(super) fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MAX_QUOTED) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }

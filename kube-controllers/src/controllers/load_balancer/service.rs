@@ -12,6 +12,8 @@ use crate::watched::Service;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LoadBalancerService {
+    /// `metadata.uid`.
+    pub(super) uid: String,
     /// The handle of its addresses. It depends on the uid, so a later Service with the same name has another handle.
     pub(super) handle: HandleId,
     /// The pools and addresses that it requests.
@@ -22,6 +24,8 @@ pub(super) struct LoadBalancerService {
     pub(super) wants_ipv6: bool,
     /// The addresses in the status, in order.
     pub(super) published: Vec<IpAddr>,
+    /// True if the status has an entry, which may be a host name.
+    pub(super) has_entry: bool,
 }
 
 impl LoadBalancerService {
@@ -53,13 +57,15 @@ impl LoadBalancerService {
         }
         let (class, address) = (spec.load_balancer_class.as_deref(), spec.load_balancer_ip.as_deref());
         let wants = |family: &str| spec.ip_families.iter().flatten().any(|wanted| wanted == family);
-        let entries = status.and_then(|status| status.ingress.as_ref()).into_iter().flatten();
+        let entries = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
         Some(LoadBalancerService {
+            uid: uid.to_owned(),
             handle: load_balancer_handle(name.namespace.as_deref().unwrap_or_default(), &name.name, uid),
             request: LoadBalancerRequest::new(class, annotations, address),
             wants_ipv4: wants("IPv4"),
             wants_ipv6: wants("IPv6"),
-            published: entries.filter_map(|entry| entry.ip.as_deref()?.parse().ok()).collect(),
+            published: entries.iter().filter_map(address).collect(),
+            has_entry: !entries.is_empty(),
         })
     }
 }

@@ -5,10 +5,13 @@ use libcalico::api::{IpPool, ObjectKey};
 use libcalico::ipam::{AffinityOwner, Block, LOAD_BALANCER_HOST};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
+use tokio::time::Instant;
 
 use super::decision::HeldAddress;
 use super::pools::LoadBalancerPool;
 use super::service::LoadBalancerService;
+use super::waiting::WaitingServices;
+use crate::controllers::cached::SharedCache;
 use crate::watched::Service;
 use crate::watches::{Cache, Event};
 
@@ -20,8 +23,8 @@ pub(super) struct ServiceCache {
     /// The addresses of each Service, by block. Contains only Services that hold an address.
     held: BTreeMap<ObjectKey, BTreeMap<Cidr, Vec<HeldAddress>>>,
     in_block: BTreeMap<Cidr, BTreeSet<ObjectKey>>,
-    /// Services that lack an address, reconciled again when another Service loses an address.
-    unserved: BTreeSet<ObjectKey>,
+    /// Services that wait for an address. Some are reconciled again when another Service loses an address.
+    pub(super) waiting: SharedCache<WaitingServices>,
     /// True once all kinds have been listed and all Services have been queued.
     is_ready: bool,
 }
@@ -39,7 +42,7 @@ impl ServiceCache {
     pub(super) fn apply_service(&mut self, event: &Event<'_, Service>) -> Vec<ObjectKey> {
         let changed = self.services.apply(event, LoadBalancerService::watched);
         for key in changed.iter().filter(|key| self.services.get(key).is_none()) {
-            self.unserved.remove(key);
+            self.waiting.lock().set(key, "", None, Instant::now());
         }
         self.keys_if_ready(changed)
     }
@@ -53,7 +56,7 @@ impl ServiceCache {
     }
 
     /// Applies an event. Returns the Services to reconcile: after the first lists, those that have or had addresses in
-    /// a changed block, and those that lack an address if a Service lost one.
+    /// a changed block, and those that wait for an address that a Service may have lost.
     pub(super) fn apply_block(&mut self, event: &Event<'_, Entry<Block>>) -> Vec<ObjectKey> {
         let changed = self.blocks.apply(event, |entry| addresses_of_services(&entry.value));
         let mut touched = BTreeSet::new();
@@ -78,7 +81,7 @@ impl ServiceCache {
             has_freed |= before.iter().any(|ip| !after.contains(ip));
         }
         if has_freed {
-            touched.extend(self.unserved.iter().cloned());
+            touched.extend(self.waiting.lock().for_a_released_address().cloned());
         }
         self.keys_if_ready(touched.into_iter().collect())
     }
@@ -112,14 +115,6 @@ impl ServiceCache {
             held: self.held.get(key).into_iter().flat_map(BTreeMap::values).flatten().cloned().collect(),
             pools: self.pools.iter().map(|(_, pool)| pool.clone()).collect(),
         })
-    }
-
-    pub(super) fn set_unserved(&mut self, key: &ObjectKey, unserved: bool) {
-        if unserved {
-            self.unserved.insert(key.clone());
-        } else {
-            self.unserved.remove(key);
-        }
     }
 }
 

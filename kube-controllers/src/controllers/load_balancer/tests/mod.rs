@@ -2,7 +2,9 @@
 
 mod convergence;
 mod labeling;
+mod not_served;
 mod serving;
+mod waiting;
 
 use k8s_openapi::api::core::v1::Service as K8sService;
 use libcalico::api::{IpPoolSpec, ObjectKey};
@@ -22,11 +24,15 @@ use super::decision::decide;
 use super::decision::status_differs;
 use super::pools::LoadBalancerPool;
 use super::reconcile::CACHE_LAG;
+use super::reports::WaitReports;
 use super::request::{AddressRequest, RequestError};
 use super::service::{LoadBalancerService, publish_addresses, withdraw_addresses};
 use super::service_cache::ServiceCache;
+use super::wait_reason::{Wait, WaitReason};
+use super::waiting::{PAUSE, Tell, WaitingServices};
 use super::*;
 use crate::controllers::cached::SharedCache;
+use crate::events::EventPublisher;
 use crate::runtime::NextReconcile;
 use crate::runtime::ReconcileError;
 use crate::settings::AssignIps;
@@ -41,6 +47,7 @@ use libcalico::store::Entry;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 fn pool(name: &str, cidr: &str, automatic: bool) -> LoadBalancerPool {
     LoadBalancerPool { name: name.into(), cidr: cidr.parse().unwrap(), automatic }
@@ -233,10 +240,13 @@ fn block_changes_after_the_list_return_affected_and_waiting_services() {
     assert!(cache.state_of(&b).unwrap().service.is_none());
 
     let waiting = ObjectKey::namespaced("n", "waiting");
-    cache.set_unserved(&waiting, true);
+    let full = Wait { reason: WaitReason::PoolFull, text: "full".into(), cause: "full".into() };
+    cache.waiting.lock().set(&waiting, "u", Some(&full), Instant::now());
+    let elsewhere = ObjectKey::namespaced("n", "without-pool");
+    cache.waiting.lock().set(&elsewhere, "u", Some(&Wait::no_pool()), Instant::now());
     assert_eq!(cache.apply_block(&Event::Upsert(&block(&ours, &["a", "b", "b", "a"]))), [a.clone(), b.clone()]);
     let freed = cache.apply_block(&Event::Upsert(&block(&ours, &["a"])));
-    assert_eq!(freed, [a.clone(), b.clone(), waiting], "who waits is looked at when an address becomes free");
+    assert_eq!(freed, [a.clone(), b.clone(), waiting], "a Service without a pool cannot get the free address");
     assert!(cache.state_of(&b).unwrap().held.is_empty());
     assert_eq!(cache.services(), std::slice::from_ref(&a), "b is removed with its last address");
     cache.apply_block(&Event::Delete(&"10.0.0.0/29".parse().unwrap()));

@@ -2,6 +2,7 @@
 //! Service.
 
 mod trimming;
+mod waiting;
 
 use std::convert::Infallible;
 
@@ -20,6 +21,10 @@ use crate::controllers::testing::{configured, embedded, settings};
 struct Server {
     service: Value,
     written: Vec<(Vec<String>, Vec<String>)>,
+    /// The Events in the namespace of the Service.
+    events: Vec<Value>,
+    /// Number of attempts to create an Event.
+    posts: usize,
     /// A barrier for reads of the namespace, which come right before an assignment.
     meeting: Option<Arc<tokio::sync::Barrier>>,
     /// A change of the Service, applied once, after the next read of the Service.
@@ -95,6 +100,17 @@ async fn answer(server: &Mutex<Server>, calico: &Arc<Datastore>, request: HttpRe
             server.written.push((shown(&service), held));
             server.service.clone()
         }
+        (Method::POST, "/api/v1/namespaces/n/events") => {
+            let event: Value = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap();
+            let mut server = server.lock().unwrap();
+            server.posts += 1;
+            let is_same = |other: &Value| other["metadata"]["name"] == event["metadata"]["name"];
+            if server.events.iter().any(is_same) {
+                return json!({"kind": "Status", "status": "Failure", "reason": "AlreadyExists", "code": 409});
+            }
+            server.events.push(event.clone());
+            event
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -111,12 +127,21 @@ fn reconciler(server: &Arc<Mutex<Server>>, calico: &Arc<Datastore>) -> ServiceRe
         }
         .boxed()
     });
+    let cache = SharedCache::<ServiceCache>::default();
+    let kubernetes = kube::Client::new(api, "default");
+    let waiting = cache.lock().waiting.clone();
     ServiceReconciler {
         calico: calico.clone(),
         addresses: ServiceAddresses { store: calico.clone() },
-        kubernetes: kube::Client::new(api, "default"),
+        kubernetes: kubernetes.clone(),
         settings: watch::channel(Arc::new(settings())).1,
-        cache: SharedCache::default(),
+        cache,
+        reports: WaitReports {
+            kubernetes,
+            leadership: Leadership::always(),
+            events: EventPublisher::default(),
+            waiting,
+        },
     }
 }
 

@@ -1,0 +1,215 @@
+//! A Service that waits for an address has one Event with the reason.
+
+use super::*;
+
+fn key() -> ObjectKey {
+    ObjectKey::namespaced("n", "s")
+}
+
+fn pool_of_one_address() -> IpPool {
+    let spec = json!({"cidr": "10.0.0.5/32", "blockSize": 32, "allowedUses": ["LoadBalancer"]});
+    IpPool::new("p", serde_json::from_value(spec).unwrap())
+}
+
+fn of_class(class: &str, annotations: Value) -> Value {
+    let mut service = stored_service(annotations);
+    service["spec"]["loadBalancerClass"] = json!(class);
+    service
+}
+
+impl Scene {
+    /// Assigns the address 10.0.0.5 to the Service `other` of the namespace.
+    async fn take_address(&self, namespace: &str) {
+        let (other, handle) = (ObjectKey::namespaced(namespace, "other"), HandleId::new("lb-other"));
+        let missing = [MissingAddress::Address("10.0.0.5".parse().unwrap())];
+        self.reconciler.addresses.assign(&other, &handle, &missing, Labels::new()).await.unwrap();
+    }
+
+    /// Lets the time pass after which the Service may have another Event.
+    fn pass_the_pause(&self) {
+        self.reconciler.reports.waiting.lock().posting(&key(), Instant::now() - PAUSE);
+    }
+
+    /// Returns reasons and texts of the Events.
+    fn events(&self) -> Vec<(String, String)> {
+        let text = |event: &Value, field: &str| event[field].as_str().unwrap().to_owned();
+        let server = self.server.lock().unwrap();
+        server.events.iter().map(|event| (text(event, "reason"), text(event, "message"))).collect()
+    }
+
+    fn posts(&self) -> usize {
+        self.server.lock().unwrap().posts
+    }
+
+    fn waiting_for(&self, reason: WaitReason) -> i64 {
+        self.reconciler.reports.waiting.lock().metric().with_label_values(&[reason.label()]).get()
+    }
+
+    /// Reconciles after the watches have delivered everything.
+    async fn look(&self) -> NextReconcile {
+        self.on_event().await;
+        self.reconcile().await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn each_reason_is_told_once() {
+    let unknown = json!({"controllers": {"loadBalancer": {"assignIPs": "Allservices"}}});
+    for (service, pools, taken_in, reason, text) in [
+        (stored_service(wants("10.0.0.5")), vec![], None, WaitReason::NoPool, "no IPPool for LoadBalancer serves"),
+        (
+            stored_service(wants("10.1.0.5")),
+            vec![stored_pool().value],
+            None,
+            WaitReason::NoPool,
+            "no IPPool for LoadBalancer serves 10.1.0.5",
+        ),
+        (
+            stored_service(json!({})),
+            vec![pool_of_one_address()],
+            Some("n"),
+            WaitReason::PoolFull,
+            "no IPv4 address: 1 IPPool serves this Service, and it is full",
+        ),
+        (
+            stored_service(wants("10.0.0.5")),
+            vec![stored_pool().value],
+            Some("n"),
+            WaitReason::AddressTaken,
+            "service n/other",
+        ),
+        (
+            stored_service(wants("10.0.0.5")),
+            vec![stored_pool().value],
+            Some("bank"),
+            WaitReason::AddressTaken,
+            "10.0.0.5 is held by another namespace",
+        ),
+        (
+            stored_service(json!({ADDRESSES: "10.0.0.5"})),
+            vec![stored_pool().value],
+            None,
+            WaitReason::InvalidRequest,
+            "is not a JSON list of strings",
+        ),
+        (
+            of_class("other", wants("10.0.0.5")),
+            vec![stored_pool().value],
+            None,
+            WaitReason::Class,
+            "loadBalancerClass \"other\" is not calico",
+        ),
+        (
+            stored_service(json!({})),
+            vec![stored_pool().value],
+            None,
+            WaitReason::NotEnabled,
+            "loadBalancer.assignIPs has an unknown value",
+        ),
+    ] {
+        let mut scene = Scene::new(service, &pools).await;
+        if reason == WaitReason::NotEnabled {
+            scene.reconciler.settings = watch::channel(Arc::new(configured(unknown.clone()))).1;
+        }
+        if let Some(namespace) = taken_in {
+            scene.take_address(namespace).await;
+        }
+        for _ in 0..3 {
+            assert_eq!(scene.look().await, NextReconcile::AwaitChange, "{reason:?}");
+        }
+        let events = scene.events();
+        assert_eq!((events.len(), scene.posts()), (1, 1), "{reason:?}: {events:?}");
+        assert!(events[0].0 == reason.event() && events[0].1.contains(text), "{events:?}");
+        let counted = WaitReason::ALL.map(|other| scene.waiting_for(other));
+        assert_eq!(counted, WaitReason::ALL.map(|other| i64::from(other == reason)));
+        let event = scene.server.lock().unwrap().events[0].clone();
+        assert_eq!((&event["involvedObject"]["uid"], &event["type"]), (&json!("u"), &json!("Warning")), "{event}");
+    }
+}
+
+#[tokio::test]
+async fn changed_reason_is_told_again() {
+    let scene = Scene::new(stored_service(wants("10.0.0.5")), &[stored_pool().value]).await;
+    scene.take_address("n").await;
+    scene.look().await;
+    scene.annotate(json!({ADDRESSES: "x"}));
+    assert!(matches!(scene.look().await, NextReconcile::After(_)), "the Event is too young");
+    assert_eq!(scene.events().len(), 1);
+    scene.pass_the_pause();
+    assert_eq!(scene.look().await, NextReconcile::AwaitChange);
+    let reasons: Vec<String> = scene.events().into_iter().map(|(reason, _)| reason).collect();
+    assert_eq!(reasons, texts(&["AddressTaken", "InvalidAddressRequest"]));
+    assert_eq!((scene.waiting_for(WaitReason::AddressTaken), scene.waiting_for(WaitReason::InvalidRequest)), (0, 1));
+
+    scene.annotate(wants("10.0.0.6"));
+    scene.look().await;
+    assert_eq!((scene.shown(), scene.events().len()), (texts(&["10.0.0.6"]), 2), "a served Service has no new Event");
+    assert_eq!(WaitReason::ALL.map(|reason| scene.waiting_for(reason)), [0; 6]);
+}
+
+/// Each change of the request has another text.
+#[tokio::test]
+async fn flapping_request_posts_one_event_a_minute() {
+    let scene = Scene::new(stored_service(json!({})), &[stored_pool().value]).await;
+    for minute in 1..=3 {
+        for round in 0..5 {
+            scene.annotate(json!({ADDRESSES: format!("{minute} {round}")}));
+            scene.look().await;
+            scene.annotate(wants("10.0.0.5"));
+            scene.look().await;
+        }
+        assert_eq!(scene.posts(), minute);
+        scene.pass_the_pause();
+    }
+}
+
+#[tokio::test]
+async fn foreign_class_without_our_annotations_is_silent() {
+    let mut with_address = of_class("other", json!({}));
+    with_address["spec"]["loadBalancerIP"] = json!("10.0.0.5");
+    for service in [of_class("other", json!({})), with_address] {
+        let scene = Scene::new(service, &[stored_pool().value]).await;
+        assert_eq!(scene.look().await, NextReconcile::AwaitChange);
+        assert_eq!(scene.posts(), 0);
+    }
+}
+
+#[tokio::test]
+async fn service_without_a_request_is_silent_in_a_cluster_without_pools() {
+    let scene = Scene::new(stored_service(json!({})), &[]).await;
+    assert_eq!(scene.look().await, NextReconcile::AwaitChange);
+    assert_eq!((scene.posts(), scene.waiting_for(WaitReason::NoPool)), (0, 0));
+}
+
+#[tokio::test]
+async fn served_service_posts_no_event() {
+    let scene = Scene::served(wants("10.0.0.5")).await;
+    scene.look().await;
+    assert_eq!(scene.posts(), 0);
+}
+
+/// The name of the Event is the same on each replica, so the API server has one.
+#[tokio::test]
+async fn next_leader_finds_the_event_of_the_former_leader() {
+    let scene = Scene::new(stored_service(wants("10.0.0.5")), &[]).await;
+    scene.look().await;
+    let next = reconciler(&scene.server, &scene.calico);
+    scene.tell(&next).await;
+    for _ in 0..2 {
+        assert_eq!(next.reconcile(&key()).await.unwrap(), NextReconcile::AwaitChange);
+    }
+    assert_eq!((scene.events().len(), scene.posts()), (1, 2));
+}
+
+#[tokio::test]
+async fn waiting_family_of_a_dual_stack_service_is_told_beside_the_served_one() {
+    let mut service = stored_service(json!({}));
+    service["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]);
+    let scene = Scene::new(service, &[stored_pool().value]).await;
+    scene.look().await;
+    scene.look().await;
+    assert_eq!(scene.shown().len(), 1);
+    let events = scene.events();
+    assert!(events.len() == 1 && events[0].1.starts_with("no IPv6 address: "), "{events:?}");
+    assert_eq!(scene.waiting_for(WaitReason::NoPool), 1);
+}

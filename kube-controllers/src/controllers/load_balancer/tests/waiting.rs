@@ -1,0 +1,142 @@
+//! The record of waiting Services, and the texts of reasons.
+
+use std::time::Duration;
+
+use ipam_plugin::error::{Exhaustion, IpamError, Shortfall};
+use libcalico::ipam::{NoPool, PoolChoiceError, PoolRejection, RejectedPool};
+use libcalico::net::IpVersion;
+use tokio::time::sleep;
+
+use super::*;
+use crate::controllers::load_balancer::reports::reset_on_standby;
+use crate::controllers::testing::posting_kubernetes;
+use crate::leader::LeadershipTerm;
+use crate::runtime::Queue;
+
+fn wait(text: &str) -> Wait {
+    Wait { reason: WaitReason::PoolFull, text: text.into(), cause: text.into() }
+}
+
+fn rejected(pool: &str, cidr: &str, refusal: PoolRejection) -> RejectedPool {
+    RejectedPool { pool: pool.into(), cidr: Some(cidr.parse().unwrap()), refusal }
+}
+
+#[test]
+fn reason_within_a_minute_is_told_after_it() {
+    let (mut waiting, key, begin) = (WaitingServices::default(), ObjectKey::namespaced("n", "s"), Instant::now());
+    let after = |seconds| begin + Duration::from_secs(seconds);
+    let (one, two) = (wait("one"), wait("two"));
+    assert_eq!(waiting.set(&key, "u", Some(&one), begin), Tell::Post);
+    waiting.posting(&key, begin);
+    waiting.told(&key, &one);
+    assert_eq!(waiting.set(&key, "u", Some(&one), after(1)), Tell::Nothing);
+    assert_eq!(waiting.set(&key, "u", Some(&two), after(2)), Tell::At(begin + PAUSE));
+    assert_eq!(waiting.set(&key, "u", Some(&one), after(3)), Tell::Nothing, "the Event has this text");
+    assert_eq!(waiting.set(&key, "u", Some(&two), begin + PAUSE), Tell::Post);
+    waiting.posting(&key, begin + PAUSE);
+    waiting.told(&key, &two);
+
+    // A served Service that waits again, and a later Service of the same name, do not shorten the pause.
+    let soon = begin + PAUSE + Duration::from_secs(1);
+    assert_eq!(waiting.set(&key, "u", None, soon), Tell::Nothing);
+    assert_eq!(waiting.set(&key, "u", Some(&two), soon), Tell::At(begin + PAUSE * 2));
+    waiting.told(&key, &two);
+    assert_eq!(waiting.set(&key, "v", Some(&two), soon), Tell::At(begin + PAUSE * 2));
+}
+
+#[test]
+fn failed_event_is_posted_again_after_the_pause() {
+    let (mut waiting, key, begin) = (WaitingServices::default(), ObjectKey::namespaced("n", "s"), Instant::now());
+    waiting.set(&key, "u", Some(&wait("one")), begin);
+    waiting.posting(&key, begin);
+    assert_eq!(waiting.set(&key, "u", Some(&wait("one")), begin), Tell::At(begin + PAUSE));
+    assert_eq!(waiting.set(&key, "u", Some(&wait("one")), begin + PAUSE), Tell::Post);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_metric_is_zero_after_leadership_is_lost() {
+    let (sender, term) = watch::channel(LeadershipTerm::Always);
+    let (leadership, waiting) = (Leadership::new(term), SharedCache::<WaitingServices>::default());
+    let (kubernetes, posted) = posting_kubernetes();
+    let reports = WaitReports {
+        kubernetes,
+        leadership: leadership.clone(),
+        events: EventPublisher::default(),
+        waiting: waiting.clone(),
+    };
+    let (key, service) = (ObjectKey::namespaced("n", "s"), service(json!(["IPv4"]), json!({})));
+    let count = || waiting.lock().metric().with_label_values(&["pool_full"]).get();
+    let work = async {
+        sleep(Duration::from_secs(1)).await;
+        reports.report(&key, &service, Some(&wait("one"))).await;
+        assert_eq!((count(), posted.lock().unwrap().len()), (1, 1));
+        sender.send_replace(LeadershipTerm::No);
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(count(), 0);
+        assert_eq!(reports.record(&key, &service, Some(&wait("two"))), Tell::Nothing, "a late worker");
+        assert_eq!(count(), 0);
+        sender.send_replace(LeadershipTerm::Always);
+        sleep(Duration::from_secs(1)).await;
+        reports.report(&key, &service, Some(&wait("one"))).await;
+        assert_eq!(count(), 1);
+    };
+    tokio::select! {
+        () = work => {}
+        () = reset_on_standby(leadership, waiting.clone(), Queue::default()) => {}
+    }
+}
+
+#[test]
+fn event_text_of_a_large_annotation_is_cut() {
+    let large = "\u{1}x".repeat(128 * 1024);
+    let listed = |text: &str| serde_json::to_string(&[text]).unwrap();
+    for annotations in [
+        json!({ADDRESSES: large}),
+        json!({ADDRESSES: serde_json::to_string(&large).unwrap()}),
+        json!({ADDRESSES: listed(&large)}),
+        json!({ADDRESSES: format!(r#"["10.0.0.1",{}"10.0.0.2"]"#, " ".repeat(256 * 1024))}),
+        json!({IPV4_POOLS: listed(&large)}),
+        json!({IPV6_POOLS: format!("[{}", listed(&large))}),
+    ] {
+        let error = AddressRequest::parse(&service(json!(["IPv4"]), annotations), &pools()).unwrap_err();
+        let wait = Wait::invalid_request(&error);
+        assert!(wait.text.len() < 1024 && wait.cause.len() < 1024, "{}", wait.text);
+    }
+    let mut other = service(json!(["IPv4"]), json!({ADDRESSES: "[]"}));
+    other.request.class = Some(large);
+    assert!(Wait::class(&other).unwrap().text.len() < 1024);
+}
+
+#[test]
+fn text_of_a_full_pool_contains_the_number_of_serving_pools() {
+    let full = PoolRejection::Full { in_use: 1, capacity: 1 };
+    for (serving, text) in [
+        (1, "no IPv4 address: 1 IPPool serves this Service, and it is full"),
+        (3, "no IPv4 address: 3 IPPools serve this Service, and all are full"),
+    ] {
+        let mut refused = vec![rejected("other", "10.9.0.0/24", PoolRejection::Manual)];
+        refused.extend((0..serving).map(|n| rejected(&format!("p{n}"), "10.0.0.0/24", full.clone())));
+        let cause = Exhaustion::PoolsFull { pools: Vec::new() };
+        let found = Wait::full(&Shortfall { version: IpVersion::V4, wanted: 1, assigned: 0, cause, refused });
+        assert_eq!(found.text, text);
+        assert!(found.cause.contains("pool p0 (10.0.0.0/24): full"), "{}", found.cause);
+    }
+}
+
+#[test]
+fn pool_that_the_service_does_not_name_is_in_the_log_only() {
+    let refused = vec![
+        rejected("named", "10.0.0.0/24", PoolRejection::Disabled),
+        rejected("secret", "10.1.0.0/24", PoolRejection::NotRequested),
+    ];
+    let error = IpamError::Pools(PoolChoiceError { cause: NoPool::NoneEnabled, refused });
+    let text = |pools: Vec<Cidr>| {
+        let found = Wait::of_error(&error, &MissingAddress::Any { version: IpVersion::V4, pools }).unwrap();
+        assert!(found.cause.contains("pool secret"), "{}", found.cause);
+        found.text
+    };
+    let unnamed = "no IPv4 address: no IPPool for LoadBalancer serves this Service";
+    assert_eq!(text(Vec::new()), unnamed);
+    let named = text(vec!["10.0.0.0/24".parse().unwrap()]);
+    assert_eq!(named, format!("{unnamed}: pool named (10.0.0.0/24): it is disabled"));
+}

@@ -7,5 +7,6 @@ mod nodes;
 mod pools;
 mod scene;
 mod services;
+mod services_waiting;
 mod spoiled;
 mod tiers;

@@ -13,7 +13,7 @@ use integration_tests::kubernetes::{ApiServer, Audit, Client, Kubernetes, Role, 
 use kube_controllers::context::Context;
 use kube_controllers::controllers::host_endpoints::HostEndpoints;
 use kube_controllers::controllers::ip_pool::IpPools;
-use kube_controllers::controllers::load_balancer::LoadBalancer;
+use kube_controllers::controllers::load_balancer::{LoadBalancer, LoadBalancerReport};
 use kube_controllers::controllers::node_deletion::NodeDeletion;
 use kube_controllers::controllers::node_labels::NodeLabels;
 use kube_controllers::controllers::tier::Tiers;
@@ -54,8 +54,12 @@ pub(crate) struct Scene {
 pub(crate) struct Running {
     stop: CancellationToken,
     settings: watch::Sender<Arc<Settings>>,
+    metrics: Metrics,
     thread: Option<JoinHandle<()>>,
 }
+
+/// A function that subscribes a controller and returns its work.
+type Build = fn(&Context, &mut Watches) -> BoxFuture<'static, ()>;
 
 pub(crate) fn on_each(modes: &[Mode], test: impl Fn(&Scene) + Send + Sync) {
     for mode in modes {
@@ -172,11 +176,22 @@ impl Scene {
     // === controllers ===
 
     pub(crate) fn start(&self, change: impl FnOnce(&mut Settings)) -> Running {
+        self.start_with(made::<LoadBalancer>, change)
+    }
+
+    /// Starts the controllers as they run if the controller of Services is not enabled, or lacks its role.
+    pub(crate) fn start_without_load_balancer(&self, change: impl FnOnce(&mut Settings)) -> Running {
+        self.start_with(made::<LoadBalancerReport>, change)
+    }
+
+    fn start_with(&self, services: Build, change: impl FnOnce(&mut Settings)) -> Running {
         let mut settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), self.mode).settings;
         change(&mut settings);
         let (sender, receiver) = watch::channel(Arc::new(settings));
         let stop = CancellationToken::new();
         let (kubernetes, calico, mode, token) = (self.kubernetes.clone(), self.calico.clone(), self.mode, stop.clone());
+        let metrics = Metrics::new();
+        let shared = metrics.clone();
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
@@ -186,21 +201,20 @@ impl Scene {
                     mode,
                     settings: receiver,
                     leadership: Leadership::always(),
-                    metrics: Metrics::new(),
+                    metrics: shared,
                     watchdog: Watchdog::default(),
                     stop: token,
                 };
-                work(context).await;
+                work(context, services).await;
             });
         });
-        Running { stop, settings: sender, thread: Some(thread) }
+        Running { stop, settings: sender, metrics, thread: Some(thread) }
     }
 }
 
-async fn work(context: Context) {
+async fn work(context: Context, services: Build) {
     let mut watches = Watches::default();
-    let mut controllers =
-        vec![made::<HostEndpoints>(&context, &mut watches), made::<LoadBalancer>(&context, &mut watches)];
+    let mut controllers = vec![made::<HostEndpoints>(&context, &mut watches), services(&context, &mut watches)];
     match context.mode {
         Mode::Etcd => {
             controllers.push(made::<NodeLabels>(&context, &mut watches));
@@ -224,6 +238,11 @@ fn made<C: Controller>(context: &Context, watches: &mut Watches) -> BoxFuture<'s
 impl Running {
     pub(crate) fn set(&self, change: impl FnOnce(&mut Settings)) {
         self.settings.send_modify(|settings| change(Arc::make_mut(settings)));
+    }
+
+    /// Returns true if the metrics contain this line.
+    pub(crate) fn measures(&self, line: &str) -> bool {
+        self.metrics.text().unwrap().lines().any(|shown| shown == line)
     }
 }
 

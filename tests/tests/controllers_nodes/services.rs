@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 
 use crate::scene::{ETCD, Scene, V3, becomes, on_each, stays};
 
-const SERVICES: &str = "/api/v1/namespaces/default/services";
+pub(crate) const SERVICES: &str = "/api/v1/namespaces/default/services";
 
 impl Scene {
-    fn pool(&self, name: &str, cidr: &str, more: Value) {
+    pub(crate) fn pool(&self, name: &str, cidr: &str, more: Value) {
         let mut spec = json!({"cidr": cidr, "blockSize": 30, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()"});
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         self.put::<IpPoolSpec>(name, json!({}), spec);
     }
 
-    fn service(&self, name: &str, annotations: Value, more: Value) {
+    pub(crate) fn service(&self, name: &str, annotations: Value, more: Value) {
         let mut spec = json!({"type": "LoadBalancer", "ports": [{"port": 80}]});
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let service = json!({"metadata": {"name": name, "annotations": annotations}, "spec": spec});
@@ -32,11 +32,11 @@ impl Scene {
         self.admin.patch(&format!("{SERVICES}/{name}"), &patch).unwrap().success().unwrap();
     }
 
-    fn remove(&self, name: &str) {
+    pub(crate) fn remove(&self, name: &str) {
         self.admin.delete(&format!("{SERVICES}/{name}")).unwrap().success().unwrap();
     }
 
-    fn shown(&self, name: &str) -> Vec<String> {
+    pub(crate) fn shown(&self, name: &str) -> Vec<String> {
         let service = self.admin.get(&format!("{SERVICES}/{name}")).unwrap().success().unwrap();
         let entries = service["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
         let text = |entry: &Value| entry["ip"].as_str().or(entry["hostname"].as_str()).unwrap_or_default().to_owned();
@@ -67,7 +67,7 @@ fn ip(text: &str) -> Vec<String> {
     vec![text.to_owned()]
 }
 
-fn wants(ip: &str) -> Value {
+pub(crate) fn wants(ip: &str) -> Value {
     json!({"projectcalico.org/loadBalancerIPs": format!("[\"{ip}\"]")})
 }
 

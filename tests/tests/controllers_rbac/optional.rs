@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use integration_tests::controllers::{Controllers, METRICS_PORT, PATIENCE, World, await_that, metrics};
+use integration_tests::controllers::{Controllers, METRICS_PORT, PATIENCE, World, await_that, metrics, service_path};
 use integration_tests::kubernetes::{Role, with_kubernetes};
 use libcalico::kubernetes::ApiGroup;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{NAME, NAMESPACE, manifest};
 
@@ -17,6 +17,24 @@ const POLICIES: &str = "globalnetworkpolicies";
 fn until(controllers: &Controllers, what: &str, is_so: impl Fn() -> bool) {
     let seen = await_that(PATIENCE * 3, || Ok(is_so()));
     assert!(seen.is_ok(), "{what}: not seen\n{}", controllers.log().unwrap());
+}
+
+/// Returns the number of warnings about a missing role.
+fn warnings(controllers: &Controllers, role: &str) -> usize {
+    let role = format!("calico-kube-controllers-{role}");
+    let log = controllers.log().unwrap();
+    let warns = |line: &&str| line.contains("the role of an enabled controller is missing") && line.contains(&role);
+    log.lines().filter(warns).count()
+}
+
+/// Returns true if the Service `web` has the Event that names the missing role.
+fn says_why_it_waits(world: &World<'_>) -> bool {
+    let events = world.get(&service_path("web").replace("/services/web", "/events"));
+    let of_web = |event: &Value| {
+        let message = event["message"].as_str().unwrap_or_default();
+        event["involvedObject"]["name"] == "web" && message.contains("the role calico-kube-controllers-load-balancer")
+    };
+    events["items"].as_array().is_some_and(|events| events.iter().any(of_web))
 }
 
 #[test]
@@ -46,7 +64,7 @@ fn controller_without_its_role_is_named_once_and_starts_when_the_role_is_bound()
         // With FV_TEST the renames do not wait for a roll-out of calico-node, which this cluster lacks.
         let setup = setup.env("LEADER_ELECTION", "false").env("FV_TEST", "true");
         let mut controllers = setup.start(host, "controllers").unwrap();
-        let named = |role: &str| controllers.log().unwrap().matches(&format!("calico-kube-controllers-{role}")).count();
+        let named = |role: &str| warnings(&controllers, role);
         let metric = |role: &str, value: u8| {
             let line = format!("kube_controllers_missing_rights{{role=\"{role}\"}} {value}");
             metrics(METRICS_PORT).is_ok_and(|page| page.lines().any(|shown| shown == line))
@@ -56,6 +74,7 @@ fn controller_without_its_role_is_named_once_and_starts_when_the_role_is_bound()
         assert_eq!(named("host-endpoints"), 0, "the controller is off");
         let off = [("load-balancer", 1), ("policy-names", 1), ("host-endpoints", 0)];
         until(&controllers, "the metric names both", || off.iter().all(|(role, value)| metric(role, *value)));
+        until(&controllers, "the Service has an Event", || says_why_it_waits(&world));
 
         world.configure(&json!({ "leakGracePeriod": "1s", "hostEndpoint": { "autoCreate": "Enabled" } }));
         until(&controllers, "the role of the host endpoints is missing", || named("host-endpoints") == 1);
@@ -105,11 +124,13 @@ fn controllers_without_their_roles_with_etcd_are_named_once_and_start_when_the_r
         let audit = api.audit().unwrap();
         let setup = world.setup().env("KUBECONFIG", account.kubeconfig.display().to_string());
         let mut controllers = setup.env("LEADER_ELECTION", "false").start(host, "controllers").unwrap();
-        let roles = ["load-balancer", "policy-names"].map(|role| format!("calico-kube-controllers-{role}"));
-        let named = || roles.each_ref().map(|role| controllers.log().unwrap().matches(role.as_str()).count());
+        let roles = ["load-balancer", "policy-names"];
+        let named = || roles.map(|role| warnings(&controllers, role));
         until(&controllers, "both roles are missing", || named() == [1, 1]);
         let status = || fs::read_to_string(controllers.status_file()).unwrap_or_default();
-        until(&controllers, "the status names both roles", || status().contains(&roles.join(", ")));
+        let both = roles.map(|role| format!("calico-kube-controllers-{role}")).join(", ");
+        until(&controllers, "the status names both roles", || status().contains(&both));
+        until(&controllers, "the Service has an Event", || says_why_it_waits(&world));
         let refused: Vec<_> =
             audit.of(&account.user).unwrap().into_iter().filter(|one| one.code == Some(403)).collect();
         assert!(refused.is_empty(), "{refused:#?}");

@@ -109,6 +109,19 @@ fn each_alert_fires_in_its_state_alone() {
         let foreign = "job=\"kubelet\",instance=\"n1:3\"";
         fires([agent(), beside_idle(&stuck, foreign), available()], &[]);
 
+        for (reason, alert) in [
+            ("no_pool", true),
+            ("pool_full", true),
+            ("address_taken", true),
+            ("not_enabled", true),
+            ("class", false),
+            ("invalid_request", false),
+        ] {
+            let waiting = format!("kube_controllers_load_balancer_waiting_services{{reason=\"{reason}\"}}");
+            let expected: &[&str] = if alert { &["CalicoLoadBalancerServicesWait"] } else { &[] };
+            fires([agent(), beside_idle(&[(&*waiting, "1")], &of_replica(3)), available()], expected);
+        }
+
         fires([agent(), idle(), unavailable("2x120")], &["CalicoCniDaemonSetUnavailable"]);
         let container = r#"pod="calico-cni-x",container="install-cni""#;
         let in_state = |reason: &str, values: &str| {
@@ -137,5 +150,5 @@ fn promtool_accepts_the_rules() {
     let file = directory.path().join("rules.json");
     fs::write(&file, evaluation::rules().to_string()).unwrap();
     let checked = integration_tests::command::run(&promtool, &["check", "rules", &file.display().to_string()]).unwrap();
-    assert!(checked.contains("SUCCESS: 16 rules found"), "{checked}");
+    assert!(checked.contains("SUCCESS: 17 rules found"), "{checked}");
 }

@@ -186,6 +186,10 @@ impl ServiceReconciler {
             };
             let Some(replanned) = plan().await? else { return Ok(NextReconcile::After(CACHE_LAG)) };
             planned = replanned;
+            // Another replica may have assigned the address meanwhile.
+            if planned.assign.is_empty() {
+                assigned = Ok(());
+            }
         }
         // Recorded before the next request, so that an address that becomes free meanwhile queues the Service.
         let recorded = match &assigned {

@@ -1,5 +1,5 @@
-//! [`Wait`]: the reason why a Service of type LoadBalancer waits for an address, in the words for its tenant and for the
-//! log. The tenant learns of pools that the Service names, and of owners in the Service's namespace; the log has all.
+//! [`Wait`]: the reason why a Service of type LoadBalancer waits for an address, with a text for its tenant and a text
+//! for the log. The first names the pools that the Service names, and owners in the Service's namespace; the second all.
 
 use std::net::IpAddr;
 

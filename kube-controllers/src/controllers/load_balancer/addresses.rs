@@ -127,7 +127,7 @@ impl ServiceAddresses {
         request.namespace = Some(Namespace { name: namespace, labels });
         // Each address is assigned by a call of its own, so that a missing pool of one family does not affect the other
         // family.
-        let mut outcome = Ok(());
+        let mut outcome: Result<(), AssignFailure> = Ok(());
         for missing in missing {
             outcome = match (outcome, self.assign_missing(&request, missing).await) {
                 (Err(first), Err(second)) => Err(first.and(second)),

@@ -165,7 +165,9 @@ mod tests {
     fn cooling_address_has_no_holder() {
         let cooling = Attribute { released_at: Some("2026-08-22T01:02:03Z".into()), ..web() };
         for caller in [None, Some("shop"), Some("bank")] {
-            assert_eq!(holder(Some(&cooling), caller).told, COOLING);
+            let found = holder(Some(&cooling), caller);
+            assert!(found.told == COOLING && found.is_cooling(), "{found:?}");
+            assert!(!holder(Some(&web()), caller).is_cooling());
         }
     }
 }

@@ -39,6 +39,7 @@ mod leak;
 mod pod_state;
 mod pool;
 mod pool_choice;
+mod pool_room;
 mod pool_split;
 pub mod report;
 mod reservation;
@@ -80,6 +81,7 @@ pub use pool_choice::{
     Labels, NamedPools, NoPool, PoolChoice, PoolChoiceError, PoolRequest, choose_pools, rejection_by_namespace,
     stale_blocks,
 };
+pub use pool_room::{BlockRoom, FullestNode, PoolRoom, pool_room};
 pub use reservation::{MalformedReservation, Reservations};
 pub use survey::{BlockSummary, ListedBlock, RECLAIM_AFTER, Room};
 pub use tunnels::{Tunnel, tunnels_of};

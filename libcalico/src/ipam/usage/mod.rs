@@ -56,7 +56,7 @@ pub fn usage(input: &UsageInput<'_>) -> Usage {
         input.blocks.iter().map(|block| BlockFacts::of(block, &pools, input.reservations)).collect();
     let borrowed = borrowed(input.blocks);
     let room = PodRoom::of(&pools, &blocks, input);
-    let pool_usages = pools::count(&pools, &blocks, &room, input.reservations);
+    let pool_usages = pools::count(&pools, &blocks, &room, input);
     let owners = owners::count(&blocks);
     let nodes = owners::node_usages(&owners, &blocks, &borrowed, &room, input);
     let mut outside_pools = FamilyCount::default();

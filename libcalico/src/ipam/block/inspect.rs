@@ -145,7 +145,7 @@ impl Block {
     }
 
     /// Returns the ordinals that are neither allocated nor in the free list, as [`Block::lost_ordinal`].
-    pub(in crate::ipam) fn lost_ordinals(&self) -> impl Iterator<Item = usize> + use<> {
+    pub(in crate::ipam) fn lost_ordinals(&self) -> impl Iterator<Item = usize> {
         let mut accounted: Vec<bool> = self.allocations.iter().map(Option::is_some).collect();
         for &ordinal in &self.unallocated {
             if let Some(slot) = accounted.get_mut(ordinal) {

@@ -39,6 +39,6 @@ impl Rooms {
 
     /// Removes the room of a deleted pool.
     pub(super) fn remove_pool(&mut self, pool: &str) {
-        self.of_pools.remove(pool);
+        self.has_changed |= self.of_pools.remove(pool).is_some();
     }
 }

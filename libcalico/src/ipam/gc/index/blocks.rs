@@ -67,7 +67,9 @@ impl Index {
 
     /// Removes a block that exists and from which no address may be assigned.
     fn remove_unusable_block(&mut self, cidr: &Cidr) {
-        self.remove_block(cidr);
+        if let Some(row) = self.blocks.find(*cidr) {
+            self.remove_block_row(row);
+        }
         let list = self.list(WatchedKind::Blocks);
         self.rooms.add_occupied(*cidr, list);
     }

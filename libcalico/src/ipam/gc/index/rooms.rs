@@ -55,7 +55,7 @@ impl Index {
     fn block_room(&self, block: &BlockRow) -> BlockRoom<'_> {
         let (cidr, node) = (block.cidr, self.nodes.get(block.owner).map(|node| &*node.name));
         let taken = block.addresses.len() + block.without_handle.len() + block.withheld.len();
-        let unlisted = u128::try_from(taken).unwrap_or(u128::MAX).saturating_add(self.reserved_and_free(block));
+        let unlisted = (taken as u128).saturating_add(self.reserved_and_free(block));
         let free = u64::try_from(cidr.size().saturating_sub(unlisted)).unwrap_or(u64::MAX);
         BlockRoom { cidr, node, allocated: block.allocated.into(), free, is_empty: block.used == 0, counts: true }
     }
@@ -73,7 +73,7 @@ impl Index {
             address.is_some_and(|address| self.reserved.contains(address))
         };
         let taken = tracked.chain(others).filter(is_reserved).count();
-        reserved.saturating_sub(u128::try_from(taken).unwrap_or(u128::MAX))
+        reserved.saturating_sub(taken as u128)
     }
 }
 

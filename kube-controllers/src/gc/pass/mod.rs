@@ -98,7 +98,7 @@ impl GcPass {
         self.count_conflicts();
         self.count_rooms(scope).await;
         if !self.gate.is_open() {
-            self.forget_thresholds();
+            self.reset_thresholds();
             return;
         }
         let (leadership, watchdog) = (self.context.leadership.clone(), self.context.watchdog.clone());

@@ -1,6 +1,7 @@
 //! The room of IP pools: each replica counts it for its metrics, and the leader posts an Event when the use of a pool
 //! crosses a threshold.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use libcalico::ipam::gc::{Crossing, NamedRoom, Scope, Thresholds};
@@ -63,7 +64,7 @@ impl GcPass {
     }
 
     /// Removes the crossings that this replica has reported, because another replica reports the next ones.
-    pub(super) fn forget_thresholds(&mut self) {
+    pub(super) fn reset_thresholds(&mut self) {
         self.rooms.thresholds = Thresholds::default();
     }
 
@@ -90,11 +91,10 @@ impl GcPass {
     fn nearly_full_pools(&mut self) -> Vec<NearlyFull> {
         let (now, thresholds) = (self.clock.now(), &mut self.rooms.thresholds);
         let index = self.cache.index();
-        let id = |named: &NamedRoom<'_>| if named.uid.is_empty() { named.name } else { named.uid }.to_owned();
-        let ids: std::collections::BTreeSet<String> = index.rooms().map(|named| id(&named)).collect();
+        let ids: BTreeSet<&str> = index.rooms().map(id_of).collect();
         thresholds.retain(|pool| ids.contains(pool));
         let crossed = index.rooms().filter_map(|named| {
-            let (id, room) = (id(&named), named.room.clone());
+            let (id, room) = (id_of(named).to_owned(), named.room.clone());
             let crossing = thresholds.cross(&id, room.used_share()?, now)?;
             Some(NearlyFull { name: named.name.to_owned(), id, room, crossing })
         });
@@ -108,15 +108,19 @@ impl GcPass {
         let now = SystemTime::now();
         let (event, threshold) = (nearly_full_event(pool, self.context.mode, now), pool.crossing.threshold.to_string());
         let client = &self.context.kubernetes;
-        let once = events::named_by(event.clone(), &pool.id, &[&threshold]);
+        let once = events::named_by(event.clone(), &pool.id, &[threshold.as_str()]);
         let posted = self.events.create(client, self.gate.is_open(), once).await;
         if posted != Posted::Exists || pool.crossing.is_first {
             return posted;
         }
         let at = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().to_string();
-        let again = events::named_by(event, &pool.id, &[&threshold, &at]);
+        let again = events::named_by(event, &pool.id, &[threshold.as_str(), at.as_str()]);
         self.events.create(client, self.gate.is_open(), again).await
     }
+}
+
+fn id_of(named: NamedRoom<'_>) -> &str {
+    if named.uid.is_empty() { named.name } else { named.uid }
 }
 
 /// Returns the Event about a pool. Tenants of the namespace `default` can read it, so it names no pod, node or namespace.

@@ -107,7 +107,7 @@ impl CounterSnapshot {
         let rooms = index.rooms().map(|NamedRoom { name: pool, room, .. }| RoomCounters {
             pool: name(pool),
             free: room.free,
-            fullest: room.fullest.as_ref().map(|fullest| fullest.addresses),
+            fullest: room.fullest.as_ref().map(|(_, addresses)| *addresses),
             sparse: room.sparse,
         });
         let rooms = rooms.collect();

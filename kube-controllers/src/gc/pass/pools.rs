@@ -101,9 +101,9 @@ impl GcPass {
         crossed.collect()
     }
 
-    /// Posts the Event about a crossing. The pool and the threshold determine its name, so that a replica that finds the
-    /// pool above the threshold after a restart does not repeat it. A crossing that this replica has observed is a new
-    /// one: if the Event of an earlier one still exists, the name contains the time.
+    /// Posts the Event about a crossing. The pool and the threshold determine its name, so that a replica that finds
+    /// the pool above the threshold after a restart does not repeat it. A crossing that this replica has observed is a
+    /// new one: if the Event of an earlier one still exists, the name depends on the time too.
     async fn post_nearly_full(&self, pool: &NearlyFull) -> Posted {
         let now = SystemTime::now();
         let (event, threshold) = (nearly_full_event(pool, self.context.mode, now), pool.crossing.threshold.to_string());
@@ -123,7 +123,8 @@ fn id_of(named: NamedRoom<'_>) -> &str {
     if named.uid.is_empty() { named.name } else { named.uid }
 }
 
-/// Returns the Event about a pool. Tenants of the namespace `default` can read it, so it names no pod, node or namespace.
+/// Returns the Event about a pool. Tenants of the namespace `default` can read it, so it names no pod, node or
+/// namespace.
 fn nearly_full_event(pool: &NearlyFull, mode: Mode, now: SystemTime) -> Value {
     let NearlyFull { name, id, room: PoolRoom { free, usable, .. }, crossing } = pool;
     let group = match mode {

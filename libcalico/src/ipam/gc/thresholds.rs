@@ -36,8 +36,8 @@ struct Threshold {
 }
 
 impl Thresholds {
-    /// Assesses the used share of a pool, from 0 to 1. Returns the highest threshold that the pool has crossed since the
-    /// last assessment, if any.
+    /// Assesses the used share of a pool, from 0 to 1. Returns the highest threshold that the pool has crossed since
+    /// the last assessment, if any.
     pub fn cross(&mut self, pool: &str, share: f64, now: Duration) -> Option<Crossing> {
         let is_first = !self.pools.contains_key(pool);
         let states = self.pools.entry(pool.to_owned()).or_default();

@@ -7,8 +7,6 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
 pub(super) use self::claimable::{Claimable, block_size, unclaimed};
 use super::{IpamConfig, Pool, Reservations};
 use crate::net::Cidr;
@@ -31,16 +29,6 @@ pub struct BlockRoom<'a> {
     pub counts: bool,
 }
 
-/// The node with the least room in a pool.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct FullestNode {
-    /// The node's name.
-    pub node: String,
-    /// The number of addresses that the node can take without borrowing.
-    #[serde(serialize_with = "super::exact_number")]
-    pub addresses: u128,
-}
-
 /// The room of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolRoom {
@@ -49,8 +37,9 @@ pub struct PoolRoom {
     /// The number of addresses that are not reserved.
     pub usable: u128,
     /// Of the nodes that own a block of the pool, the one with the least room, and of several the first by name. A node
-    /// takes free addresses of its blocks, claims blocks up to its limit, and reclaims empty blocks of other nodes.
-    pub fullest: Option<FullestNode>,
+    /// takes free addresses of its blocks, claims blocks up to its limit, and reclaims empty blocks of other nodes. The
+    /// number is that of the addresses which the node can still take.
+    pub fullest: Option<(String, u128)>,
     /// The number of blocks that nodes own and of which not more than a quarter is allocated, without empty ones.
     pub sparse: u64,
 }
@@ -97,7 +86,7 @@ pub fn pool_room<'a>(
     PoolRoom {
         free,
         usable: pool.cidr.size().saturating_sub(reservations.within(&pool.cidr)),
-        fullest: fullest.map(|(node, addresses)| FullestNode { node: node.to_owned(), addresses }),
+        fullest: fullest.map(|(node, addresses)| (node.to_owned(), addresses)),
         sparse,
     }
 }

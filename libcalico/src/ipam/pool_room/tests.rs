@@ -16,7 +16,7 @@ fn block<'a>(range: &str, node: &'a str, allocated: u64) -> BlockRoom<'a> {
     BlockRoom { cidr, node, allocated, free, is_empty: allocated == 0, counts: true }
 }
 
-/// Four blocks of 8: a full one and one with room of `n1`, one with room of `n2`, and one that nobody has.
+/// Returns three of the four blocks of the pool: a full one and one with room of `n1`, and one with room of `n2`.
 fn blocks() -> [BlockRoom<'static>; 3] {
     [block("10.0.0.0/29", "n1", 8), block("10.0.0.8/29", "n1", 2), block("10.0.0.16/29", "n2", 3)]
 }
@@ -27,7 +27,7 @@ fn room(blocks: &[BlockRoom<'_>], reserved: &[&str], config: &IpamConfig) -> Poo
 }
 
 fn fullest(blocks: &[BlockRoom<'_>], config: &IpamConfig) -> Option<(String, u128)> {
-    room(blocks, &[], config).fullest.map(|fullest| (fullest.node, fullest.addresses))
+    room(blocks, &[], config).fullest
 }
 
 fn on(node: &str, addresses: u128) -> Option<(String, u128)> {
@@ -79,7 +79,7 @@ fn block_of_a_former_size_is_reclaimed_by_no_other_node() {
 fn block_that_does_not_count_occupies_its_range() {
     let uncounted = BlockRoom { counts: false, ..block("10.0.0.24/29", "n3", 1) };
     let found = room(&[&blocks()[..], &[uncounted]].concat(), &[], &IpamConfig::absent());
-    assert_eq!((found.free, found.sparse, found.fullest.map(|fullest| fullest.addresses)), (6 + 5, 1, Some(5)));
+    assert_eq!((found.free, found.sparse, found.fullest), (6 + 5, 1, on("n2", 5)));
     let outside = block("10.9.0.0/29", "n0", 8);
     let found = room(&[&blocks()[..], &[outside]].concat(), &[], &IpamConfig::absent());
     assert_eq!(found, room(&blocks(), &[], &IpamConfig::absent()));
@@ -97,5 +97,5 @@ fn room_of_a_large_pool_is_exact() {
     let blocks = [block("fd00::/122", "n1", 1)];
     let room = pool_room(&pool("fd00::/48", 122), blocks, &none, &IpamConfig::absent());
     assert_eq!((room.free, room.usable), ((1 << 80) - 1, 1 << 80));
-    assert_eq!(room.fullest.map(|fullest| fullest.addresses), Some(63 + 19 * 64), "19 more blocks reach the limit");
+    assert_eq!(room.fullest, on("n1", 63 + 19 * 64), "19 more blocks reach the limit");
 }

@@ -17,7 +17,7 @@ pub use self::family_count::{FamilyCount, exact_number};
 pub use self::fragmentation::{Fragmentation, FragmentedBlock, FragmentedBy};
 pub use self::owners::{NamespaceUsage, NodeUsage};
 pub use self::pods_fit::PodsFit;
-pub use self::pools::PoolUsage;
+pub use self::pools::{FullestNode, PoolUsage};
 
 use self::facts::{BlockFacts, PoolFacts};
 use self::room::PodRoom;

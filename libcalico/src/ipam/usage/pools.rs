@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::facts::{BlockFacts, PoolFacts, PoolService, UsageInput};
 use super::family_count::exact_number;
 use super::room::PodRoom;
-use crate::ipam::{FullestNode, PoolRoom, pool_room};
+use crate::ipam::{PoolRoom, pool_room};
 use crate::net::Cidr;
 
 /// The use of a pool.
@@ -46,6 +46,16 @@ pub struct PoolUsage {
     pub sparse_blocks: u64,
 }
 
+/// The node with the least room in a pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FullestNode {
+    /// The node's name.
+    pub node: String,
+    /// The number of addresses that the node can take without borrowing.
+    #[serde(serialize_with = "exact_number")]
+    pub addresses: u128,
+}
+
 /// Counts the pools.
 pub(super) fn count(
     pools: &[PoolFacts<'_>],
@@ -56,6 +66,7 @@ pub(super) fn count(
     let empty = pools.iter().enumerate().map(|(index, PoolFacts { pool, serves, .. })| {
         let of_blocks = blocks.iter().map(|block| block.room_in(index));
         let PoolRoom { free, fullest, sparse, .. } = pool_room(pool, of_blocks, input.reservations, input.config);
+        let fullest_node = fullest.map(|(node, addresses)| FullestNode { node, addresses });
         PoolUsage {
             name: pool.name.clone(),
             cidr: pool.cidr,
@@ -68,7 +79,7 @@ pub(super) fn count(
             empty_blocks: 0,
             unclaimed_blocks: room.unclaimed(index).blocks,
             free,
-            fullest_node: fullest.filter(|_| *serves != PoolService::OutOfService),
+            fullest_node: fullest_node.filter(|_| *serves != PoolService::OutOfService),
             sparse_blocks: sparse,
         }
     });

@@ -125,7 +125,7 @@ async fn count_waits_for_its_interval_and_uses_settings_of_the_last_five_minutes
     let fullest = |replica: &GcPass| {
         let index = replica.cache.index();
         let fullest = index.rooms().next().and_then(|named| named.room.fullest.clone());
-        fullest.map(|fullest| fullest.addresses)
+        fullest.map(|(_, addresses)| addresses)
     };
     let config = IpamConfig { auto_allocate_blocks: false, strict_affinity: true, ..IpamConfig::absent() };
     calico.create(&IpamConfigKey, &config).await.unwrap();

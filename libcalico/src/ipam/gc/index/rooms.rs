@@ -25,8 +25,8 @@ impl Index {
         self.rooms.has_changed
     }
 
-    /// Counts the room of each pool in service. The time is proportional to the number of blocks, and for pools within
-    /// other pools also to the number of pools.
+    /// Counts the room of each pool in service. The time is proportional to the number of blocks and to that of
+    /// pools in service.
     pub fn count_rooms(&mut self, config: &IpamConfig) {
         let indexed = self.blocks.iter().map(|(_, block)| (block.pool, self.block_room(block)));
         let occupied = self.rooms.occupied().map(|cidr| (NONE, occupied(cidr)));

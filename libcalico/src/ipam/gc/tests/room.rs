@@ -8,7 +8,7 @@ use super::super::*;
 use super::cluster::EPOCH;
 use crate::api::{IpPool, IpPoolSpec};
 use crate::ipam::{
-    AffinityOwner, Block, BlockRequest, FullestNode, HandleId, IpamConfig, ReleaseRequest, Reservations, UsageInput,
+    AffinityOwner, Block, BlockRequest, HandleId, IpamConfig, PoolUsage, ReleaseRequest, Reservations, UsageInput,
     WINDOWS_RESERVED_HANDLE, usage,
 };
 use crate::net::Cidr;
@@ -89,13 +89,17 @@ fn objects() -> Vec<IpPool> {
 }
 
 /// The numbers that both count: of each pool in service the name, free addresses, the fullest node and sparse blocks.
-type Numbers = Vec<(String, u128, Option<FullestNode>, u64)>;
+type Numbers = Vec<(String, u128, Option<(String, u128)>, u64)>;
 
 fn by_usage(blocks: &[Block], reservations: &Reservations, config: &IpamConfig) -> Numbers {
     let pools = objects();
     let found = usage(&UsageInput { pools: &pools, blocks, reservations, config, nodes: None });
     let in_service = found.pools.into_iter().filter(|pool| pool.name != "off");
-    in_service.map(|pool| (pool.name, pool.free, pool.fullest_node, pool.sparse_blocks)).collect()
+    let number = |pool: PoolUsage| {
+        let fullest = pool.fullest_node.map(|fullest| (fullest.node, fullest.addresses));
+        (pool.name, pool.free, fullest, pool.sparse_blocks)
+    };
+    in_service.map(number).collect()
 }
 
 fn by_index(index: &Index) -> Numbers {

@@ -96,6 +96,6 @@ fn room_of_a_large_pool_is_exact() {
     let none = Reservations::none();
     let blocks = [block("fd00::/122", "n1", 1)];
     let room = pool_room(&pool("fd00::/48", 122), blocks, &none, &IpamConfig::absent());
-    assert_eq!((room.free, room.usable), ((1 << 80) - 1, 1 << 80));
+    assert_eq!((room.free, room.usable), ((1u128 << 80) - 1, 1u128 << 80));
     assert_eq!(room.fullest, on("n1", 63 + 19 * 64), "19 more blocks reach the limit");
 }

@@ -1,9 +1,13 @@
 //! `calico-ipam usage` on real servers.
 
+use std::time::Duration;
+
 use integration_tests::cluster::{Cluster, NAMESPACE, on_api_server, on_installation};
 use integration_tests::content::Content;
+use integration_tests::controllers::collecting::{Collecting, settings};
 use integration_tests::on_each_datastore;
 use integration_tests::plugin::Outcome;
+use kube_controllers::settings::Settings;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
@@ -45,6 +49,31 @@ fn usage_on_an_api_server_counts_pods_by_namespace() {
             assert_eq!(usage["namespaces"], json!([{ "namespace": NAMESPACE, "ipv4": 4, "ipv6": 0 }]));
         });
     }
+}
+
+/// Three addresses of node1 and one of node2 are in use.
+#[test]
+fn usage_prints_what_the_metrics_say() {
+    let group = ApiGroup::CrdV1;
+    on_api_server(group, |cluster, control_plane| {
+        usage_counts_addresses_of_two_nodes_and_their_room(cluster);
+        let pool = run(cluster).0["pools"][0].take();
+        let numbers = (&pool["free"], &pool["fullestNode"], &pool["sparseBlocks"]);
+        let fullest = json!({ "node": "node1", "addresses": 13 + 2 * 16 });
+        assert_eq!(numbers, (&json!(60), &fullest, &json!(2)), "{pool:#}");
+        let api = &control_plane.servers.api;
+        let kubeconfig = api.kubeconfig("collector", &control_plane.account.identity).unwrap();
+        let never = Some(Duration::from_secs(1_000_000));
+        let settings = Settings { leak_grace_period: never, ..settings(Some(group)) };
+        let collecting = Collecting::start(Some(group), kubeconfig, settings);
+        for (metric, number) in [
+            ("free_addresses", &pool["free"]),
+            ("fullest_node_addresses", &pool["fullestNode"]["addresses"]),
+            ("sparse_blocks", &pool["sparseBlocks"]),
+        ] {
+            collecting.shows(&format!("kube_controllers_ippool_{metric}{{ippool=\"pods\"}} {number}"));
+        }
+    });
 }
 
 /// The role of the plugins permits to read single nodes only.

@@ -15,7 +15,7 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::leader::name_of_pod;
 
-pub(crate) use publisher::{EventPublisher, named_by};
+pub(crate) use publisher::{EventPublisher, Posted, named_by};
 
 const COMPONENT: &str = "calico-kube-controllers";
 /// Namespace of Events about cluster-scoped objects.

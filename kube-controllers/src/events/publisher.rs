@@ -11,6 +11,19 @@ use super::{NAMESPACE, post};
 /// Maximum length of the part of an object's name that an Event's name begins with, in bytes.
 const MAX_NAME_PREFIX: usize = 200;
 
+/// The result of an attempt to create an Event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Posted {
+    /// The Event exists now.
+    Created,
+    /// An Event of this name existed before.
+    Exists,
+    /// The API server refuses the Event (403).
+    Refused,
+    /// The Event is not created. Another attempt may succeed.
+    Failed,
+}
+
 /// A publisher of Events. Once the API server has refused an Event in the namespace `default` with 403, this publisher
 /// posts no more Events there.
 #[derive(Debug, Default)]
@@ -19,32 +32,36 @@ pub(crate) struct EventPublisher {
 }
 
 impl EventPublisher {
-    /// Posts an Event if `may_write` is true: an Event is a write, and a replica that is not the leader posts none.
-    /// Returns true if another attempt would change nothing: the Event exists, or the API server refuses Events there
-    /// (403).
+    /// Posts an Event as [`EventPublisher::create`]. Returns true if another attempt would change nothing: the Event
+    /// exists, or the API server refuses Events there (403).
     pub(crate) async fn write(&self, client: &kube::Client, may_write: bool, event: Value) -> bool {
+        self.create(client, may_write, event).await != Posted::Failed
+    }
+
+    /// Posts an Event if `may_write` is true: an Event is a write, and a replica that is not the leader posts none.
+    pub(crate) async fn create(&self, client: &kube::Client, may_write: bool, event: Value) -> Posted {
         // A 403 in a namespace other than `default` may come from a quota or from the namespace's deletion, and does
         // not apply to other namespaces.
         let is_in_default = event["metadata"]["namespace"] == NAMESPACE;
         if is_in_default && self.forbidden.load(Ordering::Relaxed) {
-            return true;
+            return Posted::Refused;
         }
         if !may_write {
-            return false;
+            return Posted::Failed;
         }
         match post(client, event).await {
-            Ok(()) => true,
-            Err(kube::Error::Api(status)) if status.code == 409 => true,
+            Ok(()) => Posted::Created,
+            Err(kube::Error::Api(status)) if status.code == 409 => Posted::Exists,
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 if is_in_default && !self.forbidden.swap(true, Ordering::Relaxed) {
                     tracing::warn!(reason = %status.message,
                         "the API server forbids an Event; posting no more Events in namespace default");
                 }
-                true
+                Posted::Refused
             }
             Err(error) => {
                 tracing::debug!(%error, "cannot create an Event");
-                false
+                Posted::Failed
             }
         }
     }

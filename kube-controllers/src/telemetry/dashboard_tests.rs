@@ -10,7 +10,7 @@ use serde_json::Value;
 const DASHBOARD: &str = include_str!("../../../deploy/grafana/kube-controllers.json");
 
 /// Words of PromQL, and labels that Prometheus adds.
-const WORDS: [&str; 15] = [
+const WORDS: [&str; 16] = [
     "sum",
     "by",
     "rate",
@@ -18,6 +18,7 @@ const WORDS: [&str; 15] = [
     "histogram_quantile",
     "time",
     "max",
+    "min",
     "count",
     "topk",
     "le",

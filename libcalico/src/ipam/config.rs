@@ -38,6 +38,14 @@ impl IpamConfig {
     pub fn absent() -> Self {
         IpamConfig { auto_allocate_blocks: true, ..IpamConfig::default() }
     }
+
+    /// Returns the maximum number of blocks of a node (IPAM-103).
+    pub fn block_limit(&self) -> u64 {
+        match u64::try_from(self.max_blocks_per_host) {
+            Ok(0) | Err(_) => DEFAULT_BLOCK_LIMIT as u64,
+            Ok(configured) => configured,
+        }
+    }
 }
 
 /// The key of the only [`IpamConfig`].

@@ -39,6 +39,7 @@ mod leak;
 mod pod_state;
 mod pool;
 mod pool_choice;
+mod pool_room;
 mod pool_split;
 pub mod report;
 mod reservation;
@@ -80,12 +81,13 @@ pub use pool_choice::{
     Labels, NamedPools, NoPool, PoolChoice, PoolChoiceError, PoolRequest, choose_pools, rejection_by_namespace,
     stale_blocks,
 };
+pub use pool_room::{BlockRoom, PoolRoom, pool_room};
 pub use reservation::{MalformedReservation, Reservations};
 pub use survey::{BlockSummary, ListedBlock, RECLAIM_AFTER, Room};
 pub use tunnels::{Tunnel, tunnels_of};
 pub use usage::{
-    FamilyCount, Fragmentation, FragmentedBlock, FragmentedBy, NamespaceUsage, NodeUsage, PodsFit, PoolService,
-    PoolUsage, Usage, UsageInput, exact_number, usage,
+    FamilyCount, Fragmentation, FragmentedBlock, FragmentedBy, FullestNode, NamespaceUsage, NodeUsage, PodsFit,
+    PoolService, PoolUsage, Usage, UsageInput, exact_number, usage,
 };
 pub use utilization::{BlockUse, PoolUse, Utilization, utilization};
 

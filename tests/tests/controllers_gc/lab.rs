@@ -202,6 +202,16 @@ impl Lab<'_> {
         addresses
     }
 
+    /// Deletes a block of a node with its affinity, and leaves the handles as they are.
+    pub(crate) fn delete_block(&self, cidr: &str, node: &str) {
+        let cidr: Cidr = cidr.parse().unwrap();
+        let key = AffinityKey { owner: AffinityOwner::Host(node.into()), cidr };
+        self.runtime.block_on(async {
+            self.store.delete::<Block>(&cidr, None).await.unwrap();
+            self.store.delete::<BlockAffinity>(&key, None).await.unwrap();
+        });
+    }
+
     pub(crate) fn endpoint(&self, node: &str, pod: &str, container: &str, address: IpAddr) {
         let spec = WorkloadEndpointSpec {
             orchestrator: "k8s".into(),

@@ -7,6 +7,7 @@ mod lab;
 mod leaks;
 mod machines;
 mod nodes;
+mod pools;
 mod requests;
 mod reused;
 mod swallowed;

@@ -75,8 +75,16 @@ fn each_alert_fires_in_its_state_alone() {
         let standby = scraped(&replicas.idle.standby, &of_replica(2));
         fires([agent(), standby, available()], &["CalicoNoLeader"]);
         fires([agent(), Vec::new(), available()], &["CalicoNoLeader"]);
-        fires([agent(), replicas.pool_half_full.series(), available()], &[]);
-        fires([agent(), replicas.pool_full.series(), available()], &["CalicoPoolNearlyFull"]);
+        let (nearly, almost, node) = ("CalicoPoolNearlyFull", "CalicoPoolAlmostFull", "CalicoNodeNearlyOutOfAddresses");
+        fires([agent(), replicas.pool_half_full.series(), available()], &[node]);
+        fires([agent(), replicas.pool_full.series(), available()], &[nearly, almost, node]);
+        // A pool of 65536 addresses in which no node has a block.
+        for (free, expected) in
+            [(13_200, &[][..]), (13_000, &[nearly][..]), (3_300, &[nearly]), (3_200, &[nearly, almost])]
+        {
+            let used = replicas.idle.with_free("large", 65_536, free).series();
+            fires([agent(), used, available()], expected);
+        }
         let [before, after] = &replicas.leaks;
         fires([agent(), after.series(), available()], &[]);
         fires([agent(), before.growing_to(after), available()], &["CalicoLeakedAddressesGrow"]);
@@ -150,5 +158,5 @@ fn promtool_accepts_the_rules() {
     let file = directory.path().join("rules.json");
     fs::write(&file, evaluation::rules().to_string()).unwrap();
     let checked = integration_tests::command::run(&promtool, &["check", "rules", &file.display().to_string()]).unwrap();
-    assert!(checked.contains("SUCCESS: 17 rules found"), "{checked}");
+    assert!(checked.contains("SUCCESS: 19 rules found"), "{checked}");
 }

@@ -20,6 +20,8 @@ const NAME: &str = "calico-kube-controllers";
 const STANDBY_PORT: u16 = 9098;
 const LEADS: &str = "leader_election_master_status{name=\"calico-kube-controllers\"}";
 const FAILURES: &str = "kube_controllers_gc_failures_total{phase=\"leaks\"} ";
+const FREE: &str = "kube_controllers_ippool_free_addresses";
+const FULLEST: &str = "kube_controllers_ippool_fullest_node_addresses";
 const CONFLICT: &str = "kube_controllers_gc_conflicting_addresses{held=\"free\"} 1";
 /// The addresses of the pool `small` except two.
 const RESERVED: [&str; 5] = ["10.66.1.2/31", "10.66.1.4/30", "10.66.1.8/29", "10.66.1.16/28", "10.66.1.32/27"];
@@ -58,6 +60,16 @@ impl Scrape {
         [leader, growing(&self.standby, &later.standby, &of_replica(2))].concat()
     }
 
+    /// Returns these pages with another number of free addresses of a pool.
+    pub(crate) fn with_free(&self, pool: &str, before: u32, after: u32) -> Scrape {
+        let line = |free: u32| format!("{FREE}{{ippool=\"{pool}\"}} {free}\n");
+        let changed = |page: &str| {
+            assert!(page.contains(&line(before)), "{page}");
+            page.replace(&line(before), &line(after))
+        };
+        Scrape { leader: changed(&self.leader), standby: changed(&self.standby) }
+    }
+
     fn show(&self, lines: &[&str]) -> bool {
         lines.iter().all(|line| [&self.leader, &self.standby].iter().all(|page| shows(page, line)))
     }
@@ -90,6 +102,7 @@ pub(crate) fn run_replicas(host: &Host, servers: &Kubernetes) -> Replicas {
     let running = Running::start(host, servers);
     let idle = running.showing(&[
         "ipam_ippool_size{ippool=\"small\"} 64",
+        &format!("{FREE}{{ippool=\"large\"}} 65536"),
         "ipam_allocations_gc_candidates{ippool=\"large\",node=\"n1\"} 0",
         "ipam_allocations_gc_candidates{ippool=\"large\",node=\"n2\"} 0",
     ]);
@@ -100,6 +113,7 @@ pub(crate) fn run_replicas(host: &Host, servers: &Kubernetes) -> Replicas {
     running.world.address_left_behind("n3", "10.66.1.0");
     let pool_full = running.reserving(&[&RESERVED[..], &["10.66.1.1/32"][..]].concat(), 63);
     let pool_half_full = running.reserving(&RESERVED, 62);
+    running.reserving(&[], 0);
     Replicas { idle, pool_full, pool_half_full, leaks, failures: running.failing(), conflict: running.conflict() }
 }
 
@@ -144,13 +158,16 @@ impl<'a> Running<'a> {
         self.scrape(&lines.join(", "), |scrape| scrape.show(lines))
     }
 
-    /// Reserves addresses of the pool `small`.
+    /// Reserves addresses of the pool `small`, and waits until the room of the pool is counted again. The only other
+    /// addresses are those of the block of `n3`, of which one is in use.
     #[track_caller]
     fn reserving(&self, cidrs: &[&str], count: usize) -> Scrape {
         self.world.put("IPReservation", "ipreservations", "some", &json!({ "reservedCIDRs": cidrs }));
         self.showing(&[
             "ipam_allocations_in_use{ippool=\"small\",node=\"n3\"} 1",
             &format!("ipam_ippool_reserved{{ippool=\"small\"}} {count}"),
+            &format!("{FREE}{{ippool=\"small\"}} {}", 63 - count),
+            &format!("{FULLEST}{{ippool=\"small\"}} {}", 63 - count),
         ])
     }
 

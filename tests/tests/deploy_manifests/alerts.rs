@@ -8,9 +8,10 @@ use regex::Regex;
 use serde_json::Value;
 
 /// Keywords and functions of PromQL, units of time, and labels that Prometheus adds.
-const WORDS: [&str; 16] = [
+const WORDS: [&str; 17] = [
     "sum",
     "max",
+    "min",
     "by",
     "on",
     "rate",

@@ -1,7 +1,7 @@
 //! The tables and sentences of `usage`.
 
 use comfy_table::{Cell, CellAlignment, Row};
-use libcalico::ipam::{FragmentedBlock, FragmentedBy, NodeUsage, PodsFit, PoolService, PoolUsage};
+use libcalico::ipam::{FragmentedBlock, FragmentedBy, FullestNode, NodeUsage, PodsFit, PoolService, PoolUsage};
 
 use super::shown::ShownUsage;
 use crate::cli::app::App;
@@ -9,8 +9,21 @@ use crate::cli::documents::{new_table, print_table, table_cell};
 use crate::cli::error::CliError;
 use crate::cli::show::Quantity;
 
-const POOLS: [&str; 11] =
-    ["POOL", "CIDR", "FOR", "IPS TOTAL", "IN USE", "COOLING", "RESERVED", "BLOCKS", "EMPTY", "UNCLAIMED", "FREE"];
+const POOLS: [&str; 13] = [
+    "POOL",
+    "CIDR",
+    "FOR",
+    "IPS TOTAL",
+    "IN USE",
+    "COOLING",
+    "RESERVED",
+    "BLOCKS",
+    "EMPTY",
+    "SPARSE",
+    "UNCLAIMED",
+    "FREE",
+    "FULLEST NODE",
+];
 const NODES: [&str; 8] = ["NODE", "FAMILY", "BLOCKS", "IN USE", "BORROWED", "LENT", "FREE IN BLOCKS", "PODS FIT"];
 const NAMESPACES: [&str; 3] = ["NAMESPACE", "IPV4", "IPV6"];
 const FRAGMENTED: [&str; 6] = ["FRAGMENTED BLOCK", "POOL", "OWNER", "IN USE", "FREE", "REASON"];
@@ -88,13 +101,17 @@ fn pool_row(pool: &PoolUsage) -> Row {
         pool.reserved,
         pool.blocks.into(),
         pool.empty_blocks.into(),
+        pool.sparse_blocks.into(),
         pool.unclaimed_blocks,
         pool.free,
     ];
+    let fullest = pool.fullest_node.as_ref();
+    let fullest = fullest.map(|FullestNode { node, addresses }| format!("{} ({node})", Quantity(*addresses)));
     Row::from(
         [table_cell(&pool.name), Cell::new(pool.cidr), Cell::new(serves)]
             .into_iter()
             .chain(counts.map(number))
+            .chain([table_cell(fullest.as_deref().unwrap_or("(none)"))])
             .collect::<Vec<_>>(),
     )
 }

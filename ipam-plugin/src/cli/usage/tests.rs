@@ -18,8 +18,10 @@ fn with_two_addresses() -> Shell {
 #[test]
 fn usage_prints_pools_nodes_and_namespaces_as_tables() {
     let table = with_two_addresses().ok(&["usage"]);
-    let pool = ["default-ipv4-ippool", "10.0.0.0/24", "pods", "256", "2", "0", "0", "1", "0", "31", "254"];
-    assert_eq!(cells(&table, "default-ipv4-ippool"), pool);
+    let pool = ["default-ipv4-ippool", "10.0.0.0/24", "pods", "256", "2", "0", "0", "1", "0", "1", "31", "254"];
+    let cells_of_pool = cells(&table, "default-ipv4-ippool");
+    assert_eq!(cells_of_pool[..12], pool);
+    assert_eq!(cells_of_pool[12..], ["158 (node1)"], "six of the block and 19 blocks more");
     assert_eq!(cells(&table, "node1"), ["node1", "IPv4", "1", "2", "0", "0", "6", "158"]);
     assert_eq!(cells(&table, "default "), ["default", "1", "0"]);
     assert_eq!(cells(&table, "(tunnels)"), ["(tunnels)", "1", "0"]);
@@ -35,6 +37,9 @@ fn usage_prints_every_number_as_json() {
     let node = &usage["nodes"][0];
     let counts = ["node", "ipVersion", "blocks", "used", "free", "fits"].map(|key| node[key].clone());
     assert_eq!(counts, [json!("node1"), json!(4), json!(1), json!(2), json!(6), json!(158)]);
+    assert_eq!(usage["pools"][0]["fullestNode"], json!({"node": "node1", "addresses": 158}));
+    assert_eq!(usage["pools"][0]["sparseBlocks"], 1);
+    assert_eq!(usage["pools"][1]["fullestNode"], json!(null));
     assert_eq!(usage["pools"][1]["capacity"], (1u128 << 80).to_string());
     assert_eq!(usage["fits"][1], json!({"ipVersion": 6, "pods": 20 * 64, "onRequest": 0}));
     assert_eq!(usage["fragmented"]["blocks"][0]["reasons"], json!(["fewAddresses"]));

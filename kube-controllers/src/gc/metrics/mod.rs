@@ -1,12 +1,12 @@
 //! Metrics of addresses and blocks, with upstream's names and labels (KC-153).
 //!
-//! A scrape reads the counters that the index maintains, and counts nothing itself. A family without a sample is left
-//! out, as in upstream's output (KC-155).
+//! A scrape reads the counters that the index maintains, and counts nothing itself. The passes count the rooms of pools
+//! at intervals. A family without a sample is left out, as in upstream's output (KC-155).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use libcalico::ipam::gc::{Index, Sample};
+use libcalico::ipam::gc::{Index, NamedRoom, Sample};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
@@ -60,6 +60,15 @@ struct CounterSnapshot {
     nodes: Vec<Arc<str>>,
     samples: Vec<OwnedSample>,
     reclaimed: Vec<(Name, Name, u64)>,
+    rooms: Vec<RoomCounters>,
+}
+
+/// The room of a pool in service.
+struct RoomCounters {
+    pool: Arc<str>,
+    free: u128,
+    fullest: Option<u128>,
+    sparse: u64,
 }
 
 struct PoolCounters {
@@ -94,7 +103,15 @@ impl CounterSnapshot {
         let samples = samples.collect();
         let reclaimed = index.reclaimed();
         let reclaimed = reclaimed.map(|count| (count.pool.map(&mut name), count.node.map(&mut name), count.addresses));
-        CounterSnapshot { pools, nodes, samples, reclaimed: reclaimed.collect() }
+        let reclaimed = reclaimed.collect();
+        let rooms = index.rooms().map(|NamedRoom { name: pool, room, .. }| RoomCounters {
+            pool: name(pool),
+            free: room.free,
+            fullest: room.fullest.as_ref().map(|(_, addresses)| *addresses),
+            sparse: room.sparse,
+        });
+        let rooms = rooms.collect();
+        CounterSnapshot { pools, nodes, samples, reclaimed, rooms }
     }
 }
 
@@ -136,6 +153,10 @@ fn families(snapshot: &CounterSnapshot) -> Vec<MetricFamily> {
     }
     let sizes = pools.iter().map(|pool| ([&*pool.name], pool.size as f64));
     let reserved = pools.iter().map(|pool| ([&*pool.name], saturated(pool.reserved)));
+    let rooms = &snapshot.rooms;
+    let free = rooms.iter().map(|room| ([&*room.pool], room.free as f64));
+    let fullest = rooms.iter().filter_map(|room| Some(([&*room.pool], room.fullest? as f64)));
+    let sparse = rooms.iter().map(|room| ([&*room.pool], room.sparse as f64));
     vec![
         gauge("ipam_allocations_in_use", "Addresses in use.", POOL_NODE, in_use),
         gauge(
@@ -168,6 +189,24 @@ fn families(snapshot: &CounterSnapshot) -> Vec<MetricFamily> {
             "Addresses whose owner is of an unknown kind, which are never released.",
             POOL,
             unknown_owner,
+        ),
+        gauge(
+            "kube_controllers_ippool_free_addresses",
+            "Addresses of a pool in service that are neither allocated nor cooling down nor reserved.",
+            POOL,
+            free,
+        ),
+        gauge(
+            "kube_controllers_ippool_fullest_node_addresses",
+            "Addresses that the node with the least room in the pool can take there without borrowing.",
+            POOL,
+            fullest,
+        ),
+        gauge(
+            "kube_controllers_ippool_sparse_blocks",
+            "Blocks of nodes of which a quarter or less is allocated, without empty ones.",
+            POOL,
+            sparse,
         ),
     ]
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use libcalico::ipam::gc::{GcSettings, PoolShape, Scope};
-use libcalico::ipam::{AffinityOwner, Block, BlockRequest, HandleId, Reservations};
+use libcalico::ipam::{AffinityOwner, Block, BlockRequest, HandleId, IpamConfig, Reservations};
 use prometheus::{Registry, TextEncoder};
 use time::macros::datetime;
 
@@ -118,6 +118,23 @@ fn gauges_count_used_borrowed_and_leaked_addresses() {
     assert_eq!(samples(&after, "ipam_allocations_gc_reclamations"), [of_pool("node-a", 4)]);
     assert_eq!(samples(&after, "ipam_allocations_in_use"), [of_pool("node-a", 0), of_pool("node-b", 0)]);
     assert!(!after.contains("borrowed_per_node"), "{after}");
+}
+
+#[test]
+fn room_of_pools_is_shown_once_it_is_counted() {
+    let mut index = cluster();
+    assert!(!text(&index).contains("kube_controllers_ippool_"));
+    index.put_pool("unused", PoolShape { cidr: "192.168.1.0/24".parse().unwrap(), ..pool() });
+    index.put_pool("off", PoolShape { cidr: "192.168.2.0/24".parse().unwrap(), in_service: false, ..pool() });
+    index.count_rooms(&IpamConfig { max_blocks_per_host: 1, ..IpamConfig::absent() });
+    let shown = text(&index);
+    let of = |pool: &str, n: u32| format!("{{ippool=\"{pool}\"}} {n}");
+    let free = samples(&shown, "kube_controllers_ippool_free_addresses");
+    assert_eq!(free, [of("test-ippool-1", 252), of("unused", 256)]);
+    let fullest = samples(&shown, "kube_controllers_ippool_fullest_node_addresses");
+    assert_eq!(fullest, [of("test-ippool-1", 61)], "no node has a block of the other pool");
+    let sparse = samples(&shown, "kube_controllers_ippool_sparse_blocks");
+    assert_eq!(sparse, [of("test-ippool-1", 2), of("unused", 0)]);
 }
 
 #[test]

@@ -23,7 +23,7 @@ impl GcPass {
         if self.cache.index().next_cooldown_end(OffsetDateTime::now_utc()).is_none() {
             return;
         }
-        self.read_cooldown().await;
+        self.read_config(CONFIG_IS_FRESH).await;
         let blocks = self.cache.index().cooled_blocks(OffsetDateTime::now_utc(), self.now());
         for block in &blocks {
             tracing::info!(%block, reason = "the cooldown is over", "releasing addresses after their cooldown");
@@ -44,20 +44,24 @@ impl GcPass {
         }
     }
 
-    async fn read_cooldown(&mut self) {
+    /// Reads the allocator's settings if they are older than `fresh_for`.
+    pub(super) async fn read_config(&mut self, fresh_for: Duration) {
         let now = self.now();
-        if self.config_read_at.is_some_and(|read| now < read + CONFIG_IS_FRESH) {
+        if self.config_read_at.is_some_and(|read| now < read + fresh_for) {
             return;
         }
-        let cooldown = match self.context.calico.get::<IpamConfig>(&IpamConfigKey).await {
-            Ok(entry) => entry.value.ip_cooldown_seconds,
-            Err(StoreError::NotFound { .. }) => 0,
-            Err(error) => return tracing::warn!(%error, "cannot read ipCooldownSeconds; the value in use stays"),
+        let config = match self.context.calico.get::<IpamConfig>(&IpamConfigKey).await {
+            Ok(entry) => entry.value,
+            Err(StoreError::NotFound { .. }) => IpamConfig::absent(),
+            Err(error) => {
+                return tracing::warn!(%error, "cannot read the settings of IPAM, so those in use stay");
+            }
         };
         self.config_read_at = Some(now);
         let mut index = self.cache.index();
-        let settings = GcSettings { cooldown, ..*index.settings() };
+        let settings = GcSettings { cooldown: config.ip_cooldown_seconds, ..*index.settings() };
         index.set_settings(settings);
+        self.rooms.config = Some(config);
     }
 
     /// Releases blocks that have been empty for the grace period, and whose nodes have another block of the same family

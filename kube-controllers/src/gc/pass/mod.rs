@@ -4,6 +4,7 @@ mod blocks;
 mod conflicts;
 mod leaks;
 mod listing_endpoints;
+mod pools;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -15,6 +16,7 @@ use libcalico::ipam::{AffinityKey, HandleId};
 use time::OffsetDateTime;
 use tracing::field::display;
 
+use self::pools::PoolRooms;
 use super::affinities::AffinityAudit;
 use super::cache::ClusterCache;
 use super::clock::Clock;
@@ -42,6 +44,7 @@ pub(super) struct GcPass {
     kubevirt: KubeVirtDiscovery,
     pub(super) clock: Clock,
     config_read_at: Option<Duration>,
+    rooms: PoolRooms,
     /// Leaks that the mode `report` has already logged.
     reported: HashSet<(HandleId, IpAddr, Option<u64>)>,
     reported_affinities: HashSet<AffinityKey>,
@@ -62,6 +65,7 @@ impl GcPass {
             kubevirt: KubeVirtDiscovery::default(),
             clock,
             config_read_at: None,
+            rooms: PoolRooms::default(),
             reported: HashSet::new(),
             reported_affinities: HashSet::new(),
         }
@@ -92,7 +96,9 @@ impl GcPass {
         let changes = self.cache.index().examine(self.now(), scope);
         self.log_changes(&changes);
         self.count_conflicts();
+        self.count_rooms(scope).await;
         if !self.gate.is_open() {
+            self.reset_thresholds();
             return;
         }
         let (leadership, watchdog) = (self.context.leadership.clone(), self.context.watchdog.clone());
@@ -136,6 +142,7 @@ impl GcPass {
             let failed = self.affinities.finish(&calico, &self.gate, settings.gc_mode, now, grace, reported).await;
             (0..failed).for_each(|_| self.metrics.count_failure("claims"));
         }
+        self.report_nearly_full_pools().await;
         // Conflicts come last, because there may be thousands of them after a restore.
         self.report_conflicts().await;
     }
@@ -154,7 +161,8 @@ impl GcPass {
         let affinities = grace.filter(|_| may_write).and_then(|grace| self.affinities.next_deadline(now, grace));
         let cold = cold.filter(|_| may_write && settings.gc_mode == GcMode::Reclaim);
         let kubevirt = self.kubevirt.next_deadline().filter(|_| may_write);
-        let next = indexed.into_iter().chain(cold).chain(handles).chain(affinities).chain(kubevirt).min();
+        let rooms = index.has_changed_rooms().then(|| self.rooms.next_count());
+        let next = indexed.into_iter().chain(cold).chain(handles).chain(affinities).chain(kubevirt).chain(rooms).min();
         next.unwrap_or(Duration::MAX)
     }
 

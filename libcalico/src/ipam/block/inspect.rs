@@ -141,13 +141,18 @@ impl Block {
     /// Returns the first ordinal that is neither allocated nor in the free list. The block must have as many allocation
     /// slots as addresses.
     pub fn lost_ordinal(&self) -> Option<usize> {
+        self.lost_ordinals().next()
+    }
+
+    /// Returns the ordinals that are neither allocated nor in the free list, as [`Block::lost_ordinal`].
+    pub(in crate::ipam) fn lost_ordinals(&self) -> impl Iterator<Item = usize> {
         let mut accounted: Vec<bool> = self.allocations.iter().map(Option::is_some).collect();
         for &ordinal in &self.unallocated {
             if let Some(slot) = accounted.get_mut(ordinal) {
                 *slot = true;
             }
         }
-        accounted.iter().position(|is_accounted| !is_accounted)
+        accounted.into_iter().enumerate().filter(|(_, is_accounted)| !is_accounted).map(|(ordinal, _)| ordinal)
     }
 
     /// Returns the addresses of `handle` in ascending order.

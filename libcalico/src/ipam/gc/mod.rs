@@ -20,11 +20,13 @@ mod grace_tracker;
 mod handles;
 mod index;
 mod leaks;
+mod room;
 mod rows;
 mod suspect;
 mod table;
 #[cfg(test)]
 mod tests;
+mod thresholds;
 #[cfg(test)]
 mod verify;
 
@@ -35,5 +37,6 @@ pub use examine::{Change, ChangeKind, Scope};
 pub use gauges::{Reclaimed, Sample};
 pub use grace_tracker::GraceTracker;
 pub use handles::OrphanHandles;
-pub use index::{GcSettings, Index, PoolShape, PoolSize, UnreadableBlock, VmiAvailability, WatchedKind};
+pub use index::{GcSettings, Index, NamedRoom, PoolShape, PoolSize, UnreadableBlock, VmiAvailability, WatchedKind};
 pub use suspect::{CurrentFacts, Decision, Plan, RequiredLookups, Suspect, SuspectOwner, plan, still_leaked};
+pub use thresholds::{Crossing, Thresholds};

@@ -67,6 +67,9 @@ pub(super) struct BlockRow {
     pub(super) addresses: Box<[RowId]>,
     /// Ordinals that were allocated without a handle.
     pub(super) without_handle: Box<[u16]>,
+    /// Ordinals that are neither allocated with or without a handle nor in the free list: those that are cooling down,
+    /// and those that the block has lost.
+    pub(super) withheld: Box<[u16]>,
     /// The number of allocated ordinals, including those that are cooling down or reserved by a host.
     pub(super) allocated: u16,
     /// The number of allocated ordinals that no host reserves.

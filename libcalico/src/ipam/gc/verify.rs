@@ -27,7 +27,9 @@ pub(super) struct Size {
 
 impl Index {
     pub(super) fn size(&self) -> Size {
-        let lists = |block: &BlockRow| size_of_val(&*block.addresses) + size_of_val(&*block.without_handle);
+        let lists = |block: &BlockRow| {
+            size_of_val(&*block.addresses) + size_of_val(&*block.without_handle) + size_of_val(&*block.withheld)
+        };
         let blocks: usize = self.blocks.iter().map(|(_, block)| lists(block)).sum();
         let owners = self.owners.iter().map(|(_, owner)| owner.name.len() + heap_of(&owner.state));
         let handles = self.handles.iter().map(|(_, handle)| match &handle.id {

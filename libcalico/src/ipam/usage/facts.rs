@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::api::{AllowedUse, IpPool, Node};
-use crate::ipam::{AffinityOwner, Block, IpamConfig, Pool, Reservations, any_pool_of, enabled_pool};
+use crate::ipam::{AffinityOwner, Block, BlockRoom, IpamConfig, Pool, Reservations, any_pool_of, enabled_pool};
 use crate::net::IpVersion;
 
 /// The objects that are counted.
@@ -104,6 +104,18 @@ impl<'a> BlockFacts<'a> {
         match &self.owner {
             Some(AffinityOwner::Host(node)) => Some(node),
             Some(AffinityOwner::Virtual(_)) | None => None,
+        }
+    }
+
+    /// Returns the block as the room of the pool with this index considers it.
+    pub(super) fn room_in(&self, pool: usize) -> BlockRoom<'_> {
+        BlockRoom {
+            cidr: self.block.cidr,
+            node: self.owning_node(),
+            allocated: self.used + self.cooling,
+            free: self.free,
+            is_empty: self.is_empty,
+            counts: self.is_usable && self.pool == Some(pool),
         }
     }
 }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::facts::{BlockFacts, PoolFacts};
+use crate::ipam::pool_room::is_sparse;
 use crate::net::Cidr;
 
 /// The reason why free addresses of a block are hard to use.
@@ -57,7 +58,7 @@ fn fragmented_block(facts: &BlockFacts<'_>, pools: &[PoolFacts<'_>]) -> Option<F
     let cidr = facts.block.cidr;
     let pool = facts.pool.and_then(|index| pools.get(index)).map(|facts| &facts.pool);
     let used = facts.used + facts.cooling;
-    let is_sparse = !facts.is_empty && u128::from(used).saturating_mul(4) <= cidr.size();
+    let is_sparse = !facts.is_empty && is_sparse(used, &cidr);
     let has_former_size = pool.is_some_and(|pool| pool.block_prefix != cidr.prefix());
     let reasons = [
         (is_sparse, FragmentedBy::FewAddresses),

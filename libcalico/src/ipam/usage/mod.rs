@@ -17,7 +17,7 @@ pub use self::family_count::{FamilyCount, exact_number};
 pub use self::fragmentation::{Fragmentation, FragmentedBlock, FragmentedBy};
 pub use self::owners::{NamespaceUsage, NodeUsage};
 pub use self::pods_fit::PodsFit;
-pub use self::pools::PoolUsage;
+pub use self::pools::{FullestNode, PoolUsage};
 
 use self::facts::{BlockFacts, PoolFacts};
 use self::room::PodRoom;
@@ -56,7 +56,7 @@ pub fn usage(input: &UsageInput<'_>) -> Usage {
         input.blocks.iter().map(|block| BlockFacts::of(block, &pools, input.reservations)).collect();
     let borrowed = borrowed(input.blocks);
     let room = PodRoom::of(&pools, &blocks, input);
-    let pool_usages = pools::count(&pools, &blocks, &room, input.reservations);
+    let pool_usages = pools::count(&pools, &blocks, &room, input);
     let owners = owners::count(&blocks);
     let nodes = owners::node_usages(&owners, &blocks, &borrowed, &room, input);
     let mut outside_pools = FamilyCount::default();

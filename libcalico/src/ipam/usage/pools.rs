@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::facts::{BlockFacts, PoolFacts, PoolService};
+use super::facts::{BlockFacts, PoolFacts, PoolService, UsageInput};
 use super::family_count::exact_number;
 use super::room::PodRoom;
-use crate::ipam::Reservations;
+use crate::ipam::{PoolRoom, pool_room};
 use crate::net::Cidr;
 
 /// The use of a pool.
@@ -39,6 +39,21 @@ pub struct PoolUsage {
     /// does not serve get none of them.
     #[serde(serialize_with = "exact_number")]
     pub free: u128,
+    /// The node with a block of the pool that can take the fewest addresses without borrowing; `None` if no node has a
+    /// block, or the pool is out of service.
+    pub fullest_node: Option<FullestNode>,
+    /// The number of blocks of nodes of which not more than a quarter is allocated, without empty ones.
+    pub sparse_blocks: u64,
+}
+
+/// The node with the least room in a pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FullestNode {
+    /// The node's name.
+    pub node: String,
+    /// The number of addresses that the node can take without borrowing.
+    #[serde(serialize_with = "exact_number")]
+    pub addresses: u128,
 }
 
 /// Counts the pools.
@@ -46,10 +61,12 @@ pub(super) fn count(
     pools: &[PoolFacts<'_>],
     blocks: &[BlockFacts<'_>],
     room: &PodRoom<'_>,
-    reservations: &Reservations,
+    input: &UsageInput<'_>,
 ) -> Vec<PoolUsage> {
     let empty = pools.iter().enumerate().map(|(index, PoolFacts { pool, serves, .. })| {
-        let unclaimed = room.unclaimed(index);
+        let of_blocks = blocks.iter().map(|block| block.room_in(index));
+        let PoolRoom { free, fullest, sparse, .. } = pool_room(pool, of_blocks, input.reservations, input.config);
+        let fullest_node = fullest.map(|(node, addresses)| FullestNode { node, addresses });
         PoolUsage {
             name: pool.name.clone(),
             cidr: pool.cidr,
@@ -57,11 +74,13 @@ pub(super) fn count(
             capacity: pool.cidr.size(),
             used: 0,
             cooling: 0,
-            reserved: reservations.within(&pool.cidr),
+            reserved: input.reservations.within(&pool.cidr),
             blocks: 0,
             empty_blocks: 0,
-            unclaimed_blocks: unclaimed.blocks,
-            free: unclaimed.addresses,
+            unclaimed_blocks: room.unclaimed(index).blocks,
+            free,
+            fullest_node: fullest_node.filter(|_| *serves != PoolService::OutOfService),
+            sparse_blocks: sparse,
         }
     });
     let mut usages: Vec<PoolUsage> = empty.collect();
@@ -71,7 +90,6 @@ pub(super) fn count(
         usage.cooling += block.cooling;
         usage.blocks += 1;
         usage.empty_blocks += u64::from(block.is_empty);
-        usage.free = usage.free.saturating_add(u128::from(block.free));
     }
     usages
 }

@@ -4,17 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::{BlockFacts, PoolFacts, UsageInput};
 use crate::api::{AllowedUse, IpPool, IpPoolSpec};
-use crate::ipam::{DEFAULT_BLOCK_LIMIT, IpamConfig, Labels, NamedPools, Pool, PoolRequest, Reservations, choose_pools};
+use crate::ipam::pool_room::{Claimable, block_size, unclaimed};
+use crate::ipam::{IpamConfig, Labels, NamedPools, Pool, PoolRequest, choose_pools};
 use crate::net::{Cidr, IpVersion};
 use crate::selector::Selector;
-
-/// The part of a pool in which no block exists.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Unclaimed {
-    pub(super) blocks: u128,
-    /// Addresses that no IPReservation covers.
-    pub(super) addresses: u128,
-}
 
 /// Blocks, with their free addresses.
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,7 +28,8 @@ struct BlockTotals {
 
 /// The room of all pools.
 pub(super) struct PodRoom<'a> {
-    pools: Vec<(&'a Pool, Unclaimed, BlockTotals)>,
+    /// Each with the part in which no block exists.
+    pools: Vec<(&'a Pool, Claimable, BlockTotals)>,
     /// By node and index of the pool.
     of_nodes: BTreeMap<(&'a str, usize), BlockTotals>,
     /// The pools as a node chooses among them for the pods of any namespace.
@@ -69,8 +63,8 @@ impl<'a> PodRoom<'a> {
     }
 
     /// Returns the part of the pool with this index in which no block exists.
-    pub(super) fn unclaimed(&self, pool: usize) -> Unclaimed {
-        self.pools.get(pool).map_or_else(Unclaimed::default, |(_, unclaimed, _)| *unclaimed)
+    pub(super) fn unclaimed(&self, pool: usize) -> Claimable {
+        self.pools.get(pool).map_or_else(Claimable::default, |(_, unclaimed, _)| *unclaimed)
     }
 
     /// Returns the families of the pools.
@@ -90,17 +84,16 @@ impl<'a> PodRoom<'a> {
         if !self.config.auto_allocate_blocks {
             return fits;
         }
-        let mut budget = u128::from(self.block_limit().saturating_sub(owned));
+        let mut budget = u128::from(self.config.block_limit().saturating_sub(owned));
         let others = pools.iter().zip(&own).map(|(&pool, own)| (&self.pools[pool], own));
-        let unclaimed = others.clone().map(|((pool, unclaimed, _), _)| (*pool, unclaimed.blocks, unclaimed.addresses));
+        let unclaimed = others.clone().map(|((pool, unclaimed, _), _)| (*pool, *unclaimed));
         let reclaimable = others.clone().map(|((pool, _, all), own)| {
-            let blocks = all.reclaimable.blocks - own.reclaimable.blocks;
-            (*pool, u128::from(blocks), u128::from(all.reclaimable.free - own.reclaimable.free))
+            let blocks = u128::from(all.reclaimable.blocks - own.reclaimable.blocks);
+            let addresses = u128::from(all.reclaimable.free - own.reclaimable.free);
+            (*pool, Claimable { blocks, addresses })
         });
-        for (pool, blocks, addresses) in unclaimed.chain(reclaimable) {
-            let taken = blocks.min(budget);
-            budget -= taken;
-            fits = fits.saturating_add(addresses.min(taken.saturating_mul(block_size(pool))));
+        for (pool, claimable) in unclaimed.chain(reclaimable) {
+            fits = fits.saturating_add(claimable.take(&mut budget, block_size(pool)));
         }
         if budget > 0 && !self.config.strict_affinity {
             let in_used_blocks = |totals: &BlockTotals| totals.lendable.free - totals.reclaimable.free;
@@ -108,11 +101,6 @@ impl<'a> PodRoom<'a> {
             fits = fits.saturating_add(borrowable.sum());
         }
         fits
-    }
-
-    fn block_limit(&self) -> u64 {
-        let configured = u64::try_from(self.config.max_blocks_per_host).unwrap_or(0);
-        if configured == 0 { DEFAULT_BLOCK_LIMIT as u64 } else { configured }
     }
 
     /// Returns the indices of the pools that serve pods on the node, in the order in which the node uses them.
@@ -163,30 +151,4 @@ fn any_namespace(object: &IpPool, has_labels: bool) -> IpPool {
     let unused = [Some(namespace_selector), (!has_labels).then_some(node_selector)];
     unused.into_iter().flatten().filter(|selector| Selector::parse(selector).is_ok()).for_each(String::clear);
     object
-}
-
-fn block_size(pool: &Pool) -> u128 {
-    1u128.checked_shl(u32::from(pool.cidr.version().bits().saturating_sub(pool.block_prefix))).unwrap_or(u128::MAX)
-}
-
-/// Returns the part of a pool outside of `blocks`, in whole blocks that reservations do not cover completely. A smaller
-/// block takes the place of a whole one.
-fn unclaimed(pool: &Pool, blocks: &[Cidr], reservations: &Reservations) -> Unclaimed {
-    if pool.check_block_size().is_err() {
-        return Unclaimed::default();
-    }
-    let whole = |range: &Cidr| match range {
-        range if range.covers(&pool.cidr) => Some(pool.cidr),
-        range if range.prefix() <= pool.block_prefix => Some(*range),
-        range => Cidr::new(range.network(), pool.block_prefix),
-    };
-    let places = blocks.iter().filter(|block| block.overlaps(&pool.cidr)).filter_map(whole);
-    let reserved = reservations.ranges().iter().filter(|range| range.overlaps(&pool.cidr));
-    let covered = reserved.clone().filter_map(whole).filter(|place| reservations.covers(place));
-    // A set of ranges none of which contains another.
-    let taken = Reservations::new(places.chain(covered));
-    let outside = pool.cidr.size().saturating_sub(taken.within(&pool.cidr));
-    let partly = reserved.filter(|range| taken.covering(range).is_none()).map(Cidr::size);
-    let size = block_size(pool);
-    Unclaimed { blocks: outside / size, addresses: outside.saturating_sub(partly.fold(0, u128::saturating_add)) }
 }

@@ -199,6 +199,20 @@ fn pools_that_serve_no_pods_count_apart() {
 }
 
 #[test]
+fn pool_names_its_fullest_node_and_counts_sparse_blocks() {
+    let mut cluster = small();
+    let numbers = |cluster: &Cluster| {
+        let PoolUsage { fullest_node, sparse_blocks, .. } = cluster.usage().pools.remove(0);
+        (fullest_node.map(|fullest| (fullest.node, fullest.addresses)), sparse_blocks)
+    };
+    assert_eq!(numbers(&cluster), (Some(("node1".into(), 6 + 8)), 2), "node2 can take 7 + 8");
+    cluster.block("10.0.0.24/29", host("node2"), &vec![of_pod("node2", "web"); 8]);
+    assert_eq!(numbers(&cluster), (Some(("node1".into(), 6)), 2));
+    cluster.pools[0].spec.disabled = true;
+    assert_eq!(numbers(&cluster), (None, 2), "no node takes addresses from a pool that is out of service");
+}
+
+#[test]
 fn fragmented_blocks_are_listed() {
     let mut cluster = small();
     cluster.block("10.0.0.24/30", host("node1"), &[]);

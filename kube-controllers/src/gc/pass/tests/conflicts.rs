@@ -13,14 +13,14 @@ use super::*;
 
 const BLOCK: &str = "10.0.0.0/29";
 
-#[derive(Clone)]
-struct Server {
+#[derive(Clone, Default)]
+pub(super) struct Server {
     pod: Arc<Mutex<Value>>,
-    events: Arc<Mutex<Vec<Value>>>,
+    pub(super) events: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Server {
-    fn client(&self) -> kube::Client {
+    pub(super) fn client(&self) -> kube::Client {
         let server = self.clone();
         let service = tower::service_fn(move |request: hyper::Request<Body>| {
             let server = server.clone();
@@ -40,7 +40,7 @@ impl Server {
             ("GET", "/api/v1/namespaces/ns/pods") => {
                 (200, json!({"kind": "PodList", "metadata": {}, "items": [*self.pod.lock().unwrap()]}))
             }
-            ("POST", "/api/v1/namespaces/ns/events") => {
+            ("POST", "/api/v1/namespaces/ns/events" | "/api/v1/namespaces/default/events") => {
                 let event: Value = serde_json::from_slice(body).unwrap();
                 let mut events = self.events.lock().unwrap();
                 if events.iter().any(|known| known["metadata"]["name"] == event["metadata"]["name"]) {

@@ -2,6 +2,7 @@ mod conflicts;
 mod deleted_nodes;
 mod listing_endpoints;
 mod parallel;
+mod pools;
 mod stuck;
 
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@ use super::super::rows::{AddressRow, BlockRow, CompactHandle, HandleRow, NEVER};
 use super::super::table::{NONE, RowId};
 use super::{Index, WatchedKind};
 use crate::api::parse_time;
-use crate::ipam::{AffinityOwner, AllocationOwner, Block, CorruptBlock, HandleId};
+use crate::ipam::{AffinityOwner, Allocation, AllocationOwner, Block, CorruptBlock, HandleId};
 use crate::net::Cidr;
 
 /// The reason why no address of a block is collected.
@@ -32,6 +32,7 @@ struct StoredAllocation<'a> {
 struct Summary<'a> {
     allocations: Vec<StoredAllocation<'a>>,
     without_handle: Vec<u16>,
+    withheld: Vec<u16>,
     allocated: u16,
     used: u16,
     cooling_since: i64,
@@ -44,10 +45,11 @@ impl Index {
     /// A block that is corrupt or too large is removed from the index.
     pub fn put_block(&mut self, block: &Block) -> Result<(), UnreadableBlock> {
         if block.deleted {
-            self.remove_block(&block.cidr);
+            self.remove_unusable_block(&block.cidr);
             return Ok(());
         }
-        let summary = summarize(block).inspect_err(|_| self.remove_block(&block.cidr))?;
+        let summary = summarize(block).inspect_err(|_| self.remove_unusable_block(&block.cidr))?;
+        self.rooms.remove_occupied(&block.cidr);
         let row = self.blocks.find(block.cidr).unwrap_or_else(|| self.add_block(block.cidr));
         self.set_owner(row, block.owner());
         self.set_summary(row, &summary);
@@ -57,15 +59,26 @@ impl Index {
 
     /// Removes a deleted block.
     pub fn remove_block(&mut self, cidr: &Cidr) {
+        self.rooms.remove_occupied(cidr);
         if let Some(row) = self.blocks.find(*cidr) {
             self.remove_block_row(row);
         }
+    }
+
+    /// Removes a block that exists and from which no address may be assigned.
+    fn remove_unusable_block(&mut self, cidr: &Cidr) {
+        if let Some(row) = self.blocks.find(*cidr) {
+            self.remove_block_row(row);
+        }
+        let list = self.list(WatchedKind::Blocks);
+        self.rooms.add_occupied(*cidr, list);
     }
 
     pub(super) fn drop_unlisted_blocks(&mut self) {
         let list = self.list(WatchedKind::Blocks);
         let gone: Vec<RowId> = self.blocks.iter().filter(|(_, block)| block.list != list).map(|(row, _)| row).collect();
         gone.into_iter().for_each(|row| self.remove_block_row(row));
+        self.rooms.drop_unlisted(list);
     }
 
     fn add_block(&mut self, cidr: Cidr) -> RowId {
@@ -77,6 +90,7 @@ impl Index {
             pool,
             addresses: Box::default(),
             without_handle: Box::default(),
+            withheld: Box::default(),
             allocated: 0,
             used: 0,
             cooling_since: NEVER,
@@ -147,8 +161,13 @@ impl Index {
         (block.allocated, block.used, block.cooling_since, block.list) =
             (summary.allocated, summary.used, summary.cooling_since, list);
         block.without_handle = summary.without_handle.as_slice().into();
+        if *block.withheld != *summary.withheld {
+            block.withheld = summary.withheld.as_slice().into();
+            self.rooms.has_changed = true;
+        }
         self.reclaim.set_cooling(row, cooling_since, summary.cooling_since);
         if before != (summary.allocated, summary.used) {
+            self.rooms.has_changed = true;
             self.mark_blocks_changed(node);
         }
     }
@@ -240,8 +259,14 @@ fn summarize(block: &Block) -> Result<Summary<'_>, UnreadableBlock> {
         return Err(UnreadableBlock::TooLarge(block.cidr));
     }
     block.verify()?;
-    let mut summary =
-        Summary { allocations: Vec::new(), without_handle: Vec::new(), allocated: 0, used: 0, cooling_since: NEVER };
+    let mut summary = Summary {
+        allocations: Vec::new(),
+        without_handle: Vec::new(),
+        withheld: withheld(block),
+        allocated: 0,
+        used: 0,
+        cooling_since: NEVER,
+    };
     for allocation in block.allocated() {
         let Some(attribute) = allocation.attribute else { continue };
         summary.allocated = summary.allocated.saturating_add(1);
@@ -265,4 +290,10 @@ fn summarize(block: &Block) -> Result<Summary<'_>, UnreadableBlock> {
         summary.allocations.push(StoredAllocation { ordinal, handle, sequence, owner, node, fingerprint, owner_pods });
     }
     Ok(summary)
+}
+
+/// Returns the ordinals that are cooling down, and those that are neither allocated nor in the free list.
+fn withheld(block: &Block) -> Vec<u16> {
+    let cooling = block.allocated().filter(Allocation::is_cooling).map(|allocation| allocation.ordinal as u16);
+    cooling.chain(block.lost_ordinals().map(|ordinal| ordinal as u16)).collect()
 }

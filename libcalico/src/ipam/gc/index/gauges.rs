@@ -46,5 +46,6 @@ impl Index {
     pub(in crate::ipam::gc) fn count_block(&mut self, row: RowId, by: i64) {
         let Some(&BlockRow { pool, owner, .. }) = self.blocks.get(row) else { return };
         self.gauges.change(pool, owner, |counts| counts.blocks += by);
+        self.rooms.has_changed = true;
     }
 }

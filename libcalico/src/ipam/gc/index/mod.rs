@@ -8,6 +8,7 @@ mod nodes;
 mod owners;
 mod pools;
 mod reclaim;
+mod rooms;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use super::block_reclaim::BlockReclaim;
 use super::conflicts::Conflicts;
 use super::gauges::Gauges;
 use super::leaks::Leaks;
+use super::room::Rooms;
 use super::rows::{AddressRow, BlockRow, HandleRow, NodeRow, OwnerRow};
 use super::table::{NONE, NameTable, RowId, Slots, Table};
 use crate::ipam::{OwnerKind, Reservations};
@@ -23,6 +25,7 @@ use crate::net::Cidr;
 
 pub use self::blocks::UnreadableBlock;
 pub use self::pools::{PoolShape, PoolSize};
+pub use self::rooms::NamedRoom;
 
 /// The settings of garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -96,6 +99,7 @@ pub struct Index {
     /// The owners that allocations for VMIs name, by the row of the address.
     pub(super) owner_pods: HashMap<RowId, OwnerPods>,
     pub(super) gauges: Gauges,
+    pub(super) rooms: Rooms,
     pub(super) lists: HashMap<WatchedKind, u8>,
     /// The VirtualMachines and the VMIs in the present list. They share a row, so a list number in the row cannot
     /// distinguish them.

@@ -70,6 +70,7 @@ impl Index {
             }
             None => _ = self.pools.insert(PoolRow { name: name.into(), shape, list }),
         }
+        self.rooms.has_changed = true;
         self.assign_pools();
     }
 
@@ -89,6 +90,7 @@ impl Index {
         }
         if let Some(pool) = self.pools.remove(row) {
             self.gauges.remove_pool(&pool.name);
+            self.rooms.remove_pool(&pool.name);
         }
         self.assign_pools();
     }
@@ -121,6 +123,7 @@ impl Index {
 
     fn merge_reservations(&mut self) {
         self.reserved = Reservations::new(self.reservations.values().flat_map(|(ranges, _)| ranges).copied());
+        self.rooms.has_changed = true;
     }
 
     /// Returns the pools, sorted by name.

@@ -7,5 +7,6 @@ mod conflicts;
 mod former_sizes;
 mod going;
 mod history;
+mod room;
 mod scenarios;
 mod sizes;

@@ -1,0 +1,132 @@
+//! [`Thresholds`]: the moments at which the use of a pool crosses a threshold.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The thresholds in percent, lowest first.
+const THRESHOLDS: [u8; 2] = [80, 95];
+/// Percentage points below a threshold at which the threshold is armed again.
+const REARM_BELOW: u8 = 5;
+/// The shortest interval between two crossings of a threshold by a pool. The owner of pods decides when their addresses
+/// are released, and could otherwise cause any number of crossings.
+const SHORTEST_INTERVAL: Duration = Duration::from_secs(600);
+
+/// A crossing of a threshold by a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Crossing {
+    /// The threshold in percent.
+    pub threshold: u8,
+    /// Whether the pool was assessed for the first time, so that the time of the crossing is unknown.
+    pub is_first: bool,
+}
+
+/// The thresholds that each pool has crossed.
+#[derive(Debug, Default)]
+pub struct Thresholds {
+    pools: BTreeMap<String, [Threshold; THRESHOLDS.len()]>,
+}
+
+/// A threshold of a pool.
+#[derive(Debug, Clone, Copy, Default)]
+struct Threshold {
+    /// Whether the pool has crossed the threshold and has not fallen clearly below since.
+    is_crossed: bool,
+    /// The time of the last crossing.
+    crossed_at: Option<Duration>,
+}
+
+impl Thresholds {
+    /// Assesses the used share of a pool, from 0 to 1. Returns the highest threshold that the pool has crossed since
+    /// the last assessment, if any.
+    pub fn cross(&mut self, pool: &str, share: f64, now: Duration) -> Option<Crossing> {
+        let is_first = !self.pools.contains_key(pool);
+        let states = self.pools.entry(pool.to_owned()).or_default();
+        let mut crossing = None;
+        for (threshold, state) in THRESHOLDS.into_iter().zip(states) {
+            if share < f64::from(threshold - REARM_BELOW) / 100.0 {
+                state.is_crossed = false;
+            }
+            let may_cross = state.crossed_at.is_none_or(|at| now >= at.saturating_add(SHORTEST_INTERVAL));
+            if share >= f64::from(threshold) / 100.0 && !state.is_crossed && may_cross {
+                *state = Threshold { is_crossed: true, crossed_at: Some(now) };
+                crossing = Some(Crossing { threshold, is_first });
+            }
+        }
+        crossing
+    }
+
+    /// Removes the state of a pool whose crossing could not be reported. The next assessment is again the first.
+    pub fn reset(&mut self, pool: &str) {
+        self.pools.remove(pool);
+    }
+
+    /// Removes the state of all other pools.
+    pub fn retain(&mut self, is_kept: impl Fn(&str) -> bool) {
+        self.pools.retain(|pool, _| is_kept(pool));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(minutes: u64) -> Duration {
+        Duration::from_secs(minutes * 60)
+    }
+
+    /// Assesses a pool each 20 minutes. Returns the thresholds that it crosses.
+    fn crossed(shares: &[f64]) -> Vec<Option<u8>> {
+        let mut thresholds = Thresholds::default();
+        let mut threshold = |(n, share): (u64, &f64)| Some(thresholds.cross("p", *share, at(n * 20))?.threshold);
+        (0..).zip(shares).map(&mut threshold).collect()
+    }
+
+    #[test]
+    fn each_crossing_is_told_once() {
+        let shares = [0.5, 0.79, 0.8, 0.85, 0.94, 0.95, 1.0, 1.0];
+        assert_eq!(crossed(&shares), [None, None, Some(80), None, None, Some(95), None, None]);
+        assert_eq!(crossed(&[0.5, 0.97, 0.97, 0.81]), [None, Some(95), None, None], "the higher threshold only");
+        assert_eq!(crossed(&[0.97, 0.96]), [Some(95), None]);
+    }
+
+    #[test]
+    fn pool_between_rearm_and_threshold_is_silent() {
+        assert_eq!(crossed(&[0.8, 0.76, 0.81, 0.75, 0.8]), [Some(80), None, None, None, None]);
+        assert_eq!(crossed(&[0.8, 0.74, 0.81]), [Some(80), None, Some(80)]);
+        assert_eq!(crossed(&[0.95, 0.91, 0.95, 0.89, 0.95]), [Some(95), None, None, None, Some(95)]);
+    }
+
+    #[test]
+    fn pool_that_flaps_crosses_a_threshold_once_in_ten_minutes() {
+        let mut thresholds = Thresholds::default();
+        let mut crossings = Vec::new();
+        for minute in 0..30 {
+            for share in [0.1, 0.9] {
+                crossings.extend(thresholds.cross("p", share, at(minute)).map(|crossing| (minute, crossing.threshold)));
+            }
+        }
+        assert_eq!(crossings, [(0, 80), (10, 80), (20, 80)]);
+    }
+
+    #[test]
+    fn crossing_within_ten_minutes_is_told_after_them_if_it_lasts() {
+        let mut thresholds = Thresholds::default();
+        let told = [(0, 0.9), (1, 0.1), (2, 0.9), (9, 0.9), (10, 0.9), (11, 0.9)]
+            .map(|(minute, share)| thresholds.cross("p", share, at(minute)).is_some());
+        assert_eq!(told, [true, false, false, false, true, false]);
+    }
+
+    #[test]
+    fn first_assessment_of_a_pool_is_marked() {
+        let mut thresholds = Thresholds::default();
+        let crossing = |thresholds: &mut Thresholds, pool: &str, share| thresholds.cross(pool, share, at(0));
+        assert_eq!(crossing(&mut thresholds, "p", 0.9), Some(Crossing { threshold: 80, is_first: true }));
+        assert_eq!(crossing(&mut thresholds, "p", 0.96), Some(Crossing { threshold: 95, is_first: false }));
+        assert_eq!(crossing(&mut thresholds, "q", 0.9), Some(Crossing { threshold: 80, is_first: true }));
+        thresholds.reset("p");
+        assert_eq!(crossing(&mut thresholds, "p", 0.9), Some(Crossing { threshold: 80, is_first: true }));
+        thresholds.retain(|pool| pool == "q");
+        assert_eq!(crossing(&mut thresholds, "p", 0.9), Some(Crossing { threshold: 80, is_first: true }));
+        assert_eq!(crossing(&mut thresholds, "q", 0.9), None);
+    }
+}

@@ -45,9 +45,6 @@ impl Client {
             .tls_config(tls.build())
             .timeout_global(Some(Duration::from_secs(60)))
             .http_status_as_error(false)
-            // After a restart of the server, the first request fails on each connection of before. With one idle
-            // connection, that is the request by which `ApiServer::restart` waits.
-            .max_idle_connections_per_host(1)
             .proxy(None)
             .build();
         Ok(Client { agent: agent.into(), token })

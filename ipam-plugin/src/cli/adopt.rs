@@ -183,7 +183,6 @@ impl<'a> Place<'a> {
         }
         let is_kubernetes = matches!(store, Datastore::Kubernetes(_));
         let api = if is_kubernetes { Some(store) } else { self.api.reached(store) };
-        let progress = Progress::new("adopting addresses", 0);
         let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
         let progress = Progress::new("adopting addresses", 0);
         let sandboxes = match ready_sandboxes(args.runtime_socket.as_deref()).await {

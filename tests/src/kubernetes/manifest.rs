@@ -101,8 +101,10 @@ impl Client {
             let version = format!("/apis/{group}/{}", version["name"].as_str().unwrap_or(""));
             let known = self.get(&version)?;
             let mut names = known.body["resources"].as_array().into_iter().flatten().map(|r| &r["name"]);
-            // Discovery and the resource itself depend on two caches of the server.
-            if !names.any(|name| name == plural) || self.get(&format!("{version}/{plural}?limit=1"))?.code != 200 {
+            // Discovery and the resource itself depend on two caches of the server. A busy server may not answer the
+            // first list of a new resource; without a limit, it ends the connection after a minute.
+            let list = format!("{version}/{plural}?limit=1&timeout=5s");
+            if !names.any(|name| name == plural) || !self.get(&list).is_ok_and(|answer| answer.code == 200) {
                 return Ok(false);
             }
         }

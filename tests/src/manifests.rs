@@ -38,6 +38,18 @@ pub fn platforms() -> Result<Vec<String>> {
     names("components/platforms")
 }
 
+/// Returns host and port of the API server that the page of a platform names as an address of each node; nothing if the
+/// address depends on the cluster.
+pub fn api_server_on_page(platform: &str) -> Result<Option<[String; 2]>> {
+    let page = fs::read_to_string(deploy(&format!("../docs/platforms/{platform}.md")))?;
+    let row = page.lines().find_map(|line| line.strip_prefix("| API server without kube-proxy | "));
+    let address = row.context("the page has no row about the API server")?.strip_prefix('`');
+    Ok(address.and_then(|address| address.split_once("`, port ")).map(|(host, rest)| {
+        let port = rest.chars().take_while(char::is_ascii_digit).collect();
+        [host.to_owned(), port]
+    }))
+}
+
 /// Returns the names of the folders of `deploy/components`; one of them, `platforms`, has the components of platforms.
 pub fn components() -> Result<Vec<String>> {
     names("components")

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use datastore::kubernetes::API_GROUP_FILE;
-use ipam_plugin::journal::{Entry, Journal};
+use ipam_plugin::journal::{Entry, Journal, PendingDel};
 use ipam_plugin::lock::{HostLock, LockError};
 use netconf::conf::DatastoreConf;
 
@@ -85,9 +85,8 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
 /// Returns the reason why a journal with entries stays, and the remedy. kube-controllers cannot reach the embedded
 /// datastore.
 fn describe_deferred_dels(entries: &[Entry]) -> String {
-    let is_local =
-        |entry: &Entry| entry.pending_del.as_ref().is_ok_and(|pending_del| pending_del.datastore.starts_with("local "));
-    let remedy = if entries.iter().all(is_local) {
+    let is_in_a_file = |entry: &Entry| entry.pending_del.as_ref().is_ok_and(PendingDel::is_in_a_file);
+    let remedy = if entries.iter().all(is_in_a_file) {
         "install the plugin again, which completes the DELs, or delete this directory with the datastore's file"
     } else {
         "kube-controllers releases those of pods on an API server or etcd; for the others run `calico-ipam check` on \
@@ -172,7 +171,7 @@ mod tests {
     use std::fs::File;
     use std::path::PathBuf;
 
-    use ipam_plugin::journal::{DatastoreIdentity, PendingDel};
+    use ipam_plugin::journal::DatastoreIdentity;
     use tempfile::TempDir;
 
     use super::*;

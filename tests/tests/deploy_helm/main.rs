@@ -1,6 +1,7 @@
 //! The chart renders the same objects as kustomize for the same options, and rejects unknown values.
 
 mod change;
+mod endpoint;
 mod metadata;
 mod namespaces;
 mod options;

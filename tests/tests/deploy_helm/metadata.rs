@@ -128,8 +128,12 @@ fn test_pod_reads_its_own_address_on_the_pod_network() {
         assert_eq!(container["command"], json!(["/opt/cni/bin/calico-ipam", "show", "--ip", "$(POD_IP)"]));
         assert_eq!((&container["args"], &container["livenessProbe"]), (&Value::Null, &Value::Null), "{values}");
     }
-    let node_local = test_pod("kubernetesServiceEndpoint.host=localhost,kubeControllers.hostNetwork=true");
-    assert_eq!(node_local["spec"]["containers"][0]["envFrom"], Value::Null, "there localhost is the pod");
+    for endpoint in
+        ["kubernetesServiceEndpoint.host=localhost", "platform=k3s,kubernetesServiceEndpoint.ofPlatform=true"]
+    {
+        let node_local = test_pod(&format!("{endpoint},kubeControllers.hostNetwork=true"));
+        assert_eq!(node_local["spec"]["containers"][0]["envFrom"], Value::Null, "there localhost is the pod");
+    }
     let volumes = test_pod("datastore=etcd")["spec"]["volumes"].clone();
     assert!(volumes.as_array().unwrap().iter().any(|volume| volume["name"] == "etcd-certs"), "{volumes}");
 }

@@ -2,12 +2,12 @@
 
 use std::fs;
 
-use integration_tests::manifests::{compose, containers, deploy, platforms, template};
+use integration_tests::manifests::{compose, containers, deploy, platforms};
 use serde_json::{Value, json};
 
 use super::options::set;
 use super::same::assert_equal;
-use super::{DAEMON_SET, DEPLOYMENT, can_render};
+use super::{DAEMON_SET, can_render};
 
 #[test]
 fn platform_value_renders_the_same_as_its_component() {
@@ -51,23 +51,5 @@ fn directory_values_take_precedence_over_the_platform() {
         let named: Vec<_> = env.iter().filter(|variable| variable["name"] == "CNI_NET_DIR").collect();
         assert_eq!(named, [&json!({ "name": "CNI_NET_DIR", "value": "/etc/cni/net.d" })]);
         assert_eq!(container["securityContext"]["privileged"], true);
-    }
-}
-
-/// In a pod's own network, an address such as localhost leads to the pod itself.
-#[test]
-fn node_local_api_server_requires_controllers_on_the_hosts_network() {
-    if !can_render() {
-        return;
-    }
-    for host in ["localhost", "127.0.0.1", "::1", "[::1]"] {
-        let endpoint = format!("kubernetesServiceEndpoint.host={host}");
-        let error = template(&["--set", &endpoint]).unwrap_err().to_string();
-        assert!(error.contains("set kubeControllers.hostNetwork=true"), "{error}");
-        let objects = set(&[&endpoint, "kubeControllers.hostNetwork=true"]);
-        let pod = &objects[DEPLOYMENT]["spec"]["template"]["spec"];
-        assert_eq!((&pod["hostNetwork"], &pod["dnsPolicy"]), (&json!(true), &json!("Default")));
-        template(&["--set", &endpoint, "--set", "datastore=etcd"]).unwrap();
-        template(&["--set", &endpoint, "--set", "kubeControllers.enabled=false"]).unwrap();
     }
 }

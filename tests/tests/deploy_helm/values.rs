@@ -26,6 +26,7 @@ fn invalid_values_are_refused_by_the_schema() {
         ("cni.binDir=opt/cni/bin", "binDir"),
         ("image.digest.cni=sha256:12", "digest"),
         ("kubeControllers.replicas=-1", "replicas"),
+        ("kubernetesServiceEndpoint.ofPlatform=always", "ofPlatform"),
         ("ipam.pools[0].cidr=everything", "cidr"),
         ("ipam.pools[0].blockSize=26", "cidr"),
         ("cni.confName=a/b.conf", "confName"),
@@ -88,6 +89,7 @@ fn server_dry_run_accepts_a_chart_with_many_values() {
         for values in [
             "cni.bandwidth=true,cni.privileged=true,cni.upgradeIpam=true,cni.flowControl=true,ipam.pools[0].cidr=10.0.0.0/16,metrics.dashboard=true,\
              ipam.pools[1].cidr=fd00::/48,kubernetesServiceEndpoint.host=api.example.com,kubeControllers.hostNetwork=true,image.pullSecrets={a},cni.confDir=/etc/other",
+            "platform=talos,kubernetesServiceEndpoint.ofPlatform=true,kubeControllers.hostNetwork=true",
             "datastore=etcd,cni.privileged=true,etcd.tls=false,ipam.pools[0].cidr=10.0.0.0/16,agent.listen=[::1]:9197",
             "datastore=etcd,etcd.secretName=mine,cni.updateStrategy.type=OnDelete,cni.tolerations[0].operator=Exists,\
              kubeControllers.nodeSelector.role=infra,kubeControllers.securityContext.runAsUser=1000,\

@@ -173,7 +173,7 @@ impl GoTools {
     fn says(&self, words: &[&str]) -> Vec<String> {
         let cache = format!("XDG_CACHE_HOME={}", self.file("cache").display());
         let script = self.file("tests/install-go-tools.sh").display().to_string();
-        let command = [&[cache.as_str(), script.as_str()][..], words].concat();
+        let command = [&["-u", "KUBEBUILDER_ASSETS", cache.as_str(), script.as_str()][..], words].concat();
         run("env", &command).unwrap().lines().map(str::to_owned).collect()
     }
 
@@ -199,11 +199,18 @@ impl GoTools {
     }
 }
 
+/// Writes an empty program.
+fn make_executable(file: &Path) {
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(file, "").unwrap();
+    fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 /// Another version of Go makes other programs.
 #[test]
 fn folders_of_built_go_programs_depend_on_the_version_of_go() {
     let tools = GoTools::copy();
-    let places = || ["images", "cni-plugins-arm64"].map(|tool| tools.says(&["--place", tool]));
+    let places = || ["images", "cni-plugins-arm64", "kube-apiserver"].map(|tool| tools.says(&["--place", tool]));
     let before = places();
     tools.choose_another_go();
     for (before, after) in before.iter().zip(places()) {
@@ -211,7 +218,26 @@ fn folders_of_built_go_programs_depend_on_the_version_of_go() {
     }
 }
 
-/// The programs of Kubernetes are an exception, because their build takes 20 minutes.
+#[test]
+fn program_of_kubernetes_is_missing_after_a_change_of_its_version_or_of_go() {
+    let tools = GoTools::copy();
+    let programs = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet"];
+    let words = [&["--missing"][..], &programs].concat();
+    let build = || {
+        assert_eq!(tools.says(&words), programs);
+        for program in programs {
+            let [folder] = &tools.says(&["--place", program])[..] else { panic!("{program} has no folder") };
+            make_executable(&Path::new(folder).join(program));
+        }
+        assert_eq!(tools.says(&words), Vec::<String>::new());
+    };
+    build();
+    tools.choose_another_go();
+    build();
+    tools.edit("tests/kubernetes/go.mod", "\tk8s.io/kubernetes v", "\tk8s.io/kubernetes v9.");
+    build();
+}
+
 #[test]
 fn go_program_of_bin_is_missing_after_a_change_of_its_version_or_of_go() {
     let tools = GoTools::copy();
@@ -222,10 +248,7 @@ fn go_program_of_bin_is_missing_after_a_change_of_its_version_or_of_go() {
     let build = || {
         for program in &all {
             let [mark] = &tools.says(&["--mark", program])[..] else { panic!("{program} has no mark") };
-            let file = tools.file("cache/calico-tests/bin").join(mark);
-            fs::create_dir_all(file.parent().unwrap()).unwrap();
-            fs::write(&file, "").unwrap();
-            fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+            make_executable(&tools.file("cache/calico-tests/bin").join(mark));
         }
         assert_eq!(tools.says(&words), Vec::<String>::new());
     };

@@ -6,6 +6,7 @@ mod beside_upstream;
 mod components;
 mod configuration;
 mod documented;
+mod endpoint;
 mod metrics;
 mod overlays;
 mod platforms;

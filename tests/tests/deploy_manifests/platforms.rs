@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use super::api_server::{dry_run, manifest};
 use super::{DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 
-fn on(platform: &str, base: &str) -> Objects {
+pub(super) fn on(platform: &str, base: &str) -> Objects {
     let directory = tempfile::tempdir().unwrap();
     compose(directory.path(), &[base], &[&format!("components/platforms/{platform}")]).unwrap()
 }
 
-fn page(name: &str) -> String {
+pub(super) fn page(name: &str) -> String {
     fs::read_to_string(deploy("../docs/platforms").join(name)).unwrap()
 }
 
@@ -166,7 +166,7 @@ fn page_of_each_platform_names_the_rendered_resolver_api_server_and_rights() {
             assert!(row.ends_with(&format!("| {in_table} |")), "{row}");
             more_rights.extend((in_table != "none").then(|| format!("{platform} {in_table}")));
         }
-        // No platform sets the address: it comes from Kubernetes, or from the optional ConfigMap.
+        // The component api-server is not in use: the address comes from Kubernetes, or from the optional ConfigMap.
         for workload in [DAEMON_SET, DEPLOYMENT] {
             for container in containers(&objects[workload]) {
                 let from: Vec<&Value> = container["envFrom"].as_array().into_iter().flatten().collect();
@@ -177,13 +177,6 @@ fn page_of_each_platform_names_the_rendered_resolver_api_server_and_rights() {
                 assert!(!names.iter().any(|name| name.starts_with("KUBERNETES_SERVICE_")), "{platform}: {names:?}");
             }
         }
-        let address = settings["API server without kube-proxy"][0];
-        let is_of_each_node = address.starts_with("`localhost`") || address.contains("loopback");
-        let named = page.contains("kubeControllers.hostNetwork=true");
-        assert_eq!(
-            is_of_each_node, named,
-            "{platform}: kube-controllers reaches {address} from the host's network only"
-        );
     }
     more_rights.dedup();
     assert_eq!(more_rights, ["kubespray `DAC_OVERRIDE`", "openshift privileged"]);

@@ -16,3 +16,30 @@ values, else those of the platform, else those of deploy/base.
 {{- end -}}
 {{- toYaml $directories -}}
 {{- end -}}
+
+{{/*
+Returns the address of the API server, as a map with `host` and `port`: that of values, or that of the platform, which is an
+address of each node. `host` is empty if the address is the one that Kubernetes gives to each container.
+*/}}
+{{- define "calico-cni.apiServer" -}}
+{{- $endpoint := .Values.kubernetesServiceEndpoint -}}
+{{- $host := $endpoint.host -}}
+{{- $port := toString $endpoint.port -}}
+{{- if $endpoint.ofPlatform -}}
+  {{- $needed := "set kubernetesServiceEndpoint.host and kubernetesServiceEndpoint.port instead" -}}
+  {{- if or $host (ne $port "6443") -}}
+    {{- fail (printf "kubernetesServiceEndpoint.ofPlatform=true with host=%q and port=%s: both name an address; leave out one of them" $host $port) -}}
+  {{- end -}}
+  {{- if not .Values.platform -}}
+    {{- fail (printf "kubernetesServiceEndpoint.ofPlatform=true without a platform; set platform, or %s" $needed) -}}
+  {{- end -}}
+  {{- $file := printf "components/platforms/%s/api-server/endpoint.yaml" .Values.platform -}}
+  {{- if not (.Files.Get (printf "files/%s" $file)) -}}
+    {{- fail (printf "kubernetesServiceEndpoint.ofPlatform=true: the address of the API server on platform=%s depends on the cluster; %s (docs/platforms/%s.md)" .Values.platform $needed .Values.platform) -}}
+  {{- end -}}
+  {{- $data := ((include "calico-cni.read" (dict "root" . "file" $file) | fromYaml).items | first).data -}}
+  {{- $host = $data.KUBERNETES_SERVICE_HOST -}}
+  {{- $port = $data.KUBERNETES_SERVICE_PORT -}}
+{{- end -}}
+{{- toYaml (dict "host" $host "port" $port) -}}
+{{- end -}}

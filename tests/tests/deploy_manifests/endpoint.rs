@@ -1,0 +1,94 @@
+//! The component `api-server` of platforms that have an address of the API server on each node.
+
+use std::collections::BTreeMap;
+
+use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
+use integration_tests::manifests::{Objects, api_server_on_page, changes, compose, deploy, platforms};
+
+use super::api_server::{dry_run, manifest};
+use super::platforms::{on, page};
+use super::{DEPLOYMENT, OVERLAYS, can_render};
+
+/// The ConfigMap from which every container reads the address of the API server, if it exists.
+const ENDPOINT: &str = "ConfigMap kube-system/kubernetes-services-endpoint";
+
+/// Returns the component that sets a platform's address of the API server on each node.
+fn api_server(platform: &str) -> String {
+    format!("components/platforms/{platform}/api-server")
+}
+
+/// Returns the platforms with an address of the API server on each node, and a rendering with it.
+fn with_api_server(base: &str) -> Vec<(String, Objects)> {
+    let directory = tempfile::tempdir().unwrap();
+    let named = platforms().unwrap().into_iter().filter(|platform| deploy(&api_server(platform)).exists());
+    let rendered = named.map(|platform| {
+        let components = [format!("components/platforms/{platform}"), api_server(&platform)];
+        let objects = compose(directory.path(), &[base], &components.each_ref().map(String::as_str)).unwrap();
+        (platform, objects)
+    });
+    rendered.collect()
+}
+
+#[test]
+fn component_api_server_changes_only_the_address_and_the_network_of_kube_controllers() {
+    if !can_render() {
+        return;
+    }
+    let pod = format!("{DEPLOYMENT}/spec/template/spec");
+    for base in OVERLAYS {
+        for (platform, objects) in with_api_server(base) {
+            let mut changed = changes(&on(&platform, base), &objects);
+            changed.sort();
+            // With etcd, kube-controllers is on the host's network anyway.
+            let network = [format!("{pod}/dnsPolicy"), format!("{pod}/hostNetwork")];
+            let network = network.into_iter().filter(|_| base != "overlays/etcd");
+            let expected: Vec<String> = [ENDPOINT.to_owned()].into_iter().chain(network).collect();
+            assert_eq!(changed, expected, "{platform}, {base}");
+            assert_eq!(objects[DEPLOYMENT]["spec"]["template"]["spec"]["hostNetwork"], true, "{platform}, {base}");
+        }
+    }
+}
+
+#[test]
+fn server_accepts_the_component_api_server_of_each_platform() {
+    if !can_render() {
+        return;
+    }
+    with_kubernetes(|host, Kubernetes { api, .. }| {
+        let directory = host.dir("manifests");
+        for (platform, objects) in with_api_server(OVERLAYS[0]) {
+            let said = dry_run(&api, &manifest(&directory, &objects)).unwrap();
+            assert_eq!(said.lines().count(), objects.len(), "{platform}: {said}");
+        }
+    });
+}
+
+/// The page of a platform whose address depends on the cluster names no command that sets the platform's address.
+#[test]
+fn page_of_each_platform_names_the_address_of_its_component_api_server() {
+    if !can_render() {
+        return;
+    }
+    let rendered: BTreeMap<String, Objects> = with_api_server(OVERLAYS[0]).into_iter().collect();
+    let expected = ["k0s", "k3s", "kubespray", "microk8s", "rke2", "talos"];
+    assert!(rendered.keys().map(String::as_str).eq(expected), "{:?}", rendered.keys());
+    let index = page("README.md");
+    for platform in platforms().unwrap() {
+        let page = page(&format!("{platform}.md"));
+        let row = index.lines().find(|line| line.contains(&format!("]({platform}.md)"))).expect(&platform);
+        let cell = row.trim_matches('|').split(" | ").nth(3).unwrap();
+        let address = rendered.get(&platform).map(|objects| {
+            let data = &objects[ENDPOINT]["data"];
+            ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"].map(|key| data[key].as_str().unwrap().to_owned())
+        });
+        assert_eq!(api_server_on_page(&platform).unwrap(), address, "{platform}");
+        let value = "`--set kubernetesServiceEndpoint.ofPlatform=true,kubeControllers.hostNetwork=true`";
+        for command in [value.to_owned(), format!("`{}`", api_server(&platform))] {
+            assert_eq!(page.contains(&command), address.is_some(), "{platform}: {command}");
+        }
+        match address {
+            Some([host, port]) => assert!(cell.starts_with(&format!("`{host}:{port}`")), "{row}"),
+            None => assert_eq!(cell, "none", "{row}"),
+        }
+    }
+}

@@ -1,11 +1,14 @@
 //! Converts the settings into a `kube::Config`: the API server, the CA certificates that verify it, and the client's
 //! credentials.
 
+mod kubeconfig_yaml;
+
+use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use kube::Config;
 use kube::client::ConfigExt;
-use kube::config::{AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig};
 
 use super::access_error::AccessError;
 use super::auth::AuthHeader;
@@ -61,7 +64,7 @@ fn read_kubeconfig(files: &[PathBuf]) -> Result<Option<(Kubeconfig, String)>, Ac
         if has_several_files && !Path::new(file).exists() {
             continue;
         }
-        let next = Kubeconfig::read_from(file).map_err(|e| unreadable(&file.display().to_string(), &e))?;
+        let next = kubeconfig_yaml::read_file(file).map_err(|e| unreadable(&file.display().to_string(), &e))?;
         merged = Some(match merged {
             Some(earlier) => earlier.merge(next).map_err(|e| unreadable(&place, &e))?,
             None => next,
@@ -174,17 +177,9 @@ fn parse_url(server: &str) -> Result<hyper::Uri, AccessError> {
     }
 }
 
-/// Returns the error for a kubeconfig that cannot be used. The parser's message is left out, because it may quote
-/// lines that contain tokens and passwords.
-fn unreadable(place: &str, error: &KubeconfigError) -> AccessError {
-    let reason = match error {
-        KubeconfigError::Parse(error) => {
-            let at = error.location().map(|at| format!("line {}, column {}: ", at.line(), at.column()));
-            format!("{}not the YAML of a kubeconfig, or truncated", at.unwrap_or_default())
-        }
-        other => describe_error_chain(other),
-    };
-    AccessError::Kubeconfig { place: place.into(), reason }
+/// Returns the error for a kubeconfig that cannot be used.
+fn unreadable(place: &str, error: &(dyn Error + 'static)) -> AccessError {
+    AccessError::Kubeconfig { place: place.into(), reason: describe_error_chain(error) }
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ impl fmt::Display for Severity {
 }
 
 /// All findings about a node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DoctorReport {
     /// The name of the node; empty if unknown.
     pub node: String,

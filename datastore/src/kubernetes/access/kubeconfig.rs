@@ -1,11 +1,13 @@
 //! Reads kubeconfigs, and resolves the cluster and the user of a context.
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use kube::Config;
 use kube::client::ConfigExt;
-use kube::config::{AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig};
 
+use super::kubeconfig_yaml;
 use crate::config::{ClientPlace, KubernetesConfig};
 use crate::error::describe_error_chain;
 use crate::kubernetes::access_error::AccessError;
@@ -31,7 +33,7 @@ pub(super) struct Resolved {
 pub(super) fn read(settings: &KubernetesConfig) -> Result<Option<(Kubeconfig, String)>, AccessError> {
     if let Some(inline) = &settings.inline {
         let place = "kubeconfigInline".to_owned();
-        let kubeconfig = Kubeconfig::from_yaml(inline.text()).map_err(|error| unreadable(&place, &error))?;
+        let kubeconfig = kubeconfig_yaml::parse(inline.text()).map_err(|error| unreadable(&place, &error))?;
         return Ok(Some((kubeconfig, place)));
     }
     let home = settings.home_kubeconfig.as_slice().iter().filter(|file| file.exists()).cloned().collect::<Vec<_>>();
@@ -45,7 +47,7 @@ fn read_files(files: &[PathBuf]) -> Result<Option<(Kubeconfig, String)>, AccessE
         if has_several_files && !Path::new(file).exists() {
             continue;
         }
-        let next = Kubeconfig::read_from(file).map_err(|e| unreadable(&file.display().to_string(), &e))?;
+        let next = kubeconfig_yaml::read_file(file).map_err(|e| unreadable(&file.display().to_string(), &e))?;
         merged = Some(match merged {
             Some(earlier) => earlier.merge(next).map_err(|e| unreadable(&place, &e))?,
             None => next,
@@ -138,15 +140,7 @@ fn find_impersonation_problem(config: &Config) -> Option<String> {
     config.extra_headers_layer().err().map(|error| describe_error_chain(&error))
 }
 
-/// Returns the error for a kubeconfig that cannot be used. The parser's message is left out, because it may quote
-/// lines that contain tokens and passwords.
-fn unreadable(place: &str, error: &KubeconfigError) -> AccessError {
-    let reason = match error {
-        KubeconfigError::Parse(error) => {
-            let at = error.location().map(|at| format!("line {}, column {}: ", at.line(), at.column()));
-            format!("{}not the YAML of a kubeconfig, or truncated", at.unwrap_or_default())
-        }
-        other => describe_error_chain(other),
-    };
-    AccessError::Kubeconfig { place: place.into(), reason }
+/// Returns the error for a kubeconfig that cannot be used.
+fn unreadable(place: &str, error: &(dyn Error + 'static)) -> AccessError {
+    AccessError::Kubeconfig { place: place.into(), reason: describe_error_chain(error) }
 }

@@ -2,6 +2,7 @@
 //! it, and the client's credentials.
 
 mod kubeconfig;
+mod kubeconfig_yaml;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

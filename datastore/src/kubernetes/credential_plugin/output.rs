@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use kube::config::Kubeconfig;
 use secrecy::SecretString;
 use serde::Deserialize;
 use time::OffsetDateTime;
@@ -49,6 +48,18 @@ pub(in crate::kubernetes) enum OutputError {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
+struct ExecCredential {
+    #[serde(default)]
+    api_version: Option<String>,
+    #[serde(default)]
+    kind: Option<String>,
+    /// A JSON value, because a number is not a token in JSON, and YAML would read it as one.
+    #[serde(default)]
+    status: Option<serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Status {
     #[serde(default)]
     expiration_timestamp: Option<String>,
@@ -62,9 +73,7 @@ struct Status {
 
 /// Parses the output of a plugin. `version` is the version of the protocol in the kubeconfig.
 pub(super) fn parse(output: &[u8], version: &str) -> Result<Credential, OutputError> {
-    let text = std::str::from_utf8(output).map_err(|_| OutputError::Unreadable)?;
-    // kube reads YAML, and thus JSON, of any kind, and collects the fields that a kubeconfig lacks in `other`.
-    let mut object = Kubeconfig::from_yaml(text).map_err(|_| OutputError::Unreadable)?;
+    let object: ExecCredential = serde_norway::from_slice(output).map_err(|_| OutputError::Unreadable)?;
     if object.kind.as_deref() != Some("ExecCredential") {
         return Err(OutputError::Unreadable);
     }
@@ -72,7 +81,7 @@ pub(super) fn parse(output: &[u8], version: &str) -> Result<Credential, OutputEr
     if found != version {
         return Err(OutputError::OtherVersion { found, wanted: version.into() });
     }
-    let status = object.other.remove("status").filter(|status| !status.is_null()).ok_or(OutputError::NoStatus)?;
+    let status = object.status.ok_or(OutputError::NoStatus)?;
     let status: Status = serde_json::from_value(status).map_err(|_| OutputError::Unreadable)?;
     let filled = |text: Option<String>| text.filter(|text| !text.trim().is_empty());
     let token = filled(status.token);

@@ -16,7 +16,7 @@ use libcalico::api::{HostEndpoint, Node as CalicoNode, ObjectKey};
 use libcalico::host_endpoints::{DesiredEndpoints, HostNode, desired, differs, is_ours};
 use libcalico::store::{Entry, Store, StoreError, WriteModel, ignore_missing};
 use libcalico::validation::validate_host_endpoint;
-use regex::bytes::{Regex, RegexBuilder};
+use regex_lite::Regex;
 use time::OffsetDateTime;
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -115,7 +115,7 @@ impl HostEndpointReconciler {
         let settings = self.settings.borrow().clone();
         let Some(node) = node else { return DesiredEndpoints::default() };
         desired(&node, &settings.host_endpoints, |pattern, interface| {
-            self.patterns.is_match(pattern, interface).map_err(|error| error.to_string())
+            self.patterns.is_match(pattern, interface).map_err(|error| format!("`{pattern}`: {error}"))
         })
     }
 
@@ -195,17 +195,17 @@ const MAX_PATTERNS: usize = 64;
 /// A cache of the compiled regular expressions of templates.
 #[derive(Debug, Default)]
 struct PatternCache {
-    compiled: Mutex<HashMap<String, Result<Regex, regex::Error>>>,
+    compiled: Mutex<HashMap<String, Result<Regex, regex_lite::Error>>>,
 }
 
 impl PatternCache {
     /// Returns true if `pattern` matches any part of `interface`. Classes such as `\d` are ASCII only, as in Go.
-    fn is_match(&self, pattern: &str, interface: &str) -> Result<bool, regex::Error> {
+    fn is_match(&self, pattern: &str, interface: &str) -> Result<bool, regex_lite::Error> {
         let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         if !compiled.contains_key(pattern) && compiled.len() >= MAX_PATTERNS {
             compiled.clear();
         }
-        let regex = compiled.entry(pattern.into()).or_insert_with(|| RegexBuilder::new(pattern).unicode(false).build());
-        regex.as_ref().map(|regex| regex.is_match(interface.as_bytes())).map_err(Clone::clone)
+        let regex = compiled.entry(pattern.into()).or_insert_with(|| Regex::new(pattern));
+        regex.as_ref().map(|regex| regex.is_match(interface)).map_err(Clone::clone)
     }
 }

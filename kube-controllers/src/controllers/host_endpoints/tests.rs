@@ -263,17 +263,64 @@ async fn host_endpoints_of_an_existing_node_survive_a_stale_deletion_event() {
     assert!(fixture.names().await.is_empty());
 }
 
+#[tokio::test]
+async fn invalid_interface_pattern_is_quoted_with_the_reason() {
+    let mut wanted = template("t");
+    wanted.templates[0].interface_pattern = "eth(".into();
+    let fixture = Fixture::new(wanted);
+    let interfaces = vec![json!({ "name": "eth0", "addresses": ["10.0.0.1/24"] })];
+    let node = CalicoNode::new("node-1", NodeSpec { interfaces, ..NodeSpec::default() });
+    fixture.store.create(&node.key(), &node).await.unwrap();
+    fixture.on_event().await;
+    let error = fixture.reconciler.reconcile(&"node-1".into()).await.unwrap_err().to_string();
+    assert!(error.contains("interfacePattern: `eth(`: ") && !error.contains('\n'), "{error}");
+    assert_eq!(fixture.names().await, ["node-1-auto-hep"]);
+}
+
+/// Go gives the same results.
 #[test]
 fn interface_patterns_match_anywhere_in_the_name() {
     let patterns = PatternCache::default();
     for (pattern, interface, found) in [
+        ("", "eth0", true),
         ("eth", "veth0", true),
         ("^eth0$|eth1", "eth1", true),
+        ("^(eth|ens)", "veth0", false),
         (r"^eth\d+$", "eth12", true),
         (r"^eth\d+$", "eth", false),
+        (r"^eth\d+$", "eth\u{661}", false),
+        (r"^\w+$", "größe", false),
         (r"[[:alpha:]]\w.", "ens3", true),
+        (r"^veth[[:xdigit:]]{4,}$", "veth0af3", true),
+        (r"^veth[[:^digit:]]", "veth0af3", false),
+        (r"^bond\d\.\d{1,4}$", "bond0.100", true),
+        (r"^bond\d\.\d{1,4}$", "bond01100", false),
+        ("^en(?:p[0-9]+)?s[0-9]{1,3}(f[0-9])?$", "enp3s0f1", true),
+        ("^(?P<kind>en|wl)[^.]*$", "ens3.5", false),
+        ("^[a-z-]+$", "br-lan", true),
+        (r"^[\w.-]+?$", "eth0.5", true),
+        ("^[]x]$", "]", true),
+        ("(?i)^ETH", "eth0", true),
+        ("(?i:ETH)[0-9]", "eth0", true),
+        (r"\Aeth0\z", "eth0", true),
+        (r"\beth0\b", "br eth0", true),
+        (r"^\x65\x{74}h\-0\_1", "eth-0_1", true),
+        ("^(a||b)$", "", true),
+        // A character outside ASCII is one character.
+        ("^.$", "é", true),
+        ("^[^a]$", "é", true),
+        ("é", "aéb", true),
     ] {
         assert_eq!(patterns.is_match(pattern, interface), Ok(found), "{pattern} {interface}");
     }
-    assert!(patterns.is_match("(", "eth0").is_err());
+}
+
+#[test]
+fn invalid_interface_patterns_are_refused() {
+    let patterns = PatternCache::default();
+    let invalid = ["(", "eth)", "[z-a]", "[", "*", "eth{2,1}", "(?=eth)", "(?<!v)eth", r"(e)\1", r"\", "(?y)"];
+    let accepted_by_go = [r"\pL", r"\p{Greek}", r"\Qeth\E", "[a&&b]", "[[a]", "eth{", r"\145"];
+    for pattern in invalid.into_iter().chain(accepted_by_go).chain(["(a{1000}){1000}"]) {
+        assert!(patterns.is_match(pattern, "eth0").is_err(), "{pattern}");
+    }
 }

@@ -4,7 +4,7 @@ mod stale;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::pool::{Pool, PoolRejection, RejectedPool, enabled_pool};
 use crate::api::{AllowedUse, IpPool};
@@ -215,8 +215,9 @@ impl PoolChoice {
                 self.refuse(object, PoolRejection::NotRequested);
             }
         }
-        let mut selected = Vec::new();
-        for cidr in request.requested {
+        let (mut selected, mut named) = (Vec::new(), BTreeSet::new());
+        // A request that repeats a range thousands of times must cause neither searches nor texts of that number.
+        for cidr in request.requested.iter().filter(|cidr| named.insert(**cidr)) {
             let pool = pools.iter().rfind(|(_, pool)| pool.cidr == *cidr);
             let (object, pool) = pool.ok_or(NoPool::NotEnabled(*cidr))?;
             match refusal_of_named(object, request)? {

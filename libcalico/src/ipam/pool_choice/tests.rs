@@ -165,6 +165,16 @@ fn requested_pool_ignores_selectors_and_assignment_mode() {
 }
 
 #[test]
+fn pool_that_a_request_repeats_counts_once() {
+    let pools = [plain("p", "10.0.0.0/16"), plain("q", "10.1.0.0/16")];
+    let requested = [cidr("10.1.0.0/16"), cidr("10.0.0.0/16")].repeat(1000);
+    let choice = choose(&pools, &Request { requested: requested.clone(), ..Request::default() }).unwrap();
+    assert_eq!((names(&choice.chosen), names(&choice.selected)), (vec!["q", "p"], vec!["q", "p"]));
+    let for_services = Request { requested, purpose: AllowedUse::LoadBalancer, ..Request::default() };
+    assert_eq!(choose(&pools, &for_services).unwrap_err().refused.len(), 2);
+}
+
+#[test]
 fn missing_pool_error_names_the_rule_that_excluded_the_last_pool() {
     let selective = pool("p", "10.0.0.0/16", |p| p.spec.node_selector = "has(gpu)".into());
     let malformed = pool("p", "10.0.0.0/16", |p| p.spec.namespace_selector = "team ===".into());

@@ -157,7 +157,8 @@ fn missing_role_is_told_to_services_if_a_pool_exists() {
         let _running = scene.start_without_load_balancer(|settings| {
             settings.enabled.remove(&ControllerName::LoadBalancer);
         });
-        scene.awaits_event("web", "LoadBalancerNotEnabled: kube-controllers gives no addresses: ENABLED_CONTROLLERS");
+        let text = "LoadBalancerNotEnabled: kube-controllers gives no addresses: the controller loadbalancer is off";
+        scene.awaits_event("web", text);
         assert_eq!(scene.shown("web"), Vec::<String>::new());
     });
 }

@@ -1,4 +1,4 @@
-//! [`LoadBalancerReport`]: tells Services why they wait while kube-controllers gives no addresses to Services. Writes
+//! [`LoadBalancerReport`]: reports why Services wait while kube-controllers gives no addresses to Services. Writes
 //! nothing but Events.
 
 use std::sync::Arc;

@@ -1,10 +1,13 @@
 //! [`Wait`]: the reason why a Service of type LoadBalancer waits for an address, with a text for its tenant and a text
-//! for the log. The first names the pools that the Service names, and owners in the Service's namespace; the second all.
+//! for the log. The first names the pools that the Service names, and owners in the Service's namespace. The second
+//! names all.
 
 use std::net::IpAddr;
 
 use ipam_plugin::error::{IpamError, Shortfall};
-use libcalico::ipam::{Holder, Obstacle, PoolRejection, RejectedPool, Unavailable};
+use libcalico::ipam::{
+    AssignError, Holder, NoPool, Obstacle, PoolChoiceError, PoolRejection, RejectedPool, Unavailable,
+};
 use libcalico::kubernetes::{AssignIps, IPV4_POOLS, IPV6_POOLS, LOAD_BALANCER_IPS};
 use libcalico::net::{Cidr, IpVersion};
 
@@ -23,7 +26,7 @@ pub(super) enum WaitReason {
     NoPool,
     /// Pools serve the Service, and have no free address.
     PoolFull,
-    /// The requested address has another owner, or is cooling down.
+    /// The requested address has another owner, is cooling down, or is in a block that Services cannot use.
     AddressTaken,
     /// The request of the Service is invalid.
     InvalidRequest,
@@ -132,7 +135,9 @@ impl Wait {
     ) -> Option<Self> {
         let waits = service.request.is_managed(assign) && !service.has_entry && !pools.is_empty();
         let what = match cause {
-            NotServed::Disabled => "ENABLED_CONTROLLERS lacks loadbalancer",
+            NotServed::Disabled => {
+                "the controller loadbalancer is off; see ENABLED_CONTROLLERS and the KubeControllersConfiguration"
+            }
             NotServed::RoleMissing => "the role calico-kube-controllers-load-balancer is not bound",
             NotServed::UnknownAssignIps => "loadBalancer.assignIPs has an unknown value",
         };
@@ -145,8 +150,8 @@ impl Wait {
         match (error, missing) {
             (IpamError::AlreadyAssigned { ip, holder }, _) => Some(taken(*ip, holder.as_deref())),
             (IpamError::Shortfall(shortfall), _) => Some(Wait::full(shortfall)),
-            (IpamError::Pools(_), MissingAddress::Any { version, pools }) => {
-                Some(unserved(*version, pools, error.refused_pools(), error))
+            (IpamError::Pools(choice), MissingAddress::Any { version, pools }) => {
+                Some(unserved(*version, pools, choice))
             }
             (
                 IpamError::Pools(_)
@@ -158,6 +163,7 @@ impl Wait {
                 let text = format!("no address: no IPPool for LoadBalancer serves {ip}");
                 Some(Wait { reason: WaitReason::NoPool, text, cause: whole(error, error.refused_pools()) })
             }
+            (error, MissingAddress::Address(ip)) => in_other_block(*ip, error),
             _ => None,
         }
     }
@@ -174,10 +180,13 @@ impl Wait {
         Wait { reason: WaitReason::PoolFull, text, cause: whole(shortfall, &shortfall.refused) }
     }
 
-    /// Combines the reasons of two families. The kind is that of the first.
+    /// Combines the reasons of two families. The kind is one that a release may end, or else that of the first, so that
+    /// a released address is assigned to the family that waits for it.
     pub(super) fn and(self, other: Wait) -> Self {
         let joined = |one: String, two: &str| if one == two { one } else { format!("{one}; {two}") };
-        Wait { reason: self.reason, text: joined(self.text, &other.text), cause: joined(self.cause, &other.cause) }
+        let kinds = [self.reason, other.reason];
+        let reason = kinds.into_iter().find(|kind| kind.may_end_with_a_release()).unwrap_or(self.reason);
+        Wait { reason, text: joined(self.text, &other.text), cause: joined(self.cause, &other.cause) }
     }
 }
 
@@ -190,12 +199,33 @@ fn taken(ip: IpAddr, holder: Option<&Holder>) -> Wait {
     Wait { reason: WaitReason::AddressTaken, text: unavailable.to_string(), cause: unavailable.whole() }
 }
 
+/// Returns the reason if the block of the requested address is not for Services; `None` for another error.
+fn in_other_block(ip: IpAddr, error: &IpamError) -> Option<Wait> {
+    let why = match error {
+        IpamError::Block(AssignError::AffinityMismatch { .. } | AssignError::NoAffinity(_)) => {
+            "a block that is not for Services, and affinity is strict"
+        }
+        IpamError::OverlappingBlock { .. } => "a block of another size",
+        _ => return None,
+    };
+    let cause = format!("{ip} is in {why}: {error}");
+    Some(Wait { reason: WaitReason::AddressTaken, text: format!("{ip} is in {why}"), cause })
+}
+
 /// Returns the reason if no pool serves the Service. The text names the pools with the ranges in `named`, which the
 /// Service names, and no others.
-fn unserved(version: IpVersion, named: &[Cidr], refused: &[RejectedPool], error: &IpamError) -> Wait {
+fn unserved(version: IpVersion, named: &[Cidr], error: &PoolChoiceError) -> Wait {
+    let PoolChoiceError { cause, refused } = error;
     let of_request = refused.iter().filter(|pool| pool.cidr.is_some_and(|cidr| named.contains(&cidr)));
-    let why = listed(of_request.filter(|pool| pool.refusal != PoolRejection::NotRequested));
-    let why = if why.is_empty() { why } else { format!(": {why}") };
+    let refused_named = listed(of_request.filter(|pool| pool.refusal != PoolRejection::NotRequested));
+    let unknown = match cause {
+        NoPool::NotEnabled(range) if refused.iter().all(|pool| pool.cidr != Some(*range)) => {
+            format!("no IPPool has the range {range}")
+        }
+        _ => String::new(),
+    };
+    let whys: Vec<String> = [unknown, refused_named].into_iter().filter(|why| !why.is_empty()).collect();
+    let why = if whys.is_empty() { String::new() } else { format!(": {}", whys.join("; ")) };
     let text = format!("no IPv{version} address: no IPPool for LoadBalancer serves this Service{why}");
     Wait { reason: WaitReason::NoPool, text, cause: whole(error, refused) }
 }

@@ -32,7 +32,7 @@ fn messages(posted: &Posted) -> Vec<String> {
 async fn missing_role_or_setting_is_told_to_services_once() {
     for (is_enabled, cause) in [
         (true, "the role calico-kube-controllers-load-balancer is not bound"),
-        (false, "ENABLED_CONTROLLERS lacks loadbalancer"),
+        (false, "the controller loadbalancer is off; see ENABLED_CONTROLLERS and the KubeControllersConfiguration"),
     ] {
         let (reconciler, posted) = reconciler(is_enabled);
         let key = ObjectKey::namespaced("n", "a");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ipam_plugin::error::{Exhaustion, IpamError, Shortfall};
-use libcalico::ipam::{NoPool, PoolChoiceError, PoolRejection, RejectedPool};
+use libcalico::ipam::{AssignError, NoPool, PoolChoiceError, PoolRejection, RejectedPool};
 use libcalico::net::IpVersion;
 use tokio::time::sleep;
 
@@ -139,4 +139,59 @@ fn pool_that_the_service_does_not_name_is_in_the_log_only() {
     assert_eq!(text(Vec::new()), unnamed);
     let named = text(vec!["10.0.0.0/24".parse().unwrap()]);
     assert_eq!(named, format!("{unnamed}: pool named (10.0.0.0/24): it is disabled"));
+}
+
+/// The range of a request is often mistyped.
+#[test]
+fn requested_range_without_a_pool_is_named() {
+    let cidr = |text: &str| text.parse::<Cidr>().unwrap();
+    let refused = || {
+        vec![
+            rejected("off", "10.0.0.0/24", PoolRejection::Disabled),
+            rejected("secret", "10.1.0.0/24", PoolRejection::NotRequested),
+        ]
+    };
+    let unnamed = "no IPv4 address: no IPPool for LoadBalancer serves this Service";
+    for (missing, why) in [
+        ("10.9.0.0/24", ": no IPPool has the range 10.9.0.0/24; pool off (10.0.0.0/24): it is disabled"),
+        ("10.0.0.0/24", ": pool off (10.0.0.0/24): it is disabled"),
+    ] {
+        let cause = NoPool::NotEnabled(cidr(missing));
+        let error = IpamError::Pools(PoolChoiceError { cause, refused: refused() });
+        let pools = ["10.9.0.0/24", "10.0.0.0/24"].map(cidr).to_vec();
+        let found = Wait::of_error(&error, &MissingAddress::Any { version: IpVersion::V4, pools }).unwrap();
+        assert_eq!(found.text, format!("{unnamed}{why}"));
+    }
+}
+
+/// The block may be a node's, and names of nodes are not for tenants.
+#[test]
+fn requested_address_in_a_block_of_others_is_told_without_names() {
+    let ip: IpAddr = "10.0.0.5".parse().unwrap();
+    let requester = AffinityOwner::Virtual(LOAD_BALANCER_HOST.into());
+    let (block, other) = ("10.0.0.0/26".parse().unwrap(), "10.0.0.0/24".parse().unwrap());
+    let strict = "10.0.0.5 is in a block that is not for Services, and affinity is strict";
+    for (error, text) in [
+        (IpamError::Block(AssignError::AffinityMismatch { affinity: "host:node1".into(), requester }), strict),
+        (IpamError::Block(AssignError::NoAffinity("10.0.0.0/26".into())), strict),
+        (IpamError::OverlappingBlock { cidr: block, other }, "10.0.0.5 is in a block of another size"),
+    ] {
+        let found = Wait::of_error(&error, &MissingAddress::Address(ip)).unwrap();
+        assert_eq!((found.reason, found.text.as_str()), (WaitReason::AddressTaken, text));
+        assert!(found.cause.contains(&error.to_string()), "{}", found.cause);
+    }
+    assert_eq!(Wait::of_error(&IpamError::UnreadableBlock(block), &MissingAddress::Address(ip)), None);
+}
+
+/// IPv4 has no pool, and the pools of IPv6 are full.
+#[test]
+fn dual_stack_service_is_looked_at_when_an_address_of_its_full_family_is_released() {
+    let key = ObjectKey::namespaced("n", "s");
+    for both in [Wait::no_pool().and(wait("full")), wait("full").and(Wait::no_pool())] {
+        assert_eq!(both.reason, WaitReason::PoolFull);
+        let mut waiting = WaitingServices::default();
+        waiting.set(&key, "u", Some(&both), Instant::now());
+        assert_eq!(waiting.for_a_released_address().collect::<Vec<_>>(), [&key]);
+    }
+    assert_eq!(Wait::no_pool().and(Wait::no_pool()), Wait::no_pool(), "one text for the same reason of both");
 }

@@ -28,7 +28,7 @@ use libcalico::ipam::{AffinityOwner, LOAD_BALANCER_HOST};
 use libcalico::store::StoreError;
 
 use self::reconcile::ServiceReconciler;
-use self::reports::reset_on_standby;
+use self::reports::{publish, reset_on_standby};
 use super::cached::CachedController;
 use crate::context::Context;
 use crate::leader::Leadership;
@@ -42,7 +42,9 @@ impl Controller for LoadBalancer {
     const NAME: &'static str = ServiceReconciler::NAME;
 
     fn new(context: &Context, watches: &mut Watches) -> Self {
-        LoadBalancer(CachedController::new(context, watches))
+        let controller = CachedController::<ServiceReconciler>::new(context, watches);
+        publish(context, &controller.cache.lock().waiting);
+        LoadBalancer(controller)
     }
 
     async fn run(self, context: Context) {

@@ -8,7 +8,7 @@ use libcalico::store::Entry;
 use tokio::sync::watch;
 
 use super::pools::LoadBalancerPool;
-use super::reports::{WaitReports, reset_on_standby};
+use super::reports::{WaitReports, publish, reset_on_standby};
 use super::service::LoadBalancerService;
 use super::wait_reason::{NotServed, Wait};
 use super::waiting::WaitingServices;
@@ -26,7 +26,9 @@ impl Controller for LoadBalancerReport {
     const NAME: &'static str = ReportReconciler::NAME;
 
     fn new(context: &Context, watches: &mut Watches) -> Self {
-        LoadBalancerReport(CachedController::new(context, watches))
+        let controller = CachedController::<ReportReconciler>::new(context, watches);
+        publish(context, &controller.cache.lock().waiting);
+        LoadBalancerReport(controller)
     }
 
     async fn run(self, context: Context) {

@@ -22,13 +22,17 @@ pub(super) struct WaitReports {
     pub(super) waiting: SharedCache<WaitingServices>,
 }
 
+/// Adds the metric of waiting Services to those of the process. A controller does so when it is created and not when it
+/// works, because a standby does not work, and publishes 0.
+pub(super) fn publish(context: &Context, waiting: &SharedCache<WaitingServices>) {
+    let metric = waiting.lock().metric();
+    if let Err(error) = context.metrics.register(metric) {
+        tracing::error!(%error, "cannot publish the number of waiting Services: another controller does");
+    }
+}
+
 impl WaitReports {
-    /// Creates the reports and adds their metric to those of the process.
     pub(super) fn new(context: &Context, waiting: SharedCache<WaitingServices>) -> Self {
-        let metric = waiting.lock().metric();
-        if let Err(error) = context.metrics.register(metric) {
-            tracing::error!(%error, "cannot publish the number of waiting Services: another controller does");
-        }
         WaitReports {
             kubernetes: context.kubernetes.clone(),
             leadership: context.leadership.clone(),
@@ -37,8 +41,8 @@ impl WaitReports {
         }
     }
 
-    /// Records that a Service waits, or does not, and reports a new reason. Returns the time of the
-    /// next look at the Service.
+    /// Records that a Service waits, or does not, and reports a new reason. Returns the time of the next look at the
+    /// Service.
     pub(super) async fn report(
         &self,
         key: &ObjectKey,

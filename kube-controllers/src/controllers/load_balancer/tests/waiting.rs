@@ -6,12 +6,16 @@ use ipam_plugin::error::{Exhaustion, IpamError, Shortfall};
 use libcalico::ipam::{AssignError, NoPool, PoolChoiceError, PoolRejection, RejectedPool};
 use libcalico::net::IpVersion;
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::controllers::load_balancer::reports::reset_on_standby;
-use crate::controllers::testing::posting_kubernetes;
+use crate::controllers::testing::{embedded, posting_kubernetes, settings};
 use crate::leader::LeadershipTerm;
 use crate::runtime::Queue;
+use crate::settings::Mode;
+use crate::status::Watchdog;
+use crate::telemetry::Metrics;
 
 fn wait(text: &str) -> Wait {
     Wait { reason: WaitReason::PoolFull, text: text.into(), cause: text.into() }
@@ -83,6 +87,32 @@ async fn waiting_metric_is_zero_after_leadership_is_lost() {
     tokio::select! {
         () = work => {}
         () = reset_on_standby(leadership, waiting.clone(), Queue::default()) => {}
+    }
+}
+
+/// On a standby, the controller of Services waits for the leadership before its first work.
+#[tokio::test]
+async fn standby_publishes_the_metric_of_waiting_services() {
+    let (_dir, calico) = embedded();
+    let context = || Context {
+        kubernetes: posting_kubernetes().0,
+        calico: calico.clone(),
+        mode: Mode::Etcd,
+        settings: watch::channel(Arc::new(settings())).1,
+        leadership: Leadership::new(watch::channel(LeadershipTerm::No).1),
+        metrics: Metrics::new(),
+        watchdog: Watchdog::default(),
+        stop: CancellationToken::new(),
+    };
+    let (serving, reporting) = (context(), context());
+    let _serving = LoadBalancer::new(&serving, &mut Watches::default());
+    let _reporting = LoadBalancerReport::new(&reporting, &mut Watches::default());
+    for metrics in [serving.metrics, reporting.metrics] {
+        let text = metrics.text().unwrap();
+        for reason in WaitReason::ALL.map(WaitReason::label) {
+            let line = format!("kube_controllers_load_balancer_waiting_services{{reason=\"{reason}\"}} 0\n");
+            assert!(text.contains(&line), "{text}");
+        }
     }
 }
 

@@ -203,13 +203,13 @@ fn taken(ip: IpAddr, holder: Option<&Holder>) -> Wait {
 fn in_other_block(ip: IpAddr, error: &IpamError) -> Option<Wait> {
     let why = match error {
         IpamError::Block(AssignError::AffinityMismatch { .. } | AssignError::NoAffinity(_)) => {
-            "a block that is not for Services, and affinity is strict"
+            "is in a block that is not for Services, and affinity is strict"
         }
-        IpamError::OverlappingBlock { .. } => "a block of another size",
+        IpamError::OverlappingBlock { .. } => "is in a block of another size",
         _ => return None,
     };
-    let cause = format!("{ip} is in {why}: {error}");
-    Some(Wait { reason: WaitReason::AddressTaken, text: format!("{ip} is in {why}"), cause })
+    let text = format!("{ip} {why}");
+    Some(Wait { reason: WaitReason::AddressTaken, cause: format!("{text}: {error}"), text })
 }
 
 /// Returns the reason if no pool serves the Service. The text names the pools with the ranges in `named`, which the

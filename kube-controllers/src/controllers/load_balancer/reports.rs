@@ -6,6 +6,7 @@ use libcalico::api::ObjectKey;
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::request::cut;
 use super::service::LoadBalancerService;
 use super::wait_reason::Wait;
 use super::waiting::{PAUSE, Tell, WaitingServices};
@@ -14,6 +15,10 @@ use crate::controllers::cached::SharedCache;
 use crate::events::{self, EventPublisher, EventType};
 use crate::leader::Leadership;
 use crate::runtime::{NextReconcile, Queue};
+
+/// Maximum number of characters of an Event's text. Readers of Events may accept only 1 KiB, and a text may contain the
+/// status messages of several pools.
+pub(super) const MAX_TEXT: usize = 1000;
 
 pub(super) struct WaitReports {
     pub(super) kubernetes: kube::Client,
@@ -94,7 +99,8 @@ impl WaitReports {
             "name": key.name,
             "uid": service.uid,
         });
-        let event = events::event(&object, EventType::Warning, wait.reason.event(), &wait.text, SystemTime::now());
+        let text = cut(&wait.text, MAX_TEXT);
+        let event = events::event(&object, EventType::Warning, wait.reason.event(), &text, SystemTime::now());
         let event = events::named_by(event, &service.uid, &[wait.reason.event(), wait.text.as_str()]);
         if self.events.write(&self.kubernetes, self.leadership.holds(), event).await {
             self.waiting.lock().told(key, wait);

@@ -112,7 +112,12 @@ fn address(field: &'static str, text: &str) -> Result<IpAddr, RequestError> {
 
 /// Returns the first [`MAX_QUOTED`] characters of a text.
 pub(super) fn shortened(text: &str) -> String {
-    match text.char_indices().nth(MAX_QUOTED) {
+    cut(text, MAX_QUOTED)
+}
+
+/// Returns the first `length` characters of a text.
+pub(super) fn cut(text: &str, length: usize) -> String {
+    match text.char_indices().nth(length) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

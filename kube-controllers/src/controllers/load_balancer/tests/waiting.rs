@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::controllers::load_balancer::reports::reset_on_standby;
+use crate::controllers::load_balancer::reports::{MAX_TEXT, reset_on_standby};
 use crate::controllers::testing::{embedded, posting_kubernetes, settings};
 use crate::leader::LeadershipTerm;
 use crate::runtime::Queue;
@@ -135,6 +135,25 @@ fn event_text_of_a_large_annotation_is_cut() {
     let mut other = service(json!(["IPv4"]), json!({ADDRESSES: "[]"}));
     other.request.class = Some(large);
     assert!(Wait::class(&other).unwrap().text.len() < 1024);
+}
+
+/// Another program may write a long message into the status of a pool.
+#[tokio::test]
+async fn text_of_an_event_is_cut_and_told_once() {
+    let (kubernetes, posted) = posting_kubernetes();
+    let reports = WaitReports {
+        kubernetes,
+        leadership: Leadership::always(),
+        events: EventPublisher::default(),
+        waiting: SharedCache::default(),
+    };
+    let (key, service) = (ObjectKey::namespaced("n", "s"), service(json!(["IPv4"]), json!({})));
+    for _ in 0..2 {
+        reports.report(&key, &service, Some(&wait(&"x".repeat(5000)))).await;
+    }
+    let lengths: Vec<_> =
+        posted.lock().unwrap().iter().map(|event| event["message"].as_str().unwrap().chars().count()).collect();
+    assert_eq!(lengths, [MAX_TEXT + 1], "with the sign of the cut");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use libcalico::kubernetes::ApiGroup;
+use serde_json::Value;
 
 use crate::lab::{self, COLLECTOR, Collecting, Lab, NAMESPACE, SOON, to_tunnel, with_a_long_grace_period, within};
 use crate::on_each_datastore;
@@ -53,13 +54,17 @@ fn counts_free(collecting: &Collecting, free: u8) {
 
 /// Returns the reasons and texts of the Events about pools.
 fn told(lab: &Lab<'_>) -> Vec<(String, String)> {
-    let events = lab.admin().get("/api/v1/namespaces/default/events").unwrap().success().unwrap();
-    let events = events["items"].as_array().cloned().unwrap_or_default().into_iter();
-    let about_pools = events.filter(|event| event["involvedObject"]["kind"] == "IPPool");
-    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
-    let mut told: Vec<_> = about_pools.map(|event| (text(&event["reason"]), text(&event["message"]))).collect();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut told: Vec<_> =
+        events_about_pools(lab).iter().map(|event| (text(&event["reason"]), text(&event["message"]))).collect();
     told.sort();
     told
+}
+
+fn events_about_pools(lab: &Lab<'_>) -> Vec<Value> {
+    let events = lab.admin().get("/api/v1/namespaces/default/events").unwrap().success().unwrap();
+    let events = events["items"].as_array().cloned().unwrap_or_default().into_iter();
+    events.filter(|event| event["involvedObject"]["kind"] == "IPPool").collect()
 }
 
 fn pool_tells_80_and_95_percent_once(lab: &Lab<'_>) {
@@ -72,6 +77,12 @@ fn pool_tells_80_and_95_percent_once(lab: &Lab<'_>) {
     let message = "81 % of the 64 usable addresses of IP pool scarce are in use; 12 are free; create another pool, or \
                    see `calico-ipam usage`";
     assert_eq!(told(lab), [("IPPoolUsage80".to_owned(), message.to_owned())]);
+    if let Some(group) = lab.group {
+        // `kubectl describe` looks for Events with the uid of the object.
+        let path = format!("/apis/{}/ippools/scarce", group.api_version());
+        let pool = lab.admin().get(&path).unwrap().success().unwrap();
+        assert_eq!(events_about_pools(lab)[0]["involvedObject"]["uid"], pool["metadata"]["uid"]);
+    }
     fill(lab, 13..14);
     shows_free(&collecting, 8);
     assert_eq!(told(lab).len(), 1, "the crossing is told once");

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use integration_tests::controllers::World;
 use integration_tests::kubernetes::{ApiServer, Permission, Role, ServiceAccount, with_kubernetes};
 use integration_tests::manifests::deploy;
-use libcalico::kubernetes::ApiGroup;
+use libcalico::kubernetes::{ApiGroup, request_kind};
 
 use grudging::Grudging;
 use life::Life;
@@ -133,6 +133,19 @@ fn controllers_need_and_use_every_permission_in_v3() {
 #[test]
 fn controllers_need_and_use_every_permission_with_etcd() {
     every_permission_is_used_and_needed(None);
+}
+
+/// Metrics count requests about other kinds as `other`.
+#[test]
+fn metrics_of_requests_have_each_kind_of_the_roles() {
+    let [own, of_host_endpoints] = Role::manifests_of_controllers();
+    let role = Role::of_manifests(&[own, of_host_endpoints, manifest("etcd/calico-kube-controllers.yaml")]).unwrap();
+    for Permission { group, resource, .. } in &role.0 {
+        let version = if group.is_empty() { "/api/v1".to_owned() } else { format!("/apis/{group}/v1") };
+        let (plural, part) = resource.split_once('/').unwrap_or((resource.as_str(), ""));
+        let (_, kind) = request_kind("GET", &format!("{version}/{plural}/name/{part}"), "");
+        assert_eq!(kind, resource);
+    }
 }
 
 #[test]

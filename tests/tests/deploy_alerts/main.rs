@@ -117,6 +117,7 @@ fn each_alert_fires_in_its_state_alone() {
         let foreign = "job=\"kubelet\",instance=\"n1:3\"";
         fires([agent(), beside_idle(&stuck, foreign), available()], &[]);
 
+        // The replicas have no Services, so the numbers of waiting ones are written by hand too.
         for (reason, alert) in [
             ("no_pool", true),
             ("pool_full", true),

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use libcalico::ipam::gc::{Crossing, NamedRoom, Scope, Thresholds};
 use libcalico::ipam::{IpamConfig, PoolRoom};
-use libcalico::kubernetes::ApiGroup;
+use libcalico::kubernetes::{ApiGroup, reverse_uid};
 use serde_json::{Value, json};
 
 use super::GcPass;
@@ -16,7 +16,7 @@ use crate::settings::Mode;
 /// The shortest interval between two counts, which read all blocks.
 const COUNT_INTERVAL: Duration = Duration::from_secs(10);
 /// Time for which the allocator's settings are cached for the counts.
-const CONFIG_IS_FRESH: Duration = Duration::from_secs(300);
+const CONFIG_IS_FRESH_FOR_COUNTS: Duration = Duration::from_secs(300);
 
 /// The state of the counts.
 #[derive(Default)]
@@ -55,7 +55,7 @@ impl GcPass {
         }
         let has_pools = !self.cache.index().pools().is_empty();
         if has_pools {
-            self.read_config(CONFIG_IS_FRESH).await;
+            self.read_config(CONFIG_IS_FRESH_FOR_COUNTS).await;
         }
         let absent = IpamConfig::absent();
         self.cache.index().count_rooms(self.rooms.config.as_ref().unwrap_or(&absent));
@@ -127,11 +127,12 @@ fn id_of(named: NamedRoom<'_>) -> &str {
 /// namespace.
 fn nearly_full_event(pool: &NearlyFull, mode: Mode, now: SystemTime) -> Value {
     let NearlyFull { name, id, room: PoolRoom { free, usable, .. }, crossing } = pool;
-    let group = match mode {
-        Mode::Kubernetes(group) => group,
-        Mode::Etcd => ApiGroup::V3,
+    let (group, uid) = match mode {
+        // The store has the reversed uid (DS-60), and `kubectl describe` finds Events by the uid of the object.
+        Mode::Kubernetes(ApiGroup::CrdV1) => (ApiGroup::CrdV1, reverse_uid(id).unwrap_or_else(|| id.clone())),
+        Mode::Kubernetes(ApiGroup::V3) | Mode::Etcd => (ApiGroup::V3, id.clone()),
     };
-    let object = json!({ "apiVersion": group.api_version(), "kind": "IPPool", "name": name, "uid": id });
+    let object = json!({ "apiVersion": group.api_version(), "kind": "IPPool", "name": name, "uid": uid });
     let percent = usable.saturating_sub(*free).saturating_mul(100) / (*usable).max(1);
     let message = format!(
         "{percent} % of the {usable} usable addresses of IP pool {name} are in use; {free} are free; create another \

@@ -36,21 +36,25 @@ struct Threshold {
 }
 
 impl Thresholds {
-    /// Assesses the used share of a pool, from 0 to 1. Returns the highest threshold that the pool has crossed since
-    /// the last assessment, if any.
+    /// Assesses the used share of a pool, from 0 to 1. Returns the threshold that the pool has crossed since the last
+    /// assessment, if any. While the pool is above both thresholds, it crosses only the higher one.
     pub fn cross(&mut self, pool: &str, share: f64, now: Duration) -> Option<Crossing> {
         let is_first = !self.pools.contains_key(pool);
         let states = self.pools.entry(pool.to_owned()).or_default();
-        let mut crossing = None;
-        for (threshold, state) in THRESHOLDS.into_iter().zip(states) {
+        let (mut crossing, mut is_above_higher) = (None, false);
+        for (threshold, state) in THRESHOLDS.into_iter().zip(states).rev() {
+            let is_above = share >= f64::from(threshold) / 100.0;
             if share < f64::from(threshold - REARM_BELOW) / 100.0 {
                 state.is_crossed = false;
             }
             let may_cross = state.crossed_at.is_none_or(|at| now >= at.saturating_add(SHORTEST_INTERVAL));
-            if share >= f64::from(threshold) / 100.0 && !state.is_crossed && may_cross {
+            if is_above_higher {
+                state.is_crossed = true;
+            } else if is_above && !state.is_crossed && may_cross {
                 *state = Threshold { is_crossed: true, crossed_at: Some(now) };
                 crossing = Some(Crossing { threshold, is_first });
             }
+            is_above_higher |= is_above;
         }
         crossing
     }
@@ -114,6 +118,14 @@ mod tests {
         let told = [(0, 0.9), (1, 0.1), (2, 0.9), (9, 0.9), (10, 0.9), (11, 0.9)]
             .map(|(minute, share)| thresholds.cross("p", share, at(minute)).is_some());
         assert_eq!(told, [true, false, false, false, true, false]);
+    }
+
+    #[test]
+    fn lower_threshold_is_not_told_after_the_higher_one() {
+        let mut thresholds = Thresholds::default();
+        let told = [(0, 0.85), (1, 0.5), (2, 0.96), (10, 0.96), (20, 0.96), (21, 0.85)]
+            .map(|(minute, share)| thresholds.cross("p", share, at(minute)).map(|crossing| crossing.threshold));
+        assert_eq!(told, [Some(80), None, Some(95), None, None, None]);
     }
 
     #[test]

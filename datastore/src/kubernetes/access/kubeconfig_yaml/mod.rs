@@ -39,7 +39,7 @@ pub(super) fn read_file(file: &Path) -> Result<Kubeconfig, UnreadableKubeconfig>
 pub(super) fn parse(text: &str) -> Result<Kubeconfig, UnreadableKubeconfig> {
     let mut merged = Kubeconfig::default();
     for document in serde_norway::Deserializer::from_str(text) {
-        let parsed = Option::<Kubeconfig>::deserialize(document).map_err(|error| syntax_error(&error))?;
+        let parsed = Option::<Kubeconfig>::deserialize(document).map_err(|error| parse_error(text, &error))?;
         // Empty documents are null.
         let Some(next) = parsed else { continue };
         if has_merge_key(&next) {
@@ -50,7 +50,11 @@ pub(super) fn parse(text: &str) -> Result<Kubeconfig, UnreadableKubeconfig> {
     Ok(merged)
 }
 
-fn syntax_error(error: &serde_norway::Error) -> UnreadableKubeconfig {
+fn parse_error(text: &str, error: &serde_norway::Error) -> UnreadableKubeconfig {
+    // A mandatory key that comes from a merge key is missing for the parser.
+    if text.contains("<<:") {
+        return UnreadableKubeconfig::MergeKey;
+    }
     let position = error.location().map(|at| format!("line {}, column {}: ", at.line(), at.column()));
     UnreadableKubeconfig::Syntax(position.unwrap_or_default())
 }

@@ -107,6 +107,8 @@ fn aliases_are_followed_and_merge_keys_are_refused() {
         "users:\n- name: u\n  user:\n    <<: *x\n    username: n\n",
         "users:\n- name: u\n  user: {exec: {<<: *x, command: c}}\n",
         "contexts:\n- name: c\n  context: {<<: [*x], cluster: k}\n",
+        "contexts:\n- name: c\n  context: {<<: *x}\n",
+        "contexts:\n- {<<: *x}\n",
     ] {
         let error = parse(&format!("{base}{merging}")).unwrap_err();
         assert!(matches!(error, UnreadableKubeconfig::MergeKey), "{merging}{error}");

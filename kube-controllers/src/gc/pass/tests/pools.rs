@@ -2,6 +2,7 @@
 
 use libcalico::ipam::gc::PoolShape;
 use libcalico::ipam::{IpamConfig, IpamConfigKey, Reservations};
+use libcalico::kubernetes::ApiGroup;
 use libcalico::store::Store;
 use serde_json::json;
 use tokio::time::advance;
@@ -23,12 +24,15 @@ fn block(in_use: usize) -> Block {
     block
 }
 
+fn pool(uid: &str) -> PoolShape {
+    PoolShape { cidr: BLOCK.parse().unwrap(), block_prefix: 28, uid: uid.into(), in_service: true }
+}
+
 fn index(in_use: usize) -> Index {
     let mut index = Index::new(libcalico::ipam::gc::GcSettings::default());
     index.put_kubernetes_node("node-a", false);
     index.put_calico_node("node-a", Some("node-a"));
-    let shape = PoolShape { cidr: BLOCK.parse().unwrap(), block_prefix: 28, uid: "u1".into(), in_service: true };
-    index.put_pool("small", shape);
+    index.put_pool("small", pool("u1"));
     index.put_block(&block(in_use)).unwrap();
     index
 }
@@ -72,6 +76,23 @@ async fn pool_tells_each_crossing_of_a_threshold_once() {
     let object = json!({ "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "name": "small", "uid": "u1" });
     assert_eq!((&event["involvedObject"], &event["type"]), (&object, &json!("Warning")));
     assert_eq!(event["metadata"]["namespace"], "default");
+}
+
+#[tokio::test(start_paused = true)]
+async fn event_has_the_uid_that_the_api_server_shows() {
+    let (in_store, reversed) = ("fe392417-dc50-4cba-9ef8-45cd23ab67ef", "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7");
+    for (group, uid) in [(ApiGroup::CrdV1, reversed), (ApiGroup::V3, in_store)] {
+        let (_dir, calico) = embedded();
+        let server = Server::default();
+        let mut index = index(13);
+        index.put_pool("small", pool(in_store));
+        let mut replica = new_pass(server.client(), calico, index, Leadership::always());
+        replica.context.mode = Mode::Kubernetes(group);
+        replica.run(Scope::Everything).await;
+        let event = server.events.lock().unwrap()[0].clone();
+        let object = json!({ "apiVersion": group.api_version(), "kind": "IPPool", "name": "small", "uid": uid });
+        assert_eq!(event["involvedObject"], object);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,8 +150,7 @@ async fn count_waits_for_its_interval_and_uses_settings_of_the_last_five_minutes
     };
     let config = IpamConfig { auto_allocate_blocks: false, strict_affinity: true, ..IpamConfig::absent() };
     calico.create(&IpamConfigKey, &config).await.unwrap();
-    let wider =
-        PoolShape { cidr: "10.0.0.0/24".parse().unwrap(), block_prefix: 28, uid: "u1".into(), in_service: true };
+    let wider = PoolShape { cidr: "10.0.0.0/24".parse().unwrap(), ..pool("u1") };
     replica.cache.index().put_pool("small", wider);
     replica.run(Scope::Changed).await;
     assert_eq!(fullest(&replica), Some(12), "not yet counted again");

@@ -114,6 +114,31 @@ fn conflicting_range_is_the_first_that_shares_an_address() {
     }
 }
 
+/// kubectl creates blocks of any size. Step by step, these walks would practically never end.
+#[test]
+fn large_block_of_another_size_is_passed_over_in_one_step() {
+    let (pools, owner) = ([pool("fd00:65::/64")], host("node1"));
+    let room = |_: &Cidr| -> Option<Option<Room>> { None };
+    let first = |existing: &str| {
+        let ranges = BTreeSet::from([cidr(existing)]);
+        let found = usable_block(&pools, &room, &ranges, &Reservations::none(), &owner, NOW);
+        let walk = BlockWalk::new(pools[0].cidr, 122, "node1", NOW);
+        (found, walk.apart_from(&ranges).take(2).collect::<Vec<_>>())
+    };
+    let beyond = ["fd00:65::8000:0:0:0/122", "fd00:65::8000:0:0:40/122"].map(cidr);
+    assert_eq!(first("fd00:65::/65"), (UsableBlock::Claim(beyond[0]), beyond.to_vec()));
+    assert_eq!(first("fd00:65::/60"), (UsableBlock::Reclaim(vec![]), vec![]));
+    let walk: Vec<Cidr> = BlockWalk::new(pools[0].cidr, 122, "node1", NOW).take(3).collect();
+    assert_eq!(first(&format!("{}/128", walk[0].network())), (UsableBlock::Claim(walk[1]), walk[1..].to_vec()));
+}
+
+/// Upstream's plugin creates such a block over one of another size.
+#[test]
+fn own_block_inside_a_block_of_another_size_is_used() {
+    let blocks = [block("10.67.0.128/25", "node2", 100, 1), block("10.67.0.192/26", "node1", 100, 1)];
+    assert_eq!(usable(&[POOL], &blocks, &[]), UsableBlock::Use(cidr("10.67.0.192/26")));
+}
+
 #[test]
 fn excluded_block_is_neither_claimed_nor_used() {
     let (pools, existing) = ([pool(POOL)], cidr("10.67.0.128/26"));

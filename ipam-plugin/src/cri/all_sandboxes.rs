@@ -25,8 +25,8 @@ pub struct ListedSandboxes {
 /// Lists the sandboxes in any state, from the runtime at `socket`, or from every usual socket that exists.
 ///
 /// # Errors
-/// Returns an error if no socket exists, or if one of the runtimes does not answer or answers with too much: the sandbox
-/// may be of that runtime.
+/// Returns an error if no socket exists, or if one of the runtimes does not answer or its answer is too large: the
+/// sandbox may be of that runtime.
 pub async fn all_sandboxes(socket: Option<&Path>) -> Result<ListedSandboxes, CriError> {
     let sockets = sockets(socket);
     if sockets.is_empty() {

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::iter::{self, FusedIterator};
+use std::ops::Bound::{Excluded, Unbounded};
 
 use time::OffsetDateTime;
 
@@ -59,8 +60,8 @@ pub fn usable_block(
             let Some(block) = blocks(&cidr) else {
                 let conflicting = if has_misfits { conflicting_range(ranges, &cidr) } else { None };
                 let Some(range) = conflicting else { return UsableBlock::Claim(cidr) };
-                if range.covers(&cidr) && !has_block_within(ranges, &range, pool.block_prefix) {
-                    walk.skip_past(&range);
+                if range.covers(&cidr) {
+                    walk.skip_to(next_within(ranges, &range, &cidr, pool.block_prefix), &range);
                 }
                 continue;
             };
@@ -85,9 +86,10 @@ pub fn conflicting_range(ranges: &BTreeSet<Cidr>, cidr: &Cidr) -> Option<Cidr> {
     outer.find(|range| ranges.contains(range)).or_else(|| inner.find(|range| *range != cidr).copied())
 }
 
-/// Returns true if one of `ranges` is inside `outer` and has the prefix length `prefix`.
-fn has_block_within(ranges: &BTreeSet<Cidr>, outer: &Cidr, prefix: u8) -> bool {
-    ranges.range(*outer..).take_while(|range| outer.covers(range)).any(|range| range.prefix() == prefix)
+/// Returns the first of `ranges` after `cidr` that is inside `outer` and has the prefix length `prefix`.
+fn next_within(ranges: &BTreeSet<Cidr>, outer: &Cidr, cidr: &Cidr, prefix: u8) -> Option<Cidr> {
+    let mut within = ranges.range((Excluded(*cidr), Unbounded)).take_while(|range| outer.covers(range));
+    within.find(|range| range.prefix() == prefix).copied()
 }
 
 /// Returns those of the blocks `with_room` that are blocks of the pools, in the order of the pools and of the walk of
@@ -155,6 +157,15 @@ impl BlockWalk {
                 }
             }
         })
+    }
+
+    /// Skips the blocks before `next`, which is inside `range`. Without `next`, or if the walk has already passed it,
+    /// skips the rest of `range`, as [`BlockWalk::skip_past`].
+    fn skip_to(&mut self, next: Option<Cidr>, range: &Cidr) {
+        match next.and_then(|block| self.position(&block)).filter(|position| *position >= self.taken) {
+            Some(position) => self.taken = position,
+            None => self.skip_past(range),
+        }
     }
 
     /// Skips the rest of `range`, which contains the last returned block. Without this, a walk over an IPv6 pool with a

@@ -22,6 +22,16 @@ use crate::layout::CALICO_IPAM;
 /// The addresses of endpoints by interface name.
 pub(crate) type Endpoints = BTreeMap<String, Vec<IpAddr>>;
 
+/// The endpoints of this node's interfaces.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct FoundEndpoints {
+    /// The addresses of the endpoints that exist.
+    pub(crate) by_interface: Endpoints,
+    /// On Kubernetes, the wanted interfaces whose pod IPAM names, also of a pod that does not exist any more. Without
+    /// such a name, a missing endpoint proves nothing about a pod without an allocation.
+    pub(crate) with_named_pod: BTreeSet<String>,
+}
+
 /// An interface whose endpoint is wanted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WantedEndpoint<'a> {
@@ -51,6 +61,7 @@ struct PodReader<'a> {
     prefix: String,
     /// The endpoints read, by namespace and name of the pod; `None` for a pod that is missing.
     read: BTreeMap<(String, String), Option<WorkloadEndpointSpec>>,
+    found: FoundEndpoints,
 }
 
 /// Returns the endpoints of `node` that the datastore stores, or on Kubernetes those of the interfaces `wanted`.
@@ -59,15 +70,18 @@ pub(crate) async fn pod_endpoints(
     store: &Datastore,
     node: &str,
     wanted: &[WantedEndpoint<'_>],
-) -> Result<Endpoints, PodEndpointsError> {
+) -> Result<FoundEndpoints, PodEndpointsError> {
     match store {
-        Datastore::Etcd(_) | Datastore::Local(_) => Ok(stored_endpoints(store, node).await?),
+        Datastore::Etcd(_) | Datastore::Local(_) => {
+            let by_interface = stored_endpoints(store, node).await?;
+            Ok(FoundEndpoints { by_interface, ..FoundEndpoints::default() })
+        }
         Datastore::Kubernetes(_) if conf.ipam.ipam_type != CALICO_IPAM => {
             Err(PodEndpointsError::OtherIpam(conf.ipam.ipam_type.clone()))
         }
         Datastore::Kubernetes(_) => {
             let prefix = pod_interface_prefix();
-            let mut reader = PodReader { store, node, prefix, read: BTreeMap::new() };
+            let reader = PodReader { store, node, prefix, read: BTreeMap::new(), found: FoundEndpoints::default() };
             Ok(reader.endpoints(&conf.name, wanted).await?)
         }
     }
@@ -94,17 +108,16 @@ async fn stored_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, St
 
 impl PodReader<'_> {
     /// Looks up the addresses first, and the handles of those interfaces whose addresses lead to no pod.
-    async fn endpoints(&mut self, network: &str, wanted: &[WantedEndpoint<'_>]) -> Result<Endpoints, StoreError> {
+    async fn endpoints(mut self, network: &str, wanted: &[WantedEndpoint<'_>]) -> Result<FoundEndpoints, StoreError> {
         let pools = self.store.list::<IpPool>(&ObjectSelect::default()).await?;
         let pools: Vec<IpPool> = pools.into_iter().map(|entry| entry.value).collect();
         let addresses: Vec<IpAddr> = wanted.iter().flat_map(|wanted| wanted.addresses).copied().collect();
         let blocks = blocks_of(self.store, &pools, &addresses, BTreeSet::new()).await?;
-        let mut endpoints = Endpoints::new();
         for wanted in wanted {
-            self.add(&mut endpoints, wanted.interface, &blocks, wanted.addresses).await?;
+            self.add(wanted.interface, &blocks, wanted.addresses).await?;
         }
         let mut handles = Vec::new();
-        for wanted in wanted.iter().filter(|wanted| !endpoints.contains_key(wanted.interface)) {
+        for wanted in wanted.iter().filter(|wanted| !self.found.by_interface.contains_key(wanted.interface)) {
             let container = wanted.alias.and_then(InterfaceAlias::container_id);
             handles.extend(container.map(|id| (wanted.interface, HandleId::for_container(network, id))));
         }
@@ -112,9 +125,9 @@ impl PodReader<'_> {
         let blocks = blocks_of(self.store, &pools, &[], counted).await?;
         for (interface, handle) in &handles {
             let addresses: Vec<IpAddr> = blocks.iter().flat_map(|block| block.value.addresses_of(handle)).collect();
-            self.add(&mut endpoints, interface, &blocks, &addresses).await?;
+            self.add(interface, &blocks, &addresses).await?;
         }
-        Ok(endpoints)
+        Ok(self.found)
     }
 
     async fn blocks_of_handles(&self, handles: &[(&str, HandleId)]) -> Result<BTreeSet<Cidr>, StoreError> {
@@ -133,13 +146,7 @@ impl PodReader<'_> {
     }
 
     /// Adds the endpoints of the pods to which IPAM assigned `addresses`, if their interface has this name.
-    async fn add(
-        &mut self,
-        endpoints: &mut Endpoints,
-        interface: &str,
-        blocks: &[Entry<Block>],
-        addresses: &[IpAddr],
-    ) -> Result<(), StoreError> {
+    async fn add(&mut self, interface: &str, blocks: &[Entry<Block>], addresses: &[IpAddr]) -> Result<(), StoreError> {
         for address in addresses {
             let allocation = blocks.iter().find_map(|block| block.value.allocation(*address));
             let attribute = allocation.and_then(|held| held.attribute);
@@ -148,9 +155,10 @@ impl PodReader<'_> {
                 if pod_interface(&self.prefix, namespace, pod) != interface {
                     continue;
                 }
-                if let Some(spec) = self.spec_of(namespace, pod).await? {
-                    let listed = addresses_of(spec);
-                    let found = endpoints.entry(interface.to_owned()).or_default();
+                self.found.with_named_pod.insert(interface.to_owned());
+                let listed = self.spec_of(namespace, pod).await?.map(addresses_of);
+                if let Some(listed) = listed {
+                    let found = self.found.by_interface.entry(interface.to_owned()).or_default();
                     found.push(*address);
                     found.extend(listed);
                 }

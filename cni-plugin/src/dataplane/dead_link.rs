@@ -3,19 +3,15 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
 use std::{fs, io};
 
 use installer::host_network::PodLink;
 use libcalico::dead_interface::{DeadLink, Peer};
 use libcalico::ipam::Statement;
 
+use super::DataplaneError;
 use super::netlink::{Link, NetlinkSocket, link};
 use super::processes::{Examined, each_netns};
-use super::{DataplaneError, interfaces_lock};
-
-/// Longest wait for ADDs that create an interface. The removal of a dead interface can wait for the next look.
-const LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// The bit of CAP_SYS_PTRACE, with which a process sees the namespaces of processes of other users.
 const SYS_PTRACE: u32 = 19;
@@ -50,9 +46,9 @@ pub(super) fn inhabited_namespaces() -> Result<Statement<BTreeSet<i32>>, Datapla
     }
 }
 
-/// Deletes an interface unless another one has its name or its index now.
+/// Deletes an interface unless another one has its name or its index now. Needs no lock: the alias shows that the ADD
+/// has completed the interface, and the kernel gives its index to no later one.
 pub(super) fn remove(dead: &DeadLink) -> Result<bool, DataplaneError> {
-    let _lock = interfaces_lock::acquire_within(&dead.name, LOCK_WAIT)?;
     let mut socket = NetlinkSocket::open()?;
     let Some(found) = link::find_by_index(&mut socket, dead.index)? else { return Ok(false) };
     if !found.is_paired || found.name != dead.name || found.alias.as_ref() != Some(&dead.alias) {

@@ -6,7 +6,6 @@
 //! A call that cannot use the lock file continues with `None` instead of the lock.
 
 use std::path::Path;
-use std::time::Duration;
 
 use ipam_plugin::lock::{HostLock, LONGEST_WAIT, LockError};
 
@@ -28,12 +27,7 @@ pub(super) fn share() -> Option<HostLock> {
 /// Takes the exclusive lock, for a call that removes `ifname`; returns `None` if the lock file cannot be used. An ADD
 /// must release its shared lock first: two ADDs that wait for each other's shared lock would wait in vain.
 pub(super) fn acquire(ifname: &str) -> Result<Option<HostLock>, DataplaneError> {
-    acquire_within(ifname, LONGEST_WAIT)
-}
-
-/// Does the same as [`acquire`], waiting no longer than `wait`.
-pub(super) fn acquire_within(ifname: &str, wait: Duration) -> Result<Option<HostLock>, DataplaneError> {
-    match HostLock::acquire_within(Path::new(LOCK), wait) {
+    match HostLock::acquire_within(Path::new(LOCK), LONGEST_WAIT) {
         Ok(lock) => Ok(Some(lock)),
         Err(source @ LockError::Busy { .. }) => Err(DataplaneError::LockBusy { ifname: ifname.to_owned(), source }),
         Err(error) => {

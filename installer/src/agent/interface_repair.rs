@@ -6,6 +6,7 @@ use libcalico::dead_interface::{LOOK_INTERVAL, LinkVerdict, Suspects};
 use libcalico::ipam::Statement;
 use netconf::NetConf;
 use os::atomic_file::regular_file;
+use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::deferred_dels::installed_conf_path;
@@ -34,7 +35,7 @@ struct Looks {
     suspects: Suspects,
     /// The reasons for missing evidence in the last look.
     reported: BTreeSet<String>,
-    /// The interfaces that could not be removed, each with the reason.
+    /// The interfaces that could not be removed in the last look, each with the reason.
     stuck: BTreeSet<(String, String)>,
     removed: u64,
 }
@@ -48,7 +49,7 @@ impl InterfaceRepair<'_> {
             let look = Sources { network: self.network, conf: &conf, runtime_socket: None }.look().await;
             let now = Moment::now();
             let found = match look {
-                Ok(assessed) => looks.repair(self.network, now, &assessed),
+                Ok(assessed) => looks.repair(self.network, now, &assessed).await,
                 Err(error) => looks.miss(now, format!("cannot look at the interfaces: {error}")),
             };
             status.get().repair = Some(found);
@@ -68,14 +69,18 @@ impl InterfaceRepair<'_> {
 
 impl Looks {
     /// Removes the interfaces that are due.
-    fn repair(&mut self, network: &dyn HostNetwork, now: Moment, assessed: &[AssessedLink]) -> RepairStatus {
+    async fn repair(&mut self, network: &dyn HostNetwork, now: Moment, assessed: &[AssessedLink]) -> RepairStatus {
         let due = self.suspects.look(now.boot, dead_links(assessed));
+        self.stuck.retain(|(interface, _)| due.iter().any(|link| link.name == *interface));
         let mut dead = 0;
         for found in assessed.iter().filter(|found| found.verdict == LinkVerdict::Dead) {
-            if due.contains(&found.link) && self.remove(network, found) {
+            if !due.contains(&found.link) {
+                dead += 1;
                 continue;
             }
-            dead += 1;
+            dead += u64::from(!self.remove(network, found));
+            // The kernel takes tens of milliseconds for each interface. Probes and the token need their turn.
+            yield_now().await;
         }
         let unknown = assessed.iter().filter_map(|found| match &found.verdict {
             LinkVerdict::Unknown(reason) => Some(reason.clone()),
@@ -124,6 +129,7 @@ impl Looks {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::time::Duration;
 
     use libcalico::dead_interface::{DeadLink, UseEvidence};
@@ -143,24 +149,49 @@ mod tests {
     }
 
     /// The network of [`FixedNetwork`] refuses each removal.
-    #[test]
-    fn interface_that_cannot_be_removed_stays_counted_as_dead() {
+    #[tokio::test]
+    async fn interface_that_cannot_be_removed_stays_counted_as_dead() {
         let (network, mut looks) = (FixedNetwork::default(), Looks::default());
         let assessed = [found("cali1", LinkVerdict::Dead), found("cali2", LinkVerdict::InUse(UseEvidence::Sandbox))];
         let expected = RepairStatus { dead: 1, is_unknown: false, removed: 0 };
         for seconds in [0, 60, 120] {
-            assert_eq!(looks.repair(&network, at(seconds), &assessed), expected, "{seconds}");
+            assert_eq!(looks.repair(&network, at(seconds), &assessed).await, expected, "{seconds}");
         }
+        assert_eq!(looks.stuck.len(), 1);
+        looks.repair(&network, at(180), &[]).await;
+        assert!(looks.stuck.is_empty(), "{:?}", looks.stuck);
     }
 
-    #[test]
-    fn missing_evidence_is_reported_until_it_is_there() {
+    /// The agent is one task.
+    #[tokio::test]
+    async fn agent_does_other_work_between_two_removals() {
+        let (network, mut looks) = (FixedNetwork::default(), Looks::default());
+        let assessed = ["cali1", "cali2", "cali3"].map(|name| found(name, LinkVerdict::Dead));
+        looks.repair(&network, at(0), &assessed).await;
+        let turns = Cell::new(0);
+        let other_work = async {
+            for turn in 1..100 {
+                turns.set(turn);
+                yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = other_work => panic!("the repair did not end"),
+            status = looks.repair(&network, at(60), &assessed) => assert_eq!(status.dead, 3),
+        }
+        assert!(turns.get() > assessed.len(), "{turns:?}");
+    }
+
+    #[tokio::test]
+    async fn missing_evidence_is_reported_until_it_is_there() {
         let (network, mut looks) = (FixedNetwork::default(), Looks::default());
         let unknown = [found("cali1", LinkVerdict::Unknown("no right".into()))];
-        assert_eq!(looks.repair(&network, at(0), &unknown), RepairStatus { dead: 0, is_unknown: true, removed: 0 });
+        let expected = RepairStatus { dead: 0, is_unknown: true, removed: 0 };
+        assert_eq!(looks.repair(&network, at(0), &unknown).await, expected);
         assert_eq!(looks.reported, BTreeSet::from(["no right".to_owned()]));
         assert!(looks.miss(at(60), "no netlink".into()).is_unknown);
-        assert_eq!(looks.repair(&network, at(120), &[]), RepairStatus::default());
+        assert_eq!(looks.repair(&network, at(120), &[]).await, RepairStatus::default());
     }
 
     #[test]

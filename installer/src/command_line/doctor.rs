@@ -1,4 +1,4 @@
-//! `calico doctor`. The exit status is 1 if a check fails, 2 for invalid arguments, and otherwise 0.
+//! `calico doctor`. The exit status is 1 if a check or a repair fails, 2 for invalid arguments, and otherwise 0.
 
 use std::env;
 use std::io::{self, Write};
@@ -40,7 +40,8 @@ Usage: calico doctor [-o json] [--repair [--runtime-socket PATH]] [--root DIR] [
       --secondary-bin-dir DIR  second plugin directory, if it has programs; in a container /host/secondary-bin-dir
   -h, --help                   print this text
 
-The exit status is 1 if a check or the removal of an interface fails. A warning is not a failure.
+The exit status is 1 if a check or the removal of an interface fails, or if --repair cannot examine the interfaces. A
+warning is not a failure.
 
 Examples:
   calico doctor

@@ -15,7 +15,7 @@ use node_process::node_name;
 
 use crate::host_network::{HostNetwork, NetworkError, addresses_behind, pod_interface_prefix};
 use crate::node_conf::{self, NodeConfError};
-use crate::pod_endpoints::{Endpoints, PodEndpointsError, WantedEndpoint, pod_endpoints};
+use crate::pod_endpoints::{FoundEndpoints, PodEndpointsError, WantedEndpoint, pod_endpoints};
 
 /// Time limit for one request to the datastore.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -45,6 +45,8 @@ pub(crate) struct AssessedLink {
 /// Reasons why the datastore gives no evidence.
 #[derive(Debug, thiserror::Error)]
 enum EndpointEvidenceError {
+    #[error("{0}")]
+    NoConf(String),
     #[error(transparent)]
     NodeName(#[from] CniError),
     #[error(transparent)]
@@ -153,30 +155,44 @@ impl Sources<'_> {
         if wanted.is_empty() {
             return;
         }
-        let (endpoints, by_allocation) = match self.conf {
-            Statement::Known(conf) => {
-                let read = read_endpoints(conf, &wanted).await;
-                let endpoints = read.map_or_else(|error| Statement::Unknown(error.to_string()), Statement::Known);
-                (endpoints, conf.datastore.kind() == DatastoreType::Kubernetes)
-            }
-            Statement::Unknown(reason) => (Statement::Unknown(reason.clone()), false),
+        let read = match self.conf {
+            Statement::Known(conf) => read_endpoints(conf, &wanted).await.map(|found| (conf, found)),
+            Statement::Unknown(reason) => Err(EndpointEvidenceError::NoConf(reason.clone())),
         };
         for candidate in candidates.iter_mut().filter(|candidate| candidate.is_unused_so_far()) {
-            let Candidate { link, addresses, evidence } = candidate;
-            evidence.endpoint = match &endpoints {
-                Statement::Unknown(reason) => Statement::Unknown(reason.clone()),
-                Statement::Known(endpoints) if endpoints.contains_key(&link.name) => Statement::Known(true),
-                // No address and no handle leads to the pod.
-                Statement::Known(_) if by_allocation && addresses.is_empty() && link.alias.container_id().is_none() => {
-                    Statement::Unknown("it has no route, and its alias only a digest of the container".into())
-                }
-                Statement::Known(_) => Statement::Known(false),
+            candidate.evidence.endpoint = match &read {
+                Ok((conf, found)) => endpoint_evidence(conf, found, &candidate.link),
+                Err(error) => Statement::Unknown(error.to_string()),
             };
         }
     }
 }
 
-async fn read_endpoints(conf: &NetConf, wanted: &[WantedEndpoint<'_>]) -> Result<Endpoints, EndpointEvidenceError> {
+/// Returns whether an endpoint has the interface.
+fn endpoint_evidence(conf: &NetConf, found: &FoundEndpoints, link: &DeadLink) -> Statement<bool> {
+    if found.by_interface.contains_key(&link.name) {
+        return Statement::Known(true);
+    }
+    // On Kubernetes, only an allocation leads to the pod.
+    if conf.datastore.kind() == DatastoreType::Kubernetes && !found.with_named_pod.contains(&link.name) {
+        if conf.feature_control.ip_addrs_no_ipam {
+            let reason =
+                "IPAM names no pod for it, and with feature_control.ip_addrs_no_ipam a pod may have no allocation";
+            return Statement::Unknown(reason.into());
+        }
+        if link.alias.container_id().is_none() {
+            return Statement::Unknown(
+                "IPAM names no pod for it, and its alias has only a digest of the container".into(),
+            );
+        }
+    }
+    Statement::Known(false)
+}
+
+async fn read_endpoints(
+    conf: &NetConf,
+    wanted: &[WantedEndpoint<'_>],
+) -> Result<FoundEndpoints, EndpointEvidenceError> {
     let node = node_name::from_conf(conf)?;
     let (config, store) = node_conf::datastore(conf, DEADLINE)?;
     if let DatastoreConfig::Local(local) = &config

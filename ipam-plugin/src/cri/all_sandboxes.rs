@@ -9,6 +9,10 @@ use tokio::time::timeout;
 
 use super::{CriError, DEADLINE, list, sockets};
 
+/// Maximum size of an answer in bytes. The annotations of pods are in it, and the agent, which asks each minute, has
+/// little memory: an answer that is too large must not end it.
+const MAX_ANSWER: usize = 16 << 20;
+
 /// The sandboxes that the container runtimes of this node list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListedSandboxes {
@@ -21,7 +25,8 @@ pub struct ListedSandboxes {
 /// Lists the sandboxes in any state, from the runtime at `socket`, or from every usual socket that exists.
 ///
 /// # Errors
-/// Returns an error if no socket exists, or if one of the runtimes does not answer: the sandbox may be of that runtime.
+/// Returns an error if no socket exists, or if one of the runtimes does not answer or its answer is too large: the
+/// sandbox may be of that runtime.
 pub async fn all_sandboxes(socket: Option<&Path>) -> Result<ListedSandboxes, CriError> {
     let sockets = sockets(socket);
     if sockets.is_empty() {
@@ -30,7 +35,7 @@ pub async fn all_sandboxes(socket: Option<&Path>) -> Result<ListedSandboxes, Cri
     let mut listed = ListedSandboxes::default();
     for socket in &sockets {
         listed.listeners.push(listener(socket).await?);
-        listed.ids.extend(list(socket, None).await?.into_iter().map(|sandbox| sandbox.id));
+        listed.ids.extend(list(socket, None, MAX_ANSWER).await?.into_iter().map(|sandbox| sandbox.id));
     }
     Ok(listed)
 }

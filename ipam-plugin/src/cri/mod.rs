@@ -71,7 +71,7 @@ pub(crate) async fn ready_sandboxes(socket: Option<&Path>) -> Result<Vec<Sandbox
     let state = Some(PodSandboxStateValue { state: READY });
     let (mut found, mut first_error, mut has_answer) = (Vec::new(), None, false);
     for socket in &sockets(socket) {
-        match list(socket, Some(PodSandboxFilter { state })).await {
+        match list(socket, Some(PodSandboxFilter { state }), MAX_ANSWER).await {
             Ok(sandboxes) => {
                 has_answer = true;
                 let ready = sandboxes.into_iter().filter(|sandbox| sandbox.state == READY);
@@ -99,14 +99,14 @@ fn sockets(given: Option<&Path>) -> Vec<PathBuf> {
     }
 }
 
-/// Lists the sandboxes that `filter` selects, or all.
-async fn list(socket: &Path, filter: Option<PodSandboxFilter>) -> Result<Vec<PodSandbox>, CriError> {
+/// Lists the sandboxes that `filter` selects, or all. An answer of more than `max_answer` bytes is an error.
+async fn list(socket: &Path, filter: Option<PodSandboxFilter>, max_answer: usize) -> Result<Vec<PodSandbox>, CriError> {
     let name = socket.display().to_string();
     let uri = if name.starts_with("unix:") { name.clone() } else { format!("unix://{name}") };
     let failed = |reason| CriError::Call { socket: name.clone(), reason };
     let endpoint = Endpoint::from_shared(uri).map_err(|error| failed(describe_error_chain(&error)))?;
     let request = Request::new(ListPodSandboxRequest { filter });
-    let mut client = Grpc::new(endpoint.connect_lazy()).max_decoding_message_size(MAX_ANSWER);
+    let mut client = Grpc::new(endpoint.connect_lazy()).max_decoding_message_size(max_answer);
     let exchange = async {
         client.ready().await.map_err(|error| describe_error_chain(&error))?;
         let codec = ProstCodec::<ListPodSandboxRequest, ListPodSandboxResponse>::default();

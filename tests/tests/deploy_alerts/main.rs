@@ -71,6 +71,9 @@ fn each_alert_fires_in_its_state_alone() {
         let stuck = agents.repairing.replace("\ncalico_cni_dead_interfaces 0\n", "\ncalico_cni_dead_interfaces 1\n");
         assert_ne!(stuck, agents.repairing);
         fires([answering(&stuck), idle(), available()], &["CalicoCniDeadInterfaces"]);
+        let blind = agents.repairing.replace("\ncalico_cni_repair_unknown 0\n", "\ncalico_cni_repair_unknown 1\n");
+        assert_ne!(blind, agents.repairing);
+        fires([answering(&blind), idle(), available()], &["CalicoCniRepairLacksEvidence"]);
 
         let standby = scraped(&replicas.idle.standby, &of_replica(2));
         fires([agent(), standby, available()], &["CalicoNoLeader"]);

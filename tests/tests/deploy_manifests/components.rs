@@ -103,6 +103,9 @@ fn component_remove_dead_interfaces_gives_rights_to_the_agent_alone() {
         assert_eq!(context["appArmorProfile"], json!({ "type": "Unconfined" }), "{base}");
         assert_eq!(context["allowPrivilegeEscalation"], false, "{base}");
         assert_eq!(pod["hostPID"], true, "{base}");
+        let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
+        let socket = mounts.iter().find(|mount| mount["name"] == "container-runtime").unwrap();
+        assert_eq!(socket["mountPropagation"], "HostToContainer", "{base}: mounts of ended containers must not stay");
         let env = pod["containers"][0]["env"].as_array().unwrap();
         assert!(env.contains(&json!({ "name": "CNI_AGENT_REPAIR", "value": "true" })), "{base}");
         let before = overlay(base);

@@ -204,6 +204,21 @@ fn repair_without_the_runtime_removes_nothing() {
     });
 }
 
+/// Tenants write the annotations that the runtime lists. The agent, which looks in the same way, has little memory.
+#[test]
+fn repair_reads_no_list_of_sandboxes_that_is_too_large() {
+    on_a_node(|host, node, runtime, socket| {
+        add(host, "dead1");
+        delete_endpoint(node, "dead1");
+        let long = "x".repeat(1 << 20);
+        runtime.set_sandboxes(&[long.as_str(); 17]);
+        let (repaired, outcome) = repair(node, socket);
+        let [("calidead1", reason)] = reasons(&repaired)[..] else { panic!("{outcome:?}") };
+        assert!(reason.contains("too large"), "{reason}");
+        assert_eq!(interfaces(), ["calidead1"]);
+    });
+}
+
 /// Without SYS_PTRACE a process may not see all others, and without NET_ADMIN it removes no interface.
 #[test]
 fn repair_without_rights_removes_nothing_and_names_the_missing_one() {

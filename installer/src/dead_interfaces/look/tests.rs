@@ -122,3 +122,36 @@ fn own_process_is_visible_and_a_process_of_another_namespace_is_not() {
     assert!(is_visible(i32::try_from(std::process::id()).unwrap()));
     assert!(!is_visible(0) && !is_visible(-1) && !is_visible(i32::MAX));
 }
+
+/// A pod may exist although no allocation names it.
+#[test]
+fn missing_endpoint_is_evidence_only_if_ipam_would_name_the_pod() {
+    let conf = |datastore: &str, has_no_ipam: bool| {
+        let text = format!(
+            r#"{{"name":"n","type":"calico","datastore_type":"{datastore}","etcd_endpoints":"http://127.0.0.1:2379",
+            "feature_control":{{"ip_addrs_no_ipam":{has_no_ipam}}}}}"#
+        );
+        NetConf::parse(text.as_bytes()).unwrap()
+    };
+    let long_id = "1".repeat(65);
+    let interfaces = || BTreeSet::from(["cali1".to_owned()]);
+    let (named, unnamed) =
+        (FoundEndpoints { with_named_pod: interfaces(), ..FoundEndpoints::default() }, FoundEndpoints::default());
+    for (datastore, has_no_ipam, found, container, is_evidence) in [
+        ("kubernetes", false, &unnamed, "c1", true),
+        ("kubernetes", false, &unnamed, long_id.as_str(), false),
+        ("kubernetes", true, &unnamed, "c1", false),
+        ("kubernetes", true, &named, long_id.as_str(), true),
+        ("etcdv3", true, &unnamed, long_id.as_str(), true),
+    ] {
+        let alias = InterfaceAlias::for_container(container);
+        let link = DeadLink { name: "cali1".to_owned(), index: 7, alias };
+        let evidence = endpoint_evidence(&conf(datastore, has_no_ipam), found, &link);
+        let context = format!("{datastore}, ip_addrs_no_ipam: {has_no_ipam}, {container}: {evidence:?}");
+        assert_eq!(evidence == Statement::Known(false), is_evidence, "{context}");
+        assert_eq!(matches!(evidence, Statement::Unknown(_)), !is_evidence, "{context}");
+        let by_interface = interfaces().into_iter().map(|name| (name, Vec::new())).collect();
+        let existing = FoundEndpoints { by_interface, ..FoundEndpoints::default() };
+        assert_eq!(endpoint_evidence(&conf(datastore, has_no_ipam), &existing, &link), Statement::Known(true));
+    }
+}

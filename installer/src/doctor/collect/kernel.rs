@@ -57,7 +57,8 @@ async fn compare(
         addresses: &interface.addresses,
         alias: alias.as_ref(),
     });
-    let mut endpoints = pod_endpoints(conf, store, node, &wanted.collect::<Vec<_>>()).await.map_err(Unobserved::new)?;
+    let found_endpoints = pod_endpoints(conf, store, node, &wanted.collect::<Vec<_>>()).await;
+    let mut endpoints = found_endpoints.map_err(Unobserved::new)?.by_interface;
     let with_endpoint = |(interface, _): KernelInterface| {
         let endpoint = endpoints.remove(&interface.name);
         PodInterface { endpoint, ..interface }

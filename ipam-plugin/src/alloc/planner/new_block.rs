@@ -105,9 +105,11 @@ impl FamilyPlanner<'_> {
     /// another size may overlap. Passes over ranges that are known to overlap. If `cidr` is not among the first blocks,
     /// returns the read of all blocks of the family.
     fn reads_of_first_blocks(&self, snapshot: &Snapshot, cidr: Cidr) -> MissingReads {
+        let none = BTreeSet::new();
+        let ranges = snapshot.ranges(self.version).unwrap_or(&none);
         let walk = self.pools().iter().flat_map(|pool| {
             let walk = BlockWalk::new(pool.cidr, pool.block_prefix, self.owner.name(), snapshot.now);
-            walk.filter(move |cidr| snapshot.overlapping(cidr).is_none()).take(PROBED_BLOCKS)
+            walk.apart_from(ranges).take(PROBED_BLOCKS)
         });
         let first: Vec<Cidr> = walk.take(PROBED_BLOCKS).filter(|cidr| snapshot.block(cidr).is_none()).collect();
         if !first.contains(&cidr) {

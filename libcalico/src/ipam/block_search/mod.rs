@@ -5,7 +5,8 @@
 //! different nodes usually start at distant blocks (IPAM-119).
 
 use std::collections::BTreeSet;
-use std::iter::FusedIterator;
+use std::iter::{self, FusedIterator};
+use std::ops::Bound::{Excluded, Unbounded};
 
 use time::OffsetDateTime;
 
@@ -57,10 +58,12 @@ pub fn usable_block(
                 continue;
             }
             let Some(block) = blocks(&cidr) else {
-                if has_misfits && conflicting_range(ranges, &cidr).is_some() {
-                    continue;
+                let conflicting = if has_misfits { conflicting_range(ranges, &cidr) } else { None };
+                let Some(range) = conflicting else { return UsableBlock::Claim(cidr) };
+                if range.covers(&cidr) {
+                    walk.skip_to(next_within(ranges, &range, &cidr, pool.block_prefix), &range);
                 }
-                return UsableBlock::Claim(cidr);
+                continue;
             };
             let Some(room) = block.filter(|room| room.has_free) else { continue };
             if room.is_own {
@@ -81,6 +84,12 @@ pub fn conflicting_range(ranges: &BTreeSet<Cidr>, cidr: &Cidr) -> Option<Cidr> {
     // A range sorts before the ranges inside it, and no other range sorts between them.
     let mut inner = ranges.range(*cidr..).take_while(|range| cidr.covers(range));
     outer.find(|range| ranges.contains(range)).or_else(|| inner.find(|range| *range != cidr).copied())
+}
+
+/// Returns the first of `ranges` after `cidr` that is inside `outer` and has the prefix length `prefix`.
+fn next_within(ranges: &BTreeSet<Cidr>, outer: &Cidr, cidr: &Cidr, prefix: u8) -> Option<Cidr> {
+    let mut within = ranges.range((Excluded(*cidr), Unbounded)).take_while(|range| outer.covers(range));
+    within.find(|range| range.prefix() == prefix).copied()
 }
 
 /// Returns those of the blocks `with_room` that are blocks of the pools, in the order of the pools and of the walk of
@@ -137,8 +146,30 @@ impl BlockWalk {
         Some(if index >= self.start { index - self.start } else { self.blocks - self.start + index })
     }
 
+    /// Returns the rest of the walk, without the ranges that conflict with a block in `ranges` ([`conflicting_range`]).
+    pub fn apart_from(mut self, ranges: &BTreeSet<Cidr>) -> impl Iterator<Item = Cidr> {
+        iter::from_fn(move || {
+            loop {
+                let cidr = self.next()?;
+                let Some(range) = conflicting_range(ranges, &cidr) else { return Some(cidr) };
+                if range.covers(&cidr) {
+                    self.skip_past(&range);
+                }
+            }
+        })
+    }
+
+    /// Skips the blocks before `next`, which is inside `range`. Without `next`, or if the walk has already passed it,
+    /// skips the rest of `range`, as [`BlockWalk::skip_past`].
+    fn skip_to(&mut self, next: Option<Cidr>, range: &Cidr) {
+        match next.and_then(|block| self.position(&block)).filter(|position| *position >= self.taken) {
+            Some(position) => self.taken = position,
+            None => self.skip_past(range),
+        }
+    }
+
     /// Skips the rest of `range`, which contains the last returned block. Without this, a walk over an IPv6 pool with a
-    /// large reserved range would practically never end.
+    /// large reserved range, or a large block of another size, would practically never end.
     pub fn skip_past(&mut self, range: &Cidr) {
         let Some(current) = self.taken.checked_sub(1) else { return };
         if range.covers(&self.pool) {

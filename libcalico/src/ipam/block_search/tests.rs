@@ -114,6 +114,36 @@ fn conflicting_range_is_the_first_that_shares_an_address() {
     }
 }
 
+/// kubectl creates blocks of any size. Step by step, these walks would practically never end.
+#[test]
+fn large_block_of_another_size_is_passed_over_in_one_step() {
+    let (pools, owner) = ([pool("fd00:65::/64")], host("node1"));
+    let walk = || BlockWalk::new(pools[0].cidr, 122, "node1", NOW);
+    let first: Vec<Cidr> = walk().take(8).collect();
+    let search = |large: &str, full: &[Cidr]| {
+        let ranges: BTreeSet<Cidr> = full.iter().copied().chain([cidr(large)]).collect();
+        let room = |asked: &Cidr| -> Option<Option<Room>> { full.contains(asked).then_some(None) };
+        let found = usable_block(&pools, &room, &ranges, &Reservations::none(), &owner, NOW);
+        (found, walk().apart_from(&ranges).take(2).collect::<Vec<_>>())
+    };
+    let beyond = ["fd00:65::8000:0:0:0/122", "fd00:65::8000:0:0:40/122"].map(cidr);
+    // Blocks of the pool's size are inside the large one, before and after the start of the walk.
+    let none: &[Cidr] = &[];
+    for full in [none, &[first[0]], &[first[3], first[7]], &[cidr("fd00:65::/122"), first[7]]] {
+        assert_eq!(search("fd00:65::/65", full), (UsableBlock::Claim(beyond[0]), beyond.to_vec()), "{full:?}");
+        assert_eq!(search("fd00:65::/60", full), (UsableBlock::Reclaim(vec![]), vec![]), "{full:?}");
+    }
+    let small = format!("{}/128", first[0].network());
+    assert_eq!(search(&small, &[]), (UsableBlock::Claim(first[1]), first[1..3].to_vec()));
+}
+
+/// Upstream's plugin creates such a block over one of another size.
+#[test]
+fn own_block_inside_a_block_of_another_size_is_used() {
+    let blocks = [block("10.67.0.128/25", "node2", 100, 1), block("10.67.0.192/26", "node1", 100, 1)];
+    assert_eq!(usable(&[POOL], &blocks, &[]), UsableBlock::Use(cidr("10.67.0.192/26")));
+}
+
 #[test]
 fn excluded_block_is_neither_claimed_nor_used() {
     let (pools, existing) = ([pool(POOL)], cidr("10.67.0.128/26"));

@@ -56,30 +56,39 @@ impl<'a> ListSearch<'a> {
 
     pub(super) fn step(&self, candidates: &Candidates, snapshot: &Snapshot) -> SearchStep {
         let is_open = |candidate: &&Candidate| !self.failed.contains_key(&candidate.ip);
-        if let Some(predecessor) = &self.request.predecessor {
-            let listed = candidates.permitted.iter().find(|candidate| predecessor.listed.contains(&candidate.ip));
-            if let Some(listed) = listed.filter(|candidate| snapshot.block(&candidate.block).is_none()) {
-                return SearchStep::Read(next_reads(Some(listed.block), candidates, snapshot));
-            }
-            let is_held = |candidate: &&Candidate| {
-                let block = snapshot.readable_block(&candidate.block);
-                block.is_some_and(|block| predecessor.has(&block.value, candidate.ip))
-            };
-            if let Some(held) = candidates.permitted.iter().filter(is_open).find(is_held) {
-                return SearchStep::Take(*held);
-            }
-        }
         let is_skipped = |candidate: &&Candidate| self.request.skipped.contains(&candidate.ip);
         let (last, first): (Vec<&Candidate>, Vec<&Candidate>) =
             candidates.permitted.iter().filter(is_open).partition(is_skipped);
+        if let Some(predecessor) = &self.request.predecessor {
+            let listed = first.iter().find(|candidate| predecessor.listed.contains(&candidate.ip));
+            if let Some(listed) = listed.filter(|candidate| snapshot.block(&candidate.block).is_none()) {
+                return SearchStep::Read(next_reads(Some(listed.block), candidates, snapshot));
+            }
+        }
+        if let Some(held) = first.iter().find(|candidate| self.is_predecessors(candidate, snapshot)) {
+            return SearchStep::Take(**held);
+        }
         for candidate in first.into_iter().chain(last) {
             match self.look(candidate, snapshot) {
                 Look::Unread => return SearchStep::Read(next_reads(None, candidates, snapshot)),
                 Look::Free => return SearchStep::Take(*candidate),
+                Look::Taken(_) if self.is_predecessors(candidate, snapshot) => return SearchStep::Take(*candidate),
                 Look::Taken(_) => {}
             }
         }
         SearchStep::Exhausted
+    }
+
+    /// Returns true if the predecessor has the address, so that the address passes to the request.
+    fn is_predecessors(&self, candidate: &Candidate, snapshot: &Snapshot) -> bool {
+        let Some(predecessor) = &self.request.predecessor else { return false };
+        // After a repeated ADD the predecessor is this container, which may have just found its address to be busy.
+        let is_own = predecessor.handle == self.request.handle;
+        if is_own && self.request.skipped.contains(&candidate.ip) {
+            return false;
+        }
+        let block = snapshot.readable_block(&candidate.block);
+        block.is_some_and(|block| predecessor.has(&block.value, candidate.ip))
     }
 
     /// Records that the request did not get an address that was free.

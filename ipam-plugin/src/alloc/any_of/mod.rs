@@ -14,7 +14,7 @@ use self::search::{ListSearch, SearchStep};
 use crate::alloc::assign;
 use crate::alloc::assignment::{Assigned, Assignment, BlockSource, is_from_request};
 use crate::alloc::commit::undo;
-use crate::alloc::inputs::AllocationInputs;
+use crate::alloc::inputs::{AllocationInputs, LONGEST_VALIDITY};
 use crate::alloc::one_address::assign_in;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::{MissingReads, Snapshot};
@@ -81,15 +81,19 @@ async fn assign_families<S: Store, C: Clock>(
     if searches.is_empty() {
         return assign(store, clock, request, inputs).await;
     }
-    let inputs_of_others = (others.num4 + others.num6 > 0).then(|| inputs.clone());
+    let began = clock.elapsed();
     let snapshot = Snapshot::new(inputs, request.inputs_query(), clock.now())?;
     let mut run = ListRun { store, clock, request: &listed, snapshot, retry: Retry::new(clock, OPERATION_TIME) };
     for search in &searches {
         run.find(search).await?;
     }
+    // A list may need many reads of blocks, one after the other.
+    if clock.elapsed().saturating_sub(began) > LONGEST_VALIDITY {
+        run.snapshot.inputs = AllocationInputs::read(store, &request.inputs_query()).await?;
+    }
     let mut assigned = Assigned::default();
-    if let Some(inputs) = inputs_of_others {
-        assigned = assign(store, clock, &others, inputs).await?;
+    if others.num4 + others.num6 > 0 {
+        assigned = assign(store, clock, &others, run.snapshot.inputs.clone()).await?;
         let of_block = |one: &Assignment| Some((Cidr::new(one.ip, one.prefix)?, one.ip));
         written.extend(assigned.addresses.iter().filter_map(of_block));
         if !assigned.shortfalls.is_empty() {

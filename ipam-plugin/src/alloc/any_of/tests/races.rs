@@ -1,12 +1,14 @@
 //! Changes by other nodes, and broken connections, between any two requests.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use libcalico::api::{IpPool, ObjectKey};
 use libcalico::ipam::{AffinityOwner, Block, BlockRequest, Handle};
 use libcalico::store::Kind;
 
 use super::*;
-use crate::testing::{Fault, Pairs};
+use crate::testing::{Fault, Pairs, TestClock};
 
 /// Another node takes the first address of the list between any two requests.
 #[tokio::test]
@@ -87,6 +89,31 @@ fn take(pairs: &mut Pairs, range: Cidr, ip: IpAddr) {
     handle.increment(range, 1);
     pairs.put(Handle::path(&id), handle.encode().unwrap());
     pairs.put(Block::path(&range), block.encode().unwrap());
+}
+
+/// The program that deletes a pool disables it first. No process may use the pool 500 ms later (IPAM-100).
+#[tokio::test]
+async fn pool_disabled_during_slow_reads_of_blocks_gives_no_address() {
+    for store in [MemoryStore::transactional(), MemoryStore::sequential()] {
+        let cluster = Cluster::on(store);
+        cluster.pool("pool4", "10.65.0.0/16", 26);
+        let clock: &'static TestClock = Box::leak(Box::default());
+        cluster.store.before_each(move |nth, _, pairs| {
+            clock.advance(Duration::from_millis(150));
+            if nth == 1 {
+                let mut pool = pairs.get::<IpPool>(&ObjectKey::global("pool4")).unwrap();
+                pool.spec.disabled = true;
+                pairs.put(IpPool::path(&pool.key()), pool.encode().unwrap());
+            }
+            Fault::None
+        });
+        let own = request(&cluster, "node1", "net.a", "web-0");
+        let inputs = cluster.inputs(&own).await.unwrap();
+        let outcome = assign_listed(&cluster.store, clock, &own, &list(&["10.65.3.3"]), inputs).await;
+        assert!(matches!(outcome, Err(IpamError::NoneFree { .. })), "{outcome:?}");
+        assert!(held(&cluster.store.pairs()).is_empty());
+        assert_eq!(cluster.handle("net.a"), None);
+    }
 }
 
 #[tokio::test]

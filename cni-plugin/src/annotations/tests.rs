@@ -170,6 +170,23 @@ fn invalid_list_annotations_are_rejected() {
     }
 }
 
+/// An API server accepts annotations of 256 KiB. The error goes into the node's log and an Event.
+#[test]
+fn error_about_a_large_annotation_contains_its_beginning() {
+    let large = "x".repeat(200_000);
+    for name in ["ipAddrs", "ipAddrsAnyOf", "ipAddrsNoIpam"] {
+        for value in [large.clone(), format!("\"{large}\""), format!("[{{\"{large}\": 1}}]"), format!("[\"{large}\"]")]
+        {
+            let error = read(name, &value).unwrap_err();
+            let length = error.msg.len() + error.details.len();
+            assert!(error.msg.contains("xxx") && length < 2_000, "{name}: {length} bytes for {}", &value[..9]);
+        }
+    }
+    for name in ["ipv4pools", "floatingIPs", "allowedSourcePrefixes"] {
+        assert!(refusal(name, &large).len() < 2_000, "{name}");
+    }
+}
+
 #[test]
 fn annotated_pools_must_select_the_node_if_configured() {
     let conf = json!({"feature_control": {"pools_respect_node_selector": true}});

@@ -1,6 +1,6 @@
 //! [`ListSearch`]: plans the next step towards an address of a list, as a function of the snapshot and without I/O.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::ipam::{
@@ -12,8 +12,8 @@ use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::error::Result;
 
-/// Maximum number of blocks in one read. On an API server each block is a request.
-const BLOCKS_PER_READ: usize = 3;
+/// Number of blocks in the first read. On an API server each block is a request.
+const BLOCKS_OF_FIRST_READ: usize = 3;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum SearchStep {
@@ -154,11 +154,14 @@ impl<'a> ListSearch<'a> {
     }
 }
 
-/// Returns the reads of the next blocks: `first`, and then unread blocks in the order of the list.
+/// Returns the reads of the next blocks: `first`, and then unread blocks in the order of the list. A later read has as
+/// many blocks as all reads before, because the ADD has the node's lock, and a tenant's list may be in 64 blocks.
 fn next_reads(first: Option<Cidr>, candidates: &Candidates, snapshot: &Snapshot) -> MissingReads {
+    let all: BTreeSet<Cidr> = candidates.permitted.iter().map(|candidate| candidate.block).collect();
+    let before = all.iter().filter(|block| snapshot.block(block).is_some()).count();
     let mut blocks: Vec<Cidr> = Vec::from_iter(first);
     for candidate in &candidates.permitted {
-        if blocks.len() == BLOCKS_PER_READ {
+        if blocks.len() == before.max(BLOCKS_OF_FIRST_READ) {
             break;
         }
         if snapshot.block(&candidate.block).is_none() && !blocks.contains(&candidate.block) {

@@ -352,3 +352,23 @@ async fn list_of_two_families_costs_fewer_requests_than_two_requested_addresses(
         assert!(listed_reads < reads && listed_writes <= writes, "{listed_reads}+{listed_writes} {reads}+{writes}");
     }
 }
+
+/// The ADD has the node's lock while it reads.
+#[tokio::test]
+async fn list_in_64_blocks_is_read_in_few_rounds() {
+    for store in [MemoryStore::sequential(), MemoryStore::transactional()] {
+        let cluster = Cluster::on(store);
+        cluster.pool("pool4", "10.65.0.0/24", 32);
+        let list = list(&["10.65.0.0/26"]);
+        for (number, address) in list.v4[..63].iter().enumerate() {
+            let other = request(&cluster, "node2", &format!("net.{number}"), "other");
+            let inputs = cluster.inputs(&other).await.unwrap();
+            assign_address(&cluster.store, &cluster.clock, &other, *address, inputs).await.unwrap();
+        }
+        let own = request(&cluster, "node1", "net.own", "web-0");
+        cluster.store.take_counts();
+        assert_eq!(assign_as(&cluster, &own, &list).await.unwrap(), [ip("10.65.0.63")]);
+        let (reads, _) = cluster.store.take_counts();
+        assert!(reads <= 10, "{reads} reads");
+    }
+}

@@ -27,6 +27,8 @@ struct ListedAddress {
     ip: IpAddr,
     block: Cidr,
     source: BlockSource,
+    /// True if the address passed from the predecessor.
+    is_handed_over: bool,
 }
 
 /// The datastore, and the objects of it that all families of a list use.
@@ -39,7 +41,8 @@ struct ListRun<'a, S, C> {
 }
 
 /// Assigns an address of the list for each requested family in it, and the other requested families as without a list.
-/// After an error or a shortfall, the addresses that this call assigned are released again, as far as possible.
+/// After an error or a shortfall, the addresses that this call assigned are released again, as far as possible. An
+/// address of the predecessor stays allocated until the DEL, because the pod's endpoint may list it.
 pub(crate) async fn assign_listed<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -59,7 +62,7 @@ pub(crate) async fn assign_listed<S: Store, C: Clock>(
 
 /// Finds a free address for each family in the list, assigns the other families, and then takes the addresses of the
 /// list. The release of an address may start its cooldown, so a request that cannot be served takes none from the list,
-/// except after a lost race. Adds the assigned addresses to `written`.
+/// except after a lost race. Adds the addresses to release after a failure to `written`.
 async fn assign_families<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -103,8 +106,10 @@ async fn assign_families<S: Store, C: Clock>(
         run.snapshot.read(store, &MissingReads::handle()).await?;
     }
     for search in &mut searches {
-        let ListedAddress { ip, block, source } = run.take(search).await?;
-        written.push((block, ip));
+        let ListedAddress { ip, block, source, is_handed_over } = run.take(search).await?;
+        if !is_handed_over {
+            written.push((block, ip));
+        }
         assigned.addresses.push(Assignment { ip, prefix: block.prefix() });
         assigned.has_claimed |= source == BlockSource::Claimed;
     }
@@ -139,6 +144,7 @@ impl<S: Store, C: Clock> ListRun<'_, S, C> {
     async fn take(&mut self, search: &mut ListSearch<'_>) -> Result<ListedAddress> {
         loop {
             let (candidate, candidates) = self.find(search).await?;
+            let is_handed_over = search.is_predecessors(&candidate, &self.snapshot);
             let (snapshot, retry) = (&mut self.snapshot, &mut self.retry);
             let attempt = assign_in(self.store, self.clock, self.request, candidate.ip, snapshot, retry);
             let taken = match Box::pin(attempt).await {
@@ -154,7 +160,7 @@ impl<S: Store, C: Clock> ListRun<'_, S, C> {
                 address = %candidate.ip, handle = %self.request.handle, skipped = passed.len(),
                 passed_over = list_whole(&passed), "took a listed address"
             );
-            return Ok(ListedAddress { ip: candidate.ip, block, source });
+            return Ok(ListedAddress { ip: candidate.ip, block, source, is_handed_over });
         }
     }
 }

@@ -80,7 +80,7 @@ impl<'a> ListSearch<'a> {
     }
 
     /// Returns true if the predecessor has the address, so that the address passes to the request.
-    fn is_predecessors(&self, candidate: &Candidate, snapshot: &Snapshot) -> bool {
+    pub(super) fn is_predecessors(&self, candidate: &Candidate, snapshot: &Snapshot) -> bool {
         let Some(predecessor) = &self.request.predecessor else { return false };
         // After a repeated ADD the predecessor is this container, which may have just found its address to be busy.
         let is_own = predecessor.handle == self.request.handle;

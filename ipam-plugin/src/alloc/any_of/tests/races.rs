@@ -75,6 +75,42 @@ async fn race_for_one_family_leaves_no_address_of_the_other() {
     }
 }
 
+/// Another node takes the IPv6 address of the list, before or after the IPv4 address passes from the earlier sandbox. The
+/// pod's endpoint lists the IPv4 address until the DEL.
+#[tokio::test]
+async fn address_of_the_earlier_sandbox_is_never_free_after_a_lost_race() {
+    for store in [MemoryStore::transactional, MemoryStore::sequential] {
+        let mut holders = BTreeSet::new();
+        for at in 0..14 {
+            let cluster = Cluster::on(store());
+            cluster.pool("pool4", "10.65.0.0/16", 26);
+            cluster.pool("pool6", "fd00:65::/64", 122);
+            let warm = AssignRequest { num4: 0, num6: 1, ..request(&cluster, "node1", "net.warm", "web-9") };
+            assign_as(&cluster, &warm, &list(&["fd00:65::9"])).await.unwrap();
+            assign_as(&cluster, &request(&cluster, "node1", "net.c1", "web-0"), &list(&["10.65.3.3"])).await.unwrap();
+            let mut next = AssignRequest { num6: 1, ..request(&cluster, "node1", "net.c2", "web-0") };
+            next.predecessor = Predecessor::from_annotation("net", "c1", "shop", "web-0");
+            cluster.store.before_each(move |nth, _, pairs| {
+                if nth == at {
+                    take(pairs, cidr("fd00:65::/122"), ip("fd00:65::3"));
+                }
+                Fault::None
+            });
+            let outcome = assign_as(&cluster, &next, &list(&["10.65.3.3", "fd00:65::3"])).await;
+            cluster.store.end_faults();
+            let all = held(&cluster.store.pairs());
+            let mut of_address = all.iter().filter(|(_, held)| held.contains(&ip("10.65.3.3")));
+            let (holder, _) = of_address.next().unwrap_or_else(|| panic!("free after request {at}: {outcome:?}"));
+            assert!(of_address.next().is_none(), "two holders after request {at}");
+            if outcome.is_err() {
+                holders.insert(holder.to_string());
+            }
+            assert_consistent(&cluster.store.pairs(), true);
+        }
+        assert_eq!(holders, ["net.c1".to_owned(), "net.c2".to_owned()].into());
+    }
+}
+
 /// Allocates `ip` of the block `range` for a pod of node2, handle first.
 fn take(pairs: &mut Pairs, range: Cidr, ip: IpAddr) {
     let (id, owner) = (HandleId::new("net.rival"), AffinityOwner::Host("node2".into()));

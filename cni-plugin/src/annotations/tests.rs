@@ -196,6 +196,9 @@ fn annotated_pools_must_select_the_node_if_configured() {
     for name in ["ipAddrs", "ipAddrsAnyOf"] {
         assert_eq!(families(name, "[\"10.0.0.1\"]"), BTreeSet::new(), "{name}");
     }
+    let namespace = json!({"cni.projectcalico.org/ipv4pools": "[\"rack1\", \"rack2\"]"});
+    let of_namespace = read_both(json!({}), namespace, conf.clone()).unwrap();
+    assert_eq!(of_namespace.node_selected, [IpVersion::V4].into(), "one annotation for the nodes of all racks");
     assert_eq!(read("ipv4pools", "[\"a\"]").unwrap().node_selected, BTreeSet::new(), "off by default");
 }
 

@@ -75,8 +75,8 @@ async fn race_for_one_family_leaves_no_address_of_the_other() {
     }
 }
 
-/// Another node takes the IPv6 address of the list, before or after the IPv4 address passes from the earlier sandbox. The
-/// pod's endpoint lists the IPv4 address until the DEL.
+/// Another node takes the IPv6 address of the list, before or after the IPv4 address passes from the earlier sandbox.
+/// The pod's endpoint lists the IPv4 address until the DEL.
 #[tokio::test]
 async fn address_of_the_earlier_sandbox_is_never_free_after_a_lost_race() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {

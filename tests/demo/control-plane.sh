@@ -73,13 +73,13 @@ start_control_plane() {
     start_api_server
 }
 
-# Starts the controllers that create the pods of DaemonSets and Deployments and each namespace's account and CA
-# certificate, and the scheduler.
+# Starts the controllers that create the pods of DaemonSets, Deployments and StatefulSets, and the account and CA
+# certificate of each namespace, and the scheduler.
 start_controllers() {
     kube-controller-manager --kubeconfig "$KUBECONFIG" --leader-elect=false --secure-port 0 --root-ca-file $pki/ca.pem \
         --service-account-private-key-file $pki/tokens-key.pem --controllers daemonset-controller,deployment-controller \
-        --controllers replicaset-controller,garbage-collector-controller,node-lifecycle-controller \
-        --controllers serviceaccount-controller,root-ca-certificate-publisher-controller \
+        --controllers replicaset-controller,statefulset-controller,garbage-collector-controller \
+        --controllers node-lifecycle-controller,serviceaccount-controller,root-ca-certificate-publisher-controller \
         >>$work/kube-controller-manager.log 2>&1 &
     kube-scheduler --kubeconfig "$KUBECONFIG" --leader-elect=false --secure-port 0 >>$work/kube-scheduler.log 2>&1 &
 }

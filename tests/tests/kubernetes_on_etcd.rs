@@ -28,6 +28,7 @@ on_each_datastore!(
     add_reads_pod_and_namespace_in_one_round_and_del_sends_none,
     add_without_pod_data_from_the_api_fails_without_a_leak,
     only_namespace_labels_have_effect_without_kubernetes_policy,
+    listed_address_passes_to_the_next_sandbox,
 );
 
 const POD: &str = "web-1";
@@ -251,4 +252,21 @@ fn only_namespace_labels_have_effect_without_kubernetes_policy(lab: &mut Lab<'_>
     lab.cluster.delete(&pod, &conf);
     lab.cluster.assert_nothing_left();
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
+}
+
+/// The endpoint in the datastore names the earlier sandbox. Its address is not the first one of the list.
+fn listed_address_passes_to_the_next_sandbox(lab: &mut Lab<'_>) {
+    let address = |result: &Value| result["ips"][0]["address"].clone();
+    let conf = lab.with_kubeconfig();
+    let first = lab.pod(json!({ "cni.projectcalico.org/ipAddrsAnyOf": "[\"10.65.9.9\"]" }));
+    assert_eq!(address(&lab.cluster.add(&first, &conf)), "10.65.9.9/32");
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{POD}");
+    let list = json!({ "cni.projectcalico.org/ipAddrsAnyOf": "[\"10.65.3.3\", \"10.65.9.8/31\"]" });
+    lab.api.admin().patch(&path, &json!({ "metadata": { "annotations": list } })).unwrap().success().unwrap();
+    let second = lab.cluster.sandbox(&first, 2);
+    assert_eq!(address(&lab.cluster.add(&second, &conf)), "10.65.9.9/32");
+    lab.cluster.delete(&first, &conf);
+    assert_eq!(lab.cluster.accounts().held.into_values().collect::<Vec<_>>(), [handle(&second)]);
+    lab.cluster.delete(&second, &conf);
+    lab.cluster.assert_nothing_left();
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use libcalico::ipam::{ANY_OF, AnyOf};
-use libcalico::kubernetes::{Pod, parse_text_list};
+use libcalico::kubernetes::{Pod, beginning, parse_text_list};
 use libcalico::net::IpVersion;
 use netconf::{CniError, Code, NetConf};
 
@@ -94,7 +94,7 @@ fn parse_addresses(pod: &Pod, key: &'static str, text: &str) -> Result<Vec<IpAdd
     let mut addresses: Vec<IpAddr> = Vec::with_capacity(texts.len());
     for text in texts {
         let address: IpAddr = text.parse().map_err(|_| {
-            invalid(format!("invalid IP format: {text}"))
+            invalid(format!("invalid IP format: {}", beginning(&text)))
                 .with_details(format!("annotation {key}: use an address without a prefix length"))
         })?;
         let address = address.to_canonical();
@@ -116,6 +116,7 @@ fn parse_list(pod: &Pod, text: &str) -> Result<AnyOf, CniError> {
 
 fn parse_texts(pod: &Pod, key: &'static str, text: &str, advice: &str) -> Result<Vec<String>, CniError> {
     parse_text_list(&pod.metadata.annotations, key).map_err(|problem| {
+        let text = beginning(text);
         CniError::new(Code::DECODE, format!("failed to parse IPs {text} for annotation \"{key}\": {problem}"))
             .with_details(advice)
     })

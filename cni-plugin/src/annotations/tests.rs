@@ -170,6 +170,23 @@ fn invalid_list_annotations_are_rejected() {
     }
 }
 
+/// An API server accepts annotations of 256 KiB. The error goes into the node's log and an Event.
+#[test]
+fn error_about_a_large_annotation_contains_its_beginning() {
+    let large = "x".repeat(200_000);
+    for name in ["ipAddrs", "ipAddrsAnyOf", "ipAddrsNoIpam"] {
+        for value in [large.clone(), format!("\"{large}\""), format!("[{{\"{large}\": 1}}]"), format!("[\"{large}\"]")]
+        {
+            let error = read(name, &value).unwrap_err();
+            let length = error.msg.len() + error.details.len();
+            assert!(error.msg.contains("xxx") && length < 2_000, "{name}: {length} bytes for {}", &value[..9]);
+        }
+    }
+    for name in ["ipv4pools", "floatingIPs", "allowedSourcePrefixes"] {
+        assert!(refusal(name, &large).len() < 2_000, "{name}");
+    }
+}
+
 #[test]
 fn annotated_pools_must_select_the_node_if_configured() {
     let conf = json!({"feature_control": {"pools_respect_node_selector": true}});
@@ -179,6 +196,9 @@ fn annotated_pools_must_select_the_node_if_configured() {
     for name in ["ipAddrs", "ipAddrsAnyOf"] {
         assert_eq!(families(name, "[\"10.0.0.1\"]"), BTreeSet::new(), "{name}");
     }
+    let namespace = json!({"cni.projectcalico.org/ipv4pools": "[\"rack1\", \"rack2\"]"});
+    let of_namespace = read_both(json!({}), namespace, conf.clone()).unwrap();
+    assert_eq!(of_namespace.node_selected, [IpVersion::V4].into(), "one annotation for the nodes of all racks");
     assert_eq!(read("ipv4pools", "[\"a\"]").unwrap().node_selected, BTreeSet::new(), "off by default");
 }
 

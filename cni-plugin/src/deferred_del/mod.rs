@@ -79,8 +79,8 @@ pub fn is_pending(cx: &Context) -> Result<bool, JournalError> {
 
 /// Replays deferred DELs before an ADD. Those of the same attachment have to be replayed first: a later replay would
 /// release the addresses that the ADD assigns. Those of the pod, and of the addresses that it requests, are all tried,
-/// and the others within the limit of an ADD. Fails, for example, if one of the same attachment cannot be
-/// replayed, or if the journal, which may contain one, cannot be read.
+/// and the others within the limit of an ADD, those of the addresses in its list first. Fails, for example, if one of
+/// the same attachment cannot be replayed, or if the journal, which may contain one, cannot be read.
 pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
     if cx.journal.is_empty() {
         return Ok(());

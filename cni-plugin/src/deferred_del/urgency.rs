@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipam_plugin::journal::PendingDel;
@@ -12,7 +13,8 @@ pub(super) enum Urgency {
     /// The deferred DEL is of the same pod or attachment, or of an address that the ADD requests.
     Required,
     /// The deferred DEL may be of an address that the ADD requests: entries of earlier versions, and of runtimes
-    /// without prevResult, do not contain addresses.
+    /// without prevResult, do not contain addresses. Or it is of an address in the ADD's list: another one may be free,
+    /// and a tenant's list may contain hundreds.
     PossiblyRequired,
     NotRequired,
 }
@@ -21,20 +23,22 @@ pub(super) enum Urgency {
 pub(super) struct AddTarget<'a> {
     call: &'a Call,
     addresses: Vec<IpAddr>,
+    /// The addresses of the pod's list, of which the ADD requests any.
+    list: BTreeSet<IpAddr>,
 }
 
 impl<'a> AddTarget<'a> {
     /// `requested` is the address in CNI_ARGS; `described` is the pod, whose annotations may request further addresses.
     pub(super) fn new(call: &'a Call, requested: Option<IpAddr>, described: Option<&PodWithNamespace>) -> Self {
-        let mut addresses = Vec::from_iter(requested);
+        let (mut addresses, mut list) = (Vec::from_iter(requested), BTreeSet::new());
         // Invalid annotations fail the ADD itself, at a later step.
         let annotations = described.and_then(|pod| Annotations::read(&pod.pod, &pod.namespace, &call.conf).ok());
         match annotations.map(|annotations| annotations.addresses) {
             Some(AddressSource::Requested(requested) | AddressSource::Fixed(requested)) => addresses.extend(requested),
-            Some(AddressSource::AnyOf(list)) => addresses.extend(list.v4.into_iter().chain(list.v6)),
+            Some(AddressSource::AnyOf(any_of)) => list.extend(any_of.v4.into_iter().chain(any_of.v6)),
             Some(AddressSource::Allocated) | None => {}
         }
-        AddTarget { call, addresses }
+        AddTarget { call, addresses, list }
     }
 
     pub(super) fn urgency(&self, pending_del: &PendingDel) -> Urgency {
@@ -46,7 +50,60 @@ impl<'a> AddTarget<'a> {
         if is_of_pod || has_requested_address || pending_del.is_of_attachment(&conf.name, container_id, ifname) {
             return Urgency::Required;
         }
-        let may_have_requested_address = pending_del.addresses.is_empty() && !self.addresses.is_empty();
+        let may_have_requested_address = match &pending_del.addresses[..] {
+            [] => !self.addresses.is_empty() || !self.list.is_empty(),
+            addresses => addresses.iter().any(|ip| self.list.contains(ip)),
+        };
         if may_have_requested_address { Urgency::PossiblyRequired } else { Urgency::NotRequired }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The number of replays before an ADD is limited, except for [`Urgency::Required`].
+    #[test]
+    fn deferred_del_of_a_listed_address_comes_first_but_is_not_required() {
+        let env = |name: &str| {
+            let value = match name {
+                "CNI_COMMAND" => "ADD",
+                "CNI_CONTAINERID" | "CNI_IFNAME" => "c1",
+                "CNI_ARGS" => "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p",
+                "CNI_NETNS" | "CNI_PATH" => "/x",
+                _ => return None,
+            };
+            Some(value.to_owned())
+        };
+        let conf = json!({
+            "cniVersion": "1.0.0", "name": "net", "type": "calico", "ipam": { "type": "calico-ipam" },
+            "policy": { "type": "k8s" },
+        });
+        let call = netconf::read_call(&env, || Ok(conf.to_string().into_bytes())).unwrap();
+        let described = |name: &str, list: &str| PodWithNamespace {
+            pod: serde_json::from_value(json!({
+                "metadata": {
+                    "name": "p", "namespace": "ns", "annotations": { format!("cni.projectcalico.org/{name}"): list },
+                },
+                "spec": { "nodeName": "n" },
+            }))
+            .unwrap(),
+            namespace: serde_json::from_value(json!({ "metadata": { "name": "ns" } })).unwrap(),
+        };
+        let of = |addresses: &[&str]| PendingDel {
+            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            endpoint: ("ns".into(), "n-k8s-other-eth0".into()),
+            ..PendingDel::default()
+        };
+        let urgencies = |name: &str, list: &str| {
+            let described = described(name, list);
+            let target = AddTarget::new(&call, None, Some(&described));
+            [of(&["10.0.0.9", "fd00::1"]), of(&["10.0.1.9"]), of(&[])].map(|pending_del| target.urgency(&pending_del))
+        };
+        let (required, possibly) = (Urgency::Required, Urgency::PossiblyRequired);
+        assert_eq!(urgencies("ipAddrsAnyOf", "[\"10.0.0.0/24\"]"), [possibly, Urgency::NotRequired, possibly]);
+        assert_eq!(urgencies("ipAddrs", "[\"10.0.0.9\"]"), [required, Urgency::NotRequired, possibly]);
     }
 }

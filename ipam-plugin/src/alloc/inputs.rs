@@ -1,6 +1,7 @@
 //! [`AllocationInputs`]: the objects that an allocation needs before it reads blocks, requested in one batch.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use libcalico::api::{IpPool, IpReservation, Node, ObjectKey, ObjectSelect};
 use libcalico::ipam::{
@@ -8,6 +9,10 @@ use libcalico::ipam::{
 };
 use libcalico::net::Cidr;
 use libcalico::store::{Answers, Entry, GetTicket, ListTicket, ReadBatch, Revision, Store, StoreError, WriteModel};
+
+/// Longest time after which the inputs are still used. Calico's client disables a pool 500 ms before it deletes it, and
+/// no process may still use the pool by then (IPAM-100).
+pub(crate) const LONGEST_VALIDITY: Duration = Duration::from_millis(100);
 
 /// The answer to the read of a block: `Ok(None)` if the block is missing.
 pub type ReadBlock = Result<Option<Entry<Block>>, StoreError>;

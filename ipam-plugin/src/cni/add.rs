@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use libcalico::kubernetes::VmiPod;
 use libcalico::net::IpVersion;
@@ -13,7 +12,7 @@ use netconf::{CniError, CniResult};
 use super::call::IpamRequest;
 use crate::affinity::ensure_labels;
 use crate::alloc::any_of::assign_listed;
-use crate::alloc::inputs::AllocationInputs;
+use crate::alloc::inputs::{AllocationInputs, LONGEST_VALIDITY};
 use crate::alloc::one_address::assign_address;
 use crate::alloc::prefetch;
 use crate::alloc::{Assignment, assign};
@@ -21,10 +20,6 @@ use crate::error::{Result, VmiError, cni_error};
 use crate::lock::HostLock;
 use crate::vmi::{self, AdoptedAddresses};
 use os::clock::Clock;
-
-/// Longest wait for the lock after which the inputs are still used. Calico's client disables a pool 500 ms before it
-/// deletes it, and no process may still use the pool by then (IPAM-100).
-const LONGEST_WAIT_WITH_VALID_INPUTS: Duration = Duration::from_millis(100);
 
 /// Result of an ADD.
 #[derive(Debug)]
@@ -94,7 +89,7 @@ async fn assign_addresses<S: Store, C: Clock>(
     // Changes that another process made to blocks meanwhile show when the blocks are read.
     let started = clock.elapsed();
     let lock = lock.filter(HostLock::is_held).or_else(|| call.lock());
-    let has_waited = clock.elapsed().saturating_sub(started) > LONGEST_WAIT_WITH_VALID_INPUTS;
+    let has_waited = clock.elapsed().saturating_sub(started) > LONGEST_VALIDITY;
     let inputs = if has_waited || inputs.is_old {
         Box::pin(prefetch::read_again(store, clock, &call.inputs_query(), &call.container_handle(), inputs)).await?
     } else {

@@ -54,6 +54,14 @@ impl From<serde_json::Error> for Malformed {
 /// The annotation with floating addresses.
 pub const FLOATING_IPS: &str = "cni.projectcalico.org/floatingIPs";
 
+/// Maximum number of characters that [`beginning`] returns.
+const SHOWN: usize = 200;
+
+/// Returns the beginning of a text of a tenant, for an error: an annotation may have 256 KiB.
+pub fn beginning(text: &str) -> String {
+    text.chars().take(SHOWN).collect()
+}
+
 /// A value on a pod that its endpoint cannot contain as written. The texts are upstream's, if upstream has one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodProblem {
@@ -65,9 +73,9 @@ pub enum PodProblem {
     Json {
         /// The key of the annotation.
         annotation: &'static str,
-        /// The value of the annotation.
+        /// The beginning of the annotation's value.
         value: String,
-        /// The parser's message.
+        /// The beginning of the parser's message, which may contain a part of the value.
         reason: String,
     },
     /// A prefix in an annotation.

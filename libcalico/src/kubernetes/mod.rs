@@ -38,7 +38,7 @@ mod workload_endpoint;
 
 pub use affinity::affinity_name;
 pub use codec::{Codec, DecodedObject};
-pub use error::{CodecError, FLOATING_IPS, PodProblem};
+pub use error::{CodecError, FLOATING_IPS, PodProblem, beginning};
 pub use ipam::{cidr_of_name, decode_listed_block, handle_name};
 pub use json::json_bytes;
 pub use kubevirt::{OwnerReference, VirtualMachine, VirtualMachineInstance, VmiPod, may_be_virt_launcher};

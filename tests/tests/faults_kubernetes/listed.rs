@@ -297,3 +297,12 @@ fn second_sandbox_with_a_new_address_leaves_no_free_address_annotated() {
         "10.65.3.4"
     });
 }
+
+/// The address passes from the first sandbox to the second, although the list has a free one.
+#[test]
+fn second_sandbox_with_a_list_leaves_no_free_address_annotated() {
+    fault_at_each_request_of_a_second_sandbox(|client, pod| {
+        annotate(client, pod, &[("ipAddrs", ""), ("ipAddrsAnyOf", "[\"10.65.3.3\", \"10.65.3.4\"]")]);
+        "10.65.3.3"
+    });
+}

@@ -1,6 +1,6 @@
 //! [`ListSearch`]: plans the next step towards an address of a list, as a function of the snapshot and without I/O.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::ipam::{
@@ -12,8 +12,8 @@ use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::error::Result;
 
-/// Maximum number of blocks in one read. On an API server each block is a request.
-const BLOCKS_PER_READ: usize = 3;
+/// Number of blocks in the first read. On an API server each block is a request.
+const BLOCKS_OF_FIRST_READ: usize = 3;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum SearchStep {
@@ -56,30 +56,39 @@ impl<'a> ListSearch<'a> {
 
     pub(super) fn step(&self, candidates: &Candidates, snapshot: &Snapshot) -> SearchStep {
         let is_open = |candidate: &&Candidate| !self.failed.contains_key(&candidate.ip);
-        if let Some(predecessor) = &self.request.predecessor {
-            let listed = candidates.permitted.iter().find(|candidate| predecessor.listed.contains(&candidate.ip));
-            if let Some(listed) = listed.filter(|candidate| snapshot.block(&candidate.block).is_none()) {
-                return SearchStep::Read(next_reads(Some(listed.block), candidates, snapshot));
-            }
-            let is_held = |candidate: &&Candidate| {
-                let block = snapshot.readable_block(&candidate.block);
-                block.is_some_and(|block| predecessor.has(&block.value, candidate.ip))
-            };
-            if let Some(held) = candidates.permitted.iter().filter(is_open).find(is_held) {
-                return SearchStep::Take(*held);
-            }
-        }
         let is_skipped = |candidate: &&Candidate| self.request.skipped.contains(&candidate.ip);
         let (last, first): (Vec<&Candidate>, Vec<&Candidate>) =
             candidates.permitted.iter().filter(is_open).partition(is_skipped);
+        if let Some(predecessor) = &self.request.predecessor {
+            let listed = first.iter().find(|candidate| predecessor.listed.contains(&candidate.ip));
+            if let Some(listed) = listed.filter(|candidate| snapshot.block(&candidate.block).is_none()) {
+                return SearchStep::Read(next_reads(Some(listed.block), candidates, snapshot));
+            }
+        }
+        if let Some(held) = first.iter().find(|candidate| self.is_predecessors(candidate, snapshot)) {
+            return SearchStep::Take(**held);
+        }
         for candidate in first.into_iter().chain(last) {
             match self.look(candidate, snapshot) {
                 Look::Unread => return SearchStep::Read(next_reads(None, candidates, snapshot)),
                 Look::Free => return SearchStep::Take(*candidate),
+                Look::Taken(_) if self.is_predecessors(candidate, snapshot) => return SearchStep::Take(*candidate),
                 Look::Taken(_) => {}
             }
         }
         SearchStep::Exhausted
+    }
+
+    /// Returns true if the predecessor has the address, so that the address passes to the request.
+    pub(super) fn is_predecessors(&self, candidate: &Candidate, snapshot: &Snapshot) -> bool {
+        let Some(predecessor) = &self.request.predecessor else { return false };
+        // After a repeated ADD the predecessor is this container, which may have just found its address to be busy.
+        let is_own = predecessor.handle == self.request.handle;
+        if is_own && self.request.skipped.contains(&candidate.ip) {
+            return false;
+        }
+        let block = snapshot.readable_block(&candidate.block);
+        block.is_some_and(|block| predecessor.has(&block.value, candidate.ip))
     }
 
     /// Records that the request did not get an address that was free.
@@ -145,11 +154,14 @@ impl<'a> ListSearch<'a> {
     }
 }
 
-/// Returns the reads of the next blocks: `first`, and then unread blocks in the order of the list.
+/// Returns the reads of the next blocks: `first`, and then unread blocks in the order of the list. A later read has as
+/// many blocks as all reads before, because the ADD has the node's lock, and a tenant's list may be in 64 blocks.
 fn next_reads(first: Option<Cidr>, candidates: &Candidates, snapshot: &Snapshot) -> MissingReads {
+    let all: BTreeSet<Cidr> = candidates.permitted.iter().map(|candidate| candidate.block).collect();
+    let before = all.iter().filter(|block| snapshot.block(block).is_some()).count();
     let mut blocks: Vec<Cidr> = Vec::from_iter(first);
     for candidate in &candidates.permitted {
-        if blocks.len() == BLOCKS_PER_READ {
+        if blocks.len() == before.max(BLOCKS_OF_FIRST_READ) {
             break;
         }
         if snapshot.block(&candidate.block).is_none() && !blocks.contains(&candidate.block) {

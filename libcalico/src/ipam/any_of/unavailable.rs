@@ -67,7 +67,9 @@ impl fmt::Display for Unavailable {
                 write!(f, "{ip} is in block {block}, which is not this node's, and affinity is strict")
             }
             Obstacle::OtherSize(block) => write!(f, "{ip} is in block {block} of another size"),
-            Obstacle::UnusableBlock(block) => write!(f, "{ip} is in block {block}, which cannot be read"),
+            Obstacle::UnusableBlock(block) => {
+                write!(f, "{ip} is in block {block}, which is unusable (see `calico-ipam check`)")
+            }
             Obstacle::NoPool(refused) if refused.is_empty() => write!(f, "{ip} is in no IPPool"),
             Obstacle::NoPool(refused) => {
                 let pools = refused.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::error::{FLOATING_IPS, PodProblem};
+use super::error::{FLOATING_IPS, PodProblem, beginning};
 use super::pod::Pod;
 use super::pod_addresses::PodAddresses;
 use super::pod_patch::CONTAINER_ID;
@@ -123,9 +123,9 @@ pub fn parse_text_list(annotations: &BTreeMap<String, String>, key: &'static str
     let parsed = serde_json::from_str::<Option<Vec<String>>>(value);
     parsed.map(Option::unwrap_or_default).map_err(|error| PodProblem::Json {
         annotation: key,
-        value: value.clone(),
+        value: beginning(value),
         // Upstream's text, which recordings contain.
-        reason: if error.is_eof() { "unexpected end of JSON input".into() } else { error.to_string() },
+        reason: if error.is_eof() { "unexpected end of JSON input".into() } else { beginning(&error.to_string()) },
     })
 }
 

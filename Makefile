@@ -121,6 +121,7 @@ reproduce: ## build the release of the last commit twice, with separate download
 	@deploy/reproduce.sh
 
 generate: ## write the generated files of deploy/: JSON Schema of the configuration, CRDs, version, manifests, chart README
+	@tests/install-needs.sh build image
 	@mkdir -p target
 	@deploy/version.sh --stamp
 	@cargo run -q $(LOCKED) -p netconf --features schema >target/netconf.schema.json

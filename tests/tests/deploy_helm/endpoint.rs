@@ -13,7 +13,7 @@ fn node_local_api_server_requires_controllers_on_the_hosts_network() {
     if !can_render() {
         return;
     }
-    for host in ["localhost", "127.0.0.1", "::1", "[::1]"] {
+    for host in ["localhost", "LOCALHOST", "localhost.", "127.0.0.1", "::1", "[::1]"] {
         let endpoint = format!("kubernetesServiceEndpoint.host={host}");
         let error = template(&["--set", &endpoint]).unwrap_err().to_string();
         assert!(error.contains("set kubeControllers.hostNetwork=true"), "{error}");
@@ -23,9 +23,23 @@ fn node_local_api_server_requires_controllers_on_the_hosts_network() {
         template(&["--set", &endpoint, "--set", "datastore=etcd"]).unwrap();
         template(&["--set", &endpoint, "--set", "kubeControllers.enabled=false"]).unwrap();
     }
+    let named = set(&["kubernetesServiceEndpoint.host=127.example.com"]);
+    assert_eq!(named[DEPLOYMENT]["spec"]["template"]["spec"].get("hostNetwork"), None);
 }
 
-/// The values that set the platform's address of the API server.
+/// A null removes the default of a value from what the templates read.
+#[test]
+fn null_as_host_or_port_means_the_default() {
+    if !can_render() {
+        return;
+    }
+    let no_host = set(&["kubernetesServiceEndpoint.host=null,kubernetesServiceEndpoint.port=null"]);
+    assert_eq!(no_host, set(&[]));
+    let host = "kubernetesServiceEndpoint.host=api.example.com";
+    assert_eq!(set(&[host, "kubernetesServiceEndpoint.port=null"]), set(&[host]));
+}
+
+/// Returns the values that set the platform's address of the API server.
 fn of_platform(platform: &str) -> String {
     format!("platform={platform},kubernetesServiceEndpoint.ofPlatform=true")
 }

@@ -1,9 +1,11 @@
 //! The component `api-server` of platforms that have an address of the API server on each node.
 
 use std::collections::BTreeMap;
+use std::fs;
 
 use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
-use integration_tests::manifests::{Objects, api_server_on_page, changes, compose, deploy, platforms};
+use integration_tests::manifests::{Objects, api_server_on_page, changes, compose, deploy, kustomize, platforms};
+use serde_json::{Value, json};
 
 use super::api_server::{dry_run, manifest};
 use super::platforms::{on, page};
@@ -47,6 +49,25 @@ fn component_api_server_changes_only_the_address_and_the_network_of_kube_control
             assert_eq!(objects[DEPLOYMENT]["spec"]["template"]["spec"]["hostNetwork"], true, "{platform}, {base}");
         }
     }
+}
+
+/// Every container reads the ConfigMap from its own namespace, and works without it.
+#[test]
+fn component_api_server_follows_the_namespace_of_its_kustomization() {
+    if !can_render() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    compose(directory.path(), &[OVERLAYS[0]], &["components/platforms/k3s", &api_server("k3s")]).unwrap();
+    let file = directory.path().join("kustomization.yaml");
+    let mut kustomization: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    kustomization["namespace"] = json!("other");
+    fs::write(&file, kustomization.to_string()).unwrap();
+    let objects = kustomize(directory.path()).unwrap();
+    for object in ["ConfigMap other/kubernetes-services-endpoint", "DaemonSet.apps other/calico-cni"] {
+        assert!(objects.contains_key(object), "{object}: {:?}", objects.keys());
+    }
+    assert!(!objects.contains_key(ENDPOINT));
 }
 
 #[test]

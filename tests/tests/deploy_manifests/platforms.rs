@@ -10,11 +10,13 @@ use serde_json::{Value, json};
 use super::api_server::{dry_run, manifest};
 use super::{DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 
+/// Returns a rendering of an overlay with the component of a platform.
 pub(super) fn on(platform: &str, base: &str) -> Objects {
     let directory = tempfile::tempdir().unwrap();
     compose(directory.path(), &[base], &[&format!("components/platforms/{platform}")]).unwrap()
 }
 
+/// Returns the text of a page in docs/platforms.
 pub(super) fn page(name: &str) -> String {
     fs::read_to_string(deploy("../docs/platforms").join(name)).unwrap()
 }
@@ -142,6 +144,10 @@ fn page_of_each_platform_has_a_source_for_each_setting() {
             let is_common = value.starts_with("the node's resolver") || value == "root without any capability";
             let is_everywhere = is_common && source == "[everywhere](README.md#everywhere)";
             assert!(is_everywhere || source.starts_with("[Source](https://"), "{platform}, {setting}: {source}");
+        }
+        // A link to a commit still shows what the page says after the file changes.
+        for branch in ["HEAD", "main", "master"] {
+            assert!(!page.contains(&format!("/blob/{branch}/")), "{platform}: a source at {branch}");
         }
     }
 }

@@ -19,12 +19,13 @@ values, else those of the platform, else those of deploy/base.
 
 {{/*
 Returns the address of the API server, as a map with `host` and `port`: that of values, or that of the platform, which is an
-address of each node. `host` is empty if the address is the one that Kubernetes gives to each container.
+address of each node. `host` is empty if the address is the one that Kubernetes gives to each container. A null removes
+the default of a value, so the defaults are here too.
 */}}
 {{- define "calico-cni.apiServer" -}}
 {{- $endpoint := .Values.kubernetesServiceEndpoint -}}
-{{- $host := $endpoint.host -}}
-{{- $port := toString $endpoint.port -}}
+{{- $host := $endpoint.host | default "" -}}
+{{- $port := $endpoint.port | default 6443 | toString -}}
 {{- if $endpoint.ofPlatform -}}
   {{- $needed := "set kubernetesServiceEndpoint.host and kubernetesServiceEndpoint.port instead" -}}
   {{- if or $host (ne $port "6443") -}}

@@ -17,7 +17,7 @@ pub use kinds::{
 };
 pub use owners::OwnerMap;
 pub use plugin_group::{PluginGroup, plugin_group};
-pub use status::{KindProgress, Phase, Progress, Status, condition, conflict_conditions};
+pub use status::{KindProgress, MigrationStatus, Phase, Progress, condition, conflict_conditions};
 
 /// The finalizer of the controlling object.
 pub const FINALIZER: &str = "migration.projectcalico.org/v1-crd-cleanup";

@@ -1,4 +1,4 @@
-//! [`Status`]: the status of the object that controls a migration.
+//! [`MigrationStatus`]: the status of the object that controls a migration.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ pub enum Phase {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
-pub struct Status {
+pub struct MigrationStatus {
     /// Phase of the migration.
     #[serde(deserialize_with = "known_phase")]
     pub phase: Phase,
@@ -122,7 +122,7 @@ impl Progress {
         self.type_progress = format!("{completed_types} / {}", self.total_types);
     }
 
-    /// Adds the numbers of a kind.
+    /// Adds the numbers of a kind. The API server refuses a status that contains a kind twice.
     pub fn add(&mut self, kind: KindProgress) {
         let KindProgress { migrated, skipped, conflicts, .. } = kind;
         self.total += migrated + skipped + conflicts;
@@ -161,7 +161,7 @@ pub fn conflict_conditions<'n>(
         1 => "1 more conflict not shown".to_owned(),
         more => format!("{more} more conflicts not shown"),
     };
-    conditions.push(condition("ConflictsOmitted", true, "ResourceMismatch", &omitted, now));
+    conditions.push(condition("Conflict", true, "ConflictsOmitted", &omitted, now));
     conditions
 }
 

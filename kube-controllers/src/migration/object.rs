@@ -1,7 +1,7 @@
 //! [`Control`]: the object that controls the migration, and its status.
 
 use libcalico::kubernetes::{Location, Resource};
-use libcalico::migration::{DATASTORE_MIGRATIONS, DRY_RUN, FINALIZER, MIGRATION_NAME, Phase, SAVED_API_SERVICE, Status};
+use libcalico::migration::{DATASTORE_MIGRATIONS, DRY_RUN, FINALIZER, MIGRATION_NAME, MigrationStatus, Phase, SAVED_API_SERVICE};
 use serde_json::{Value, json};
 
 use super::requests::{Problem, Requests};
@@ -15,7 +15,7 @@ pub(super) const PRE_GA: Resource =
 pub(super) struct Control {
     at: Location,
     value: Value,
-    pub(super) status: Status,
+    pub(super) status: MigrationStatus,
 }
 
 impl Control {
@@ -120,7 +120,7 @@ impl Control {
     pub(super) async fn write_status(
         &mut self,
         requests: &Requests,
-        change: impl FnOnce(&mut Status),
+        change: impl FnOnce(&mut MigrationStatus),
     ) -> Result<(), Problem> {
         let mut status = self.status.clone();
         change(&mut status);
@@ -149,7 +149,7 @@ impl Control {
 }
 
 /// Replaces the condition of the same type, or adds the condition. A condition with the same content keeps its time.
-pub(super) fn set_condition(status: &mut Status, condition: Value) {
+pub(super) fn set_condition(status: &mut MigrationStatus, condition: Value) {
     let is_same = |old: &Value| ["status", "reason", "message"].iter().all(|field| old[*field] == condition[*field]);
     match status.conditions.iter_mut().find(|old| old["type"] == condition["type"]) {
         Some(old) if is_same(old) => {}
@@ -189,7 +189,7 @@ mod tests {
         let at = |time: &str, reason: &str| {
             json!({ "type": "PodsBlocked", "status": "True", "reason": reason, "message": "m", "lastTransitionTime": time })
         };
-        let mut status = Status::default();
+        let mut status = MigrationStatus::default();
         set_condition(&mut status, at("1", "A"));
         set_condition(&mut status, at("2", "A"));
         assert_eq!(status.conditions, [at("1", "A")]);
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn unreadable_status_counts_as_empty_and_control_characters_are_replaced() {
         let control = control(json!({ "status": { "phase": 7, "conditions": "none" } }));
-        assert_eq!(control.status, Status::default());
+        assert_eq!(control.status, MigrationStatus::default());
         assert_eq!(printable("a\u{1b}[2Jb\nc"), "a [2Jb c");
     }
 }

@@ -16,14 +16,14 @@ const PARALLEL: usize = 10;
 /// Restores the state before the migration, and then lets the API server remove the controlling object. Safe to be
 /// repeated after an interruption at any request.
 ///
-/// The order is essential: as long as the door can open, v1 stays locked; and pods can start again before the copies are
+/// The order is essential: v1 stays locked as long as v3 can be opened, and pods can start again before the copies are
 /// deleted.
 ///
 /// # Errors
 /// The finalizer stays, and the caller tries again.
 pub(super) async fn abort(requests: &Requests, control: &mut Control, marks: &Marks) -> Result<(), Problem> {
-    // While another server serves v3, this process can neither see nor change the definitions' objects. That is so before
-    // the migration has removed the APIService, and again after an abort has restored it.
+    // While another server serves v3, the objects of the definitions are unreachable: before the migration has removed
+    // the APIService, and again after an abort has restored it.
     let is_hidden = marks.aggregated.is_some();
     if !is_hidden {
         door::withdraw(requests).await?;

@@ -1,5 +1,5 @@
-//! The APIService `v3.projectcalico.org` of Calico's aggregated API server. While it exists, the definitions of v3 cannot
-//! be reached: the API server forwards the whole group to the other server (MIG-59).
+//! The APIService `v3.projectcalico.org` of Calico's aggregated API server. While the APIService exists, the definitions
+//! of v3 are unreachable: the API server forwards the whole group to the other server (MIG-59).
 
 use std::time::Duration;
 
@@ -97,10 +97,11 @@ fn to_saved(service: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use libcalico::migration::DATASTORE_MIGRATIONS;
+    use libcalico::kubernetes::ApiGroup;
+    use libcalico::migration::{DATASTORE_MIGRATIONS, cluster_information};
 
     use super::*;
-    use crate::migration::testing::World;
+    use crate::migration::testing::{World, definition};
 
     async fn control(world: &World) -> Control {
         Control::read(&world.requests(), DATASTORE_MIGRATIONS).await.unwrap().unwrap()
@@ -133,10 +134,7 @@ mod tests {
         world.start();
         world.aggregate();
         world.server.with_store(|store| {
-            let at = crate::migration::testing::definition(
-                &libcalico::migration::cluster_information(libcalico::kubernetes::ApiGroup::V3).resource,
-            );
-            store.remove(&at);
+            store.remove(&definition(&cluster_information(ApiGroup::V3).resource));
         });
         let service = aggregated(&requests).await.unwrap().unwrap();
         let taken = take_away(&requests, &mut control(&world).await, &service).await;

@@ -1,4 +1,4 @@
-//! [`LockTimer`]: the limit of the time for which a migration holds the lock. [`Attempts`]: the pauses between migrations
+//! [`LockTimer`]: the limit of the time for which a migration holds the lock. [`Attempts`]: the pauses after migrations
 //! that failed under the lock.
 //!
 //! No pod starts or ends while v1 is locked. So a migration never waits under the lock, neither for a person nor for an

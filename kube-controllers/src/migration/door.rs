@@ -97,10 +97,10 @@ fn remove_annotations(information: &mut Value, keys: &[&str]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::migration::testing::{World, information};
+    use crate::migration::testing::World;
 
     fn v3(world: &World) -> Option<Value> {
-        world.server.object(&information(ApiGroup::V3))
+        world.server.object(&cluster_information(ApiGroup::V3))
     }
 
     #[tokio::test(start_paused = true)]
@@ -138,7 +138,7 @@ mod tests {
         let requests = world.requests();
         let put = |ready: bool| {
             world.server.with_store(|store| {
-                store.put(&information(ApiGroup::V3), json!({ "spec": { "datastoreReady": ready } }))
+                store.put(&cluster_information(ApiGroup::V3), json!({ "spec": { "datastoreReady": ready } }))
             })
         };
         put(true);
@@ -146,7 +146,8 @@ mod tests {
         assert!(matches!(Door::of(v3(&world).as_ref()), Door::Shut { .. }));
         withdraw(&requests).await.unwrap();
         let after = v3(&world).unwrap();
-        assert_eq!((after["spec"]["datastoreReady"].clone(), &after["metadata"]["annotations"]), (true.into(), &Value::Null));
+        assert_eq!(after["spec"]["datastoreReady"], true);
+        assert_eq!(after["metadata"]["annotations"], Value::Null);
 
         let foreign = put(false);
         assert!(matches!(shut(&requests, "u").await, Err(Problem::Refused { .. })));

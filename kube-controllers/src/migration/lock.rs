@@ -37,8 +37,8 @@ pub(super) async fn is_held(requests: &Requests) -> Result<bool, Problem> {
 
 /// Ends a migration's lock of v1. Another lock and a missing ClusterInformation stay.
 ///
-/// Also changes the resourceVersion of an unlocked ClusterInformation: a request of a former leader to lock v1 may still
-/// be under way, and would lock v1 for good after the migration has ended.
+/// Also changes the resourceVersion of an unlocked ClusterInformation: a former leader's request to lock v1 may still be
+/// under way, and would lock v1 for good after the migration has ended.
 pub(super) async fn unlock(requests: &Requests, migration: &str) -> Result<(), Problem> {
     let at = cluster_information(ApiGroup::CrdV1);
     let Some(mut information) = requests.get(&at).await? else { return Ok(()) };
@@ -85,10 +85,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::migration::testing::{World, information};
+    use crate::migration::testing::World;
 
     fn v1(world: &World) -> Value {
-        world.server.object(&information(ApiGroup::CrdV1)).unwrap()
+        world.server.object(&cluster_information(ApiGroup::CrdV1)).unwrap()
     }
 
     #[tokio::test(start_paused = true)]
@@ -113,7 +113,7 @@ mod tests {
         let world = World::new();
         let requests = world.requests();
         world.server.with_store(|store| {
-            store.put(&information(ApiGroup::CrdV1), json!({ "spec": { "datastoreReady": false } }));
+            store.put(&cluster_information(ApiGroup::CrdV1), json!({ "spec": { "datastoreReady": false } }));
         });
         let before = v1(&world);
         assert!(!lock(&requests, "u").await.unwrap());

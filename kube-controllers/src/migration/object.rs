@@ -1,7 +1,9 @@
 //! [`Control`]: the object that controls the migration, and its status.
 
 use libcalico::kubernetes::{Location, Resource};
-use libcalico::migration::{DATASTORE_MIGRATIONS, DRY_RUN, FINALIZER, MIGRATION_NAME, MigrationStatus, Phase, SAVED_API_SERVICE};
+use libcalico::migration::{
+    DATASTORE_MIGRATIONS, DRY_RUN, FINALIZER, MIGRATION_NAME, MigrationStatus, Phase, SAVED_API_SERVICE,
+};
 use serde_json::{Value, json};
 
 use super::requests::{Problem, Requests};
@@ -125,14 +127,15 @@ impl Control {
         let mut status = self.status.clone();
         change(&mut status);
         status.message = printable(&status.message);
-        if status == self.status && !self.value["status"].is_null() {
+        let stored = json!(status);
+        if stored == self.value["status"] {
             return Ok(());
         }
         if status.phase != self.status.phase || status.message != self.status.message {
             tracing::info!(object = MIGRATION_NAME, cause = %status.message, "migration: {:?}", status.phase);
         }
         let mut body = self.value.clone();
-        body["status"] = json!(status);
+        body["status"] = stored;
         self.value = requests.replace_status(&self.at, &body).await?;
         self.status = status;
         Ok(())
@@ -187,7 +190,8 @@ mod tests {
     #[test]
     fn condition_with_the_same_content_keeps_its_time() {
         let at = |time: &str, reason: &str| {
-            json!({ "type": "PodsBlocked", "status": "True", "reason": reason, "message": "m", "lastTransitionTime": time })
+            let (kind, status) = ("PodsBlocked", "True");
+            json!({ "type": kind, "status": status, "reason": reason, "message": "m", "lastTransitionTime": time })
         };
         let mut status = MigrationStatus::default();
         set_condition(&mut status, at("1", "A"));

@@ -56,7 +56,7 @@ impl Migration {
         if self.failure.is_some() {
             return self.finish_release(control).await;
         }
-        let timer = self.timer.get_or_insert_with(LockTimer::start);
+        let timer: &LockTimer = self.timer.get_or_insert_with(LockTimer::start);
         let copied = tokio::select! {
             biased;
             copied = copy_all(&self.requests, control, timer) => copied,
@@ -83,7 +83,8 @@ impl Migration {
 
     /// Shuts v3, then unlocks v1. Repeated until it succeeds.
     pub(super) async fn finish_release(&mut self, control: &mut Control) -> Result<Next, Problem> {
-        let Some(LockedFailure { phase, cause, conditions }) = self.failure.clone() else { return Ok(Next::After(WAITING)) };
+        let Some(failure) = self.failure.clone() else { return Ok(Next::After(WAITING)) };
+        let LockedFailure { phase, cause, conditions } = failure;
         door::withdraw(&self.requests).await?;
         lock::unlock(&self.requests, control.uid()).await?;
         api_service::give_back(&self.requests, control).await?;

@@ -88,7 +88,8 @@ impl Migration {
     pub(super) async fn pass(&mut self) -> Next {
         let found = self.find().await;
         let is_forbidden = matches!(found, Err(Problem::Refused { code: 403, .. }));
-        if !self.process_metrics.set_missing_rights(ROLE, is_forbidden) && is_forbidden {
+        let is_served = self.metrics.is_some();
+        if is_served && !self.process_metrics.set_missing_rights(ROLE, is_forbidden) && is_forbidden {
             tracing::warn!(
                 "the role calico-kube-controllers-migration is missing, not bound or outdated, so no migration runs; \
                  apply deploy/components/migrate-to-v3"

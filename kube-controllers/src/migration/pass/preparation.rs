@@ -40,8 +40,8 @@ impl Migration {
         let outcome = trial::trial(&self.requests, is_compared).await?;
         report::write(&self.requests, &self.namespace, &outcome, is_compared).await?;
         let message = format!(
-            "dry run: {} objects to copy, {} are in v3, {} conflicts, {} refused; see ConfigMap {}/{}. To start, remove \
-             the annotation migration.projectcalico.org/dry-run",
+            "dry run: {} objects to copy, {} are in v3, {} conflicts, {} refused; see ConfigMap {}/{}. To start, \
+             remove the annotation migration.projectcalico.org/dry-run",
             outcome.total(|count| count.copied),
             outcome.total(|count| count.skipped),
             outcome.total(|count| count.conflicts),

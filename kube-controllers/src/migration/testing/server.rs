@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hyper::header::ACCEPT;
 use hyper::{Method, Request, Response};
 use kube::client::Body;
-use libcalico::kubernetes::{ApiGroup, Location, Resource};
+use libcalico::kubernetes::{ApiGroup, Location};
+use libcalico::migration::{LOCKED_BY, MIGRATED_BY, cluster_information};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -240,22 +241,11 @@ impl ServerState {
         let information = self.store.get(&cluster_information(ApiGroup::V3));
         information.is_some_and(|information| {
             let annotations = &information["metadata"]["annotations"];
-            let marks = ["migration.projectcalico.org/migrated-by", "migration.projectcalico.org/locked-by"];
-            is_ready(information) && marks.iter().any(|mark| annotations[mark].is_string())
+            is_ready(information) && [MIGRATED_BY, LOCKED_BY].iter().any(|mark| annotations[mark].is_string())
         })
     }
 }
 
 fn is_ready(information: &Value) -> bool {
     information["spec"]["datastoreReady"] == true
-}
-
-fn cluster_information(group: ApiGroup) -> Location {
-    let resource = Resource {
-        api_version: group.api_version(),
-        kind: "ClusterInformation",
-        plural: "clusterinformations",
-        namespaced: false,
-    };
-    Location::global(resource, "default")
 }

@@ -1,11 +1,11 @@
 //! [`Marks`]: the objects that show the state of a migration. [`next_step`]: the step that follows from them.
 //!
 //! Each mark is written by compare-and-swap, and the phase of the controlling object only reports the step. So a process
-//! that takes over after any request of another one continues correctly. The migration is irrevocable as soon as the
-//! ClusterInformation of v3 is ready and marked: the plugins then use v3.
+//! can take over after any request of another process. The migration is irrevocable as soon as the ClusterInformation of
+//! v3 is ready and marked: the plugins then use v3.
 
 use libcalico::kubernetes::ApiGroup;
-use libcalico::migration::{LOCKED_BY, MIGRATED_BY, Phase, V1_LOCKED_BY, cluster_information};
+use libcalico::migration::{DRY_RUN, LOCKED_BY, MIGRATED_BY, Phase, V1_LOCKED_BY, cluster_information};
 use serde_json::Value;
 
 use super::api_service;
@@ -164,7 +164,7 @@ pub(super) fn next_step(marks: &Marks, control: &Control, mode: Mode) -> Migrati
         (_, Phase::Failed) if marks.v1 == V1Lock::Ours => Release,
         (_, Phase::Failed) => Rest,
         _ if marks.v1 == V1Lock::Ours => Copy,
-        _ if control.annotation(libcalico::migration::DRY_RUN).is_some() => DryRun,
+        _ if control.annotation(DRY_RUN).is_some() => DryRun,
         _ => Check,
     }
 }

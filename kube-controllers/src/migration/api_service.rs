@@ -1,5 +1,5 @@
-//! The APIService `v3.projectcalico.org` of Calico's aggregated API server. While the APIService exists, the definitions
-//! of v3 are unreachable: the API server forwards the whole group to the other server (MIG-59).
+//! The APIService `v3.projectcalico.org` of Calico's aggregated API server. While the APIService exists, the
+//! definitions of v3 are unreachable: the API server forwards the whole group to the other server (MIG-59).
 
 use std::time::Duration;
 
@@ -10,15 +10,13 @@ use tokio::time::sleep;
 use super::object::Control;
 use super::requests::{Created, Problem, Requests};
 
-const API_SERVICES: Resource = Resource {
-    api_version: "apiregistration.k8s.io/v1",
-    kind: "APIService",
-    plural: "apiservices",
-    namespaced: false,
-};
+const API_SERVICES: Resource =
+    Resource { api_version: "apiregistration.k8s.io/v1", kind: "APIService", plural: "apiservices", namespaced: false };
 const NAME: &str = "v3.projectcalico.org";
 /// Label of an APIService that the API server made itself for a group of custom resources.
 const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
+/// Annotation that an APIService has for a moment.
+const TOUCHED: &str = "migration.projectcalico.org/touched";
 /// Collection by which the definitions of v3 show that they are served.
 const PROBE: &str = "/apis/projectcalico.org/v3/clusterinformations?limit=1";
 const PROBES: u32 = 20;
@@ -43,8 +41,9 @@ fn is_aggregated(service: &Value) -> bool {
 /// [`Problem::Refused`] if the API server does not serve the definitions of v3 afterwards.
 pub(super) async fn take_away(requests: &Requests, control: &mut Control, service: &Value) -> Result<(), Problem> {
     control.save_api_service(requests, Some(&to_saved(service))).await?;
-    let uid = service["metadata"]["uid"].as_str().map(str::to_owned);
-    requests.delete(&location(), &Preconditions { uid, resource_version: None }).await?;
+    let text = |field: &str| service["metadata"][field].as_str().map(str::to_owned);
+    let unchanged = Preconditions { uid: text("uid"), resource_version: text("resourceVersion") };
+    requests.delete(&location(), &unchanged).await?;
     tracing::info!("migration: APIService {NAME} is removed, so that the API server itself serves v3");
     sleep(SETTLING).await;
     for _ in 0..PROBES {
@@ -63,7 +62,7 @@ pub(super) async fn give_back(requests: &Requests, control: &mut Control) -> Res
     let Some(mut saved) = control.saved_api_service() else { return Ok(()) };
     let at = location();
     match requests.get(&at).await? {
-        Some(present) if is_aggregated(&present) => {}
+        Some(present) if is_aggregated(&present) => touch(requests, present).await?,
         // A replacement, because the API server would create its own APIService again after a deletion.
         Some(present) => {
             saved["metadata"]["resourceVersion"] = present["metadata"]["resourceVersion"].clone();
@@ -77,6 +76,16 @@ pub(super) async fn give_back(requests: &Requests, control: &mut Control) -> Res
     }
     tracing::info!("migration: APIService {NAME} is restored");
     control.save_api_service(requests, None).await
+}
+
+/// Changes the resourceVersion of an APIService and nothing else. Otherwise a late request of a former leader could
+/// remove the APIService after the migration has ended.
+async fn touch(requests: &Requests, mut service: Value) -> Result<(), Problem> {
+    let annotations = service["metadata"]["annotations"].clone();
+    service["metadata"]["annotations"][TOUCHED] = "true".into();
+    let mut touched = requests.replace(&location(), &service).await?;
+    touched["metadata"]["annotations"] = annotations;
+    requests.replace(&location(), &touched).await.map(drop)
 }
 
 fn location() -> Location {
@@ -124,7 +133,16 @@ mod tests {
         assert_eq!(restored["spec"], service["spec"]);
         assert_eq!(control(&world).await.saved_api_service(), None);
         give_back(&requests, &mut control(&world).await).await.unwrap();
-        assert_eq!(aggregated(&requests).await.unwrap(), Some(restored));
+        assert_eq!(aggregated(&requests).await.unwrap(), Some(restored.clone()));
+
+        // An interrupted removal leaves the APIService, and a late request does not remove it.
+        control(&world).await.save_api_service(&requests, Some(&restored)).await.unwrap();
+        give_back(&requests, &mut control(&world).await).await.unwrap();
+        let text = |field: &str| restored["metadata"][field].as_str().map(str::to_owned);
+        let late = Preconditions { uid: text("uid"), resource_version: text("resourceVersion") };
+        assert_eq!(requests.delete(&location(), &late).await, Err(Problem::Lost));
+        let kept = aggregated(&requests).await.unwrap().unwrap();
+        assert_eq!(to_saved(&kept), to_saved(&restored));
     }
 
     #[tokio::test(start_paused = true)]

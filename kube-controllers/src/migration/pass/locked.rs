@@ -92,11 +92,13 @@ impl Migration {
         let locked = control.status.datastore_locked_at.map(|time| now - time).unwrap_or_default();
         let ended = format!("no pod could start or end for {} s", locked.whole_seconds().max(0));
         let pause = self.attempts.remaining_pause().unwrap_or_default().as_secs().div_ceil(60);
+        let message = match phase {
+            Phase::Failed => format!("{cause}; the datastore is not locked"),
+            _ => format!("{cause}; the datastore is not locked, and the next attempt begins in {pause} minutes"),
+        };
         control
             .write_status(&self.requests, |status| {
-                status.phase = phase;
-                status.message =
-                    format!("{cause}; the datastore is not locked, and the next attempt begins in {pause} minutes");
+                (status.phase, status.message) = (phase, message);
                 (status.datastore_locked_at, status.started_at) = (None, None);
                 status.conditions.retain(|condition| !is_about_conflicts(condition));
                 status.conditions.extend(conditions);

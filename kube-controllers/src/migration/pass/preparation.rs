@@ -18,6 +18,9 @@ const MOST_NAMED: usize = 8;
 /// Greatest length of the reason for one object in a message, in characters.
 const LONGEST_REASON: usize = 200;
 
+/// The message if another program has locked v1 since the checks.
+const LOCKED_BY_OTHERS: &str = "v1 is locked (datastoreReady: false), and not by this migration";
+
 /// The reason why a migration does not lock v1.
 struct Refusal {
     phase: Phase,
@@ -75,8 +78,10 @@ impl Migration {
                 self.timer = Some(LockTimer::start());
                 self.copy(control).await
             }
-            // Another program has locked v1 since the checks.
-            None => Ok(Next::After(WAITING)),
+            None => {
+                control.report(&self.requests, Phase::Pending, LOCKED_BY_OTHERS).await?;
+                Ok(Next::After(WAITING))
+            }
         }
     }
 
@@ -165,11 +170,8 @@ pub(super) fn is_about_conflicts(condition: &Value) -> bool {
 /// Returns the first objects with their reasons, and the number of the others.
 pub(super) fn listed(named: &[Named], total: usize) -> String {
     let short = |reason: &str| reason.chars().take(LONGEST_REASON).collect::<String>();
-    let mut texts: Vec<String> = named
-        .iter()
-        .take(MOST_NAMED)
-        .map(|named| format!("{}: {}", named.object, short(&named.reason)))
-        .collect();
+    let mut texts: Vec<String> =
+        named.iter().take(MOST_NAMED).map(|named| format!("{}: {}", named.object, short(&named.reason))).collect();
     let others = total.saturating_sub(texts.len());
     if others > 0 {
         texts.push(format!("and {others} more"));

@@ -95,6 +95,11 @@ impl ApiServer {
         state.interruption = Some(interruption);
     }
 
+    /// Cancels an interruption. Returns true if it was still to come.
+    pub(crate) fn clear_interruption(&self) -> bool {
+        self.state().interruption.take().is_some()
+    }
+
     /// Waits for the interruption.
     pub(crate) async fn interrupted(&self) {
         let _ = self.interrupted.subscribe().wait_for(|interrupted| *interrupted).await;

@@ -106,9 +106,8 @@ impl ObjectStore {
             name: format!("{}.{}", path.plural, path.group),
         };
         let defined = self.objects.get(&definition).map(discovery::defined_by).unwrap_or_default();
-        let is_named = |kind: &ServedKind| {
-            kind.group == path.group && kind.version == path.version && kind.plural == path.plural
-        };
+        let is_named =
+            |kind: &ServedKind| kind.group == path.group && kind.version == path.version && kind.plural == path.plural;
         defined.into_iter().chain(discovery::built_in()).find(is_named)
     }
 

@@ -60,7 +60,10 @@ impl World {
                 define(store, &cluster_information(group).resource);
             }
             define(store, &DATASTORE_MIGRATIONS);
-            store.put(&cluster_information(ApiGroup::CrdV1), json!({ "spec": { "datastoreReady": true, "clusterGUID": "g" } }));
+            store.put(
+                &cluster_information(ApiGroup::CrdV1),
+                json!({ "spec": { "datastoreReady": true, "clusterGUID": "g" } }),
+            );
             store.put(&Location::namespaced(DAEMON_SETS, NAMESPACE, "calico-cni"), plugin_daemon_set());
             for (kind, namespace, name, object) in objects() {
                 store.put(&at(ApiGroup::CrdV1, kind, namespace, name), object);

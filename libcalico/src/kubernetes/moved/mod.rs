@@ -1,7 +1,7 @@
 //! [`to_v3`]: converts an object of `crd.projectcalico.org/v1` to the object of `projectcalico.org/v3` that a migration
 //! stores for it.
 //!
-//! Most of a `spec` is copied as JSON, so that fields that this build does not model stay.
+//! Most of a `spec` is copied as JSON, so that fields that this build does not model stay (MIG-69).
 
 use std::mem;
 

@@ -25,7 +25,7 @@ pub enum Phase {
     Failed,
 }
 
-/// `status` of the object that controls a migration.
+/// `status` of the object that controls a migration (MIG-51).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]

@@ -28,7 +28,7 @@ const WIDE_COLUMNS: [Column; 4] = [
 const ABOUT: &str = "A migration of Calico's objects from crd.projectcalico.org/v1 to projectcalico.org/v3. Only the \
     object v1-to-v3 has an effect.";
 
-/// Returns the definition. Upstream's controller of an older version uses `v1beta1`, which has the same schema (MIG-54).
+/// Returns the definition. Older controllers of upstream use `v1beta1`, which has the same schema (MIG-54).
 pub(super) fn datastore_migration() -> Value {
     let Resource { kind, plural, .. } = DATASTORE_MIGRATIONS;
     let current = json!({

@@ -3,7 +3,7 @@ use serde_json::json;
 use super::super::golden::states;
 use super::super::{Codec, DecodedObject};
 use super::*;
-use crate::migration::moved_kinds;
+use crate::migration::{Found, is_copy, judge, marked_copy, moved_kinds};
 use crate::store::{Freshness, Range};
 
 const UID: &str = "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7";
@@ -232,6 +232,22 @@ fn object_being_deleted_is_unmovable() {
     let metadata = json!({"name": "t", "deletionTimestamp": "2026-08-22T06:33:20Z", "finalizers": ["f"]});
     let refused = to_v3(&kind("Tier"), json!({"metadata": metadata, "spec": {}})).unwrap_err();
     assert_eq!(refused, Unmovable::BeingDeleted);
+}
+
+/// A client writes the annotation without any check by the API server, which then refuses the copy.
+#[test]
+fn odd_metadata_in_the_annotation_is_copied_without_a_panic() {
+    let inner = json!({"annotations": 5, "labels": [1], "ownerReferences": "x", "finalizers": 7, "name": null});
+    let tier = moved("Tier", annotated(&kind("Tier"), "t", inner, json!({})));
+    let expected = json!({"name": "t", "labels": {"projectcalico.org/a": "1"}, "annotations": {"foo": "bar"},
+        "ownerReferences": "x", "finalizers": 7});
+    assert_eq!((&tier.body["metadata"], tier.owners.len()), (&expected, 0));
+    let copy = marked_copy(&tier, "migration");
+    assert_eq!((is_copy(&copy), judge(&copy, &tier)), (true, Found::Same));
+
+    let owners = json!({"ownerReferences": [1, {"apiVersion": 2}, {"apiVersion": "projectcalico.org"}]});
+    let tier = moved("Tier", annotated(&kind("Tier"), "t", owners.clone(), json!({})));
+    assert_eq!(tier.body["metadata"]["ownerReferences"], owners["ownerReferences"]);
 }
 
 /// Returns the stored pair of an object, without the metadata that the API server sets.

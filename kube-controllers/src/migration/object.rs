@@ -216,7 +216,10 @@ mod tests {
         set_condition(&mut status, at("3", "B"));
         assert_eq!(status.conditions, [at("3", "B")]);
 
-        let conflict = |time: &str, message: &str| json!({ "type": "Conflict", "status": "True", "message": message, "lastTransitionTime": time });
+        let conflict = |time: &str, message: &str| {
+            let kind = "Conflict";
+            json!({ "type": kind, "status": "True", "message": message, "lastTransitionTime": time })
+        };
         set_conflicts(&mut status, vec![conflict("4", "a"), conflict("4", "b")]);
         set_conflicts(&mut status, vec![conflict("5", "b"), conflict("5", "c")]);
         assert_eq!(status.conditions, [at("3", "B"), conflict("4", "b"), conflict("5", "c")]);

@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use datastore::{Datastore, DatastoreConfig};
 use installer::agent::{NodePlugins, ReplayError, ReplayPass};
-use ipam_plugin::datastore_settings;
 use ipam_plugin::journal::{DatastoreIdentity, Journal};
 use ipam_plugin::kubernetes_api::KubernetesApi;
-use libcalico::api::{ClusterInformation, ObjectKey};
-use libcalico::store::Store;
+use ipam_plugin::{cluster_state, datastore_settings};
 
 use crate::context::node_name_or_empty;
 use crate::deferred_del::{ReplayOutcome, Replayer};
@@ -35,10 +33,8 @@ pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, ReplayError> {
     }
     let store = Datastore::open(&config).map_err(failed)?;
     let api = KubernetesApi::for_call(&plugins.conf, &config, false).map_err(failed)?;
-    let cluster = store.get::<ClusterInformation>(&ObjectKey::global("default")).await.map_err(failed)?;
-    if cluster.value.spec.datastore_ready != Some(true) {
-        return Err(failed("ClusterInformation default says that the datastore is not ready"));
-    }
+    // The entries name handles and endpoints, which have the same names in both API groups.
+    cluster_state::ensure_ready(&store).await.map_err(failed)?;
     let identity = store.identity().await;
     let has_read_identity = identity.is_ok();
     let identity = match identity {

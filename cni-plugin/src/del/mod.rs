@@ -21,7 +21,7 @@ use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code, Command};
 use tokio::time::{Instant, timeout_at};
 
-use crate::cni_error::{first_read_error, naming_error};
+use crate::cni_error::naming_error;
 use crate::context::Context;
 use crate::endpoint::{ContainerEndpoints, ExistingEndpoint, Listing};
 use crate::interface::RecordedEndpoint;

@@ -327,7 +327,9 @@ async fn status_of_a_datastore_that_is_not_ready_or_unreadable_has_code_50() {
     let not_ready = "Calico is currently not ready to process requests";
     assert_eq!((error.code, error.msg.as_str()), (Code::NOT_AVAILABLE, not_ready));
 
-    let unreadable = Local::new(&LocalConfig { path: "/no/such/calico.db".into(), deadline: Duration::from_secs(1) });
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let path = dir.path().join("file/calico.db");
+    let unreadable = Local::new(&LocalConfig { path, deadline: Duration::from_secs(1) });
     let error = status(&Datastore::Local(unreadable), &asked).await.unwrap_err();
     assert_eq!(error.code, Code::NOT_AVAILABLE, "{error:?}");
 }

@@ -1,8 +1,8 @@
 //! The readiness of the datastore: the lock in ClusterInformation `default`, and a migration that moved Calico's
 //! objects to `projectcalico.org/v3`.
 //!
-//! `calico` reads the ClusterInformation together with its other objects. The functions here serve the other writers of
-//! a node: `calico-ipam` as a process of its own, the connection test, and the agent.
+//! `calico` reads the ClusterInformation together with its other objects. The functions here serve the other programs
+//! of a node: `calico-ipam` as a process of its own, the connection test, the agent, `uninstall` and `doctor`.
 
 use datastore::Datastore;
 use futures::future::join;
@@ -116,6 +116,11 @@ pub async fn read_unlocked<T>(store: &Datastore, read: impl AsyncFn() -> Result<
         (Err(NotReadyError::Unread(StoreError::NotFound { .. })), objects) => objects,
         (ready, objects) => first_error(ready, objects),
     }
+}
+
+/// Fails if the datastore is locked. Does the same as [`read_unlocked`] without other reads.
+pub async fn ensure_unlocked(store: &Datastore) -> Result<(), CniError> {
+    read_unlocked(store, async || Ok(())).await
 }
 
 /// Does the same as [`read_unlocked`], and fails also without a ClusterInformation.

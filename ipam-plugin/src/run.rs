@@ -158,7 +158,7 @@ fn recorded(call: &Call) -> Result<Vec<IpAddr>, CniError> {
 }
 
 async fn collect(call: &Call, ipam: &IpamRequest, store: &Datastore, clock: &SystemClock) -> Result<(), CniError> {
-    cluster_state::read_unlocked(store, async || Ok(())).await?;
+    cluster_state::ensure_unlocked(store).await?;
     let valid = call.conf.valid_attachments.iter().flatten().map(|listed| listed.container_id.clone()).collect();
     let _releasing = ipam.begin_release();
     let outcome = cni::gc(store, clock, &ipam.network, &ipam.node, &valid).await.map_err(|error| cni_error(&error))?;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures::future::join;
 use ipam_plugin::busy_server;
+use ipam_plugin::cluster_state::first_read_error;
 use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::journal::{Journal, JournalError, PendingDel};
 use ipam_plugin::release::ReleaseInputs;

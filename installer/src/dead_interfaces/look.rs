@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use datastore::DatastoreConfig;
+use ipam_plugin::cluster_state;
 use ipam_plugin::cri::{CriError, all_sandboxes};
 use libcalico::dead_interface::{DeadLink, LinkEvidence, LinkVerdict, Peer, assess};
 use libcalico::ipam::Statement;
@@ -48,7 +49,7 @@ enum EndpointEvidenceError {
     #[error("{0}")]
     NoConf(String),
     #[error(transparent)]
-    NodeName(#[from] CniError),
+    Call(#[from] CniError),
     #[error(transparent)]
     Conf(#[from] NodeConfError),
     #[error("the file {} of the embedded datastore does not exist", .0.display())]
@@ -201,6 +202,8 @@ async fn read_endpoints(
         // Opening the datastore would create an empty file.
         return Err(EndpointEvidenceError::MissingFile(local.path.clone()));
     }
+    // Handles of a group that a migration has locked do not lead to the pods that started since.
+    cluster_state::ensure_unlocked(&store).await?;
     Ok(pod_endpoints(conf, &store, &node, wanted).await?)
 }
 

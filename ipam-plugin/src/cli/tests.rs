@@ -152,6 +152,9 @@ fn invalid_command_lines_exit_with_status_2() {
         &["delete", "node"],
         &["apply"],
         &["import"],
+        &["migrate"],
+        &["migrate", "import"],
+        &["migrate", "lock", "now"],
         &["completions", "powershell"],
         &["show", "--datastore-path", "f", "--etcd-endpoints", "http://e:2379"],
     ] {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use libcalico::ipam::{AffinityOwner, Block, BlockAffinity, Handle, IpamConfig};
 use libcalico::kubernetes::merge_node;
-use libcalico::migration::calicoctl_file::{Comparison, compare, first_overlap};
-use libcalico::net::Cidr;
+use libcalico::migration::calicoctl_file::{Comparison, compare};
+use libcalico::net::{Cidr, first_overlap};
 use libcalico::store::{Kind, RawEntry, Write, WriteOp};
 use serde_json::Value;
 
@@ -101,10 +101,10 @@ impl Plan {
         match merge_node(&stored, &item.value) {
             Ok(Some(merged)) => self.update(item, &merged, entry),
             Ok(None) => self.report.resources.unchanged += 1,
-            Err(field) => self.report.refuse(
-                &item.name,
-                format!("has another value: {field}; remove its annotation projectcalico.org/… from the node"),
-            ),
+            Err(field) => {
+                let remark = format!("exists and {field}; correct the annotation of that field on the Kubernetes node");
+                self.report.refuse(&item.name, remark);
+            }
         }
     }
 

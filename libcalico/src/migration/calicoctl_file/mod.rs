@@ -16,7 +16,6 @@
 mod compare;
 mod kinds;
 mod of_pairs;
-mod overlap;
 mod read;
 mod rename;
 #[cfg(test)]
@@ -30,7 +29,6 @@ use serde_json::Value;
 pub use self::compare::{Comparison, compare};
 pub use self::kinds::{ExportedKind, KINDS};
 pub use self::of_pairs::{ExportError, is_exported, of_pairs, omitted_plural};
-pub use self::overlap::first_overlap;
 pub use self::read::{FileError, parse};
 
 /// The line between two parts.

@@ -202,6 +202,7 @@ fn conf_of_etcd(cluster: &Cluster<'_>) -> Value {
     keys.remove("calico_api_group");
     keys.insert("datastore_type".into(), "etcdv3".into());
     keys.insert("etcd_endpoints".into(), etcd::ENDPOINT.into());
+    keys["kubernetes"]["node_name"] = "node1".into();
     conf
 }
 

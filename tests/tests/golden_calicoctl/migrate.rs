@@ -71,8 +71,12 @@ fn lock_and_export_of_etcd_write_and_print_as_upstream_does() {
         assert!(outcome.stderr.contains("note: not exported: 1 workloadendpoints"), "{outcome:?}");
         let (mut ours, theirs) = (sorted(&outcome.stdout), sorted(&lab.step("03").stdout));
         // calicoctl leaves the node's name in etcd there.
-        let named = ours.resources.iter_mut().filter(|object| object["spec"]["node"] == "node1");
-        assert_eq!(named.map(|object| object["spec"]["node"] = "etcd-name-1".into()).count(), 2);
+        let mut renamed = 0;
+        for object in ours.resources.iter_mut().filter(|object| object["spec"]["node"] == "node1") {
+            object["spec"]["node"] = "etcd-name-1".into();
+            renamed += 1;
+        }
+        assert_eq!(renamed, 2);
         assert_eq!(ours, theirs);
     });
 }

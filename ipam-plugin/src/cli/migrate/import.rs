@@ -8,10 +8,10 @@ use clap::Args;
 use datastore::bootstrap::built_in_tiers;
 use datastore::{Datastore, Kubernetes};
 use futures::future::join_all;
-use libcalico::api::{ClusterInformation, ObjectMeta};
+use libcalico::api::{ClusterInformation, ObjectMeta, ObjectSelect, Tier};
 use libcalico::kubernetes::Codec;
 use libcalico::migration::calicoctl_file::{self, CalicoctlFile};
-use libcalico::store::{Kind, Store, StoreError, Write};
+use libcalico::store::{Entry, Kind, Store, StoreError, Write};
 use serde_json::Value;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -27,6 +27,8 @@ use crate::cli::transfer::open_input;
 
 /// The maximum size of a file in bytes, which the program reads as a whole.
 const MAX_SIZE: u64 = 512 << 20;
+/// The maximum number of comparisons after a lost race.
+const ATTEMPTS: usize = 5;
 /// The number of objects that are created at the same time.
 const AT_ONCE: usize = 10;
 
@@ -58,7 +60,8 @@ pub(super) async fn run(args: &ImportArgs, app: &mut App<'_>) -> Result<CommandO
     let file = read(&args.filename)?;
     let source = cluster(&file.cluster, &args.filename)?;
     let progress = app.progress("comparing objects");
-    let plan = prepare(file, kubernetes).await?;
+    let items = prepare(file, kubernetes).await?;
+    let plan = compare(&items, kubernetes).await?;
     drop(progress);
     warn(&plan, app);
     if !plan.report.refused.is_empty() {
@@ -72,7 +75,7 @@ pub(super) async fn run(args: &ImportArgs, app: &mut App<'_>) -> Result<CommandO
             // Upstream's text.
             app.print_line("Datastore locked.")?;
         }
-        write_all(app.store, &plan.writes).await?;
+        write(&items, &plan, app.store, kubernetes).await?;
     }
     print(&plan, args.dry_run, app)?;
     Ok(CommandOutcome::Success)
@@ -96,28 +99,31 @@ fn cluster(value: &Value, path: &Path) -> Result<ClusterInformation, CliError> {
     ClusterInformation::decode(value.to_string().as_bytes()).map_err(invalid)
 }
 
-/// Reads the target and compares it with the file.
-async fn prepare(file: CalicoctlFile, kubernetes: &Kubernetes) -> Result<Plan, CliError> {
+/// Returns the objects to import: those of the file, and the built-in tiers that neither the file nor the target has.
+async fn prepare(file: CalicoctlFile, kubernetes: &Kubernetes) -> Result<Vec<Item>, CliError> {
     let codec = Codec::new(kubernetes.group().await?);
     let mut now = ObjectMeta::default();
     now.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
     let created = now.creation_timestamp.unwrap_or_default();
-    let mut items = items::items(file, &codec, &created)?;
-    let target = Target::read(kubernetes, &items::kinds(&items)).await?;
-    let tiers = missing_tiers(&items, &target, &codec, &created)?;
-    items.splice(0..0, tiers);
-    Ok(plan(&items, &target))
+    let items = items::items(file, &codec, &created)?;
+    let stored = kubernetes.list::<Tier>(&ObjectSelect::default()).await?;
+    let mut all = missing_tiers(&items, &stored, &codec, &created)?;
+    all.extend(items);
+    Ok(all)
 }
 
-/// Returns the built-in tiers that neither the file nor the target has. Old versions of Calico have no tiers.
-fn missing_tiers(items: &[Item], target: &Target, codec: &Codec, created: &str) -> Result<Vec<Item>, CliError> {
+async fn compare(items: &[Item], kubernetes: &Kubernetes) -> Result<Plan, CliError> {
+    let target = Target::read(kubernetes, &items::kinds(items)).await?;
+    Ok(plan(items, &target))
+}
+
+/// Returns the built-in tiers to add. Old versions of Calico have no tiers.
+fn missing_tiers(items: &[Item], stored: &[Entry<Tier>], codec: &Codec, created: &str) -> Result<Vec<Item>, CliError> {
     let mut missing = Vec::new();
-    for tier in built_in_tiers() {
+    for tier in built_in_tiers().into_iter().filter(|tier| !stored.iter().any(|entry| entry.key == tier.key())) {
         let tier = serde_json::to_value(tier).map_err(CliError::encode)?;
-        let Some(item) = items::resource(tier, codec, created)? else { continue };
-        if !target.entries.contains_key(&item.path) && !items.iter().any(|known| known.path == item.path) {
-            missing.push(item);
-        }
+        let item = items::resource(tier, codec, created)?;
+        missing.extend(item.filter(|item| !items.iter().any(|known| known.path == item.path)));
     }
     Ok(missing)
 }
@@ -141,6 +147,24 @@ fn warn(plan: &Plan, app: &mut App<'_>) {
             other.object, other.remark
         ));
     }
+}
+
+/// Writes the objects. Compares them again after a lost race: requests of a killed import may still take effect, and
+/// another import may run.
+async fn write(items: &[Item], first: &Plan, store: &Datastore, kubernetes: &Kubernetes) -> Result<(), CliError> {
+    let mut outcome = write_all(store, &first.writes).await;
+    for _ in 0..ATTEMPTS {
+        match &outcome {
+            Err(CliError::ImportStopped { cause, .. }) if cause.is_race() => {}
+            _ => break,
+        }
+        let next = compare(items, kubernetes).await?;
+        if !next.report.refused.is_empty() {
+            break;
+        }
+        outcome = write_all(store, &next.writes).await;
+    }
+    outcome
 }
 
 /// Writes the objects kind by kind.

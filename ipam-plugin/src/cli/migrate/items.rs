@@ -43,7 +43,7 @@ pub(super) fn items(file: CalicoctlFile, codec: &Codec, created: &str) -> Result
     for pair in file.ipam.handles {
         items.extend(ipam_object::<Handle>(pair, codec)?);
     }
-    for pair in file.ipam.config {
+    if let Some(pair) = file.ipam.config {
         items.extend(ipam_object::<IpamConfig>(pair, codec)?);
     }
     Ok(items)

@@ -64,7 +64,9 @@ fn every_verb_that_reports_prints_json_and_yaml() {
             &["export", backup],
             &["import", backup],
             &["apply", "-f", &lock],
+            &["migrate", "lock"],
             &["split", "2", "--name", "default-ipv4-ippool"],
+            &["migrate", "unlock"],
         ] {
             let ran = shell.run(&[line, &["-o", format]].concat());
             assert!(ran.outcome.is_ok(), "{line:?}: {ran:?}");

@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use super::items::{self, Item};
 use super::plan::{Plan, plan};
+use super::report::LISTED;
 use super::target::Target;
 use super::{datastore_type, lock};
 use crate::cli::app::{App, CommandOutcome, Progress};
@@ -141,11 +142,15 @@ fn warn(plan: &Plan, app: &mut App<'_>) {
         let blocks = plan.ownerless_blocks;
         app.notice(format_args!("note: {blocks} blocks belong to nodes that do not exist in Kubernetes"));
     }
-    for other in &plan.report.other_fields {
+    for other in plan.report.other_fields.iter().take(LISTED) {
         app.notice(format_args!(
             "note: {} exists and has more fields than in the file: {}",
             other.object, other.remark
         ));
+    }
+    if plan.report.other_fields.len() > LISTED {
+        let more = plan.report.other_fields.len() - LISTED;
+        app.notice(format_args!("note: so have {more} other objects; -o json lists all"));
     }
 }
 

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use netconf::printable;
 use serde::Serialize;
 
-/// The number of refusals that an error lists.
-const LISTED: usize = 20;
+/// The number of objects that a text lists.
+pub(super) const LISTED: usize = 20;
 
 /// The result of an import, or of its plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

@@ -58,8 +58,8 @@ impl ApiServer {
         admin.apply_definitions(&manifests(api_version)?, |path| Ok(admin.get(path)?.code == 404))
     }
 
-    /// Defines Calico's kinds without a definition in `deploy/crds`, and waits until they are served. Their schema accepts
-    /// any field.
+    /// Defines Calico's kinds without a definition in `deploy/crds`, and waits until they are served. Their schema
+    /// accepts any field.
     pub fn define_others(&self, api_version: &str) -> Result<()> {
         let (group, version) = api_version.split_once('/').context("GROUP/VERSION")?;
         for (kind, plural, namespaced) in OTHERS {

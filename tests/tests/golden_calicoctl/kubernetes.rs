@@ -1,5 +1,5 @@
-//! The steps on an API server: show, configure, the lock, and the refusal to release the address of a running pod. The recorded
-//! pods also serve for the endpoints of one namespace.
+//! The steps on an API server: show, configure, the lock, and the refusal to release the address of a running pod. The
+//! recorded pods also serve for the endpoints of one namespace.
 
 use serde_json::Value;
 

@@ -18,7 +18,7 @@ pub(super) struct Item {
     /// The name in messages, such as `IPPool(big)`.
     pub(super) name: String,
     pub(super) namespace: Option<String>,
-    /// Whether the object belongs to address management.
+    /// True if the object belongs to address management.
     pub(super) is_ipam: bool,
     /// The comparable value; for a node the object in the file.
     pub(super) value: Value,

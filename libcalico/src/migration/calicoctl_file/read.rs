@@ -26,8 +26,8 @@ pub enum FileError {
     },
     /// A document without a list, which `calicoctl` writes despite another version.
     #[error(
-        "document {0} is not a list of objects; an export with --allow-version-mismatch of a cluster of another version \
-         lacks them: export with a calicoctl of the cluster's version, or with `calico-ipam migrate export`"
+        "document {0} is not a list of objects; an export with --allow-version-mismatch of a cluster of another \
+         version lacks them: export with a calicoctl of the cluster's version, or with `calico-ipam migrate export`"
     )]
     NoList(usize),
     /// An object without a valid name, or of a kind that no file has.

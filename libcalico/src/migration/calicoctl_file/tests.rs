@@ -175,7 +175,9 @@ fn settings_of_the_v3_object_serve_without_those_of_the_allocators() {
 fn action_fields_of_felix_are_capitalized() {
     let felix = json!({
         "kind": "FelixConfiguration", "metadata": {"name": "default"},
-        "spec": {"defaultEndpointToHostAction": "ACCEPT", "iptablesFilterDenyAction": "reject", "logSeverityScreen": "INFO"},
+        "spec": {
+            "defaultEndpointToHostAction": "ACCEPT", "iptablesFilterDenyAction": "reject", "logSeverityScreen": "INFO",
+        },
     });
     let file = of_pairs(&pairs_with(&format!("{RESOURCES}felixconfigurations/default"), felix)).unwrap();
     let spec = object(&file, "FelixConfiguration", "default")["spec"].clone();

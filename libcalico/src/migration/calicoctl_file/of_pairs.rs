@@ -118,7 +118,8 @@ fn ipam_part(pairs: &[(String, Value)], names: &NodeNames) -> Result<IpamPart, E
             names.rename_block(&mut value);
             part.blocks.push(Pair { path: path.clone(), value });
         } else if let Some(id) = Handle::parse_path(path) {
-            let id = names.new_handle(id.as_str()).map_or(id, HandleId::new);
+            // An old migration appended carriage returns (IPAM-58), which a name on an API server cannot have.
+            let id = names.new_handle(id.as_str()).map_or_else(|| HandleId::new(id.as_str()), HandleId::new);
             part.handles.push(Pair { path: Handle::path(&id), value: value.clone() });
         } else if IpamConfig::parse_path(path).is_some() {
             part.config = Some(Pair { path: path.clone(), value: value.clone() });

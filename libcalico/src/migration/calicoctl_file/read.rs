@@ -88,7 +88,11 @@ pub fn parse(text: &str) -> Result<CalicoctlFile, FileError> {
     let resources = parse_resources(resources)?;
     let cluster = parse_cluster(cluster)?;
     let invalid = |error: serde_json::Error| FileError::Json { part: "part with addresses", reason: error.to_string() };
-    let ReadIpam { block_affinities, blocks, handles, config } = serde_json::from_str(ipam).map_err(invalid)?;
+    let ReadIpam { block_affinities, blocks, mut handles, config } = serde_json::from_str(ipam).map_err(invalid)?;
+    for handle in &mut handles {
+        // An old migration appended carriage returns (IPAM-58), which a name on an API server cannot have.
+        handle.path.truncate(handle.path.find('\r').unwrap_or(handle.path.len()));
+    }
     let ipam = IpamPart {
         affinities: checked::<BlockAffinity>(block_affinities)?,
         blocks: checked::<Block>(blocks)?,

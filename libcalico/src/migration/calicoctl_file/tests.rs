@@ -172,6 +172,15 @@ fn settings_of_the_v3_object_serve_without_those_of_the_allocators() {
 }
 
 #[test]
+fn carriage_returns_in_old_handles_are_removed() {
+    let path = "/calico/ipam/v2/handle/net1.old";
+    let file = of_pairs(&pairs_with(&format!("{path}\r"), json!({"block": {}}))).unwrap();
+    assert!(file.ipam.handles.iter().any(|pair| pair.path == path));
+    let text = recorded_file().replace("handle/net1.c0", "handle/net1.old\\r");
+    assert_eq!(parse(&text).unwrap().ipam.handles[0].path, path);
+}
+
+#[test]
 fn action_fields_of_felix_are_capitalized() {
     let felix = json!({
         "kind": "FelixConfiguration", "metadata": {"name": "default"},

@@ -54,6 +54,11 @@ pub async fn ensure_cluster_information(store: &impl Store, cluster_type: &str) 
     create_if_missing(store, cluster_information(cluster_type)).await
 }
 
+/// Returns the built-in tiers, as [`ensure_initialized`] creates them.
+pub fn built_in_tiers() -> [Tier; 3] {
+    TIERS.map(tier)
+}
+
 /// Creates `node` if no node has its name. Returns true if the object was created. Not for the API server, where the
 /// kubelet creates nodes.
 pub async fn ensure_node(store: &impl Store, node: Node) -> Result<bool, StoreError> {

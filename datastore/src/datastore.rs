@@ -54,6 +54,15 @@ impl Datastore {
         })
     }
 
+    /// Does the same as [`open`](Self::open), but uses no API group that an earlier process on this node found. After a
+    /// migration to `projectcalico.org/v3`, that group may still be v1.
+    pub fn open_uncached(config: &DatastoreConfig) -> Result<Self, ConfigError> {
+        match config {
+            DatastoreConfig::Kubernetes(config) => Ok(Self::Kubernetes(Arc::new(Kubernetes::uncached(config)))),
+            DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_) => Self::open(config),
+        }
+    }
+
     /// Returns the identity of the datastore, or `None` if the datastore has none. Adds an identity to a file that
     /// lacks one.
     ///

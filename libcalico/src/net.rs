@@ -185,6 +185,14 @@ impl<'de> Deserialize<'de> for Cidr {
     }
 }
 
+/// Returns two of the networks that overlap, or are the same. Returns `None` if no address is in two networks.
+pub fn first_overlap(networks: impl IntoIterator<Item = Cidr>) -> Option<(Cidr, Cidr)> {
+    let mut networks: Vec<Cidr> = networks.into_iter().collect();
+    // Of two networks that overlap, the larger one comes first, and contains the networks between the two.
+    networks.sort();
+    networks.windows(2).find(|pair| pair[0].overlaps(&pair[1])).map(|pair| (pair[0], pair[1]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,5 +203,19 @@ mod tests {
         assert!(clash("10.0.0.0/26", "10.0.0.32/28") && clash("10.0.0.32/28", "10.0.0.0/26"));
         assert!(!clash("10.0.0.0/26", "10.0.0.0/26"));
         assert!(!clash("10.0.0.0/26", "10.0.0.64/26") && !clash("10.0.0.0/8", "fd00::/8"));
+    }
+
+    #[test]
+    fn overlapping_networks_are_found_in_any_order() {
+        let overlap = |networks: &[&str]| {
+            let found = first_overlap(networks.iter().map(|network| network.parse().unwrap()));
+            found.map(|(first, second)| format!("{first} {second}"))
+        };
+        assert_eq!(overlap(&["10.0.0.0/28", "10.0.0.16/28", "fd00::/124", "10.0.1.0/24"]), None);
+        let nested = overlap(&["10.0.0.64/28", "10.0.0.0/24", "10.1.0.0/24"]);
+        assert_eq!(nested.as_deref(), Some("10.0.0.0/24 10.0.0.64/28"));
+        assert_eq!(overlap(&["fd00::10/124", "fd00::/120"]).as_deref(), Some("fd00::/120 fd00::10/124"));
+        assert_eq!(overlap(&["10.0.0.0/28", "10.0.0.0/28"]).as_deref(), Some("10.0.0.0/28 10.0.0.0/28"));
+        assert_eq!(overlap(&[]), None);
     }
 }

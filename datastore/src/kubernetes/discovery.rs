@@ -104,15 +104,30 @@ pub(super) async fn is_v3(client: &ApiClient) -> Result<bool, RequestError> {
 
 /// Returns true if the API server's discovery does not list the kind.
 pub(super) async fn lacks_kind(client: &ApiClient, resource: Resource) -> Result<bool, RequestError> {
+    Ok(!unlisted_plurals(client, resource.api_version, &[resource.plural]).await?.is_empty())
+}
+
+/// Returns those of `plurals` that the API server's discovery does not list for a group and its version.
+pub(super) async fn unlisted_plurals<'p>(
+    client: &ApiClient,
+    group_version: &str,
+    plurals: &[&'p str],
+) -> Result<Vec<&'p str>, RequestError> {
     // Every API server serves the core group.
-    let Some((group, _)) = resource.api_version.split_once('/') else { return Ok(false) };
+    let Some((group, _)) = group_version.split_once('/') else { return Ok(Vec::new()) };
     let unreadable = |error: DiscoveryError| RequestError::Unreadable(error.to_string());
     let groups = ServedGroups::read(&fetch_text(client, API_GROUPS_PATH).await?).map_err(unreadable)?;
-    if !groups.versions(group).any(|version| version == resource.api_version) {
-        return Ok(true);
+    if !groups.versions(group).any(|version| version == group_version) {
+        return Ok(plurals.to_vec());
     }
-    let kinds = fetch_text(client, kinds_path(resource.api_version)).await?;
-    Ok(!has_kind(resource.api_version, &kinds, &[resource.plural]).map_err(unreadable)?)
+    let kinds = fetch_text(client, kinds_path(group_version)).await?;
+    let mut unlisted = Vec::new();
+    for &plural in plurals {
+        if !has_kind(group_version, &kinds, &[plural]).map_err(unreadable)? {
+            unlisted.push(plural);
+        }
+    }
+    Ok(unlisted)
 }
 
 async fn fetch_text(client: &ApiClient, path: impl Into<String>) -> Result<String, RequestError> {

@@ -19,7 +19,7 @@ use libcalico::store::{
 
 use super::api_group::{ApiGroupResolver, ResolvedGroup};
 use super::client::ApiClient;
-use super::discovery::GroupCache;
+use super::discovery::{self, GroupCache};
 use super::error::RequestError;
 use super::pages;
 use super::query::{DistinctQuery, is_in_group, verify_missing};
@@ -39,6 +39,11 @@ impl Kubernetes {
     /// Creates a client. Sends no request. The file `cache` caches the API group.
     pub fn new(config: &KubernetesConfig, cache: impl Into<PathBuf>) -> Self {
         Self::with_cache(config, ApiClient::new(config), GroupCache::new(Some(cache.into())))
+    }
+
+    /// Creates a client that discovers the API group and caches it in no file. Sends no request.
+    pub fn uncached(config: &KubernetesConfig) -> Self {
+        Self::with_cache(config, ApiClient::new(config), GroupCache::new(None))
     }
 
     /// Creates a client for a long-running process, which caches no API group in a file.
@@ -76,6 +81,23 @@ impl Kubernetes {
     /// Asks the API server for the API group of Calico's objects, regardless of the group in use.
     pub async fn discover_group(&self) -> Result<ApiGroup, StoreError> {
         self.group_resolver.discover().await
+    }
+
+    /// Returns those of `kinds` that the API server does not serve in the API group of this process.
+    pub async fn unserved_kinds(&self, kinds: &[&'static str]) -> Result<Vec<&'static str>, StoreError> {
+        let codec = self.codec().await?;
+        let group = codec.group().api_version();
+        let of_group = |kind: &str| codec.resource(kind).filter(|resource| resource.api_version == group);
+        let plurals: Vec<&str> = kinds.iter().filter_map(|kind| Some(of_group(kind)?.plural)).collect();
+        let unlisted = match discovery::unlisted_plurals(&self.client, group, &plurals).await {
+            Ok(unlisted) => unlisted,
+            Err(failure) => return Err(self.client.to_store_error(failure, group, false).await),
+        };
+        let is_unserved = |kind: &str| match codec.resource(kind) {
+            Some(resource) => resource.api_version == group && unlisted.contains(&resource.plural),
+            None => true,
+        };
+        Ok(kinds.iter().copied().filter(|kind| is_unserved(kind)).collect())
     }
 
     /// Returns the API group in the settings, or `None` if the group has to be discovered.

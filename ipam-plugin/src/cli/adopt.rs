@@ -115,7 +115,7 @@ pub(super) fn run(
         let _ = writeln!(io::stderr(), "note: {}", printable::line(warning));
     }
     let place = Place::new(args, conf, &config, connection.kubeconfig(), links)?;
-    let store = Datastore::open(&config)?;
+    let store = Datastore::open_uncached(&config)?;
     process::block_on(place.adopt(args, &store, format, out, &mut io::stderr()))
 }
 

@@ -8,6 +8,7 @@ use datastore::config::DEFAULT_PATH;
 use datastore::export::TransferError;
 use libcalico::ipam::SplitError;
 use libcalico::ipam::report::ReleaseRefusal;
+use libcalico::migration::calicoctl_file::{ExportError, FileError};
 use libcalico::net::{Cidr, CidrParseError};
 use libcalico::store::StoreError;
 use libcalico::validation_error::ValidationError;
@@ -107,12 +108,42 @@ pub(super) enum CliError {
     #[error("no name or CIDR provided. Provide a name or CIDR to denote the IP pool to split")]
     NoPoolNamed,
     /// Upstream's text up to `Run`.
-    #[error(
-        "datastore is not locked. Run `calico-ipam get clusterinformation default -o yaml`, set \
-         `datastoreReady: false` in the output and run `calico-ipam apply -f` on it, so that no node assigns addresses \
-         meanwhile"
-    )]
+    #[error("datastore is not locked. Run `calico-ipam migrate lock`, so that no node assigns addresses meanwhile")]
     NotLocked,
+    #[error("datastore {0} has no ClusterInformation; name the datastore of the cluster")]
+    NoClusterInformation(String),
+    #[error(
+        "the migration to projectcalico.org/v3 has locked this datastore and unlocks it; `kubectl get \
+         datastoremigrations` shows its state, and `kubectl delete datastoremigration v1-to-v3` ends it"
+    )]
+    MigratesToV3,
+    /// Upstream's text up to `etcdv3`.
+    #[error(
+        "invalid datastore type: {0} to export from for datastore migration. Datastore type must be etcdv3; name etcd \
+         with --etcd-endpoints"
+    )]
+    ExportSource(&'static str),
+    /// Upstream's text up to `kubernetes;`.
+    #[error(
+        "invalid datastore type: {0} to import to for datastore migration. Datastore type must be kubernetes; name the \
+         API server with --kubeconfig"
+    )]
+    ImportTarget(&'static str),
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    /// Upstream's text up to `formatted`.
+    #[error("imported file: {path} is improperly formatted: {cause}")]
+    MigrationFile { path: String, cause: FileError },
+    #[error("imported file: {0} has more than 512 MiB; it cannot be a file of `migrate export`")]
+    MigrationFileSize(String),
+    /// `listed` has one line for each of the first reasons, each after a line break.
+    #[error("nothing was imported, and the datastore was not locked, for {number} reasons:{listed}")]
+    ImportRefused { number: usize, listed: String },
+    #[error(
+        "the import of {object} failed: {cause}; {done} of {total} writes are done, and the datastore is locked: \
+         remove the cause and run the command again, which continues"
+    )]
+    ImportStopped { object: String, cause: Box<StoreError>, done: usize, total: usize },
     // Upstream's text.
     #[error("unable to find IP pool with {0}; `calico-ipam get ippools` lists the pools")]
     NoPool(String),

@@ -23,6 +23,7 @@ mod get;
 mod init;
 mod journal;
 mod kind;
+mod migrate;
 mod progress;
 mod release;
 mod report_file;
@@ -103,6 +104,7 @@ enum Command {
     Adopt(adopt::AdoptArgs),
     Export(transfer::ExportArgs),
     Import(transfer::ImportArgs),
+    Migrate(migrate::MigrateArgs),
     Completions(CompletionsArgs),
 }
 
@@ -177,7 +179,7 @@ fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Resu
         _ => {}
     }
     let config = connection.resolve(|name| std::env::var(name).ok())?;
-    let store = Datastore::open(&config)?;
+    let store = Datastore::open_uncached(&config)?;
     let services = &ServicesApi::of(&connection, &config, |name| std::env::var(name).ok());
     let notices = &mut io::stderr();
     let is_new = is_new_file(&config);
@@ -211,6 +213,7 @@ async fn execute(command: Command, app: &mut App<'_>) -> Result<CommandOutcome, 
         Command::Adopt(args) => adopt::with_app(&args, app).await,
         Command::Export(args) => transfer::export(&args, app).await,
         Command::Import(args) => transfer::import(&args, app).await,
+        Command::Migrate(args) => migrate::run(&args, app).await,
         Command::Completions(args) => print_completions(&args, app.out),
     }
 }

@@ -63,7 +63,7 @@ pub(super) async fn apply(store: &Datastore, wanted: &IpamConfiguration) -> Resu
     let invalid = |cause| CliError::invalid("IPAMConfiguration", &wanted.metadata.name, cause);
     let admitted = admit_ipam_configuration(wanted.clone()).map_err(invalid)?;
     let unknown = stored.effective.as_ref().map(|entry| entry.value.unknown.clone()).unwrap_or_default();
-    let config = IpamConfig { unknown, ..config_of(&admitted.spec) };
+    let config = IpamConfig { unknown, ..IpamConfig::of_v3(&admitted.spec) };
     validate_ipam_config(&config).map_err(invalid)?;
 
     let (of_config, write) = match &stored.effective {
@@ -178,17 +178,6 @@ fn spec_of(config: &IpamConfig) -> IpamConfigurationSpec {
         kube_virt_vm_address_persistence: config.kube_virt_vm_address_persistence.clone(),
         ip_cooldown_seconds: config.ip_cooldown_seconds,
         ..IpamConfigurationSpec::default()
-    }
-}
-
-fn config_of(spec: &IpamConfigurationSpec) -> IpamConfig {
-    IpamConfig {
-        strict_affinity: spec.strict_affinity,
-        auto_allocate_blocks: spec.auto_allocate_blocks.unwrap_or(true),
-        max_blocks_per_host: spec.max_blocks_per_host,
-        kube_virt_vm_address_persistence: spec.kube_virt_vm_address_persistence.clone(),
-        ip_cooldown_seconds: spec.ip_cooldown_seconds,
-        ..IpamConfig::default()
     }
 }
 

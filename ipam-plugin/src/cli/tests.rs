@@ -64,7 +64,9 @@ fn every_verb_that_reports_prints_json_and_yaml() {
             &["export", backup],
             &["import", backup],
             &["apply", "-f", &lock],
+            &["migrate", "lock"],
             &["split", "2", "--name", "default-ipv4-ippool"],
+            &["migrate", "unlock"],
         ] {
             let ran = shell.run(&[line, &["-o", format]].concat());
             assert!(ran.outcome.is_ok(), "{line:?}: {ran:?}");
@@ -152,6 +154,9 @@ fn invalid_command_lines_exit_with_status_2() {
         &["delete", "node"],
         &["apply"],
         &["import"],
+        &["migrate"],
+        &["migrate", "import"],
+        &["migrate", "lock", "now"],
         &["completions", "powershell"],
         &["show", "--datastore-path", "f", "--etcd-endpoints", "http://e:2379"],
     ] {

@@ -62,7 +62,7 @@ pub(super) async fn export(args: &ExportArgs, app: &mut App<'_>) -> Result<Comma
 }
 
 /// Creates a file that only its owner may read: the data name every pod, and may contain keys.
-fn create_private(path: &Path) -> Result<File, CliError> {
+pub(super) fn create_private(path: &Path) -> Result<File, CliError> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     opened.map_err(CliError::file("write", path))
 }
@@ -98,7 +98,7 @@ pub(super) async fn import(args: &ImportArgs, app: &mut App<'_>) -> Result<Comma
     Ok(CommandOutcome::Success)
 }
 
-fn open_input(path: &Path) -> Result<Box<dyn BufRead>, CliError> {
+pub(super) fn open_input(path: &Path) -> Result<Box<dyn BufRead>, CliError> {
     if path.as_os_str() == "-" {
         return Ok(Box::new(BufReader::new(io::stdin())));
     }

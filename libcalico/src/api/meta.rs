@@ -102,7 +102,7 @@ pub(super) fn note_policy_name(metadata: &mut ObjectMeta) {
 /// Removes the annotation from the metadata of a stored policy and sets the policy's name to the name in the
 /// annotation. If the annotation or the name in it is missing, the name in the metadata remains, for a policy of the
 /// default tier without the prefix `default.`. Returns an error if the annotation is not a JSON object of that form.
-pub(super) fn restore_policy_name(metadata: &mut ObjectMeta, tier: &str) -> Result<(), serde_json::Error> {
+pub(crate) fn restore_policy_name(metadata: &mut ObjectMeta, tier: &str) -> Result<(), serde_json::Error> {
     let noted = match metadata.annotations.remove(NAME_ANNOTATION) {
         Some(text) => serde_json::from_str::<Named>(&text)?.name,
         None => String::new(),

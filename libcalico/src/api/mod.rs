@@ -35,12 +35,13 @@ pub use kube_controllers_configuration::{
     MigrationControllerConfig, NodeControllerConfig, ReconcilerConfig,
 };
 pub use meta::{DEFAULT_TIER, ObjectMeta, Unknown};
-pub(crate) use meta::{NAME_ANNOTATION, is_zero, parse_time, seconds_in_utc, without_tier};
+pub(crate) use meta::{NAME_ANNOTATION, is_zero, parse_time, restore_policy_name, seconds_in_utc, without_tier};
 pub use node::{Node, NodeAddress, NodeBgp, NodeSpec, NodeWireguard, OrchRef};
 pub use node_scoped::{
     BgpConfiguration, BgpConfigurationSpec, BgpPeer, BgpPeerSpec, FelixConfiguration, FelixConfigurationSpec,
     configuration_of_node,
 };
+pub(crate) use object::OBJECT_ROOT;
 pub use object::{API_VERSION, Object, ObjectKey, ObjectSelect, Spec};
 pub use policy::{
     Global, GlobalNetworkPolicy, InNamespace, NetworkPolicy, PolicyKind, PolicySpec, StagedGlobal,

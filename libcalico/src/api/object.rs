@@ -11,7 +11,8 @@ use crate::store::{Kind, Revision};
 
 /// The API version of every v3 object.
 pub const API_VERSION: &str = "projectcalico.org/v3";
-const ROOT: &str = "/calico/resources/v3/projectcalico.org/";
+/// The beginning of the paths of v3 objects.
+pub(crate) const OBJECT_ROOT: &str = "/calico/resources/v3/projectcalico.org/";
 
 /// The `spec` of a v3 kind.
 pub trait Spec:
@@ -126,19 +127,19 @@ impl<S: Spec> Kind for Object<S> {
     type Select = ObjectSelect;
 
     fn path(key: &ObjectKey) -> String {
-        format!("{ROOT}{}/{key}", S::PLURAL)
+        format!("{OBJECT_ROOT}{}/{key}", S::PLURAL)
     }
 
     fn parse_path(path: &str) -> Option<ObjectKey> {
-        let rest = path.strip_prefix(ROOT)?.strip_prefix(S::PLURAL)?.strip_prefix('/')?;
+        let rest = path.strip_prefix(OBJECT_ROOT)?.strip_prefix(S::PLURAL)?.strip_prefix('/')?;
         let is_name = !rest.is_empty() && !rest.contains('/');
         if S::NAMESPACED { ObjectKey::parse_namespaced(rest) } else { is_name.then(|| ObjectKey::global(rest)) }
     }
 
     fn prefix(select: &ObjectSelect) -> String {
         match &select.namespace {
-            Some(namespace) => format!("{ROOT}{}/{namespace}/{}", S::PLURAL, select.name_prefix),
-            None => format!("{ROOT}{}/{}", S::PLURAL, select.name_prefix),
+            Some(namespace) => format!("{OBJECT_ROOT}{}/{namespace}/{}", S::PLURAL, select.name_prefix),
+            None => format!("{OBJECT_ROOT}{}/{}", S::PLURAL, select.name_prefix),
         }
     }
 

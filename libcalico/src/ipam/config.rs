@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::Unknown;
+use crate::api::{IpamConfigurationSpec, Unknown};
 use crate::store::Kind;
 
 /// The maximum number of blocks of a node in the pools of one request if the settings name none (IPAM-103).
@@ -37,6 +37,18 @@ impl IpamConfig {
     /// Returns the settings that apply if no object is stored.
     pub fn absent() -> Self {
         IpamConfig { auto_allocate_blocks: true, ..IpamConfig::default() }
+    }
+
+    /// Returns the settings of the v3 object, without fields that this version does not model.
+    pub fn of_v3(spec: &IpamConfigurationSpec) -> Self {
+        IpamConfig {
+            strict_affinity: spec.strict_affinity,
+            auto_allocate_blocks: spec.auto_allocate_blocks.unwrap_or(true),
+            max_blocks_per_host: spec.max_blocks_per_host,
+            kube_virt_vm_address_persistence: spec.kube_virt_vm_address_persistence.clone(),
+            ip_cooldown_seconds: spec.ip_cooldown_seconds,
+            ..IpamConfig::default()
+        }
     }
 
     /// Returns the maximum number of blocks of a node (IPAM-103).

@@ -34,6 +34,11 @@ impl Tunnel {
         HandleId::new(format!("{}{node}", self.handle))
     }
 
+    /// Returns the node in the handle of a tunnel's address, and the kind of the tunnel.
+    pub(crate) fn of_handle(handle: &str) -> Option<(Tunnel, &str)> {
+        Self::ALL.into_iter().find_map(|tunnel| Some((tunnel, handle.strip_prefix(tunnel.handle)?)))
+    }
+
     /// Returns the attributes of the device's address on a node.
     pub fn attributes_of(&self, node: &str) -> BTreeMap<String, String> {
         [("node", node), ("type", self.kind)].map(|(key, value)| (key.to_owned(), value.to_owned())).into()
@@ -46,7 +51,7 @@ impl Tunnel {
 
     /// Returns true if an allocation under this handle belongs to a tunnel.
     pub(super) fn is_handle(text: &str) -> bool {
-        Self::ALL.iter().any(|tunnel| text.starts_with(tunnel.handle))
+        Self::of_handle(text).is_some()
     }
 }
 

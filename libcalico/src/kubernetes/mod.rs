@@ -48,6 +48,7 @@ pub use network_policy::{
     EgressRule, IngressRule, IpBlock, LabelExpression, LabelSelector, NetworkPolicySpec, NumberOrName, PolicyPeer,
     PolicyPort,
 };
+pub use node::{DifferingField, merge_node};
 pub use pod::{Container, ContainerPort, Namespace, Pod, PodIp, PodOnNode, PodOnNodeKey, PodSpec, PodStatus};
 pub use pod_addresses::{AddressAnnotations, PodAddresses};
 pub use pod_cidrs::{PodCidrError, PodCidrs};

@@ -1,9 +1,12 @@
 //! The migration of Calico's objects from `crd.projectcalico.org/v1` to `projectcalico.org/v3`, as far as it needs no
 //! I/O: the kinds, the judgement of objects that exist in v3, and the status of the object that controls it.
 //!
+//! [`calicoctl_file`] belongs to another migration, from etcd to an API server.
+//!
 //! [`to_v3`] converts an object. Names of annotations are upstream's, except [`DRY_RUN`], [`PLUGINS`], [`V1_LOCKED_BY`]
 //! and [`SOURCE_REVISION`].
 
+pub mod calicoctl_file;
 mod judge;
 mod kinds;
 mod owners;

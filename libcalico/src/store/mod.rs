@@ -10,8 +10,8 @@ mod reads;
 use std::future::Future;
 
 pub use self::reads::{
-    Answers, Freshness, GetTicket, KeysTicket, ListTicket, Range, RawEntry, ReadBatch, RevisionTicket, Survey,
-    decode_entry, listed_block,
+    Answers, Freshness, GetTicket, KeysTicket, ListTicket, PairsTicket, Range, RawEntry, ReadBatch, RevisionTicket,
+    Survey, decode_entry, listed_block,
 };
 use crate::ipam::ListedBlock;
 pub use crate::kind::{Entry, Kind, Revision};

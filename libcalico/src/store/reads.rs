@@ -61,6 +61,10 @@ pub struct KeysTicket<K>(ListTicket<K>);
 #[derive(Debug)]
 pub struct RevisionTicket<K>(GetTicket<K>);
 
+/// The position of the answer to a [`ReadBatch::list_pairs`].
+#[derive(Debug)]
+pub struct PairsTicket(usize);
+
 /// Reads to be answered together, from one snapshot if the store supports that.
 #[derive(Debug, Default, Clone)]
 pub struct ReadBatch {
@@ -114,8 +118,17 @@ impl ReadBatch {
         KeysTicket(ticket)
     }
 
+    /// Adds the read of the stored pairs of a kind below `prefix`, for a kind that need not have a type.
+    pub fn list_pairs(&mut self, kind: &'static str, prefix: impl Into<String>) -> PairsTicket {
+        PairsTicket(self.add_range(kind, prefix.into(), true))
+    }
+
     fn add<K: Kind>(&mut self, path: String, is_prefix: bool) -> usize {
-        self.ranges.push(Range { kind: K::KIND, path, is_prefix, keys_only: false, freshness: Freshness::Latest });
+        self.add_range(K::KIND, path, is_prefix)
+    }
+
+    fn add_range(&mut self, kind: &'static str, path: String, is_prefix: bool) -> usize {
+        self.ranges.push(Range { kind, path, is_prefix, keys_only: false, freshness: Freshness::Latest });
         self.ranges.len() - 1
     }
 
@@ -182,6 +195,11 @@ impl Answers {
 
     /// Returns the stored pairs of a selection.
     pub fn raw_entries<K>(&self, ticket: &ListTicket<K>) -> &[RawEntry] {
+        &self.0[ticket.0]
+    }
+
+    /// Returns the stored pairs that were read with [`ReadBatch::list_pairs`].
+    pub fn pairs(&self, ticket: &PairsTicket) -> &[RawEntry] {
         &self.0[ticket.0]
     }
 

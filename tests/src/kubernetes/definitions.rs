@@ -12,6 +12,17 @@ use crate::manifests::deploy;
 
 const MACHINES: [(&str, &str); 2] =
     [("VirtualMachine", "virtualmachines"), ("VirtualMachineInstance", "virtualmachineinstances")];
+/// Calico's kinds without a definition in `deploy/crds`, each with its plural and whether it is namespaced.
+const OTHERS: [(&str, &str, bool); 8] = [
+    ("BGPConfiguration", "bgpconfigurations", false),
+    ("BGPFilter", "bgpfilters", false),
+    ("BGPPeer", "bgppeers", false),
+    ("CalicoNodeStatus", "caliconodestatuses", false),
+    ("FelixConfiguration", "felixconfigurations", false),
+    ("GlobalNetworkSet", "globalnetworksets", false),
+    ("NetworkSet", "networksets", true),
+    ("StagedKubernetesNetworkPolicy", "stagedkubernetesnetworkpolicies", true),
+];
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// Timeout until the list of groups has changed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,6 +56,30 @@ impl ApiServer {
     pub fn ensure_defined(&self, api_version: &str) -> Result<()> {
         let admin = self.admin();
         admin.apply_definitions(&manifests(api_version)?, |path| Ok(admin.get(path)?.code == 404))
+    }
+
+    /// Defines Calico's kinds without a definition in `deploy/crds`, and waits until they are served. Their schema
+    /// accepts any field.
+    pub fn define_others(&self, api_version: &str) -> Result<()> {
+        let (group, version) = api_version.split_once('/').context("GROUP/VERSION")?;
+        for (kind, plural, namespaced) in OTHERS {
+            let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+            let version =
+                json!({ "name": version, "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } });
+            self.admin().apply_object(&json!({
+                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                "metadata": { "name": format!("{plural}.{group}") },
+                "spec": {
+                    "group": group, "scope": if namespaced { "Namespaced" } else { "Cluster" }, "versions": [version],
+                    "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
+                },
+            }))?;
+        }
+        await_that(PATIENCE, || {
+            let kinds = self.admin().get(&format!("/apis/{api_version}"))?.success()?.to_string();
+            Ok(OTHERS.iter().all(|(_, plural, _)| kinds.contains(&format!("\"{plural}\""))))
+        })
+        .with_context(|| format!("{api_version} does not list all kinds"))
     }
 
     /// Defines KubeVirt's kinds of VMs and VMIs. Their schema accepts any field.

@@ -69,8 +69,14 @@ impl Objects {
             if let Some(metadata) = object["metadata"].as_object_mut() {
                 metadata.retain(|name, _| !SERVER_FIELDS.contains(&name.as_str()));
             }
-            let (plural, _) = key.split_once('/').with_context(|| format!("{key} is no key of an object"))?;
-            self.client.create(&self.collection(plural), &object)?.success().with_context(|| key.clone())?;
+            let collection = match key.split('/').collect::<Vec<_>>()[..] {
+                [plural, _] => self.collection(plural),
+                [plural, namespace, _] => {
+                    format!("/apis/{}/namespaces/{namespace}/{plural}", self.group.api_version())
+                }
+                _ => anyhow::bail!("{key} is no key of an object"),
+            };
+            self.client.create(&collection, &object)?.success().with_context(|| key.clone())?;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::fs;
 use datastore::kubernetes::API_GROUP_FILE;
 use integration_tests::cluster::Faulty;
 use integration_tests::migration::migrate;
+use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 
 use super::on_faulty_api;
@@ -99,5 +100,24 @@ fn migration_to_v3_is_followed_unless_v1_is_configured() {
         let error = faulty.call("ADD", &first).run().unwrap().error();
         assert!(error.msg.contains("moved to projectcalico.org/v3"), "{error:?}");
         assert!(error.details.contains("set calico_api_group"), "{error:?}");
+    });
+}
+
+/// The plugin has stored that Calico's objects are in v1.
+#[test]
+fn command_line_on_a_node_follows_a_migration() {
+    on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
+        faulty.conf.as_object_mut().unwrap().remove("calico_api_group");
+        let pod = faulty.pod();
+        faulty.run("ADD", &pod);
+        migrate(&control_plane.servers.api);
+        let remembered = || fs::read_to_string(API_GROUP_FILE).unwrap();
+        assert!(remembered().contains(ApiGroup::CrdV1.api_version()), "{}", remembered());
+        let Store::Kubernetes(objects) = &faulty.cluster.store else { panic!("not an API server") };
+        let call = faulty.cluster.plugins.call("calico-ipam").env("DATASTORE_TYPE", "kubernetes");
+        let call = call.env("KUBECONFIG", objects.kubeconfig());
+        let outcome = call.args(["get", "clusterinformation", "default", "-o", "json"]).run().unwrap();
+        assert!(outcome.stdout.contains("\"datastoreReady\": true"), "{outcome:?}");
+        assert!(remembered().contains(ApiGroup::CrdV1.api_version()), "{}", remembered());
     });
 }

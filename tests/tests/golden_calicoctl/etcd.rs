@@ -129,3 +129,15 @@ fn release_of_an_address_writes_as_upstream_does() {
         assert_eq!((outcome.exit, changed), (Some(2), Changes::new()));
     });
 }
+
+#[test]
+fn lock_and_unlock_write_and_print_as_upstream_does() {
+    on_etcd(|lab| {
+        for number in ["19", "20", "32"] {
+            let Replayed { outcome, changed } = lab.replay(number, &[]);
+            let recorded = lab.step(number).stdout.as_str();
+            assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), recorded), "{number}: {outcome:?}");
+            assert_eq!(changed, lab.recorded_changes(number), "{number}");
+        }
+    });
+}

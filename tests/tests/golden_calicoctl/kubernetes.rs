@@ -1,5 +1,5 @@
-//! The steps on an API server: show, configure, and the refusal to release the address of a running pod. The recorded
-//! pods also serve for the endpoints of one namespace.
+//! The steps on an API server: show, configure, the lock, and the refusal to release the address of a running pod. The
+//! recorded pods also serve for the endpoints of one namespace.
 
 use serde_json::Value;
 
@@ -24,11 +24,14 @@ fn show_on_an_api_server_prints_upstreams_columns() {
 }
 
 #[test]
-fn configure_on_an_api_server_writes_as_upstream_does() {
+fn configure_and_lock_on_an_api_server_write_as_upstream_does() {
     on_api_server(|lab| {
-        let Replayed { outcome, changed } = lab.replay("15", &[]);
-        assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), lab.step("15").stdout.as_str()), "{outcome:?}");
-        assert_eq!(changed, lab.recorded_changes("15"));
+        for number in ["10", "13", "15"] {
+            let Replayed { outcome, changed } = lab.replay(number, &[]);
+            let recorded = lab.step(number).stdout.as_str();
+            assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), recorded), "{number}: {outcome:?}");
+            assert_eq!(changed, lab.recorded_changes(number), "{number}");
+        }
     });
 }
 

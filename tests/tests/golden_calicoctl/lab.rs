@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use integration_tests::etcd::{self, Etcd};
 use integration_tests::golden::calicoctl::{Course, Step};
-use integration_tests::kubernetes::{Client, Objects, on_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Client, Objects, on_kubernetes};
 use integration_tests::namespaces::isolated;
 use integration_tests::plugin::{Outcome, Plugins};
 use integration_tests::skip::skipped;
@@ -16,6 +16,8 @@ use crate::translate::ours;
 
 /// Metadata that differs from run to run.
 const OF_THE_RUN: [&str; 4] = ["uid", "resourceVersion", "creationTimestamp", "generation"];
+/// The annotation of an object on Kubernetes with v3 metadata, as JSON.
+const V3_METADATA: &str = "/metadata/annotations/projectcalico.org~1metadata";
 /// The kind whose objects are Kubernetes' own in the course on Kubernetes.
 const NODES: &str = "nodes//";
 /// The key of ClusterInformation on etcd.
@@ -28,8 +30,8 @@ pub(crate) struct Lab<'a> {
     course: Course,
     plugins: Plugins,
     store: Store,
-    /// The client for pods and nodes, on Kubernetes.
-    admin: Option<&'a Client>,
+    /// The server of pods and nodes, on Kubernetes.
+    api: Option<&'a ApiServer>,
 }
 
 /// A call of ours, with the keys that it changed.
@@ -38,26 +40,39 @@ pub(crate) struct Replayed {
     pub(crate) changed: Changes,
 }
 
-/// Runs a test with the course on etcd.
+/// Runs a test with the course `etcd-ipam`.
 pub(crate) fn on_etcd(test: impl FnOnce(&Lab<'_>) + Send) {
+    on_etcd_course("etcd-ipam", test);
+}
+
+/// Runs a test with a course on etcd.
+pub(crate) fn on_etcd_course(course: &str, test: impl FnOnce(&Lab<'_>) + Send) {
     if !Etcd::installed() {
         return skipped(etcd::REQUIRES);
     }
     isolated(|host| {
-        let (course, plugins) = (Course::read("etcd-ipam").unwrap(), Plugins::locate().unwrap());
-        test(&Lab { course, plugins, store: Store::etcd(host).unwrap(), admin: None });
+        let (course, plugins) = (Course::read(course).unwrap(), Plugins::locate().unwrap());
+        test(&Lab { course, plugins, store: Store::etcd(host).unwrap(), api: None });
     });
 }
 
-/// Runs a test with the course on an API server.
+/// Runs a test with the course `kubernetes-ipam`.
 pub(crate) fn on_api_server(test: impl FnOnce(&Lab<'_>) + Send) {
+    on_api_server_course("kubernetes-ipam", |lab| {
+        lab.create_namespace("ns1");
+        test(lab);
+    });
+}
+
+/// Runs a test with a course on an API server that defines all kinds of Calico, and has no namespace for pods.
+pub(crate) fn on_api_server_course(course: &str, test: impl FnOnce(&Lab<'_>) + Send) {
     on_kubernetes(|_, kubernetes| {
-        let api = &kubernetes.api;
-        api.define(ApiGroup::CrdV1.api_version()).unwrap();
-        api.namespace("ns1").unwrap();
+        let (api, group) = (&kubernetes.api, ApiGroup::CrdV1.api_version());
+        api.define(group).unwrap();
+        api.define_others(group).unwrap();
         let objects = Objects::new(api.admin(), ApiGroup::CrdV1, api.admin_kubeconfig());
-        let (course, plugins) = (Course::read("kubernetes-ipam").unwrap(), Plugins::locate().unwrap());
-        test(&Lab { course, plugins, store: Store::Kubernetes(objects), admin: Some(api.admin()) });
+        let (course, plugins) = (Course::read(course).unwrap(), Plugins::locate().unwrap());
+        test(&Lab { course, plugins, store: Store::Kubernetes(objects), api: Some(api) });
     });
 }
 
@@ -74,6 +89,18 @@ impl Lab<'_> {
         self.run(&arguments)
     }
 
+    /// Creates a namespace with the default service account.
+    pub(crate) fn create_namespace(&self, name: &str) {
+        self.api.unwrap().namespace(name).unwrap();
+    }
+
+    /// Returns Calico's annotations of the nodes.
+    pub(crate) fn node_annotations(&self) -> Content {
+        let nodes = self.api.unwrap().admin().get("/api/v1/nodes").unwrap().success().unwrap();
+        let nodes = nodes["items"].as_array().unwrap().iter().map(|node| &node["metadata"]);
+        nodes.map(|node| (node["name"].as_str().unwrap().to_owned(), of_calico(&node["annotations"]))).collect()
+    }
+
     /// Loads the recorded state before a step.
     pub(crate) fn prepare(&self, number: &str) {
         self.load(&self.course.content_before(number).unwrap());
@@ -88,11 +115,11 @@ impl Lab<'_> {
 
     /// Returns the revision of ClusterInformation in the loaded state.
     pub(crate) fn revision(&self) -> String {
-        match (&self.store, self.admin) {
+        match (&self.store, self.api) {
             (Store::Etcd(etcd), _) => etcd.revisions(INFORMATION).unwrap()[INFORMATION].to_string(),
-            (_, Some(admin)) => {
+            (_, Some(api)) => {
                 let path = "/apis/crd.projectcalico.org/v1/clusterinformations/default";
-                let stored = admin.get(path).unwrap().success().unwrap();
+                let stored = api.admin().get(path).unwrap().success().unwrap();
                 stored["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
             }
             (store, None) => panic!("{} has no course", store.name()),
@@ -107,7 +134,8 @@ impl Lab<'_> {
 
     fn load(&self, content: &Content) {
         self.store.clear().unwrap();
-        let Some(admin) = self.admin else { return self.store.load(content).unwrap() };
+        let Some(api) = self.api else { return self.store.load(content).unwrap() };
+        let admin = api.admin();
         let (nodes, objects): (Content, Content) =
             content.clone().into_iter().partition(|(key, _)| key.starts_with(NODES));
         for (key, node) in nodes {
@@ -124,8 +152,9 @@ impl Lab<'_> {
     /// Returns the content of the datastore with the keys of the recordings, without pods.
     fn content(&self) -> Content {
         let is_pod = |key: &str| key.starts_with("pods/");
-        let on_kubernetes = self.admin.is_some();
-        let key = |key: String| if on_kubernetes { key.replacen('/', "//", 1) } else { key };
+        let on_kubernetes = self.api.is_some();
+        let is_global = |key: &str| on_kubernetes && key.matches('/').count() == 1;
+        let key = |key: String| if is_global(&key) { key.replacen('/', "//", 1) } else { key };
         let content = self.store.dump().unwrap().into_iter().filter(|(key, _)| !is_pod(key));
         content.map(|(name, value)| (key(name), comparable(value))).collect()
     }
@@ -150,9 +179,22 @@ fn create_workload(admin: &Client, recorded: &Value) {
     admin.patch(&path, &json!({ "status": status })).unwrap().success().unwrap();
 }
 
+/// Returns the annotations of a node that Calico writes.
+pub(crate) fn of_calico(annotations: &Value) -> Value {
+    let mut annotations = annotations.as_object().cloned().unwrap_or_default();
+    annotations.retain(|name, _| name.starts_with("projectcalico.org/"));
+    Value::Object(annotations)
+}
+
 fn comparable(mut value: Value) -> Value {
     if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.retain(|field, _| !OF_THE_RUN.contains(&field.as_str()));
+    }
+    if let Some(text) = value.pointer_mut(V3_METADATA)
+        && let Ok(Value::Object(mut metadata)) = serde_json::from_str(text.as_str().unwrap_or_default())
+    {
+        metadata.retain(|field, _| !OF_THE_RUN.contains(&field.as_str()));
+        *text = Value::Object(metadata).to_string().into();
     }
     value
 }

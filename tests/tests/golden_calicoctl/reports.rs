@@ -24,7 +24,8 @@ fn our_report(lab: &Lab<'_>, recorded: &IpamReport) -> String {
     report.to_text().unwrap()
 }
 
-fn assert_reports(lab: &Lab<'_>, numbers: &[&str]) {
+/// Compares the report of our `check` on the state before each of these steps with the recorded one.
+pub(crate) fn assert_reports(lab: &Lab<'_>, numbers: &[&str]) {
     for number in numbers {
         lab.prepare(number);
         for text in lab.step(number).files_after.values() {

@@ -8,7 +8,7 @@ use self::Treatment::{Replayed, Report, State, Unneeded};
 enum Treatment {
     /// A state, not a step.
     State,
-    /// A step that `etcd.rs` or `kubernetes.rs` replays.
+    /// A step that `etcd.rs`, `kubernetes.rs` or `migrate.rs` replays.
     Replayed,
     /// A step of `check`, or of a release by its report, that `reports.rs` replays.
     Report,
@@ -16,8 +16,8 @@ enum Treatment {
     Unneeded(&'static str),
 }
 
-const LOCK: &str = "`calico-ipam` has no verb for the lock; `apply` of a ClusterInformation sets it";
 const VERSION: &str = "`calico-ipam` works with each version of the cluster";
+const SAME_COUNTS: &str = "the report of a later step on the same addresses has these counts";
 const NO_KUBECONFIG: &str = "`calico-ipam` needs no kubeconfig beside etcd";
 
 const ETCD: [(&str, Treatment); 51] = [
@@ -39,8 +39,8 @@ const ETCD: [(&str, Treatment); 51] = [
     ("16-check-report-all", Report),
     ("17-release-from-report-unlocked", Report),
     ("18-split-unlocked", Replayed),
-    ("19-lock", Unneeded(LOCK)),
-    ("20-lock-again", Unneeded(LOCK)),
+    ("19-lock", Replayed),
+    ("20-lock-again", Replayed),
     ("21-check-locked", Report),
     ("22-release-from-report-stale", Report),
     ("23-release-from-report-version", Report),
@@ -52,7 +52,7 @@ const ETCD: [(&str, Treatment); 51] = [
     ("29-split-no-pool", Replayed),
     ("30-split", Replayed),
     ("31-split-cidr", Replayed),
-    ("32-unlock", Unneeded(LOCK)),
+    ("32-unlock", Replayed),
     ("33-check-after", Report),
     ("34-show-after-split", Replayed),
     ("35-release-ip", Replayed),
@@ -84,15 +84,61 @@ const KUBERNETES: [(&str, Treatment); 17] = [
     ("07-check-report", Report),
     ("08-release-from-report-force", Report),
     ("09-check-after", Report),
-    ("10-lock", Unneeded(LOCK)),
+    ("10-lock", Replayed),
     ("11-check-locked", Report),
     ("12-release-from-report", Report),
-    ("13-unlock", Unneeded(LOCK)),
+    ("13-unlock", Replayed),
     ("14-release-in-use", Replayed),
     ("15-configure-strict", Replayed),
     ("initial", State),
     ("pods-and-services", State),
 ];
+
+/// The courses of `calicoctl datastore migrate`.
+const MIGRATIONS: [(&str, &[(&str, Treatment)]); 7] = [
+    (
+        "migrate-etcd",
+        &[("01-export-unlocked", Replayed), ("02-lock", Replayed), ("03-export", Replayed), ("initial", State)],
+    ),
+    ("migrate-etcd-end", &[("01-unlock", Replayed), ("02-export-mismatch", Unneeded(VERSION)), ("initial", State)]),
+    (
+        "migrate-kubernetes",
+        &[
+            ("01-import", Replayed),
+            ("02-import-again", Replayed),
+            ("03-check-locked", Unneeded(SAME_COUNTS)),
+            ("04-unlock", Replayed),
+            ("05-check", Replayed),
+            ("06-show", Replayed),
+            ("07-export", Replayed),
+            ("initial", State),
+        ],
+    ),
+    ("migrate-kubernetes-broken-file", &[("01-import", Replayed), ("initial", State)]),
+    ("migrate-kubernetes-no-file", &[("01-import", Replayed), ("initial", State)]),
+    ("migrate-kubernetes-no-namespace", &[("01-import", Replayed), ("02-import-again", Replayed), ("initial", State)]),
+    (
+        "migrate-kubernetes-no-nodes",
+        &[
+            ("01-export-kubernetes", Replayed),
+            ("02-import-no-nodes", Replayed),
+            ("03-import-again", Replayed),
+            ("initial", State),
+        ],
+    ),
+];
+
+#[test]
+fn every_recording_of_a_migration_is_in_the_table() {
+    for (course, table) in MIGRATIONS {
+        let listed: Vec<&str> = table.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names(course).unwrap(), listed, "{course}");
+        let runner = format!("_course(\"{course}\", ");
+        for (name, _) in table.iter().filter(|(_, treatment)| *treatment == Replayed) {
+            assert!(has_test(include_str!("migrate.rs"), &runner, name), "{course}: no test names step {name}");
+        }
+    }
+}
 
 #[test]
 fn every_recording_of_calicoctl_is_in_the_table() {

@@ -25,10 +25,10 @@ Examples:
   calico-ipam split 4 --name default-ipv4-ippool
   calico-ipam split 2 --cidr 10.65.0.0/16
 
-The datastore must be locked: datastoreReady is false in ClusterInformation default. The parts are called
-split-POOL-0, split-POOL-1 and so on, and have the settings of the pool, but are in service even if it is disabled. The
-pool is deleted; its blocks and addresses stay. Everything is checked before the first write. On an API server, which
-writes one object after the other, a second run completes an interrupted one.
+The datastore must be locked (calico-ipam migrate lock). The parts are called split-POOL-0, split-POOL-1 and so on, and
+have the settings of the pool, but are in service even if it is disabled. The pool is deleted; its blocks and addresses
+stay. Everything is checked before the first write. On an API server, which writes one object after the other, a second
+run completes an interrupted one.
 
 Exit status: 0; 1 after an error or a refusal; 2 if the arguments are invalid.")]
 pub(super) struct SplitArgs {

@@ -77,7 +77,10 @@ fn split_refused_before_the_first_write_changes_no_key() {
 fn split_without_lock_is_refused() {
     let shell = Shell::with_pool();
     let error = shell.error(&["split", "2", "--name", POOL]);
-    assert!(error.starts_with("datastore is not locked. Run ") && error.contains("datastoreReady: false"), "{error}");
+    assert!(
+        error.starts_with("datastore is not locked. Run ") && error.contains("calico-ipam migrate lock"),
+        "{error}"
+    );
     let shown = shell.ok(&["split", "2", "--name", POOL, "--dry-run"]);
     assert!(shown.starts_with("IP Pool default-ipv4-ippool would be split into 2 smaller pools.\n"), "{shown}");
     assert!(shell.stored::<IpPool>(&ObjectKey::global(POOL)).is_some());

@@ -91,7 +91,7 @@ pub(super) fn run(
         if is_new_file(&config) {
             return Err(DatastoreUnusable(format!("{} does not exist", describe(&config))));
         }
-        Datastore::open(&config).map_err(DatastoreUnusable::new)
+        Datastore::open_uncached(&config).map_err(DatastoreUnusable::new)
     });
     process::block_on(read_trace(args, store.as_ref().map_err(Clone::clone), &places)).show(format, out)
 }

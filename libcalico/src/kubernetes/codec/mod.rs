@@ -9,7 +9,7 @@ use super::kubevirt::{VirtualMachine, VirtualMachineInstance};
 use super::pod::{Pod, PodOnNode, PodOnNodeKey};
 use super::query::{self, Query};
 use super::request::{self, Request};
-use super::resource::ApiGroup;
+use super::resource::{ApiGroup, Resource};
 use super::revision::{ObjectRevision, PreservedMetadata};
 use super::service::Service;
 use super::workload_endpoint::endpoint_of_pod;
@@ -56,6 +56,11 @@ impl Codec {
     /// Returns the API group.
     pub fn group(&self) -> ApiGroup {
         self.group
+    }
+
+    /// Returns the resource of a kind of stored objects, if the API server can store the kind.
+    pub fn resource(&self, kind: &str) -> Option<Resource> {
+        StoredKind::named(kind).map(|kind| kind.resource(self.group))
     }
 
     /// Returns the request that reads `range`. Equal queries may share a request.

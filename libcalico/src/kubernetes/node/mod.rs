@@ -1,11 +1,14 @@
 //! Node: a Kubernetes node with annotations, in its v3 form (DS-88). A write is a patch, which, unlike upstream's
 //! replacement, does not overwrite a concurrent change of the kubelet (DS-89).
 
+mod merge;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
+pub use self::merge::{DifferingField, merge_node};
 use super::json::{Fields, put_object, take_object, text};
 use super::revision::ObjectRevision;
 use crate::net::{Cidr, IpVersion};
@@ -165,24 +168,59 @@ fn is_address(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok() || text.parse::<Cidr>().is_ok()
 }
 
-/// Returns the patch that sets the annotations of [`ANNOTATED_FIELDS`], or deletes those without a value. The patch
-/// fails if the node has changed since it was read.
+/// Returns the patch that sets the annotations of [`ANNOTATED_FIELDS`], of Calico's own labels and of its own
+/// annotations, or deletes those without a value. The patch fails if the node has changed since it was read.
 pub(super) fn update_patch(node: &Value, revision: &ObjectRevision) -> Value {
     let mut annotations = Map::new();
-    let spec = &node["spec"];
-    for (name, section, field, _) in ANNOTATED_FIELDS {
-        let fields = if section.is_empty() { spec } else { &spec[section] };
-        let value = match fields.get(field) {
-            Some(Value::String(text)) if !text.is_empty() => Value::from(text.as_str()),
-            Some(Value::Number(number)) => number.to_string().into(),
-            _ => Value::Null,
-        };
-        annotations.insert(format!("projectcalico.org/{name}"), value);
+    for (name, section, field, form) in ANNOTATED_FIELDS {
+        let value = annotation_text(node, section, field, form);
+        annotations.insert(format!("projectcalico.org/{name}"), value.into());
+    }
+    for (name, own) in [(LABELS, own_labels(node)), (ANNOTATIONS, own_annotations(node))] {
+        let value = (!own.is_empty()).then(|| Value::Object(own).to_string());
+        annotations.insert(name.into(), value.into());
     }
     let mut metadata = Map::new();
     metadata.insert("annotations".into(), annotations.into());
     metadata.insert("resourceVersion".into(), revision.resource_version.as_str().into());
     json!({ "metadata": metadata })
+}
+
+/// Returns the text of the annotation with a field of a v3 node; `None` if the field has no value.
+fn annotation_text(node: &Value, section: &str, field: &str, form: AnnotationFormat) -> Option<String> {
+    let spec = &node["spec"];
+    let fields = if section.is_empty() { spec } else { &spec[section] };
+    match fields.get(field)? {
+        Value::String(text) if text.is_empty() => None,
+        Value::String(text) => match form {
+            AnnotationFormat::AsNumber => {
+                Some(as_number(text).map_or_else(|| text.clone(), |number| number.to_string()))
+            }
+            _ => Some(text.clone()),
+        },
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// Returns the labels of a v3 node that are not labels of the Kubernetes node.
+fn own_labels(node: &Value) -> Fields {
+    let kube = kube_labels(node);
+    let mut labels = node["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+    labels.retain(|label, _| !kube.contains_key(label));
+    labels
+}
+
+fn own_annotations(node: &Value) -> Fields {
+    let mut annotations = node["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
+    annotations.remove(KUBE_LABELS);
+    annotations
+}
+
+/// Returns the labels that a v3 node has from the Kubernetes node.
+fn kube_labels(node: &Value) -> Fields {
+    let recorded = node["metadata"]["annotations"][KUBE_LABELS].as_str();
+    recorded.and_then(|text| serde_json::from_str::<Option<Fields>>(text).ok()?).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -271,6 +309,31 @@ mod tests {
             assert_eq!(written.get(key), Some(value), "{key}");
         }
         assert_eq!(written.get("other"), None);
-        assert_eq!(written["projectcalico.org/IPv6Address"], Value::Null);
+        for missing in ["IPv6Address", "labels", "annotations"] {
+            assert_eq!(written[&format!("projectcalico.org/{missing}")], Value::Null, "{missing}");
+        }
+    }
+
+    #[test]
+    fn own_labels_and_annotations_of_a_node_are_written_back() {
+        let object = json!({"metadata": {
+            "name": "n", "labels": {"kubernetes.io/hostname": "n"},
+            "annotations": {
+                "projectcalico.org/labels": r#"{"kubernetes.io/hostname":"stale","rack":"r1"}"#,
+                "projectcalico.org/annotations": r#"{"a":"b"}"#,
+            },
+        }});
+        let v3 = Value::Object(from_kubernetes(object.as_object().unwrap().clone()));
+        let patch = update_patch(&v3, &ObjectRevision::default());
+        let written = &patch["metadata"]["annotations"];
+        assert_eq!(written[LABELS], r#"{"rack":"r1"}"#);
+        assert_eq!(written[ANNOTATIONS], r#"{"a":"b"}"#);
+        assert_eq!(written.get(KUBE_LABELS), None);
+    }
+
+    #[test]
+    fn autonomous_system_in_two_halves_is_written_as_a_number() {
+        let patch = update_patch(&json!({"spec": {"bgp": {"asNumber": "1.10"}}}), &ObjectRevision::default());
+        assert_eq!(patch["metadata"]["annotations"]["projectcalico.org/ASNumber"], "65546");
     }
 }

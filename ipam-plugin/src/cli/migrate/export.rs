@@ -1,0 +1,119 @@
+//! `migrate export`: writes Calico's objects in etcd to a file of `calicoctl datastore migrate`.
+
+use std::collections::BTreeMap;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use datastore::Datastore;
+use libcalico::api::{ClusterInformation, ObjectKey};
+use libcalico::migration::calicoctl_file::{self, CalicoctlFile};
+use libcalico::store::{RawEntry, StoreError};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::datastore_type;
+use crate::cli::app::{App, CommandOutcome, Progress};
+use crate::cli::documents;
+use crate::cli::error::CliError;
+use crate::cli::transfer::create_private;
+use crate::reads::find;
+
+/// The beginning of the paths of all pairs.
+const ROOT: &str = "/calico/";
+
+/// Write the objects of a locked etcd to a file for `migrate import`, or for calicoctl
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  calico-ipam migrate export calico.yaml --etcd-endpoints http://127.0.0.1:2379
+  calico-ipam migrate export >calico.yaml
+
+The file is one snapshot. Nodes get the names that they have in Kubernetes (spec.orchRefs), wherever an object names
+them. Endpoints and profiles are left out: with Kubernetes, they follow from pods and namespaces.
+
+Exit status: 0; 1 after an error or a refusal; 2 if the arguments are invalid.")]
+pub(super) struct ExportArgs {
+    /// The file, which must not exist yet; stdout if it is - or omitted
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+/// The document of an export to a file: the numbers of objects.
+#[derive(Serialize)]
+struct Exported<'a> {
+    file: String,
+    resources: usize,
+    ipam: usize,
+    /// For each kind that is left out, by its plural.
+    omitted: BTreeMap<&'a str, usize>,
+}
+
+pub(super) async fn run(args: &ExportArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    check(app).await?;
+    let progress = Progress::new("exporting", 0);
+    let pairs = app.store.scan(ROOT).await?;
+    let file = content(&pairs)?;
+    let omitted = omitted(&pairs);
+    if !is_locked(&file.cluster) {
+        return Err(CliError::NotLocked);
+    }
+    let path = args.file.as_deref().filter(|file| file.as_os_str() != "-");
+    if let Some(path) = path {
+        let mut out = BufWriter::new(create_private(path)?);
+        write!(out, "{file}").and_then(|()| out.flush()).map_err(CliError::file("write", path))?;
+    } else {
+        write!(app.out, "{file}").map_err(CliError::Output)?;
+    }
+    drop(progress);
+    let (resources, ipam) = (file.resources.len(), file.ipam.len());
+    let to = path.map_or_else(|| "stdout".to_owned(), |path| path.display().to_string());
+    app.notice(format_args!("{resources} resources and {ipam} objects of IPAM exported to {to}"));
+    if !omitted.is_empty() {
+        let kinds: Vec<String> = omitted.iter().map(|(plural, number)| format!("{number} {plural}")).collect();
+        app.notice(format_args!("note: not exported: {}", kinds.join(", ")));
+    }
+    if path.is_some() {
+        documents::print_document(app.format, app.out, &Exported { file: to, resources, ipam, omitted })?;
+    }
+    Ok(CommandOutcome::Success)
+}
+
+/// Checks the lock, then the type of the datastore, as calicoctl does.
+async fn check(app: &App<'_>) -> Result<(), CliError> {
+    let information = find::<ClusterInformation>(app.store, &ObjectKey::global("default")).await?;
+    let Some(information) = information else {
+        return Err(CliError::NoClusterInformation(app.datastore.clone()));
+    };
+    if information.value.spec.datastore_ready != Some(false) {
+        return Err(CliError::NotLocked);
+    }
+    match app.store {
+        Datastore::Kubernetes(_) => Err(CliError::ExportSource(datastore_type(app.store))),
+        Datastore::Etcd(_) | Datastore::Local(_) => Ok(()),
+    }
+}
+
+fn content(pairs: &[RawEntry]) -> Result<CalicoctlFile, CliError> {
+    let mut exported = Vec::new();
+    for pair in pairs.iter().filter(|pair| calicoctl_file::is_exported(&pair.path)) {
+        let corrupt =
+            |error: serde_json::Error| StoreError::Corrupt { key: pair.path.clone(), reason: error.to_string() };
+        let value: Value = serde_json::from_slice(&pair.value).map_err(corrupt)?;
+        exported.push((pair.path.clone(), value));
+    }
+    Ok(calicoctl_file::of_pairs(&exported)?)
+}
+
+/// Returns the number of objects of each kind that no file contains.
+fn omitted(pairs: &[RawEntry]) -> BTreeMap<&str, usize> {
+    let mut omitted = BTreeMap::new();
+    for plural in pairs.iter().filter_map(|pair| calicoctl_file::omitted_plural(&pair.path)) {
+        *omitted.entry(plural).or_default() += 1;
+    }
+    omitted
+}
+
+fn is_locked(information: &Value) -> bool {
+    information["spec"]["datastoreReady"] == false
+}

@@ -1,0 +1,229 @@
+//! `migrate import`: creates the objects of a file on an API server. Everything is read and compared before the first
+//! write, so that a second run completes an interrupted import.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use datastore::bootstrap::built_in_tiers;
+use datastore::{Datastore, Kubernetes};
+use futures::future::join_all;
+use libcalico::api::{ClusterInformation, ObjectMeta, ObjectSelect, Tier};
+use libcalico::kubernetes::Codec;
+use libcalico::migration::calicoctl_file::{self, CalicoctlFile};
+use libcalico::store::{Entry, Kind, Store, StoreError, Write};
+use serde_json::Value;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::items::{self, Item};
+use super::plan::{Plan, plan};
+use super::report::LISTED;
+use super::target::Target;
+use super::{datastore_type, lock};
+use crate::cli::app::{App, CommandOutcome, Progress};
+use crate::cli::documents;
+use crate::cli::error::CliError;
+use crate::cli::transfer::open_input;
+
+/// The maximum size of a file in bytes, which the program reads as a whole.
+const MAX_SIZE: u64 = 512 << 20;
+/// The maximum number of comparisons after a lost race.
+const ATTEMPTS: usize = 5;
+/// The number of objects that are created at the same time.
+const AT_ONCE: usize = 10;
+
+/// Create the objects of a file on an API server, which is then locked
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  calico-ipam migrate import -f calico.yaml --kubeconfig ~/.kube/config --dry-run
+  calico-ipam migrate import -f calico.yaml --kubeconfig ~/.kube/config
+
+The file is one of `migrate export`, or of calicoctl. An object that exists must equal that of the file. If one differs,
+nothing is written. After an interruption, run the command again: it continues. The definitions of Calico's objects
+(deploy/crds) and the namespaces have to exist.
+
+Exit status: 0; 1 after an error or a refusal; 2 if the arguments are invalid.")]
+pub(super) struct ImportArgs {
+    /// The file; - reads stdin
+    #[arg(short, long, value_name = "FILE")]
+    filename: PathBuf,
+    /// Print the number of objects without creating them
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(super) async fn run(args: &ImportArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    let Datastore::Kubernetes(kubernetes) = app.store else {
+        return Err(CliError::ImportTarget(datastore_type(app.store)));
+    };
+    let file = read(&args.filename)?;
+    let source = cluster(&file.cluster, &args.filename)?;
+    let progress = app.progress("comparing objects");
+    let items = prepare(file, kubernetes).await?;
+    let plan = compare(&items, kubernetes).await?;
+    drop(progress);
+    warn(&plan, app);
+    if !plan.report.refused.is_empty() {
+        documents::print_document(app.format, app.out, &plan.report)?;
+        let (number, listed) = (plan.report.refused.len(), plan.report.listed_refusals());
+        return Err(CliError::ImportRefused { number, listed });
+    }
+    if !args.dry_run {
+        let is_locked_now = lock::lock_target(app.store, &app.datastore, &source.spec).await?;
+        if is_locked_now && app.format == documents::Format::Table {
+            // Upstream's text.
+            app.print_line("Datastore locked.")?;
+        }
+        write(&items, &plan, app.store, kubernetes).await?;
+    }
+    print(&plan, args.dry_run, app)?;
+    Ok(CommandOutcome::Success)
+}
+
+fn read(path: &Path) -> Result<CalicoctlFile, CliError> {
+    let mut text = String::new();
+    open_input(path)?.take(MAX_SIZE + 1).read_to_string(&mut text).map_err(CliError::file("read", path))?;
+    if text.len() as u64 > MAX_SIZE {
+        return Err(CliError::MigrationFileSize(path.display().to_string()));
+    }
+    let invalid = |cause| CliError::MigrationFile { path: path.display().to_string(), cause };
+    calicoctl_file::parse(&text).map_err(invalid)
+}
+
+fn cluster(value: &Value, path: &Path) -> Result<ClusterInformation, CliError> {
+    let invalid = |error: serde_json::Error| CliError::MigrationFile {
+        path: path.display().to_string(),
+        cause: calicoctl_file::FileError::Json { part: "part with ClusterInformation", reason: error.to_string() },
+    };
+    ClusterInformation::decode(value.to_string().as_bytes()).map_err(invalid)
+}
+
+/// Returns the objects to import: those of the file, and the built-in tiers that neither the file nor the target has.
+async fn prepare(file: CalicoctlFile, kubernetes: &Kubernetes) -> Result<Vec<Item>, CliError> {
+    let codec = Codec::new(kubernetes.group().await?);
+    let mut now = ObjectMeta::default();
+    now.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
+    let created = now.creation_timestamp.unwrap_or_default();
+    let items = items::items(file, &codec, &created)?;
+    let stored = kubernetes.list::<Tier>(&ObjectSelect::default()).await?;
+    let mut all = missing_tiers(&items, &stored, &codec, &created)?;
+    all.extend(items);
+    Ok(all)
+}
+
+async fn compare(items: &[Item], kubernetes: &Kubernetes) -> Result<Plan, CliError> {
+    let target = Target::read(kubernetes, &items::kinds(items)).await?;
+    Ok(plan(items, &target))
+}
+
+/// Returns the built-in tiers to add. Old versions of Calico have no tiers.
+fn missing_tiers(items: &[Item], stored: &[Entry<Tier>], codec: &Codec, created: &str) -> Result<Vec<Item>, CliError> {
+    let mut missing = Vec::new();
+    for tier in built_in_tiers().into_iter().filter(|tier| !stored.iter().any(|entry| entry.key == tier.key())) {
+        let tier = serde_json::to_value(tier).map_err(CliError::encode)?;
+        let item = items::resource(tier, codec, created)?;
+        missing.extend(item.filter(|item| !items.iter().any(|known| known.path == item.path)));
+    }
+    Ok(missing)
+}
+
+fn warn(plan: &Plan, app: &mut App<'_>) {
+    for node in &plan.report.skipped_nodes {
+        // Upstream's text.
+        app.notice(format_args!(
+            "[WARNING] Attempted to import node {node} from etcd that references a nonexistent Kubernetes node. \
+             Skipping that node. Non-Kubernetes nodes are not supported in the Kubernetes datastore and will be \
+             skipped."
+        ));
+    }
+    if plan.ownerless_blocks > 0 {
+        let blocks = plan.ownerless_blocks;
+        app.notice(format_args!("note: {blocks} blocks belong to nodes that do not exist in Kubernetes"));
+    }
+    for other in plan.report.other_fields.iter().take(LISTED) {
+        app.notice(format_args!(
+            "note: {} exists and has more fields than in the file: {}",
+            other.object, other.remark
+        ));
+    }
+    if plan.report.other_fields.len() > LISTED {
+        let more = plan.report.other_fields.len() - LISTED;
+        app.notice(format_args!("note: so have {more} other objects; -o json lists all"));
+    }
+}
+
+/// Writes the objects. Compares them again after a lost race: requests of a killed import may still take effect, and
+/// another import may run.
+async fn write(items: &[Item], first: &Plan, store: &Datastore, kubernetes: &Kubernetes) -> Result<(), CliError> {
+    let mut outcome = write_all(store, &first.writes).await;
+    for _ in 0..ATTEMPTS {
+        match &outcome {
+            Err(CliError::ImportStopped { cause, .. }) if cause.is_race() => {}
+            _ => break,
+        }
+        let next = compare(items, kubernetes).await?;
+        if !next.report.refused.is_empty() {
+            break;
+        }
+        outcome = write_all(store, &next.writes).await;
+    }
+    outcome
+}
+
+/// Writes the objects kind by kind.
+async fn write_all(store: &Datastore, writes: &[Write]) -> Result<(), CliError> {
+    let progress = Progress::new("importing", writes.len());
+    let mut done = 0;
+    for same_kind in writes.chunk_by(|one, next| one.kind == next.kind) {
+        for chunk in same_kind.chunks(AT_ONCE) {
+            let outcomes = join_all(chunk.iter().map(async |write| store.write_one(write.clone()).await)).await;
+            let mut failed: Option<(&Write, StoreError)> = None;
+            for (write, outcome) in chunk.iter().zip(outcomes) {
+                match outcome {
+                    Ok(_) => {
+                        done += 1;
+                        progress.step();
+                    }
+                    Err(cause) => _ = failed.get_or_insert((write, cause)),
+                }
+            }
+            if let Some((write, cause)) = failed {
+                let (object, cause) = (write.key.clone(), Box::new(cause));
+                return Err(CliError::ImportStopped { object, cause, done, total: writes.len() });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn print(plan: &Plan, dry_run: bool, app: &mut App<'_>) -> Result<(), CliError> {
+    let report = &plan.report;
+    if documents::print_document(app.format, app.out, report)? {
+        return Ok(());
+    }
+    if dry_run {
+        for (counts, kind) in [(&report.resources, "resource(s)"), (&report.ipam, "IPAM resource(s)")] {
+            let (created, configured, unchanged) = (counts.created, counts.configured, counts.unchanged);
+            app.print_line(format_args!(
+                "Would create {created} {kind} and change {configured}; {unchanged} exist already"
+            ))?;
+        }
+        return Ok(());
+    }
+    let total = |total: usize, unchanged: usize, kind: &str| match unchanged {
+        0 => format!("Successfully applied {total} {kind}"),
+        _ => format!("Successfully applied {total} {kind}, of which {unchanged} existed already"),
+    };
+    // Upstream's texts.
+    app.print_line(total(report.resources.total(), report.resources.unchanged, "resource(s)"))?;
+    app.print_line("Importing IPAM resources")?;
+    app.print_line(total(report.ipam.total(), report.ipam.unchanged, "IPAM resource(s)"))?;
+    app.print_line(
+        "Datastore information successfully imported. Please refer to the datastore migration documentation for next \
+         steps.",
+    )?;
+    app.notice("note: the datastore is locked: no pod starts or ends before `calico-ipam migrate unlock`");
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! `migrate lock` and `migrate unlock`: set `datastoreReady` in ClusterInformation. While it is false, the plugins and
+//! kube-controllers change no addresses, endpoints or policies.
+
+use clap::Args;
+use datastore::Datastore;
+use libcalico::api::{ClusterInformation, ClusterInformationSpec, ObjectKey};
+use libcalico::migration::V1_LOCKED_BY;
+use libcalico::store::{Store, StoreError};
+use serde::Serialize;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::cli::app::{App, CommandOutcome};
+use crate::cli::documents;
+use crate::cli::error::CliError;
+use crate::cli::store_object::retry_races;
+use crate::reads::find;
+
+const NAME: &str = "default";
+/// The cluster type of a new ClusterInformation on an API server, as calicoctl sets it.
+const CLUSTER_TYPE: &str = "kdd";
+
+/// Lock the datastore: no program assigns or releases addresses until it is unlocked
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  calico-ipam migrate lock --etcd-endpoints http://127.0.0.1:2379
+
+No pod starts or ends on the nodes of the cluster while the datastore is locked.
+
+Exit status: 0; 1 after an error; 2 if the arguments are invalid.")]
+pub(super) struct LockArgs {}
+
+/// Unlock the datastore
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  calico-ipam migrate unlock --kubeconfig ~/.kube/config
+
+Exit status: 0; 1 after an error or a refusal; 2 if the arguments are invalid.")]
+pub(super) struct UnlockArgs {}
+
+/// The document of both commands.
+#[derive(Serialize)]
+struct LockState {
+    locked: bool,
+    /// False if the datastore was in this state before.
+    changed: bool,
+}
+
+pub(super) async fn lock(app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    app.store.ensure_initialized().await?;
+    set_ready(false, app).await
+}
+
+pub(super) async fn unlock(app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    set_ready(true, app).await
+}
+
+async fn set_ready(is_ready: bool, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    let changed = change(app.store, &app.datastore, |spec| spec.datastore_ready = Some(is_ready)).await?;
+    if !documents::print_document(app.format, app.out, &LockState { locked: !is_ready, changed })? {
+        // Upstream's text.
+        app.print_line(if is_ready { "Datastore unlocked." } else { "Datastore locked." })?;
+    }
+    Ok(CommandOutcome::Success)
+}
+
+/// Locks the target of an import, with the identity of the source. A new ClusterInformation is locked from its creation
+/// on. Returns true if the target was not locked before.
+pub(super) async fn lock_target(
+    store: &Datastore,
+    name: &str,
+    source: &ClusterInformationSpec,
+) -> Result<bool, CliError> {
+    let identify = |spec: &mut ClusterInformationSpec| {
+        spec.datastore_ready = Some(false);
+        spec.cluster_guid.clone_from(&source.cluster_guid);
+        spec.calico_version.clone_from(&source.calico_version);
+    };
+    let key = ObjectKey::global(NAME);
+    let was_ready = match find::<ClusterInformation>(store, &key).await? {
+        Some(found) => found.value.spec.datastore_ready != Some(false),
+        None => {
+            let cluster_type = CLUSTER_TYPE.to_owned();
+            let mut new = ClusterInformation::new(
+                NAME,
+                ClusterInformationSpec { cluster_type, ..ClusterInformationSpec::default() },
+            );
+            new.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
+            identify(&mut new.spec);
+            match store.create(&key, &new).await {
+                Ok(_) => return Ok(true),
+                // Another process created the object first.
+                Err(StoreError::AlreadyExists { .. }) => true,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    };
+    change(store, name, identify).await?;
+    Ok(was_ready)
+}
+
+/// Changes ClusterInformation. Returns false if the change is none. `datastore` is the name in errors.
+async fn change(
+    store: &Datastore,
+    datastore: &str,
+    set: impl Fn(&mut ClusterInformationSpec),
+) -> Result<bool, CliError> {
+    retry_races("ClusterInformation default", async || {
+        let Some(mut found) = find::<ClusterInformation>(store, &ObjectKey::global(NAME)).await? else {
+            return Err(CliError::NoClusterInformation(datastore.to_owned()));
+        };
+        if found.value.metadata.annotations.contains_key(V1_LOCKED_BY) {
+            return Err(CliError::MigratesToV3);
+        }
+        let before = found.value.spec.clone();
+        set(&mut found.value.spec);
+        if found.value.spec == before {
+            return Ok(false);
+        }
+        store.update(&found.key, &found.value, &found.revision).await?;
+        Ok(true)
+    })
+    .await
+}

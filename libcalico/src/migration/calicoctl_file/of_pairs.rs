@@ -1,0 +1,153 @@
+//! [`of_pairs`]: makes the content of a file out of etcd's pairs.
+
+use serde_json::{Map, Value};
+
+use super::kinds::{ExportedKind, KINDS, plural_of};
+use super::rename::NodeNames;
+use super::{CalicoctlFile, IpamPart, Pair};
+use crate::api::{ClusterInformation, DEFAULT_TIER, IpamConfiguration, ObjectKey, ObjectMeta, restore_policy_name};
+use crate::ipam::{Block, BlockAffinity, Handle, HandleId, IpamConfig, IpamConfigKey};
+use crate::store::Kind;
+
+/// The beginning of the names of policies that kube-controllers derives from Kubernetes' own policies.
+const DERIVED_POLICY: &str = "knp.default.";
+
+/// Fields that the target sets.
+const SERVER_FIELDS: [&str; 5] =
+    ["uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"];
+
+/// Pairs of which no complete file can be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExportError {
+    /// There is no ClusterInformation.
+    #[error("there is no ClusterInformation; name the datastore of the cluster")]
+    NoCluster,
+    /// A node without a name in Kubernetes. The text is upstream's up to the semicolon.
+    #[error(
+        "node {0} missing a 'k8s' orchestrator reference. Unable to export data unless every node has a 'k8s' \
+         orchestrator reference; add it to spec.orchRefs, or delete the node if it does not exist any more"
+    )]
+    NoReference(String),
+    /// Two nodes with the same name in Kubernetes.
+    #[error("nodes {first} and {second} are both {name} in Kubernetes; delete the one that does not exist any more")]
+    SameNode {
+        /// The one node.
+        first: String,
+        /// The other node.
+        second: String,
+        /// The name in Kubernetes.
+        name: String,
+    },
+    /// A value that is not an object of its kind.
+    #[error("{0} is not a valid object; correct or delete it")]
+    Invalid(String),
+}
+
+/// Returns true for the path of a pair that a file contains.
+pub fn is_exported(path: &str) -> bool {
+    let is_ipam = BlockAffinity::parse_path(path).is_some()
+        || Block::parse_path(path).is_some()
+        || Handle::parse_path(path).is_some()
+        || IpamConfig::parse_path(path).is_some();
+    is_ipam || is_cluster(path) || is_settings(path) || kind_of(path).is_some()
+}
+
+/// Returns the plural of the kind of a v3 object that no file contains, such as `workloadendpoints`.
+pub fn omitted_plural(path: &str) -> Option<&str> {
+    plural_of(path).filter(|_| !is_exported(path))
+}
+
+/// Returns the content of a file, with the nodes' names in Kubernetes.
+///
+/// # Errors
+/// If a node has no name in Kubernetes, or shares it with another node, or if a pair is invalid.
+pub fn of_pairs(pairs: &[(String, Value)]) -> Result<CalicoctlFile, ExportError> {
+    let nodes = pairs.iter().filter(|(path, _)| kind_of(path).is_some_and(|kind| kind.kind == "Node"));
+    let names = NodeNames::of(nodes.map(|(_, node)| node))?;
+    let cluster = pairs.iter().find(|(path, _)| is_cluster(path)).map(|(_, value)| value.clone());
+    let mut resources = Vec::new();
+    for kind in &KINDS {
+        for (path, value) in pairs.iter().filter(|(path, _)| kind_of(path) == Some(kind)) {
+            resources.extend(resource(kind, path, value.clone(), &names)?);
+        }
+    }
+    Ok(CalicoctlFile { resources, cluster: cluster.ok_or(ExportError::NoCluster)?, ipam: ipam_part(pairs, &names)? })
+}
+
+/// Returns `None` for a policy that kube-controllers derives.
+fn resource(
+    kind: &ExportedKind,
+    path: &str,
+    mut object: Value,
+    names: &NodeNames,
+) -> Result<Option<Value>, ExportError> {
+    let invalid = || ExportError::Invalid(path.to_owned());
+    let tier = object["spec"]["tier"].as_str().filter(|tier| !tier.is_empty()).unwrap_or(DEFAULT_TIER).to_owned();
+    let metadata = object.get_mut("metadata").and_then(Value::as_object_mut).ok_or_else(invalid)?;
+    if kind.is_policy {
+        name_policy(metadata, &tier).map_err(|_| invalid())?;
+        if metadata.get("name").and_then(Value::as_str).is_some_and(|name| name.starts_with(DERIVED_POLICY)) {
+            return Ok(None);
+        }
+    }
+    for field in SERVER_FIELDS {
+        metadata.remove(field);
+    }
+    names.rename_object(&mut object);
+    Ok(Some(object))
+}
+
+/// Sets the policy's name to the one in the annotation, and removes the annotation.
+fn name_policy(metadata: &mut Map<String, Value>, tier: &str) -> Result<(), serde_json::Error> {
+    let mut read: ObjectMeta = serde_json::from_value(Value::Object(std::mem::take(metadata)))?;
+    restore_policy_name(&mut read, tier)?;
+    if let Value::Object(fields) = serde_json::to_value(read)? {
+        *metadata = fields;
+    }
+    Ok(())
+}
+
+fn ipam_part(pairs: &[(String, Value)], names: &NodeNames) -> Result<IpamPart, ExportError> {
+    let mut part = IpamPart::default();
+    let mut settings = None;
+    for (path, value) in pairs {
+        if let Some(key) = BlockAffinity::parse_path(path) {
+            part.affinities.push(Pair { path: BlockAffinity::path(&names.new_affinity(key)), value: value.clone() });
+        } else if Block::parse_path(path).is_some() {
+            let mut value = value.clone();
+            names.rename_block(&mut value);
+            part.blocks.push(Pair { path: path.clone(), value });
+        } else if let Some(id) = Handle::parse_path(path) {
+            // An old migration appended carriage returns (IPAM-58), which a name on an API server cannot have.
+            let id = names.new_handle(id.as_str()).map_or_else(|| HandleId::new(id.as_str()), HandleId::new);
+            part.handles.push(Pair { path: Handle::path(&id), value: value.clone() });
+        } else if IpamConfig::parse_path(path).is_some() {
+            part.config = Some(Pair { path: path.clone(), value: value.clone() });
+        } else if is_settings(path) {
+            settings = Some(stored_settings(path, value)?);
+        }
+    }
+    part.config = part.config.or(settings);
+    Ok(part)
+}
+
+/// Converts the v3 object of the settings to the pair that the allocators read.
+fn stored_settings(path: &str, object: &Value) -> Result<Pair, ExportError> {
+    let invalid = |_| ExportError::Invalid(path.to_owned());
+    let settings: IpamConfiguration = serde_json::from_value(object.clone()).map_err(invalid)?;
+    let value = serde_json::to_value(IpamConfig::of_v3(&settings.spec)).map_err(invalid)?;
+    Ok(Pair { path: IpamConfig::path(&IpamConfigKey), value })
+}
+
+fn kind_of(path: &str) -> Option<&'static ExportedKind> {
+    let plural = plural_of(path)?;
+    KINDS.iter().find(|kind| kind.plural == plural)
+}
+
+fn is_cluster(path: &str) -> bool {
+    path == ClusterInformation::path(&ObjectKey::global("default"))
+}
+
+fn is_settings(path: &str) -> bool {
+    path == IpamConfiguration::path(&ObjectKey::global("default"))
+}

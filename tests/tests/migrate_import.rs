@@ -1,0 +1,288 @@
+//! `calico-ipam migrate import` on a real API server: interruptions, refusals, and a cluster that moves from etcd with
+//! its pods.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use integration_tests::cluster::{Cluster, handle, on_api_server, pod_path};
+use integration_tests::content::Content;
+use integration_tests::controllers::await_that;
+use integration_tests::etcd;
+use integration_tests::golden::calicoctl::Course;
+use integration_tests::kubernetes::{ApiServer, Objects, on_kubernetes};
+use integration_tests::namespaces::Host;
+use integration_tests::plugin::{Call, DEADLINE, Outcome, Plugins, wait};
+use integration_tests::proxy::{Fault, Point, Proxy, Refusal};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+/// More requests than an import makes.
+const MANY: usize = 200;
+/// Timeout until a deleted definition is gone.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The node of the moved cluster in etcd.
+const NODE_IN_ETCD: &str = "etcd-name-1";
+const NODE: &str = "/calico/resources/v3/projectcalico.org/nodes/";
+
+/// An API server behind a proxy, and the file of calicoctl's recording.
+struct Scene<'a> {
+    api: &'a ApiServer,
+    objects: Objects,
+    proxy: Proxy,
+    file: PathBuf,
+    call: Call,
+}
+
+fn with_file(group: ApiGroup, test: impl Fn(&Scene<'_>) + Send + Sync) {
+    on_kubernetes(|host, kubernetes| {
+        let api = &kubernetes.api;
+        api.define(group.api_version()).unwrap();
+        api.define_others(group.api_version()).unwrap();
+        api.namespace("ns1").unwrap();
+        let file = recorded_file(host);
+        let proxy = api.proxy().unwrap();
+        let account = api.service_account("kube-system", "import").unwrap();
+        api.bind(&account, "cluster-admin").unwrap();
+        let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "import", &account.identity).unwrap();
+        let call = Plugins::locate().unwrap().call("calico-ipam");
+        let call = call.args(["migrate", "import", "-f", file.to_str().unwrap()]);
+        let call = call
+            .env("DATASTORE_TYPE", "kubernetes")
+            .env("CALICO_API_GROUP", group.api_version())
+            .env("KUBECONFIG", kubeconfig);
+        let objects = Objects::new(api.admin(), group, api.admin_kubeconfig());
+        test(&Scene { api, objects, proxy, file, call });
+    });
+}
+
+fn recorded_file(host: &Host) -> PathBuf {
+    let course = Course::read("migrate-etcd").unwrap();
+    let file = host.dir("import").join("export.yaml");
+    fs::write(&file, &course.step("03").unwrap().stdout).unwrap();
+    file
+}
+
+impl Scene<'_> {
+    /// Deletes all objects of Calico, and creates the nodes again.
+    fn reset(&self) {
+        self.objects.clear().unwrap();
+        for node in ["node1", "node2"] {
+            self.api.admin().delete(&format!("/api/v1/nodes/{node}")).unwrap();
+            self.api.admin().node(node).unwrap();
+        }
+    }
+
+    /// Returns the specs of all objects and the annotations of all nodes.
+    fn state(&self) -> BTreeMap<String, Value> {
+        let objects = self.objects.dump().unwrap().into_iter().map(|(key, object)| (key, object["spec"].clone()));
+        let nodes = self.api.admin().get("/api/v1/nodes").unwrap().success().unwrap();
+        let nodes = nodes["items"].as_array().unwrap().iter().map(|node| {
+            let metadata = &node["metadata"];
+            (format!("nodes/{}", metadata["name"].as_str().unwrap()), metadata["annotations"].clone())
+        });
+        objects.chain(nodes).collect()
+    }
+
+    fn import(&self) -> Outcome {
+        let outcome = self.call.run().unwrap();
+        assert_eq!(outcome.exit, Some(0), "{outcome:?}");
+        outcome
+    }
+
+    /// Returns true if the fault happened.
+    fn import_with(&self, point: Point, fault: Fault) -> (bool, Outcome) {
+        self.proxy.arm(Some((point, fault)));
+        let started = Instant::now();
+        let child = self.call.spawn().unwrap();
+        self.proxy.plugin(child.id());
+        let outcome = wait(child, started, DEADLINE).unwrap();
+        let fired = self.proxy.fired();
+        self.proxy.arm(None);
+        (fired, outcome)
+    }
+
+    /// Expects a refusal with this text, before the first write.
+    fn assert_refused(&self, text: &str) {
+        let before = self.state();
+        self.proxy.arm(None);
+        let outcome = self.call.run().unwrap();
+        assert!(outcome.exit == Some(1) && outcome.stderr.contains(text), "{outcome:?}");
+        let writes: Vec<String> =
+            self.proxy.requests().into_iter().filter(|request| !request.starts_with("GET ")).collect();
+        assert_eq!(writes, Vec::<String>::new());
+        assert_eq!(self.state(), before);
+    }
+}
+
+#[test]
+fn import_killed_at_each_request_is_completed_by_a_second_run() {
+    with_file(ApiGroup::CrdV1, |scene| {
+        scene.reset();
+        scene.proxy.arm(None);
+        scene.import();
+        let complete = scene.state();
+        let requests = scene.proxy.requests();
+        let first_write = requests.iter().position(|request| !request.starts_with("GET ")).unwrap();
+        for point in [Point::Request as fn(usize) -> Point, Point::Answer] {
+            for number in first_write..MANY {
+                scene.reset();
+                let (fired, outcome) = scene.import_with(point(number), Fault::Kill);
+                if !fired {
+                    assert!(number > first_write + 30 && outcome.exit == Some(0), "{number}: {outcome:?}");
+                    break;
+                }
+                let information = scene.state().remove("clusterinformations/default");
+                assert!(information.is_none_or(|spec| spec["datastoreReady"] == false), "{:?}", point(number));
+                scene.import();
+                assert_eq!(scene.state(), complete, "{:?}", point(number));
+            }
+        }
+    });
+}
+
+#[test]
+fn import_with_a_refused_object_is_continued_after_the_cause_is_gone() {
+    with_file(ApiGroup::V3, |scene| {
+        scene.reset();
+        let refused = Fault::Refuse(Refusal::of(403));
+        let (fired, outcome) = scene.import_with(Point::First("POST", "/ipamblocks"), refused);
+        assert!(fired && outcome.exit == Some(1), "{outcome:?}");
+        assert!(outcome.stderr.contains("run the command again, which continues"), "{outcome:?}");
+        scene.import();
+        let (state, imported) = (scene.state(), scene.import());
+        assert!(imported.stdout.contains("13 IPAM resource(s), of which 13 existed already"), "{imported:?}");
+        assert_eq!(scene.state(), state);
+    });
+}
+
+#[test]
+fn import_refuses_before_the_first_write() {
+    with_file(ApiGroup::CrdV1, |scene| {
+        let admin = scene.api.admin();
+        let group = ApiGroup::CrdV1.api_version();
+        scene.reset();
+        let pool = json!({
+            "apiVersion": group, "kind": "IPPool", "metadata": { "name": "big" }, "spec": { "cidr": "10.9.0.0/24" },
+        });
+        admin.create(&format!("/apis/{group}/ippools"), &pool).unwrap().success().unwrap();
+        scene.assert_refused("IPPool(big): exists and differs in spec.");
+
+        scene.reset();
+        let handle = json!({
+            "apiVersion": group, "kind": "IPAMHandle", "metadata": { "name": "net1.other" },
+            "spec": { "handleID": "net1.other", "block": {}, "deleted": false },
+        });
+        admin.create(&format!("/apis/{group}/ipamhandles"), &handle).unwrap().success().unwrap();
+        scene.assert_refused("handle/net1.other: exists, but not in the file");
+
+        scene.reset();
+        let text = fs::read_to_string(&scene.file).unwrap();
+        fs::write(&scene.file, text.replace("namespace: ns1", "namespace: ns2")).unwrap();
+        scene.assert_refused("NetworkSet(ns2/set2): namespace ns2 does not exist");
+        fs::write(&scene.file, &text[..text.len() / 2]).unwrap();
+        scene.assert_refused("is improperly formatted");
+        fs::write(&scene.file, text).unwrap();
+
+        let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/bgppeers.crd.projectcalico.org";
+        admin.delete(definition).unwrap().success().unwrap();
+        await_that(PATIENCE, || {
+            let kinds = admin.get(&format!("/apis/{group}"))?.success()?.to_string();
+            Ok(!kinds.contains("\"bgppeers\""))
+        })
+        .unwrap();
+        scene.assert_refused("BGPPeer: the API server does not serve this kind");
+    });
+}
+
+fn run_on_etcd(cluster: &Cluster<'_>, arguments: &[&str]) -> Outcome {
+    let call = cluster.plugins.call("calico-ipam").args(arguments.iter().copied());
+    let outcome = call.env("DATASTORE_TYPE", "etcdv3").env("ETCD_ENDPOINTS", etcd::ENDPOINT).run().unwrap();
+    assert_eq!(outcome.exit, Some(0), "{outcome:?}");
+    outcome
+}
+
+/// Returns a configuration for the node in etcd.
+fn conf_of_etcd(cluster: &Cluster<'_>) -> Value {
+    let mut conf = cluster.conf(NODE_IN_ETCD, json!({}));
+    let keys = conf.as_object_mut().unwrap();
+    keys.remove("calico_api_group");
+    keys.insert("datastore_type".into(), "etcdv3".into());
+    keys.insert("etcd_endpoints".into(), etcd::ENDPOINT.into());
+    keys["kubernetes"]["node_name"] = "node1".into();
+    conf
+}
+
+/// Returns a cluster in etcd, in which `node1` of Kubernetes has another name.
+fn content_of_etcd() -> BTreeMap<String, Value> {
+    let content = Content::dual_stack();
+    let mut pairs = content.pairs().clone();
+    let mut node = pairs.remove(&format!("{NODE}node1")).unwrap();
+    node["metadata"]["name"] = NODE_IN_ETCD.into();
+    pairs.insert(format!("{NODE}{NODE_IN_ETCD}"), node);
+    pairs
+}
+
+fn moves_a_cluster(group: ApiGroup) {
+    on_api_server(group, |cluster, control_plane| {
+        let servers = &control_plane.servers;
+        let admin = servers.api.admin();
+        admin.node("node1").unwrap();
+        servers.etcd.load(&content_of_etcd()).unwrap();
+        let (in_etcd, conf) = (conf_of_etcd(cluster), cluster.conf("node1", json!({})));
+        let pods = [cluster.pod(1), cluster.pod(2)];
+        let third = cluster.pod(3);
+        let mut addresses = BTreeMap::<IpAddr, String>::new();
+        for pod in &pods {
+            let result = cluster.add(pod, &in_etcd);
+            let ips: Vec<String> = result["ips"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned())
+                .collect();
+            let listed: Vec<Value> = ips.iter().map(|ip| json!({ "ip": ip })).collect();
+            let status = json!({ "status": { "phase": "Running", "podIP": ips[0], "podIPs": listed } });
+            let path = format!("{}/status", pod_path(pod.object.as_ref().unwrap()));
+            admin.patch(&path, &status).unwrap().success().unwrap();
+            addresses.extend(ips.into_iter().map(|ip| (ip.parse().unwrap(), handle(pod))));
+        }
+
+        run_on_etcd(cluster, &["migrate", "lock"]);
+        assert!(cluster.verb("ADD", &third, &in_etcd).run().unwrap().exit != Some(0));
+        let file = cluster.host.dir("export").join("calico.yaml");
+        let file = file.to_str().unwrap();
+        run_on_etcd(cluster, &["migrate", "export", file]);
+        let run = |arguments: &[&str]| {
+            let outcome = cluster.store.calico_ipam(&cluster.plugins, arguments).unwrap();
+            assert_eq!(outcome.exit, Some(0), "{outcome:?}");
+            outcome
+        };
+        run(&["migrate", "import", "-f", file, "--dry-run"]);
+        assert_eq!(cluster.store.dump().unwrap().keys().filter(|key| !key.starts_with("pods/")).count(), 0);
+        run(&["migrate", "import", "-f", file]);
+        assert!(cluster.verb("ADD", &third, &conf).run().unwrap().exit != Some(0));
+        assert_eq!(run(&["migrate", "unlock"]).stdout, "Datastore unlocked.\n");
+
+        assert_eq!(cluster.accounts().held, addresses);
+        run(&["check", "--settle", "0"]);
+        let given = cluster.add(&third, &conf)["ips"].as_array().unwrap().len();
+        assert_eq!(cluster.accounts().held.len(), addresses.len() + given);
+        for pod in pods.iter().chain([&third]) {
+            cluster.delete(pod, &conf);
+        }
+        assert!(cluster.accounts().held.is_empty());
+    });
+}
+
+#[test]
+fn exported_cluster_runs_on_an_api_server_in_crd_v1() {
+    moves_a_cluster(ApiGroup::CrdV1);
+}
+
+#[test]
+fn exported_cluster_runs_on_an_api_server_in_v3() {
+    moves_a_cluster(ApiGroup::V3);
+}

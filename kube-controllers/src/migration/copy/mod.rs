@@ -1,0 +1,126 @@
+//! [`Copier`]: copies all objects of v1 to v3.
+
+mod one;
+mod outcome;
+mod owners;
+mod second_look;
+mod sweep;
+mod walk;
+
+use std::mem;
+
+use libcalico::migration::{KindProgress, OwnerMap, Progress, moved_kinds};
+use tokio::time::Instant;
+
+use super::attempts::LockTimer;
+use super::object::Control;
+use super::requests::{Problem, Requests};
+use self::second_look::{CopiedKind, CopyTools};
+
+pub(super) use one::Action;
+pub(super) use outcome::{Category, KindCount, Named, Outcome, shown};
+pub(super) use owners::attach_all;
+pub(super) use sweep::sweep;
+pub(super) use walk::KindWalk;
+
+/// Copies all objects. Safe to be dropped at any await, and to be repeated by another process.
+pub(super) struct Copier<'a> {
+    requests: &'a Requests,
+    /// The object whose status shows the progress. Its uid marks the copies.
+    control: &'a mut Control,
+    /// Records each object that was created, replaced or deleted.
+    timer: &'a LockTimer,
+    owners: OwnerMap,
+    /// The copies that the second look compares with v1.
+    copied: Vec<CopiedKind>,
+    /// The resourceVersion of v1 at the beginning of the last look.
+    revision: String,
+}
+
+impl<'a> Copier<'a> {
+    pub(super) fn new(requests: &'a Requests, control: &'a mut Control, timer: &'a LockTimer) -> Self {
+        Copier {
+            requests,
+            control,
+            timer,
+            owners: OwnerMap::default(),
+            copied: Vec::new(),
+            revision: String::new(),
+        }
+    }
+
+    /// Copies all objects, and deletes the copies whose sources are gone.
+    pub(super) async fn all(&mut self) -> Result<Outcome, Problem> {
+        (self.owners, self.copied) = (OwnerMap::default(), Vec::new());
+        let migration = self.control.uid().to_owned();
+        let action = Action::Copy { migration: &migration, timer: Some(self.timer) };
+        let kinds = moved_kinds();
+        let mut progress = Progress::of(number(kinds.len()));
+        let (mut outcome, mut owned) = (Outcome::default(), Vec::new());
+        for (done, kind) in (1..).zip(&kinds) {
+            kind.v3.kind.clone_into(&mut progress.current_type);
+            self.show(&progress).await?;
+            let began = Instant::now();
+            let mut walk = KindWalk::run(self.requests, kind, action, &mut self.owners).await?;
+            if walk.is_complete {
+                sweep(&mut walk).await?;
+            }
+            let count = walk.outcome.count_of(kind.v3.kind);
+            count.took = began.elapsed();
+            progress.add(progress_of(count));
+            progress.complete(done);
+            outcome.append(mem::take(&mut walk.outcome));
+            owned.append(&mut walk.owned);
+            self.copied.extend(CopiedKind::of(walk));
+        }
+        attach_all(self.requests, &self.owners, &owned, action, &mut outcome).await?;
+        progress.current_type.clear();
+        self.show(&progress).await?;
+        Ok(outcome)
+    }
+
+    /// Copies the objects that plugins write and that have changed since [`Copier::all`] or the last call. Returns true
+    /// if there was none.
+    ///
+    /// # Errors
+    /// [`Problem::Refused`] if v3 cannot have a changed object.
+    pub(super) async fn second_look(&mut self) -> Result<bool, Problem> {
+        let migration = self.control.uid();
+        // A program that writes all the time does not count as progress: the lock would never end.
+        let action = Action::Copy { migration, timer: None };
+        let tools = CopyTools { requests: self.requests, owners: &self.owners, action };
+        let (mut changes, mut revisions) = (0, Vec::new());
+        for kind in &mut self.copied {
+            let result = kind.look(tools).await?;
+            changes += result.changes;
+            revisions.push(result.revision);
+        }
+        // A look without a change has seen everything up to the first of its lists.
+        self.revision = revisions.into_iter().find(|revision| !revision.is_empty()).unwrap_or_default();
+        Ok(changes == 0)
+    }
+
+    /// Returns the resourceVersion of v1 up to which the last second look has seen each change; empty if the API
+    /// server does not say it.
+    pub(super) fn seen_revision(&self) -> &str {
+        &self.revision
+    }
+
+    async fn show(&mut self, progress: &Progress) -> Result<(), Problem> {
+        self.control.write_status(self.requests, |status| status.progress.clone_from(progress)).await
+    }
+}
+
+fn progress_of(count: &KindCount) -> KindProgress {
+    let KindCount { kind, copied, skipped, conflicts, .. } = count;
+    KindProgress {
+        kind: (*kind).to_owned(),
+        migrated: number(*copied),
+        skipped: number(*skipped),
+        conflicts: number(*conflicts),
+    }
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

@@ -1,7 +1,9 @@
 //! [`Control`]: the object that controls the migration, and its status.
 
 use libcalico::kubernetes::{Location, Resource};
-use libcalico::migration::{DATASTORE_MIGRATIONS, DRY_RUN, FINALIZER, MIGRATION_NAME, Phase, SAVED_API_SERVICE, Status};
+use libcalico::migration::{
+    DATASTORE_MIGRATIONS, DRY_RUN, FINALIZER, MIGRATION_NAME, MigrationStatus, Phase, SAVED_API_SERVICE,
+};
 use serde_json::{Value, json};
 
 use super::requests::{Problem, Requests};
@@ -15,7 +17,7 @@ pub(super) const PRE_GA: Resource =
 pub(super) struct Control {
     at: Location,
     value: Value,
-    pub(super) status: Status,
+    pub(super) status: MigrationStatus,
 }
 
 impl Control {
@@ -120,19 +122,20 @@ impl Control {
     pub(super) async fn write_status(
         &mut self,
         requests: &Requests,
-        change: impl FnOnce(&mut Status),
+        change: impl FnOnce(&mut MigrationStatus),
     ) -> Result<(), Problem> {
         let mut status = self.status.clone();
         change(&mut status);
         status.message = printable(&status.message);
-        if status == self.status && !self.value["status"].is_null() {
+        let stored = json!(status);
+        if stored == self.value["status"] {
             return Ok(());
         }
         if status.phase != self.status.phase || status.message != self.status.message {
             tracing::info!(object = MIGRATION_NAME, cause = %status.message, "migration: {:?}", status.phase);
         }
         let mut body = self.value.clone();
-        body["status"] = json!(status);
+        body["status"] = stored;
         self.value = requests.replace_status(&self.at, &body).await?;
         self.status = status;
         Ok(())
@@ -149,7 +152,7 @@ impl Control {
 }
 
 /// Replaces the condition of the same type, or adds the condition. A condition with the same content keeps its time.
-pub(super) fn set_condition(status: &mut Status, condition: Value) {
+pub(super) fn set_condition(status: &mut MigrationStatus, condition: Value) {
     let is_same = |old: &Value| ["status", "reason", "message"].iter().all(|field| old[*field] == condition[*field]);
     match status.conditions.iter_mut().find(|old| old["type"] == condition["type"]) {
         Some(old) if is_same(old) => {}
@@ -187,9 +190,10 @@ mod tests {
     #[test]
     fn condition_with_the_same_content_keeps_its_time() {
         let at = |time: &str, reason: &str| {
-            json!({ "type": "PodsBlocked", "status": "True", "reason": reason, "message": "m", "lastTransitionTime": time })
+            let (kind, status) = ("PodsBlocked", "True");
+            json!({ "type": kind, "status": status, "reason": reason, "message": "m", "lastTransitionTime": time })
         };
-        let mut status = Status::default();
+        let mut status = MigrationStatus::default();
         set_condition(&mut status, at("1", "A"));
         set_condition(&mut status, at("2", "A"));
         assert_eq!(status.conditions, [at("1", "A")]);
@@ -200,7 +204,7 @@ mod tests {
     #[test]
     fn unreadable_status_counts_as_empty_and_control_characters_are_replaced() {
         let control = control(json!({ "status": { "phase": 7, "conditions": "none" } }));
-        assert_eq!(control.status, Status::default());
+        assert_eq!(control.status, MigrationStatus::default());
         assert_eq!(printable("a\u{1b}[2Jb\nc"), "a [2Jb c");
     }
 }

@@ -17,11 +17,11 @@ use super::object::Control;
 use super::requests::{Problem, Requests};
 use self::second_look::{CopiedKind, CopyTools};
 
-pub(super) use one::Action;
+use one::Action;
 pub(super) use outcome::{Category, KindCount, Named, Outcome, shown};
-pub(super) use owners::attach_all;
-pub(super) use sweep::sweep;
-pub(super) use walk::KindWalk;
+use owners::attach_all;
+use sweep::sweep;
+use walk::KindWalk;
 
 /// Copies all objects. Safe to be dropped at any await, and to be repeated by another process.
 pub(super) struct Copier<'a> {
@@ -109,6 +109,27 @@ impl<'a> Copier<'a> {
     async fn show(&mut self, progress: &Progress) -> Result<(), Problem> {
         self.control.write_status(self.requests, |status| status.progress.clone_from(progress)).await
     }
+}
+
+/// Converts all objects of v1, and with `with_v3` compares them with those of v3 and lets the API server check the
+/// others. Changes nothing. [`Outcome::copied`] are the objects that a migration would copy.
+///
+/// The definitions of v3 are stricter than those of v1, so only the API server knows which objects v3 can have (MB-24).
+/// It checks an object before it looks for its name: an object that a migration would replace is checked too.
+pub(super) async fn trial(requests: &Requests, with_v3: bool) -> Result<Outcome, Problem> {
+    let action = if with_v3 { Action::Check } else { Action::Convert };
+    let mut owners = OwnerMap::default();
+    let (mut outcome, mut owned) = (Outcome::default(), Vec::new());
+    for kind in &moved_kinds() {
+        let mut walk = KindWalk::run(requests, kind, action, &mut owners).await?;
+        if with_v3 && walk.is_complete {
+            sweep(&mut walk).await?;
+        }
+        outcome.append(walk.outcome);
+        owned.append(&mut walk.owned);
+    }
+    attach_all(requests, &owners, &owned, action, &mut outcome).await?;
+    Ok(outcome)
 }
 
 fn progress_of(count: &KindCount) -> KindProgress {

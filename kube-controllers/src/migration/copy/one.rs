@@ -20,7 +20,7 @@ const ENDING: &str = "the object in v3 is being deleted; wait for the end of the
 
 /// The treatment of the objects of v1.
 #[derive(Clone, Copy)]
-pub(in crate::migration) enum Action<'a> {
+pub(super) enum Action<'a> {
     /// Only converts the objects.
     Convert,
     /// Compares the objects with those of v3, and lets the API server check the others.

@@ -16,7 +16,7 @@ use super::walk::{OwnedObject, PARALLEL};
 const TRIES: u32 = 5;
 
 /// Adds the references to the copies, unless the action only checks. Lists the references that stay out.
-pub(in crate::migration) async fn attach_all(
+pub(super) async fn attach_all(
     requests: &Requests,
     map: &OwnerMap,
     owned: &[OwnedObject],

@@ -24,7 +24,7 @@ struct Orphan {
 /// those of address management are conflicts.
 ///
 /// An object that was copied by an earlier attempt, and deleted from v1 since, would otherwise come back.
-pub(in crate::migration) async fn sweep(walk: &mut KindWalk<'_>) -> Result<(), Problem> {
+pub(super) async fn sweep(walk: &mut KindWalk<'_>) -> Result<(), Problem> {
     let (kind, requests) = (walk.kind, walk.requests);
     let sources = &walk.sources;
     let project = |object: &Value| {

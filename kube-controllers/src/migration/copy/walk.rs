@@ -21,17 +21,17 @@ const LONGEST_LOGGED: usize = 300;
 pub(super) type ObjectName = (String, String);
 
 /// The result for all objects of a kind.
-pub(in crate::migration) struct KindWalk<'a> {
+pub(super) struct KindWalk<'a> {
     pub(super) requests: &'a Requests,
     pub(super) kind: &'a MovedKind,
     pub(super) action: Action<'a>,
-    pub(in crate::migration) outcome: Outcome,
+    pub(super) outcome: Outcome,
     /// The objects of v1, by their names in v3.
     pub(super) sources: HashMap<ObjectName, SourceState>,
     /// Whether to trust `sources`: false if the name of an object in v3 is unknown.
-    pub(in crate::migration) is_complete: bool,
+    pub(super) is_complete: bool,
     /// The objects with references to owners of Calico's kinds.
-    pub(in crate::migration) owned: Vec<OwnedObject>,
+    pub(super) owned: Vec<OwnedObject>,
 }
 
 /// An object of v1.
@@ -44,7 +44,7 @@ pub(super) struct SourceState {
 
 /// An object with references to owners of Calico's kinds.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::migration) struct OwnedObject {
+pub(super) struct OwnedObject {
     pub(super) location: Location,
     /// The references to owners of other kinds, which the copy has already.
     pub(super) others: Vec<Value>,
@@ -63,7 +63,7 @@ impl OwnedObject {
 
 impl<'a> KindWalk<'a> {
     /// Treats all objects of a kind, and adds their copies to `owners`. A kind that v1 does not have has no objects.
-    pub(in crate::migration) async fn run(
+    pub(super) async fn run(
         requests: &'a Requests,
         kind: &'a MovedKind,
         action: Action<'a>,

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hyper::header::ACCEPT;
 use hyper::{Method, Request, Response};
 use kube::client::Body;
-use libcalico::kubernetes::{ApiGroup, Location, Resource};
+use libcalico::kubernetes::{ApiGroup, Location};
+use libcalico::migration::{LOCKED_BY, MIGRATED_BY, cluster_information};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -92,6 +93,11 @@ impl ApiServer {
         let mut state = self.state();
         state.requests = 0;
         state.interruption = Some(interruption);
+    }
+
+    /// Cancels an interruption. Returns true if it was still to come.
+    pub(crate) fn clear_interruption(&self) -> bool {
+        self.state().interruption.take().is_some()
     }
 
     /// Waits for the interruption.
@@ -240,22 +246,11 @@ impl ServerState {
         let information = self.store.get(&cluster_information(ApiGroup::V3));
         information.is_some_and(|information| {
             let annotations = &information["metadata"]["annotations"];
-            let marks = ["migration.projectcalico.org/migrated-by", "migration.projectcalico.org/locked-by"];
-            is_ready(information) && marks.iter().any(|mark| annotations[mark].is_string())
+            is_ready(information) && [MIGRATED_BY, LOCKED_BY].iter().any(|mark| annotations[mark].is_string())
         })
     }
 }
 
 fn is_ready(information: &Value) -> bool {
     information["spec"]["datastoreReady"] == true
-}
-
-fn cluster_information(group: ApiGroup) -> Location {
-    let resource = Resource {
-        api_version: group.api_version(),
-        kind: "ClusterInformation",
-        plural: "clusterinformations",
-        namespaced: false,
-    };
-    Location::global(resource, "default")
 }

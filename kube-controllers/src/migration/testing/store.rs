@@ -99,9 +99,16 @@ impl ObjectStore {
     }
 
     pub(super) fn kind_of(&self, path: &RequestPath) -> Option<ServedKind> {
+        let definition = StoreKey {
+            group: DEFINITIONS.into(),
+            plural: "customresourcedefinitions".into(),
+            namespace: String::new(),
+            name: format!("{}.{}", path.plural, path.group),
+        };
+        let defined = self.objects.get(&definition).map(discovery::defined_by).unwrap_or_default();
         let is_named =
             |kind: &ServedKind| kind.group == path.group && kind.version == path.version && kind.plural == path.plural;
-        self.kinds().into_iter().find(is_named)
+        defined.into_iter().chain(discovery::built_in()).find(is_named)
     }
 
     pub(super) fn read(&self, kind: &ServedKind, path: &RequestPath) -> Reply {
@@ -290,5 +297,94 @@ fn without_nulls(object: &mut Value) {
     }
     if let Some(fields) = object["metadata"].as_object_mut() {
         fields.retain(|_, value| !value.is_null());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libcalico::kubernetes::{ApiGroup, Preconditions};
+    use libcalico::migration::cluster_information;
+
+    use super::super::world::{World, at};
+    use super::*;
+    use crate::migration::requests::{Created, Problem};
+
+    fn tier(name: &str) -> (Location, Value) {
+        let at = at(ApiGroup::V3, "Tier", "", name);
+        (at.clone(), json!({ "apiVersion": "projectcalico.org/v3", "kind": "Tier", "metadata": { "name": name } }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_have_the_outcomes_of_an_api_server() {
+        let world = World::new();
+        let requests = world.requests();
+        let (at, mut body) = tier("a");
+        assert!(matches!(requests.create(&at, &body, true).await, Ok(Created::New(_))));
+        assert_eq!(requests.get(&at).await, Ok(None), "a dry run stores nothing");
+        let Ok(Created::New(stored)) = requests.create(&at, &body, false).await else { panic!() };
+        assert_eq!(requests.create(&at, &body, true).await, Ok(Created::Exists));
+        body["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"].clone();
+        body["spec"] = json!({ "order": 1 });
+        body["metadata"]["finalizers"] = json!(["f"]);
+        let written = requests.replace(&at, &body).await.unwrap();
+        assert_eq!(requests.replace(&at, &body).await, Err(Problem::Lost), "the revision is old");
+        assert_eq!(requests.replace(&at, &written).await, Ok(written.clone()), "an equal object keeps its revision");
+
+        let conditions = |uid: &Value| Preconditions { uid: uid.as_str().map(str::to_owned), resource_version: None };
+        assert_eq!(requests.delete(&at, &conditions(&json!("other"))).await, Err(Problem::Lost));
+        requests.delete(&at, &conditions(&written["metadata"]["uid"])).await.unwrap();
+        let mut marked = requests.get(&at).await.unwrap().expect("the finalizer keeps it");
+        marked["metadata"]["finalizers"] = json!([]);
+        requests.replace(&at, &marked).await.unwrap();
+        assert_eq!(requests.get(&at).await, Ok(None));
+        requests.delete(&at, &Preconditions::default()).await.unwrap();
+
+        let (upper, body) = tier("Upper");
+        assert!(matches!(requests.create(&upper, &body, false).await, Ok(Created::Refused(_))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn list_has_pages_of_objects_or_metadata() {
+        let world = World::new();
+        world.server.with_store(|store| {
+            for number in 0..600 {
+                store.put(&tier(&format!("t{number}")).0, json!({ "spec": { "order": number } }));
+            }
+        });
+        for metadata_only in [false, true] {
+            let mut pages = Vec::new();
+            let listed = world.requests().pages(&tier("").0.resource, metadata_only, async |page| {
+                assert_eq!(page.iter().all(|tier| tier["spec"].is_null()), metadata_only);
+                pages.push(page.len());
+                Ok(())
+            });
+            listed.await.unwrap();
+            assert_eq!(pages, [250, 250, 100]);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn garbage_is_an_object_whose_owners_are_missing() {
+        let world = World::new();
+        world.server.with_store(|store| {
+            let owner = store.put(&tier("owner").0, json!({}))["metadata"]["uid"].clone();
+            let owned = |uid: Value| json!({ "metadata": { "ownerReferences": [{ "uid": uid }] } });
+            store.put(&tier("kept").0, owned(owner));
+            store.put(&tier("garbage").0, owned("unknown".into()));
+            assert_eq!(store.collect_garbage(), 1);
+            assert!(store.get(&tier("kept").0).is_some() && store.get(&tier("garbage").0).is_none());
+        });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deleted_definition_takes_its_objects_along() {
+        let world = World::new();
+        let requests = world.requests();
+        let at = cluster_information(ApiGroup::CrdV1);
+        assert!(requests.get(&at).await.unwrap().is_some());
+        requests.delete(&super::super::world::definition(&at.resource), &Preconditions::default()).await.unwrap();
+        assert_eq!(requests.get(&at).await, Ok(None));
+        let count = |store: &mut ObjectStore| store.of_kind("crd.projectcalico.org", "clusterinformations").count();
+        assert_eq!(world.server.with_store(count), 0);
     }
 }

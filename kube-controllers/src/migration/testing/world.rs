@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use libcalico::kubernetes::{ApiGroup, Location, Resource};
-use libcalico::migration::moved_kinds;
+use libcalico::migration::{DATASTORE_MIGRATIONS, cluster_information, definition_name, moved_kinds};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -29,12 +29,6 @@ pub(crate) const API_SERVICES: Resource =
     Resource { api_version: "apiregistration.k8s.io/v1", kind: "APIService", plural: "apiservices", namespaced: false };
 pub(crate) const DAEMON_SETS: Resource =
     Resource { api_version: "apps/v1", kind: "DaemonSet", plural: "daemonsets", namespaced: true };
-const MIGRATIONS: Resource = Resource {
-    api_version: "migration.projectcalico.org/v1",
-    kind: "DatastoreMigration",
-    plural: "datastoremigrations",
-    namespaced: false,
-};
 
 /// The end of a process.
 #[derive(Debug)]
@@ -63,10 +57,13 @@ impl World {
                 define(store, &kind.v3);
             }
             for group in [ApiGroup::CrdV1, ApiGroup::V3] {
-                define(store, &resource_of_information(group));
+                define(store, &cluster_information(group).resource);
             }
-            define(store, &MIGRATIONS);
-            store.put(&information(ApiGroup::CrdV1), json!({ "spec": { "datastoreReady": true, "clusterGUID": "g" } }));
+            define(store, &DATASTORE_MIGRATIONS);
+            store.put(
+                &cluster_information(ApiGroup::CrdV1),
+                json!({ "spec": { "datastoreReady": true, "clusterGUID": "g" } }),
+            );
             store.put(&Location::namespaced(DAEMON_SETS, NAMESPACE, "calico-cni"), plugin_daemon_set());
             for (kind, namespace, name, object) in objects() {
                 store.put(&at(ApiGroup::CrdV1, kind, namespace, name), object);
@@ -108,7 +105,7 @@ impl World {
             return Mode::Kubernetes(group);
         }
         let is_ready = |group| self.spec_of_information(group)["datastoreReady"] == true;
-        let has_v1 = self.server.object(&definition(&resource_of_information(ApiGroup::CrdV1))).is_some();
+        let has_v1 = self.server.object(&definition(&cluster_information(ApiGroup::CrdV1).resource)).is_some();
         let is_v3 = !has_v1 || !is_ready(ApiGroup::CrdV1) && is_ready(ApiGroup::V3);
         Mode::Kubernetes(if is_v3 { ApiGroup::V3 } else { ApiGroup::CrdV1 })
     }
@@ -157,7 +154,7 @@ impl World {
     }
 
     pub(crate) fn spec_of_information(&self, group: ApiGroup) -> Value {
-        self.server.object(&information(group)).map_or(Value::Null, |found| found["spec"].clone())
+        self.server.object(&cluster_information(group)).map_or(Value::Null, |found| found["spec"].clone())
     }
 
     /// Returns the status of the object of the migration.
@@ -176,15 +173,11 @@ impl World {
 
 /// Returns the location of the object of the migration.
 pub(crate) fn object() -> Location {
-    Location::global(MIGRATIONS, "v1-to-v3")
+    Location::global(DATASTORE_MIGRATIONS, "v1-to-v3")
 }
 
 pub(crate) fn api_service() -> Location {
     Location::global(API_SERVICES, "v3.projectcalico.org")
-}
-
-pub(crate) fn information(group: ApiGroup) -> Location {
-    Location::global(resource_of_information(group), "default")
 }
 
 /// Returns the location of an object of one of the moved kinds. `kind` is the kind in v3; an empty namespace means that
@@ -201,8 +194,7 @@ pub(crate) fn is_in_phase(store: &ObjectStore, phase: &str) -> bool {
 }
 
 pub(crate) fn definition(of: &Resource) -> Location {
-    let group = of.api_version.split_once('/').map_or("", |(group, _)| group);
-    Location::global(DEFINITIONS, format!("{}.{group}", of.plural))
+    Location::global(DEFINITIONS, definition_name(of))
 }
 
 /// Adds the definition of a kind.
@@ -215,15 +207,6 @@ pub(crate) fn define(store: &mut ObjectStore, resource: &Resource) {
     let names = json!({ "plural": resource.plural, "kind": resource.kind });
     let spec = json!({ "group": group, "scope": scope, "names": names, "versions": [version] });
     store.put(&definition(resource), json!({ "spec": spec }));
-}
-
-fn resource_of_information(group: ApiGroup) -> Resource {
-    Resource {
-        api_version: group.api_version(),
-        kind: "ClusterInformation",
-        plural: "clusterinformations",
-        namespaced: false,
-    }
 }
 
 /// Returns a rolled-out DaemonSet whose configuration lets the plugin follow a migration.

@@ -1,11 +1,11 @@
 //! [`Marks`]: the objects that show the state of a migration. [`next_step`]: the step that follows from them.
 //!
-//! Each mark is written by compare-and-swap, and the phase of the controlling object only reports the step. So a process
-//! that takes over after any request of another one continues correctly. The migration is irrevocable as soon as the
+//! Each mark is written by compare-and-swap, and the phase of the controlling object only reports the step. So a
+//! process can take over after any request of another process. The migration is irrevocable as soon as the
 //! ClusterInformation of v3 is ready and marked: the plugins then use v3.
 
 use libcalico::kubernetes::ApiGroup;
-use libcalico::migration::{LOCKED_BY, MIGRATED_BY, Phase, V1_LOCKED_BY, cluster_information};
+use libcalico::migration::{DRY_RUN, LOCKED_BY, MIGRATED_BY, Phase, V1_LOCKED_BY, cluster_information};
 use serde_json::Value;
 
 use super::api_service;
@@ -146,9 +146,7 @@ pub(super) fn has_mark(information: &Value, mark: &str) -> bool {
 
 /// Returns the step that follows from the marks. `mode` is that of this process.
 pub(super) fn next_step(marks: &Marks, control: &Control, mode: Mode) -> MigrationStep {
-    use MigrationStep::{
-        Abort, Check, Converge, Copy, DryRun, Finish, Hold, Ignore, Release, RemoveV1, Rest, Uncover,
-    };
+    use MigrationStep::{Abort, Check, Converge, Copy, DryRun, Finish, Hold, Ignore, Release, RemoveV1, Rest, Uncover};
     let (is_deleted, phase) = (control.is_being_deleted(), control.status.phase);
     match (&marks.v3, phase) {
         _ if is_deleted && !marks.finalizer => Ignore,
@@ -164,7 +162,7 @@ pub(super) fn next_step(marks: &Marks, control: &Control, mode: Mode) -> Migrati
         (_, Phase::Failed) if marks.v1 == V1Lock::Ours => Release,
         (_, Phase::Failed) => Rest,
         _ if marks.v1 == V1Lock::Ours => Copy,
-        _ if control.annotation(libcalico::migration::DRY_RUN).is_some() => DryRun,
+        _ if control.annotation(DRY_RUN).is_some() => DryRun,
         _ => Check,
     }
 }

@@ -10,10 +10,10 @@ use time::OffsetDateTime;
 use super::super::attempts::LockTimer;
 use super::super::copy::{Copier, Outcome};
 use super::super::metrics::MigrationMetrics;
-use super::super::object::{Control, set_condition};
+use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
 use super::super::{api_service, door, end, late_writes, lock};
-use super::preparation::{conditions_of, conflict_message, is_about_conflicts, listed};
+use super::preparation::{conditions_of, conflict_message, listed};
 use super::{IDLE, Migration, Next, WAITING};
 use crate::settings::Mode;
 
@@ -102,8 +102,7 @@ impl Migration {
             .write_status(&self.requests, |status| {
                 (status.phase, status.message) = (phase, message);
                 (status.datastore_locked_at, status.started_at) = (None, None);
-                status.conditions.retain(|condition| !is_about_conflicts(condition));
-                status.conditions.extend(conditions);
+                set_conflicts(status, conditions);
                 set_condition(status, condition("PodsBlocked", false, "Unlocked", &ended, now));
             })
             .await?;
@@ -143,7 +142,7 @@ async fn copy_all(
         .write_status(requests, |status| {
             DRAINING.clone_into(&mut status.message);
             status.datastore_locked_at = status.datastore_locked_at.or(Some(now));
-            status.conditions.retain(|condition| !is_about_conflicts(condition));
+            set_conflicts(status, Vec::new());
             let text = "pods cannot start or end until v3 is open";
             set_condition(status, condition("PodsBlocked", true, "DatastoreLocked", text, now));
         })

@@ -204,9 +204,7 @@ impl Migration {
             MigrationStep::DryRun => self.dry_run(control, &marks).await,
             MigrationStep::Check => self.check(control, &marks).await,
             MigrationStep::Uncover => {
-                if let Some(service) = &marks.aggregated {
-                    api_service::take_away(&self.requests, control, service).await?;
-                }
+                api_service::take_away(&self.requests, control).await?;
                 Ok(Next::After(Duration::ZERO))
             }
             MigrationStep::Copy => self.copy(control).await,

@@ -33,7 +33,7 @@ async fn abort_in_each_phase_unlocks_v1() {
     abort_after(phase, waiting, |store| is_in_phase(store, phase)).await;
 }
 
-/// Upstream leaves v1 locked then (B-38).
+/// Upstream leaves v1 locked then (MIG-71).
 #[tokio::test(start_paused = true)]
 async fn abort_before_started_at_unlocks_v1() {
     let is_locked_only = |store: &ObjectStore| {

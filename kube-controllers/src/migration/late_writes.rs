@@ -69,7 +69,8 @@ impl LateWrites {
     async fn opened_at(&mut self, requests: &Requests) -> Result<Option<u64>, Problem> {
         if self.opened_at.is_none() {
             let information = requests.get(&cluster_information(ApiGroup::V3)).await?;
-            let annotation = information.map(|information| number(&information["metadata"]["annotations"][V1_REVISION]));
+            let annotation =
+                information.map(|information| number(&information["metadata"]["annotations"][V1_REVISION]));
             self.opened_at = annotation.flatten();
         }
         Ok(self.opened_at)

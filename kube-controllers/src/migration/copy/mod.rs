@@ -12,10 +12,10 @@ use std::mem;
 use libcalico::migration::{KindProgress, OwnerMap, Progress, moved_kinds};
 use tokio::time::Instant;
 
+use self::second_look::{CopiedKind, CopyTools};
 use super::attempts::LockTimer;
 use super::object::Control;
 use super::requests::{Problem, Requests};
-use self::second_look::{CopiedKind, CopyTools};
 
 use one::Action;
 pub(super) use outcome::{Category, KindCount, Named, Outcome, shown};
@@ -39,14 +39,7 @@ pub(super) struct Copier<'a> {
 
 impl<'a> Copier<'a> {
     pub(super) fn new(requests: &'a Requests, control: &'a mut Control, timer: &'a LockTimer) -> Self {
-        Copier {
-            requests,
-            control,
-            timer,
-            owners: OwnerMap::default(),
-            copied: Vec::new(),
-            revision: String::new(),
-        }
+        Copier { requests, control, timer, owners: OwnerMap::default(), copied: Vec::new(), revision: String::new() }
     }
 
     /// Copies all objects, and deletes the copies whose sources are gone.

@@ -54,9 +54,10 @@ impl CopiedKind {
         if !["BlockAffinity", "IPAMBlock", "IPAMHandle"].contains(&walk.kind.v3.kind) {
             return None;
         }
-        let copies = walk.sources.into_iter().map(|((_, name_in_v3), source)| {
-            (source.name, CopyState { revision: source.revision, name_in_v3 })
-        });
+        let copies = walk
+            .sources
+            .into_iter()
+            .map(|((_, name_in_v3), source)| (source.name, CopyState { revision: source.revision, name_in_v3 }));
         Some(CopiedKind { kind: *walk.kind, copies: copies.collect() })
     }
 
@@ -67,7 +68,8 @@ impl CopiedKind {
     pub(super) async fn look(&mut self, tools: CopyTools<'_>) -> Result<LookResult, Problem> {
         let project = |object: &Value| {
             let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-            let is_unchanged = self.copies.get(text("name")).is_some_and(|copy| copy.revision == text("resourceVersion"));
+            let is_unchanged =
+                self.copies.get(text("name")).is_some_and(|copy| copy.revision == text("resourceVersion"));
             Some((text("name").to_owned(), is_unchanged))
         };
         let (listed, revision) = listing::metadata(tools.requests, &self.kind.v1, project).await?;
@@ -122,6 +124,9 @@ async fn delete_without_source(kind: &MovedKind, name: &str, tools: CopyTools<'_
         let text = format!("{}: the object was deleted in v1; delete it from v3", shown(kind.v3.kind, None, name));
         return Err(Problem::Refused { code: 409, text });
     }
-    tracing::info!(object = shown(kind.v3.kind, None, name), "migration: the object was deleted in v1, and so is its copy");
+    tracing::info!(
+        object = shown(kind.v3.kind, None, name),
+        "migration: the object was deleted in v1, and so is its copy"
+    );
     delete_copy(tools.requests, kind.v3, &existing["metadata"]).await
 }

@@ -138,9 +138,12 @@ async fn copy_all(
     metrics: &MigrationMetrics,
 ) -> Result<Option<LockedFailure>, Problem> {
     let now = OffsetDateTime::now_utc();
+    // An object that was created again under the lock has no finalizer, and its deletion would leave v1 locked.
+    control.add_finalizer(requests).await?;
     control
         .write_status(requests, |status| {
-            DRAINING.clone_into(&mut status.message);
+            let text = if status.started_at.is_none() { DRAINING } else { MIGRATING };
+            text.clone_into(&mut status.message);
             status.datastore_locked_at = status.datastore_locked_at.or(Some(now));
             set_conflicts(status, Vec::new());
             let text = "pods cannot start or end until v3 is open";
@@ -154,7 +157,7 @@ async fn copy_all(
         .write_status(requests, |status| {
             status.phase = Phase::Migrating;
             MIGRATING.clone_into(&mut status.message);
-            status.started_at = status.started_at.or(Some(now));
+            status.started_at = status.started_at.or_else(|| Some(OffsetDateTime::now_utc()));
         })
         .await?;
     let mut copier = Copier::new(requests, control, timer);

@@ -257,8 +257,10 @@ fn is_ready(information: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use datastore::kubernetes::is_allowed;
-    use futures::FutureExt;
+    use tokio::time::timeout;
 
     use super::super::world::{World, object};
     use super::*;
@@ -277,7 +279,8 @@ mod tests {
                 () = world.delete() => panic!("{interruption:?}"),
                 () = world.server.interrupted() => {}
             }
-            assert!(requests.get(&object()).now_or_never().is_none(), "a dead program gets no response");
+            let dead = timeout(Duration::from_secs(60), requests.get(&object())).await;
+            assert!(dead.is_err(), "a dead program gets no response");
             world.server.revive();
             assert_eq!(requests.get(&object()).await.unwrap().is_none(), has_effect, "{interruption:?}");
             let late = matches!(interruption, Interruption::Hold(_)).then_some(200);

@@ -1,7 +1,7 @@
 //! [`attach_all`]: adds the references to owners to the copies, once the copies of all owners exist.
 //!
-//! Kubernetes' garbage collector deletes an object whose owners do not exist. So copies are created without references to
-//! Calico's objects, and a reference to an owner without a copy stays out.
+//! Kubernetes' garbage collector deletes an object whose owners do not exist. So copies are created without references
+//! to Calico's objects, and a reference to an owner without a copy stays out.
 
 use futures::future::join_all;
 use libcalico::migration::{OwnerMap, is_copy};

@@ -103,6 +103,7 @@ impl<'a> KindWalk<'a> {
             let treated = join_all(some.iter().map(|moved| treat(requests, moved, action))).await;
             for (moved, treated) in some.iter().zip(treated) {
                 self.record(moved, treated?, owners);
+                action.treated();
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! An API server in memory, and a cluster on it, for tests of the migration under tokio's paused clock.
 //!
-//! [`ApiServer`](server::ApiServer) answers the requests of a `kube::Client`, and can kill the program at each request,
-//! or hold a request of a former leader. [`World`] is a cluster before a migration.
+//! [`ApiServer`](server::ApiServer) answers the requests of a `kube::Client`, and can kill the program at each write,
+//! report a failure of a write, or hold a write of a former leader. [`World`] is a cluster before a migration.
 
 mod discovery;
 mod paths;

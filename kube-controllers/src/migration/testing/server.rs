@@ -1,4 +1,4 @@
-//! [`ApiServer`]: the API server in memory, with interruptions and faults at single requests.
+//! [`ApiServer`]: the API server in memory, with interruptions at single writes, and faults.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,10 @@ use super::discovery;
 use super::paths::RequestPath;
 use super::store::{ObjectStore, Reply, failure};
 
-/// The end of the program at a request, which counts from 0 since [`ApiServer::interrupt`].
+/// The end of the program, or a fault, at a write. Writes count from 0 since [`ApiServer::interrupt`].
+///
+/// Reads do not count. A program that ends before a read leaves the same objects as one that ends after the write before
+/// it, and the objects are all that the next process finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interruption {
     /// The program ends, and the API server never gets the request.
@@ -24,6 +27,8 @@ pub(crate) enum Interruption {
     After(usize),
     /// The program ends, and the request takes effect at [`ApiServer::release_held`].
     Hold(usize),
+    /// The request takes effect, and the API server answers with a failure. The program runs on.
+    Fail(usize),
 }
 
 /// A rule that answers a request instead of the store; `None` leaves the request to the store.
@@ -51,7 +56,8 @@ pub(crate) struct ApiServer {
 #[derive(Default)]
 struct ServerState {
     store: ObjectStore,
-    requests: usize,
+    /// Number of writes since [`ApiServer::interrupt`].
+    writes: usize,
     log: Vec<String>,
     interruption: Option<Interruption>,
     /// True from an interruption until [`ApiServer::revive`]: no request is answered.
@@ -60,6 +66,14 @@ struct ServerState {
     fault: Option<Fault>,
     denied_rights: Vec<String>,
     violations: Vec<String>,
+}
+
+impl ReceivedRequest {
+    /// Returns true if the request can change objects.
+    fn is_write(&self) -> bool {
+        let is_dry_run = self.uri.query().is_some_and(|query| query.contains("dryRun=All"));
+        self.method != Method::GET && !is_dry_run && !self.uri.path().starts_with("/apis/authorization.k8s.io/")
+    }
 }
 
 impl ApiServer {
@@ -88,10 +102,10 @@ impl ApiServer {
         self.state().store.get(at).cloned()
     }
 
-    /// Interrupts the program at a request from now on.
+    /// Interrupts the program at a write from now on.
     pub(crate) fn interrupt(&self, interruption: Interruption) {
         let mut state = self.state();
-        state.requests = 0;
+        state.writes = 0;
         state.interruption = Some(interruption);
     }
 
@@ -185,14 +199,22 @@ impl ServerState {
         if self.is_dead {
             return None;
         }
-        let number = self.requests;
-        self.requests += 1;
+        if !request.is_write() {
+            return Some(self.execute(&request));
+        }
+        let number = self.writes;
+        self.writes += 1;
         match self.interruption {
             Some(Interruption::Before(at)) if at == number => {}
             Some(Interruption::After(at)) if at == number => {
                 self.execute(&request);
             }
             Some(Interruption::Hold(at)) if at == number => self.held = Some(request),
+            Some(Interruption::Fail(at)) if at == number => {
+                self.interruption = None;
+                self.execute(&request);
+                return Some(failure(500, "InternalError", "etcdserver: request timed out"));
+            }
             _ => return Some(self.execute(&request)),
         }
         (self.interruption, self.is_dead) = (None, true);
@@ -268,7 +290,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn interruptions_end_the_program_before_or_after_the_effect() {
         for (interruption, has_effect) in
-            [(Interruption::Before(1), false), (Interruption::After(1), true), (Interruption::Hold(1), false)]
+            [(Interruption::Before(0), false), (Interruption::After(0), true), (Interruption::Hold(0), false)]
         {
             let world = World::new();
             world.start();
@@ -287,6 +309,16 @@ mod tests {
             assert_eq!(world.server.release_held(), late);
             assert_eq!(requests.get(&object()).await.unwrap().is_none(), has_effect || late.is_some());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_write_has_its_effect_and_is_repeated() {
+        let world = World::new();
+        world.start();
+        world.server.interrupt(Interruption::Fail(0));
+        world.delete().await;
+        assert_eq!(world.server.take_log().len(), 2);
+        assert!(!world.server.clear_interruption() && world.server.object(&object()).is_none());
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@ use libcalico::kubernetes::{ApiGroup, Location, Resource};
 use libcalico::migration::{FINALIZER, MIGRATED_BY, V1_LOCKED_BY, cluster_information, definition_name};
 use serde_json::{Value, json};
 
-use super::{assert_same, is_gone, is_v1_locked, is_v3_open, office_in_v3, put_foreign, snapshot};
+use super::{assert_same, has_last_copy, is_gone, is_v1_locked, is_v3_open, office_in_v3, put_foreign, snapshot};
 use crate::migration::testing::{DEFINITIONS, ObjectStore, World, at, define, is_in_phase, object};
 
 fn has_finalizer(store: &ObjectStore) -> bool {
@@ -22,11 +22,12 @@ async fn abort_after(case: &str, world: World, condition: impl Fn(&ObjectStore) 
 
 #[tokio::test(start_paused = true)]
 async fn abort_in_each_phase_unlocks_v1() {
-    let conditions: [(&str, fn(&ObjectStore) -> bool); 4] = [
+    let conditions: [(&str, fn(&ObjectStore) -> bool); 5] = [
         ("Pending", |store| is_in_phase(store, "Pending")),
         ("with the finalizer", has_finalizer),
         ("locked", is_v1_locked),
         ("Migrating", |store| is_in_phase(store, "Migrating")),
+        ("copied", has_last_copy),
     ];
     for (case, condition) in conditions {
         for aggregated in [false, true] {
@@ -96,7 +97,7 @@ async fn abort_gives_back_a_cluster_information_that_existed() {
         let spec = json!({ "datastoreReady": true, "clusterGUID": "of v3" });
         store.put(&cluster_information(ApiGroup::V3), json!({ "spec": spec }));
     });
-    abort_after("v3 existed", world, |store| is_in_phase(store, "Migrating")).await;
+    abort_after("v3 existed", world, has_last_copy).await;
 }
 
 /// Copies keep the finalizers of their sources, and no program would remove them from the copies.

@@ -63,6 +63,11 @@ fn is_v3_open(store: &ObjectStore) -> bool {
     store.get(&cluster_information(ApiGroup::V3)).is_some_and(|found| found["spec"]["datastoreReady"] == true)
 }
 
+/// Returns true if v3 has the copy of the last object of v1.
+fn has_last_copy(store: &ObjectStore) -> bool {
+    store.get(&at(ApiGroup::V3, "IPAMHandle", "", "lb-mixed")).is_some()
+}
+
 /// Puts an object into v3 that no migration has created.
 fn put_foreign(world: &World, at: &Location) {
     world.server.with_store(|store| {

@@ -215,6 +215,8 @@ async fn old_definition_starts_no_migration_but_is_read() {
     world.run_for(5 * MINUTE).await;
     let log = world.server.take_log();
     assert!(log.iter().any(|line| line.contains("/v1beta1/datastoremigrations/v1-to-v3")), "{log:?}");
+    assert_eq!(world.phase(), "Failed");
+    assert!(world.server.with_store(|store| is_v1_ready(store)), "{log:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use libcalico::kubernetes::{Location, Preconditions, Resource};
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::object::Control;
+use super::object::{Control, remove_annotations};
 use super::requests::{Created, Problem, Requests};
 
 const API_SERVICES: Resource =
@@ -37,10 +37,19 @@ fn is_aggregated(service: &Value) -> bool {
 
 /// Saves the APIService in the controlling object, and removes it, if another server serves v3.
 ///
+/// A former leader may have been interrupted while it restored the APIService. Then the late request must not take effect
+/// after v3 is open, so the present APIService gets another resourceVersion.
+///
 /// # Errors
 /// [`Problem::Refused`] if the API server does not serve the definitions of v3 afterwards.
 pub(super) async fn take_away(requests: &Requests, control: &mut Control) -> Result<(), Problem> {
-    let Some(service) = aggregated(requests).await? else { return Ok(()) };
+    let Some(service) = requests.get(&location()).await? else { return Ok(()) };
+    if !is_aggregated(&service) {
+        return match control.saved_api_service() {
+            Some(_) => touch(requests, service).await,
+            None => Ok(()),
+        };
+    }
     control.save_api_service(requests, Some(&to_saved(&service))).await?;
     let text = |field: &str| service["metadata"][field].as_str().map(str::to_owned);
     let unchanged = Preconditions { uid: text("uid"), resource_version: text("resourceVersion") };
@@ -84,9 +93,7 @@ pub(super) async fn give_back(requests: &Requests, control: &mut Control) -> Res
 async fn touch(requests: &Requests, mut service: Value) -> Result<(), Problem> {
     service["metadata"]["annotations"][TOUCHED] = "true".into();
     let mut touched = requests.replace(&location(), &service).await?;
-    if let Some(annotations) = touched["metadata"]["annotations"].as_object_mut() {
-        annotations.remove(TOUCHED);
-    }
+    remove_annotations(&mut touched, &[TOUCHED]);
     requests.replace(&location(), &touched).await.map(drop)
 }
 

@@ -5,12 +5,9 @@ use libcalico::kubernetes::{ApiGroup, Preconditions};
 use libcalico::migration::{LOCKED_BY, MIGRATED_BY, cluster_information};
 use serde_json::{Value, json};
 
-use super::marks::{Door, has_mark, is_ready};
+use super::marks::{ATTEMPT, Door, has_mark, is_ready};
+use super::object::remove_annotations;
 use super::requests::{Created, Problem, Requests};
-
-/// The annotation of a shut door with its former resourceVersion. Each copying process writes another value, so that a
-/// late request of a former leader to open the door names an old resourceVersion, and fails.
-const ATTEMPT: &str = "migration.projectcalico.org/attempt";
 
 /// Shuts the door for the migration with this uid, and marks it. Returns the object, which [`open`] needs.
 ///
@@ -82,16 +79,6 @@ pub(super) async fn withdraw(requests: &Requests) -> Result<(), Problem> {
         requests.replace(&at, &information).await?;
     }
     Ok(())
-}
-
-fn remove_annotations(information: &mut Value, keys: &[&str]) {
-    let Some(annotations) = information["metadata"]["annotations"].as_object_mut() else { return };
-    annotations.retain(|key, _| !keys.contains(&key.as_str()));
-    if annotations.is_empty()
-        && let Some(metadata) = information["metadata"].as_object_mut()
-    {
-        metadata.remove("annotations");
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use libcalico::kubernetes::{ApiGroup, json_bytes};
 use libcalico::migration::{V1_LOCKED_BY, cluster_information};
 use serde_json::{Map, Value};
 
-use super::marks::{V1Lock, has_mark};
+use super::marks::{ATTEMPT, V1Lock, has_mark};
+use super::object::remove_annotations;
 use super::requests::{Problem, Requests};
 
 /// The annotation in which Calico's clients store the metadata of an object in v1 (DS-56).
@@ -29,10 +30,17 @@ pub(super) async fn lock(requests: &Requests, migration: &str) -> Result<bool, P
     }
 }
 
-/// Returns true if v1 is locked by a migration.
-pub(super) async fn is_held(requests: &Requests) -> Result<bool, Problem> {
-    let information = requests.get(&cluster_information(ApiGroup::CrdV1)).await?;
-    Ok(V1Lock::of(information.as_ref()) == V1Lock::Ours)
+/// Returns true if v1 is locked by a migration, and then changes the resourceVersion of its ClusterInformation. Otherwise
+/// a late request of a former leader, whose attempt had failed, could unlock v1 after v3 is open.
+pub(super) async fn confirm(requests: &Requests) -> Result<bool, Problem> {
+    let at = cluster_information(ApiGroup::CrdV1);
+    let Some(mut information) = requests.get(&at).await? else { return Ok(false) };
+    if V1Lock::of(Some(&information)) != V1Lock::Ours {
+        return Ok(false);
+    }
+    information["metadata"]["annotations"][ATTEMPT] = information["metadata"]["resourceVersion"].clone();
+    requests.replace(&at, &information).await?;
+    Ok(true)
 }
 
 /// Ends a migration's lock of v1. Another lock and a missing ClusterInformation stay.
@@ -51,7 +59,7 @@ pub(super) async fn unlock(requests: &Requests, migration: &str) -> Result<(), P
         information = requests.replace(&at, &information).await?;
     }
     information["spec"]["datastoreReady"] = true.into();
-    remove_mark(&mut information);
+    remove_marks(&mut information);
     requests.replace(&at, &information).await?;
     if lock == V1Lock::Ours {
         tracing::warn!("migration: v1 is unlocked; pods start and end in v1");
@@ -59,24 +67,19 @@ pub(super) async fn unlock(requests: &Requests, migration: &str) -> Result<(), P
     Ok(())
 }
 
-/// Removes the mark. Clients of v1 that have written the object meanwhile have copied the mark into the annotation with
-/// Calico's metadata, and would restore it from there.
-fn remove_mark(information: &mut Value) {
-    let Some(annotations) = information["metadata"]["annotations"].as_object_mut() else { return };
-    annotations.remove(V1_LOCKED_BY);
-    let text = annotations.get(CALICO_METADATA).and_then(Value::as_str);
-    let inner = text.and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
-    if let Some(mut inner) = inner
-        && let Some(copied) = inner.get_mut("annotations").and_then(Value::as_object_mut)
-        && copied.remove(V1_LOCKED_BY).is_some()
-    {
+/// Removes the marks. Clients of v1 that have written the object meanwhile have copied the marks into the annotation with
+/// Calico's metadata, and would restore them from there.
+fn remove_marks(information: &mut Value) {
+    let marks = [V1_LOCKED_BY, ATTEMPT];
+    remove_annotations(information, &marks);
+    let Some(text) = information["metadata"]["annotations"][CALICO_METADATA].as_str() else { return };
+    let Ok(mut inner) = serde_json::from_str::<Map<String, Value>>(text) else { return };
+    let Some(copied) = inner.get_mut("annotations").and_then(Value::as_object_mut) else { return };
+    let before = copied.len();
+    copied.retain(|key, _| !marks.contains(&key.as_str()));
+    if copied.len() < before {
         let text = String::from_utf8(json_bytes(&Value::Object(inner))).unwrap_or_default();
-        annotations.insert(CALICO_METADATA.into(), text.into());
-    }
-    if annotations.is_empty()
-        && let Some(metadata) = information["metadata"].as_object_mut()
-    {
-        metadata.remove("annotations");
+        information["metadata"]["annotations"][CALICO_METADATA] = text.into();
     }
 }
 
@@ -102,10 +105,21 @@ mod tests {
         let before = v1(&world);
         assert!(lock(&requests, "u").await.unwrap() && lock(&requests, "u").await.unwrap());
         assert_eq!(v1(&world)["spec"]["datastoreReady"], false);
-        assert!(is_held(&requests).await.unwrap());
+        assert!(confirm(&requests).await.unwrap());
         unlock(&requests, "u").await.unwrap();
         assert_eq!(without_revision(v1(&world)), without_revision(before));
-        assert!(!is_held(&requests).await.unwrap());
+        assert!(!confirm(&requests).await.unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn confirmed_lock_is_not_ended_by_an_earlier_request() {
+        let world = World::new();
+        let requests = world.requests();
+        lock(&requests, "u").await.unwrap();
+        let mut late = v1(&world);
+        late["spec"]["datastoreReady"] = true.into();
+        assert!(confirm(&requests).await.unwrap());
+        assert_eq!(requests.replace(&cluster_information(ApiGroup::CrdV1), &late).await, Err(Problem::Lost));
     }
 
     #[tokio::test(start_paused = true)]
@@ -122,11 +136,11 @@ mod tests {
     }
 
     #[test]
-    fn mark_is_removed_from_calicos_annotation_too() {
-        let inner = json!({ "name": "default", "annotations": { V1_LOCKED_BY: "u", "a": "b" } });
-        let annotations = json!({ V1_LOCKED_BY: "u", CALICO_METADATA: inner.to_string() });
+    fn marks_are_removed_from_calicos_annotation_too() {
+        let inner = json!({ "name": "default", "annotations": { V1_LOCKED_BY: "u", ATTEMPT: "7", "a": "b" } });
+        let annotations = json!({ V1_LOCKED_BY: "u", ATTEMPT: "8", CALICO_METADATA: inner.to_string() });
         let mut information = json!({ "metadata": { "annotations": annotations } });
-        remove_mark(&mut information);
+        remove_marks(&mut information);
         let kept = json!({ "annotations": { "a": "b" }, "name": "default" });
         let annotations = &information["metadata"]["annotations"];
         assert_eq!(annotations.as_object().unwrap().len(), 1);

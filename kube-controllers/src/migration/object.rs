@@ -177,6 +177,17 @@ pub(super) fn set_condition(status: &mut MigrationStatus, condition: Value) {
     }
 }
 
+/// Removes annotations of an object. The API server stores no empty map of annotations.
+pub(super) fn remove_annotations(object: &mut Value, keys: &[&str]) {
+    let Some(annotations) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) else { return };
+    annotations.retain(|key, _| !keys.contains(&key.as_str()));
+    if annotations.is_empty()
+        && let Some(metadata) = object["metadata"].as_object_mut()
+    {
+        metadata.remove("annotations");
+    }
+}
+
 /// Returns a text of another program without control characters, which a terminal could execute.
 fn printable(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()

@@ -13,6 +13,10 @@ use super::object::Control;
 use super::requests::{Problem, Requests};
 use crate::settings::Mode;
 
+/// The annotation of a ClusterInformation with its former resourceVersion, which changes the resourceVersion. A request of
+/// a former leader names an older resourceVersion, and fails.
+pub(super) const ATTEMPT: &str = "migration.projectcalico.org/attempt";
+
 /// The lock of v1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum V1Lock {

@@ -169,7 +169,7 @@ async fn copy_all(
     while !copier.second_look().await? {}
     let seen = copier.seen_revision().to_owned();
     // A person may have unlocked v1, and then pods have started in v1 meanwhile.
-    if !lock::is_held(requests).await? {
+    if !lock::confirm(requests).await? {
         return Err(Problem::Lost);
     }
     late_writes::record(&mut shut, &seen);

@@ -4,7 +4,9 @@ use libcalico::kubernetes::{ApiGroup, Location};
 use libcalico::migration::{MIGRATED_BY, SOURCE_REVISION, cluster_information};
 use serde_json::{Value, json};
 
-use super::{assert_same, has_last_copy, is_gone, is_v1_locked, is_v1_ready, is_v3_open, snapshot};
+use super::{
+    assert_same, has_last_copy, is_gone, is_v1_locked, is_v1_ready, is_v3_open, office_in_v3, put_foreign, snapshot,
+};
 use crate::migration::testing::{Ended, Interruption, ObjectStore, World, api_service, at, is_in_phase};
 
 /// The program ends before a write, or after its effect, or gets a failure after the effect.
@@ -79,6 +81,28 @@ async fn late_request_of_a_former_leader_changes_no_finished_migration() {
         assert_same(&snapshot(world), &expected, case);
     });
     assert!(interrupted.await > 35);
+}
+
+/// A leader that unlocks v1 after a conflict may end before its last request takes effect. The next leader finds no
+/// conflict, and finishes the migration.
+#[tokio::test(start_paused = true)]
+async fn late_request_of_a_failed_attempt_changes_no_finished_migration() {
+    let expected = complete_snapshot().await;
+    let course = async |interruption: Interruption| {
+        let world = aggregated_world();
+        world.run_until(|store| is_in_phase(store, "Migrating")).await;
+        put_foreign(&world, &office_in_v3());
+        world.server.interrupt(interruption);
+        world.run_once(|store| is_in_phase(store, "WaitingForConflictResolution")).await;
+        world.server.with_store(|store| store.remove(&office_in_v3()));
+        world.run_until(is_complete).await;
+        world.server.release_held();
+        world
+    };
+    let interrupted = interrupt_each_request(Interruption::Hold, &course, |world, case| {
+        assert_same(&snapshot(world), &expected, case);
+    });
+    assert!(interrupted.await > 70, "the course has two attempts");
 }
 
 /// The most harmful late requests: to open the door, and to lock v1, after an abort has unlocked v1.
@@ -171,14 +195,28 @@ async fn blocks_that_only_v3_has_are_a_conflict() {
     assert!(!unlocked.server.take_log().contains(&path));
 }
 
+fn unlock(store: &mut ObjectStore) {
+    let at = cluster_information(ApiGroup::CrdV1);
+    let mut information = store.get(&at).unwrap().clone();
+    information["spec"]["datastoreReady"] = true.into();
+    store.put(&at, information);
+}
+
+#[tokio::test(start_paused = true)]
+async fn v1_unlocked_while_objects_are_copied_is_locked_again_before_the_door() {
+    let world = World::new();
+    world.start();
+    let unlocked = async {
+        world.server.reached(has_last_copy).await;
+        world.server.with_store(unlock);
+    };
+    futures::future::join(world.run_until(is_complete), unlocked).await;
+    assert_eq!(world.server.violations(), Vec::<String>::new());
+    assert!(world.server.with_store(|store| is_v1_locked(store)));
+}
+
 #[tokio::test(start_paused = true)]
 async fn v1_unlocked_by_a_person_is_locked_again_before_the_door() {
-    let unlock = |store: &mut ObjectStore| {
-        let at = cluster_information(ApiGroup::CrdV1);
-        let mut information = store.get(&at).unwrap().clone();
-        information["spec"]["datastoreReady"] = true.into();
-        store.put(&at, information);
-    };
     let world = changed_under_the_lock(unlock).await;
     world.run_until(is_complete).await;
     assert_eq!(world.server.violations(), Vec::<String>::new());

@@ -13,6 +13,7 @@ use libcalico::kubernetes::{ApiGroup, Location};
 use libcalico::migration::cluster_information;
 use serde_json::{Value, json};
 
+use super::marks::ATTEMPT;
 use super::testing::{ObjectStore, World, at, object};
 
 /// Returns all objects but reports, without the fields that depend on the number of requests and on the time. Of the
@@ -32,6 +33,7 @@ fn snapshot(world: &World) -> BTreeMap<String, Value> {
                     }
                     if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
                         annotations.remove("migration.projectcalico.org/v1-revision");
+                        annotations.remove(ATTEMPT);
                     }
                 }
                 (format!("{}/{}/{}/{}", key.group, key.plural, key.namespace, key.name), object)

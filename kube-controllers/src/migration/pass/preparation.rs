@@ -3,6 +3,7 @@
 use libcalico::migration::{Phase, condition, conflict_conditions};
 use serde_json::Value;
 use time::OffsetDateTime;
+use tokio::time::Instant;
 
 use super::super::attempts::LockTimer;
 use super::super::checks::{self, Check};
@@ -11,8 +12,10 @@ use super::super::marks::Marks;
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::Problem;
 use super::super::{api_service, lock, report};
-use super::{Migration, Next, WAITING};
+use super::{IDLE, Migration, Next, WAITING};
 
+/// The pause after refused checks, as a multiple of their time. They read each object, and can fail for days.
+const PAUSE_PER_CHECK: u32 = 10;
 /// Greatest number of objects that a message names.
 const MOST_NAMED: usize = 8;
 /// Greatest length of the reason for one object in a message, in characters.
@@ -76,8 +79,19 @@ impl Migration {
         if control.status.message.is_empty() {
             control.report(&self.requests, Phase::Pending, CHECKING).await?;
         }
-        if let Some(refusal) = self.find_refusal(control, marks).await? {
-            return self.refuse(control, marks, refusal).await;
+        let began = Instant::now();
+        let refusal = match self.find_refusal(control, marks).await {
+            // The clients of the aggregated API server would otherwise lack it for as long as the failure lasts.
+            Err(problem @ (Problem::Transient(_) | Problem::Refused { .. }))
+                if control.saved_api_service().is_some() =>
+            {
+                Some(Refusal { phase: Phase::Pending, message: problem.to_string(), conditions: Vec::new() })
+            }
+            found => found?,
+        };
+        if let Some(refusal) = refusal {
+            self.refuse(control, refusal).await?;
+            return Ok(Next::After((PAUSE_PER_CHECK * began.elapsed()).clamp(WAITING, IDLE)));
         }
         if !lock::lock(&self.requests, control.uid()).await? {
             control.report(&self.requests, Phase::Pending, LOCKED_BY_OTHERS).await?;
@@ -119,8 +133,8 @@ impl Migration {
     }
 
     /// Reports the refusal, and restores an aggregated API server.
-    async fn refuse(&mut self, control: &mut Control, marks: &Marks, refusal: Refusal) -> Result<Next, Problem> {
-        let was_removed = marks.is_aggregated && control.saved_api_service().is_some();
+    async fn refuse(&mut self, control: &mut Control, refusal: Refusal) -> Result<(), Problem> {
+        let was_removed = control.saved_api_service().is_some();
         api_service::give_back(&self.requests, control).await?;
         if was_removed {
             // Each trial takes the aggregated API server away from its clients for some seconds.
@@ -132,8 +146,7 @@ impl Migration {
                 (status.phase, status.message) = (phase, message);
                 set_conflicts(status, conditions);
             })
-            .await?;
-        Ok(Next::After(WAITING))
+            .await
     }
 }
 

@@ -159,6 +159,49 @@ async fn refusal_of_v3_is_found_before_the_lock() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn failure_of_the_trial_gives_back_the_aggregated_api_server() {
+    let world = World::new();
+    world.start();
+    world.aggregate();
+    world.server.fail(|request: &ReceivedRequest| {
+        let is_tried = request.uri.query().is_some_and(|query| query.contains("dryRun"));
+        is_tried.then(|| failure(500, "InternalError", "the webhook is unreachable"))
+    });
+    world.run_for(4 * MINUTE).await;
+    let log = world.server.take_log();
+    let path = format!("DELETE {}", api_service().url_path());
+    assert_eq!(log.iter().filter(|line| **line == path).count(), 1, "{log:#?}");
+    let service = world.server.object(&api_service()).unwrap();
+    assert!(service["spec"]["service"].is_object(), "{service}");
+    assert!(world.message().contains("the webhook is unreachable"), "{}", world.message());
+
+    world.server.end_faults();
+    world.run_until(|store| is_in_phase(store, "Complete")).await;
+}
+
+/// The checks read each object, and a person may need days for a correction.
+#[tokio::test(start_paused = true)]
+async fn slow_checks_are_followed_by_long_pauses() {
+    let world = World::new();
+    world.start();
+    put_foreign(&world, &office_in_v3());
+    // Each check meets one failure, and takes at least the time of one pause.
+    let mut requests = 0;
+    world.server.fail(move |request: &ReceivedRequest| {
+        if !request.uri.path().ends_with("/v1/tiers") {
+            return None;
+        }
+        requests += 1;
+        (requests % 5 != 0).then(|| failure(503, "ServiceUnavailable", "busy"))
+    });
+    world.run_for(10 * MINUTE).await;
+    let log = world.server.take_log();
+    let path = "POST /apis/projectcalico.org/v3/tiers?dryRun=All";
+    let checks = log.iter().filter(|line| *line == path).count();
+    assert!((2..25).contains(&checks), "{checks}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn five_minutes_without_progress_unlock_v1() {
     let world = World::new();
     world.start();

@@ -1,11 +1,12 @@
-//! [`abort`]: the way back to v1, after the controlling object was deleted before v3 was opened (MIG-71).
+//! The way back to v1. [`abort`]: after the controlling object was deleted before v3 was opened (MIG-71). [`retreat`]: also
+//! after a failure under the lock.
 
 use futures::future::join_all;
 use libcalico::kubernetes::{Location, Preconditions, Resource};
 use libcalico::migration::{is_copy, moved_kinds};
 use serde_json::Value;
 
-use super::marks::Marks;
+use super::door::Withdrawn;
 use super::object::Control;
 use super::requests::{Problem, Requests};
 use super::{api_service, door, lock};
@@ -16,24 +17,49 @@ const PARALLEL: usize = 10;
 /// Restores the state before the migration, and then lets the API server remove the controlling object. Safe to be
 /// repeated after an interruption at any request.
 ///
-/// The order is essential: v1 stays locked as long as v3 can be opened, and pods can start again before the copies are
-/// deleted.
-///
 /// # Errors
 /// The finalizer stays, and the caller tries again.
-pub(super) async fn abort(requests: &Requests, control: &mut Control, marks: &Marks) -> Result<(), Problem> {
-    // While another server serves v3, the objects of the definitions are unreachable: before the migration has removed
-    // the APIService, and again after an abort has restored it.
-    if !marks.is_aggregated {
-        door::withdraw(requests).await?;
-    }
-    lock::unlock(requests, control.uid()).await?;
-    if !marks.is_aggregated {
-        delete_copies(requests).await?;
-    }
+pub(super) async fn abort(requests: &Requests, control: &mut Control) -> Result<(), Problem> {
+    retreat(requests, control.uid(), Copies::Delete).await?;
     api_service::give_back(requests, control).await?;
     tracing::info!("migration: aborted; v1 is as it was before");
     control.remove_finalizer(requests).await
+}
+
+/// The copies of a migration whose ClusterInformation of v3 is deleted. No program can use them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Copies {
+    /// The next attempt compares them, which saves their creation.
+    Keep,
+    Delete,
+}
+
+/// Unlocks v1 for the migration with this uid, and gives back the ClusterInformation of v3. Safe to be repeated after an
+/// interruption at any request.
+///
+/// The order is essential: v1 stays locked as long as v3 can be opened, pods can start again before copies are deleted,
+/// and a v3 that programs could use before stays locked until its copies are gone. Otherwise its programs would assign
+/// addresses of copied blocks, and the deletion of such a block would free the address of a running pod.
+///
+/// # Errors
+/// [`Problem::Lost`] if v3 is or was open.
+pub(super) async fn retreat(requests: &Requests, migration: &str, copies: Copies) -> Result<(), Problem> {
+    // While another server serves v3, the objects of the definitions are unreachable: before the migration has removed
+    // the APIService, and again after an abort has restored it.
+    if api_service::aggregated(requests).await?.is_some() {
+        return lock::unlock(requests, migration).await;
+    }
+    let withdrawn = door::withdraw(requests).await?;
+    lock::unlock(requests, migration).await?;
+    match (withdrawn, copies) {
+        (Withdrawn::Locked, _) => {
+            delete_copies(requests).await?;
+            door::give_back(requests).await
+        }
+        (Withdrawn::Missing, Copies::Delete) => delete_copies(requests).await,
+        // The copies of a v3 that programs may use belong to a former migration.
+        (Withdrawn::Missing, Copies::Keep) | (Withdrawn::Foreign, _) => Ok(()),
+    }
 }
 
 /// Deletes the copies, in the reverse order of their creation. Continues after a failure, and returns the first one.

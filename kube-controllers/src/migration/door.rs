@@ -5,19 +5,19 @@ use libcalico::kubernetes::{ApiGroup, Preconditions};
 use libcalico::migration::{LOCKED_BY, MIGRATED_BY, cluster_information};
 use serde_json::{Value, json};
 
-use super::marks::{ATTEMPT, Door, has_mark, is_ready};
+use super::marks::{ATTEMPT, Door, has_mark};
 use super::object::remove_annotations;
 use super::requests::{Created, Problem, Requests};
 
 /// Shuts the door for the migration with this uid, and marks it. Returns the object, which [`open`] needs.
 ///
 /// # Errors
-/// [`Problem::Refused`] if another program has locked v3. [`Problem::Lost`] if the door is open.
+/// [`Problem::Refused`] if another program has locked v3. [`Problem::Lost`] if the door is or was open.
 pub(super) async fn shut(requests: &Requests, migration: &str) -> Result<Value, Problem> {
     let at = cluster_information(ApiGroup::V3);
     let Some(mut information) = requests.get(&at).await? else { return create(requests, migration).await };
     match Door::of(Some(&information)) {
-        Door::Open | Door::Absent => return Err(Problem::Lost),
+        Door::Open | Door::Locked | Door::Absent => return Err(Problem::Lost),
         Door::Foreign => {
             let text = "ClusterInformation of v3 is locked, and not by a migration".to_owned();
             return Err(Problem::Refused { code: 409, text });
@@ -38,7 +38,7 @@ async fn create(requests: &Requests, migration: &str) -> Result<Value, Problem> 
     let v1 = requests.get(&cluster_information(ApiGroup::CrdV1)).await?.ok_or(Problem::Lost)?;
     let mut spec = v1["spec"].clone();
     spec["datastoreReady"] = false.into();
-    let annotations = json!({ MIGRATED_BY: migration });
+    let annotations = json!({ MIGRATED_BY: migration, ATTEMPT: "" });
     let body = json!({
         "apiVersion": at.resource.api_version, "kind": at.resource.kind,
         "metadata": { "name": at.name, "annotations": annotations }, "spec": spec,
@@ -58,22 +58,45 @@ pub(super) async fn open(requests: &Requests, shut: Value) -> Result<(), Problem
     requests.replace(&cluster_information(ApiGroup::V3), &information).await.map(drop)
 }
 
-/// Gives back the ClusterInformation of v3 as it was before the migration.
+/// The ClusterInformation of v3 after a withdrawal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Withdrawn {
+    /// Missing, as before the migration: no program can use v3.
+    Missing,
+    /// Locked until [`give_back`]. Programs could use v3 before the migration.
+    Locked,
+    /// Not part of a migration: programs may use each object of v3.
+    Foreign,
+}
+
+/// Ensures that no process of the migration opens the door any more.
 ///
 /// # Errors
-/// [`Problem::Lost`] if the door is open.
-pub(super) async fn withdraw(requests: &Requests) -> Result<(), Problem> {
+/// [`Problem::Lost`] if the door is or was open.
+pub(super) async fn withdraw(requests: &Requests) -> Result<Withdrawn, Problem> {
+    let at = cluster_information(ApiGroup::V3);
+    let Some(mut information) = requests.get(&at).await? else { return Ok(Withdrawn::Missing) };
+    match Door::of(Some(&information)) {
+        Door::Open | Door::Locked => Err(Problem::Lost),
+        Door::Absent | Door::Unmarked | Door::Foreign => Ok(Withdrawn::Foreign),
+        Door::Shut if has_mark(&information, MIGRATED_BY) => {
+            let text = |field: &str| information["metadata"][field].as_str().map(str::to_owned);
+            let conditions = Preconditions { uid: text("uid"), resource_version: text("resourceVersion") };
+            requests.delete(&at, &conditions).await.map(|()| Withdrawn::Missing)
+        }
+        Door::Shut => {
+            information["metadata"]["annotations"][ATTEMPT] = information["metadata"]["resourceVersion"].clone();
+            requests.replace(&at, &information).await.map(|_| Withdrawn::Locked)
+        }
+    }
+}
+
+/// Unlocks a withdrawn ClusterInformation of v3. Call this only after the deletion of the copies: programs that use v3
+/// would assign addresses of copied blocks.
+pub(super) async fn give_back(requests: &Requests) -> Result<(), Problem> {
     let at = cluster_information(ApiGroup::V3);
     let Some(mut information) = requests.get(&at).await? else { return Ok(()) };
-    if Door::of(Some(&information)) == Door::Open {
-        return Err(Problem::Lost);
-    }
-    if has_mark(&information, MIGRATED_BY) {
-        let text = |field: &str| information["metadata"][field].as_str().map(str::to_owned);
-        let conditions = Preconditions { uid: text("uid"), resource_version: text("resourceVersion") };
-        return requests.delete(&at, &conditions).await;
-    }
-    if has_mark(&information, LOCKED_BY) && !is_ready(&information) {
+    if Door::of(Some(&information)) == Door::Shut && has_mark(&information, LOCKED_BY) {
         information["spec"]["datastoreReady"] = true.into();
         remove_annotations(&mut information, &[LOCKED_BY, ATTEMPT]);
         requests.replace(&at, &information).await?;
@@ -94,9 +117,11 @@ mod tests {
     async fn created_door_opens_with_the_content_of_v1_and_is_deleted_by_a_withdrawal() {
         let world = World::new();
         let requests = world.requests();
-        shut(&requests, "u").await.unwrap();
-        withdraw(&requests).await.unwrap();
+        let late = shut(&requests, "u").await.unwrap();
+        assert_eq!(withdraw(&requests).await, Ok(Withdrawn::Missing));
         assert_eq!(v3(&world), None);
+        assert_eq!(open(&requests, late).await, Err(Problem::Lost));
+        assert_eq!(withdraw(&requests).await, Ok(Withdrawn::Missing));
 
         let held = shut(&requests, "u").await.unwrap();
         assert_eq!(held["spec"], json!({ "clusterGUID": "g", "datastoreReady": false }));
@@ -104,6 +129,15 @@ mod tests {
         let opened = v3(&world).unwrap();
         assert_eq!(opened["spec"], json!({ "clusterGUID": "g", "datastoreReady": true }));
         assert_eq!(opened["metadata"]["annotations"], json!({ MIGRATED_BY: "u" }));
+        assert_eq!(withdraw(&requests).await, Err(Problem::Lost));
+        assert_eq!(shut(&requests, "u").await, Err(Problem::Lost));
+
+        // An administrator locks v3 for another reason.
+        world.server.with_store(|store| {
+            let mut locked = opened.clone();
+            locked["spec"]["datastoreReady"] = false.into();
+            store.put(&cluster_information(ApiGroup::V3), locked);
+        });
         assert_eq!(withdraw(&requests).await, Err(Problem::Lost));
         assert_eq!(shut(&requests, "u").await, Err(Problem::Lost));
     }
@@ -129,16 +163,21 @@ mod tests {
             })
         };
         put(true);
-        shut(&requests, "u").await.unwrap();
+        let late = shut(&requests, "u").await.unwrap();
         assert_eq!(Door::of(v3(&world).as_ref()), Door::Shut);
-        withdraw(&requests).await.unwrap();
+        assert_eq!(withdraw(&requests).await, Ok(Withdrawn::Locked));
+        assert_eq!(open(&requests, late).await, Err(Problem::Lost));
+        assert_eq!(Door::of(v3(&world).as_ref()), Door::Shut);
+        give_back(&requests).await.unwrap();
+        assert_eq!(withdraw(&requests).await, Ok(Withdrawn::Foreign));
         let after = v3(&world).unwrap();
         assert_eq!(after["spec"]["datastoreReady"], true);
         assert_eq!(after["metadata"]["annotations"], Value::Null);
 
         let foreign = put(false);
         assert!(matches!(shut(&requests, "u").await, Err(Problem::Refused { .. })));
-        withdraw(&requests).await.unwrap();
+        assert_eq!(withdraw(&requests).await, Ok(Withdrawn::Foreign));
+        give_back(&requests).await.unwrap();
         assert_eq!(v3(&world), Some(foreign));
     }
 }

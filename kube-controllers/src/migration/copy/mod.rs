@@ -9,10 +9,11 @@ mod walk;
 
 use std::mem;
 
-use libcalico::migration::{KindProgress, OwnerMap, Progress, moved_kinds};
+use libcalico::migration::{KindProgress, OwnerMap, Progress, is_copy, moved_kinds};
 use tokio::time::Instant;
 
 use super::attempts::LockTimer;
+use super::listing;
 use super::object::Control;
 use super::requests::{Problem, Requests};
 use one::Action;
@@ -124,6 +125,16 @@ pub(super) async fn trial(requests: &Requests, with_v3: bool) -> Result<Outcome,
     }
     attach_all(requests, &owners, &owned, action, &mut outcome).await?;
     Ok(outcome)
+}
+
+/// Returns the number of copies among the objects of address management in v3.
+pub(super) async fn count_copies(requests: &Requests) -> Result<usize, Problem> {
+    let mut count = 0;
+    for kind in moved_kinds().iter().filter(|kind| kind.is_ipam) {
+        let copies = listing::metadata(requests, &kind.v3, |object| is_copy(object).then_some(())).await?;
+        count += copies.0.len();
+    }
+    Ok(count)
 }
 
 fn progress_of(count: &KindCount) -> KindProgress {

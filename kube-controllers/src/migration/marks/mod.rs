@@ -13,8 +13,11 @@ use super::object::Control;
 use super::requests::{Problem, Requests};
 use crate::settings::Mode;
 
-/// The annotation of a ClusterInformation with its former resourceVersion, which changes the resourceVersion. A request of
-/// a former leader names an older resourceVersion, and fails.
+/// The annotation of a ClusterInformation under a migration, with its former resourceVersion. Each process writes another
+/// value, so that a late request of a former leader names an old resourceVersion, and fails.
+///
+/// A ClusterInformation of v3 loses the annotation as the migration opens v3. So a lock of v3 without the annotation
+/// belongs to another program, and pods may use the copies.
 pub(super) const ATTEMPT: &str = "migration.projectcalico.org/attempt";
 
 /// The lock of v1.
@@ -37,10 +40,12 @@ pub(super) enum Door {
     Absent,
     /// Ready, and not part of a migration yet.
     Unmarked,
-    /// Locked by a migration.
+    /// Locked by a migration of this program, and not opened yet.
     Shut,
     /// Opened by a migration.
     Open,
+    /// Marked, and locked by another program: after a migration had opened v3, or by upstream's migration.
+    Locked,
     /// Locked, and not by a migration.
     Foreign,
 }
@@ -70,6 +75,8 @@ pub(super) enum MigrationStep {
     Copy,
     /// Unlocks v1 after a failure.
     Release,
+    /// Gives back v3, after a process was interrupted when it had unlocked v1.
+    Retreat,
     /// Ends this process, which uses v1, after v3 was opened.
     Converge,
     /// Waits until all programs use v3.
@@ -86,6 +93,8 @@ pub(super) enum MigrationStep {
 
 const TWO_DATASTORES: &str = "v1 is not locked; two datastores are in use. Lock v1: set spec.datastoreReady of \
                               ClusterInformation default in crd.projectcalico.org/v1 to false";
+const LOCKED: &str = "ClusterInformation default of projectcalico.org/v3 is marked and locked, and not by this \
+                      migration. If pods use v3, set its spec.datastoreReady to true; if v3 was never open, delete it";
 const NOT_OPEN: &str = "projectcalico.org/v3 is in use, but its ClusterInformation default is locked, hidden by an \
                         aggregated API server, or lacks the annotation migration.projectcalico.org/migrated-by; \
                         restore it";
@@ -124,7 +133,8 @@ impl Door {
         let is_marked = [MIGRATED_BY, LOCKED_BY].iter().any(|mark| has_mark(information, mark));
         match (is_marked, is_ready(information)) {
             (true, true) => Door::Open,
-            (true, false) => Door::Shut,
+            (true, false) if has_mark(information, ATTEMPT) => Door::Shut,
+            (true, false) => Door::Locked,
             (false, true) => Door::Unmarked,
             (false, false) => Door::Foreign,
         }
@@ -132,7 +142,7 @@ impl Door {
 }
 
 /// Returns true if the plugins may use the group of this ClusterInformation.
-pub(super) fn is_ready(information: &Value) -> bool {
+fn is_ready(information: &Value) -> bool {
     information["spec"]["datastoreReady"] == true
 }
 
@@ -142,10 +152,13 @@ pub(super) fn has_mark(information: &Value, mark: &str) -> bool {
 
 /// Returns the step that follows from the marks. `mode` is that of this process.
 pub(super) fn next_step(marks: &Marks, control: &Control, mode: Mode) -> MigrationStep {
-    use MigrationStep::{Abort, Check, Converge, Copy, DryRun, Finish, Hold, Ignore, Release, RemoveV1, Rest, Uncover};
+    use MigrationStep::{
+        Abort, Check, Converge, Copy, DryRun, Finish, Hold, Ignore, Release, RemoveV1, Rest, Retreat, Uncover,
+    };
     let (is_deleted, phase) = (control.is_being_deleted(), control.status.phase);
     match (marks.v3, phase) {
         _ if is_deleted && !marks.finalizer => Ignore,
+        (Door::Locked, _) => Hold(LOCKED),
         (Door::Open, _) if marks.v1 == V1Lock::Open => Hold(TWO_DATASTORES),
         (Door::Open, Phase::Complete) if is_deleted => RemoveV1,
         (Door::Open, Phase::Complete) => Rest,
@@ -156,6 +169,7 @@ pub(super) fn next_step(marks: &Marks, control: &Control, mode: Mode) -> Migrati
         _ if marks.v1 == V1Lock::Ours && marks.is_aggregated => Uncover,
         _ if is_deleted => Abort,
         (_, Phase::Failed) if marks.v1 == V1Lock::Ours => Release,
+        (Door::Shut, _) if marks.v1 == V1Lock::Open => Retreat,
         (_, Phase::Failed) => Rest,
         _ if marks.v1 == V1Lock::Ours => Copy,
         _ if control.annotation(DRY_RUN).is_some() => DryRun,

@@ -42,7 +42,10 @@ fn locks_and_doors_are_read_from_readiness_and_marks() {
     assert_eq!(Door::of(None), Door::Absent);
     assert_eq!([v3(true, None), v3(false, None)], [Door::Unmarked, Door::Foreign]);
     for mark in [MIGRATED_BY, LOCKED_BY] {
-        assert_eq!([v3(true, Some(mark)), v3(false, Some(mark))], [Door::Open, Door::Shut], "{mark}");
+        assert_eq!([v3(true, Some(mark)), v3(false, Some(mark))], [Door::Open, Door::Locked], "{mark}");
+        let mut shut = information(false, Some(mark));
+        shut["metadata"]["annotations"][ATTEMPT] = "".into();
+        assert_eq!(Door::of(Some(&shut)), Door::Shut, "{mark}");
     }
 }
 
@@ -53,14 +56,30 @@ fn step_before_the_door_is_open_follows_the_lock_and_not_the_phase() {
             for mode in [V1, V3] {
                 let of = |v1| step(v1, door, phase, false, mode);
                 assert_eq!(of(V1Lock::Ours), MigrationStep::Copy, "{phase} {door:?}");
-                for v1 in [V1Lock::Open, V1Lock::Others, V1Lock::Missing] {
+                let unlocked = if door == Door::Shut { MigrationStep::Retreat } else { MigrationStep::Check };
+                assert_eq!(of(V1Lock::Open), unlocked, "{phase} {door:?}");
+                for v1 in [V1Lock::Others, V1Lock::Missing] {
                     assert_eq!(of(v1), MigrationStep::Check, "{phase} {door:?} {v1:?}");
                 }
             }
         }
     }
     assert_eq!(step(V1Lock::Ours, Door::Shut, "Failed", false, V1), MigrationStep::Release);
+    assert_eq!(step(V1Lock::Open, Door::Shut, "Failed", false, V1), MigrationStep::Retreat);
     assert_eq!(step(V1Lock::Open, Door::Absent, "Failed", false, V1), MigrationStep::Rest);
+}
+
+/// The status may be lost: a person may have removed the object with its finalizer, and created it again.
+#[test]
+fn locked_v3_that_was_open_is_neither_copied_to_nor_given_up() {
+    for phase in ["", "Pending", "Migrating", "WaitingForConflictResolution", "Failed", "Converged", "Complete"] {
+        for is_deleted in [false, true] {
+            for v1 in [V1Lock::Open, V1Lock::Ours, V1Lock::Others, V1Lock::Missing] {
+                let step = step(v1, Door::Locked, phase, is_deleted, V3);
+                assert_eq!(step, MigrationStep::Hold(LOCKED), "{phase} {v1:?}");
+            }
+        }
+    }
 }
 
 #[test]

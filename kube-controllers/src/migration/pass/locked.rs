@@ -7,6 +7,7 @@ use libcalico::migration::{MIGRATION_NAME, Phase, condition};
 use serde_json::Value;
 use time::OffsetDateTime;
 
+use super::super::abort::{self, Copies};
 use super::super::attempts::LockTimer;
 use super::super::copy::{Copier, Outcome};
 use super::super::metrics::MigrationMetrics;
@@ -87,8 +88,7 @@ impl Migration {
     pub(super) async fn finish_release(&mut self, control: &mut Control) -> Result<Next, Problem> {
         let Some(failure) = self.failure.clone() else { return Ok(Next::After(WAITING)) };
         let LockedFailure { phase, cause, conditions } = failure;
-        door::withdraw(&self.requests).await?;
-        lock::unlock(&self.requests, control.uid()).await?;
+        abort::retreat(&self.requests, control.uid(), Copies::Keep).await?;
         api_service::give_back(&self.requests, control).await?;
         let now = OffsetDateTime::now_utc();
         let locked = control.status.datastore_locked_at.map(|time| now - time).unwrap_or_default();

@@ -11,6 +11,7 @@ use libcalico::migration::{DATASTORE_MIGRATIONS, GROUP, MIGRATION_NAME, Phase};
 use serde_json::Value;
 use time::OffsetDateTime;
 
+use super::abort::{self, Copies};
 use super::attempts::{Attempts, LockTimer};
 use super::checks::{self, Checked};
 use super::late_writes::LateWrites;
@@ -18,7 +19,7 @@ use super::marks::{Door, Marks, MigrationStep, next_step};
 use super::metrics::MigrationMetrics;
 use super::object::{Control, PRE_GA};
 use super::requests::{Problem, Requests};
-use super::{abort, api_service, end};
+use super::{api_service, end};
 use crate::settings::Mode;
 use crate::telemetry::Metrics;
 use locked::LockedFailure;
@@ -230,6 +231,11 @@ impl Migration {
                 let cause = control.status.message.clone();
                 self.release(control, LockedFailure { phase: Phase::Failed, cause, conditions: Vec::new() }).await
             }
+            MigrationStep::Retreat => {
+                abort::retreat(&self.requests, control.uid(), Copies::Keep).await?;
+                control.write_status(&self.requests, |status| status.datastore_locked_at = None).await?;
+                Ok(Next::After(Duration::ZERO))
+            }
             MigrationStep::Converge => self.converge(control).await,
             MigrationStep::Finish => {
                 if !control.is_being_deleted() {
@@ -248,7 +254,7 @@ impl Migration {
                 Ok(Next::After(if is_removed { IDLE } else { WAITING }))
             }
             MigrationStep::Abort => {
-                abort::abort(&self.requests, control, &marks).await?;
+                abort::abort(&self.requests, control).await?;
                 Ok(Next::After(IDLE))
             }
             MigrationStep::Hold(text) => {

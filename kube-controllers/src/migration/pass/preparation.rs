@@ -1,6 +1,7 @@
 //! The part of a migration before the lock: the dry run, the checks, and the trial by the API server.
 
-use libcalico::migration::{Phase, condition, conflict_conditions};
+use libcalico::kubernetes::ApiGroup;
+use libcalico::migration::{Phase, cluster_information, condition, conflict_conditions};
 use serde_json::Value;
 use time::OffsetDateTime;
 use tokio::time::Instant;
@@ -8,7 +9,7 @@ use tokio::time::Instant;
 use super::super::attempts::LockTimer;
 use super::super::checks::{self, Check};
 use super::super::copy::{self, Named, Outcome};
-use super::super::marks::Marks;
+use super::super::marks::{Door, Marks};
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::Problem;
 use super::super::{api_service, lock, report};
@@ -24,6 +25,11 @@ const LONGEST_REASON: usize = 200;
 const CHECKING: &str = "checking the cluster and all objects before the lock";
 /// The message if another program has locked v1 since the checks.
 const LOCKED_BY_OTHERS: &str = "v1 is locked (datastoreReady: false), and not by this migration";
+/// A migration deletes copies without a source, and an abort all copies. So it does not begin beside copies that may be in
+/// use.
+const IN_USE: &str = "projectcalico.org/v3 is ready, and a former migration has copied";
+const WAY_OUT: &str = "If pods use v3, restore the annotation migration.projectcalico.org/migrated-by of its \
+                       ClusterInformation default; otherwise delete these copies";
 
 /// The reason why a migration does not lock v1.
 struct Refusal {
@@ -123,6 +129,13 @@ impl Migration {
         match api_service::take_away(&self.requests, control).await {
             Err(Problem::Refused { text, .. }) => return Ok(pending(text)),
             taken => taken?,
+        }
+        let information = self.requests.get(&cluster_information(ApiGroup::V3)).await?;
+        if Door::of(information.as_ref()) == Door::Unmarked {
+            let copies = copy::count_copies(&self.requests).await?;
+            if copies > 0 {
+                return Ok(pending(format!("{IN_USE} {copies} blocks, affinities, handles or settings. {WAY_OUT}")));
+            }
         }
         let outcome = copy::trial(&self.requests, true).await?;
         let refusal = refusal_of(&outcome);

@@ -10,11 +10,12 @@ use super::{
 use crate::migration::testing::{Ended, Interruption, ObjectStore, World, api_service, at, is_in_phase};
 
 /// The program ends before a write, or after its effect, or gets a failure after the effect.
-const KILLS: [fn(usize) -> Interruption; 3] = [Interruption::Before, Interruption::After, Interruption::Fail];
+pub(super) const KILLS: [fn(usize) -> Interruption; 3] =
+    [Interruption::Before, Interruption::After, Interruption::Fail];
 
 /// Runs `course` again and again, each time with one interruption at the next write, until the course ends before that
 /// write. Returns the number of interrupted courses.
-async fn interrupt_each_request(
+pub(super) async fn interrupt_each_request(
     interruption: fn(usize) -> Interruption,
     course: &impl AsyncFn(Interruption) -> World,
     check: impl Fn(&World, &str),

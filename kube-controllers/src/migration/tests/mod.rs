@@ -2,6 +2,7 @@
 
 mod abort;
 mod copy;
+mod existing_v3;
 mod killed;
 mod owners;
 mod phases;

@@ -93,18 +93,20 @@ async fn delete_copies_of(requests: &Requests, resource: Resource) -> Result<(),
     }
 }
 
-/// Deletes a copy. Its finalizers are those of the object in v1, so that no program would remove them from the copy.
+/// Deletes the copy with this metadata. Its finalizers are those of the object in v1, so that no program would remove them
+/// from the copy.
+///
+/// # Errors
+/// [`Problem::Lost`] if the copy has changed: its source may exist again, and the next leader may have opened v3.
 pub(super) async fn delete_copy(requests: &Requests, resource: Resource, metadata: &Value) -> Result<(), Problem> {
     let text = |field: &str| metadata[field].as_str().map(str::to_owned);
     let at = Location { resource, namespace: text("namespace"), name: text("name").unwrap_or_default() };
+    let mut unchanged = Preconditions { uid: text("uid"), resource_version: text("resourceVersion") };
     if metadata["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty()) {
         let Some(mut copy) = requests.get(&at).await?.filter(is_copy) else { return Ok(()) };
         copy["metadata"]["finalizers"] = Value::Array(Vec::new());
-        requests.replace(&at, &copy).await?;
+        let stored = requests.replace(&at, &copy).await?;
+        unchanged.resource_version = stored["metadata"]["resourceVersion"].as_str().map(str::to_owned);
     }
-    match requests.delete(&at, &Preconditions { uid: text("uid"), resource_version: None }).await {
-        // Another object has the name now.
-        Err(Problem::Lost) => Ok(()),
-        deleted => deleted,
-    }
+    requests.delete(&at, &unchanged).await
 }

@@ -59,6 +59,6 @@ pub(super) async fn sweep(walk: &mut KindWalk<'_>) -> Result<(), Problem> {
 fn identity(metadata: &Value) -> Value {
     json!({
         "name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"],
-        "finalizers": metadata["finalizers"],
+        "resourceVersion": metadata["resourceVersion"], "finalizers": metadata["finalizers"],
     })
 }

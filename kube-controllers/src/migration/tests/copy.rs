@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::advance;
 
 use super::{is_v3_open, office_in_v3, put_foreign};
+use crate::migration::abort::delete_copy;
 use crate::migration::attempts::LockTimer;
 use crate::migration::copy::{Copier, Outcome};
 use crate::migration::late_writes::LateWrites;
@@ -252,6 +253,21 @@ async fn copies_of_deleted_objects_are_deleted_and_others_are_listed() {
     assert_eq!(numbers(&outcome), (0, 8, 1, 0));
     assert_eq!(outcome.conflicts[0].object, "IPAMConfiguration/own");
     assert_eq!(outcome.only_in_v3.iter().map(|named| named.object.as_str()).collect::<Vec<_>>(), ["Tier/own"]);
+    assert_eq!(world.server.object(&office_in_v3()), None);
+}
+
+/// A deletion by a former leader may take effect after the next leader has copied the object again, and opened v3.
+#[tokio::test(start_paused = true)]
+async fn copy_that_has_changed_is_not_deleted() {
+    let world = started();
+    copy_all(&world).await.unwrap();
+    let former = world.server.object(&office_in_v3()).unwrap();
+    edit(&world, &office_in_v1(), "/spec/nets", json!(["192.0.2.128/25"]));
+    copy_all(&world).await.unwrap();
+    let (requests, resource) = (world.requests(), office_in_v3().resource);
+    assert_eq!(delete_copy(&requests, resource, &former["metadata"]).await, Err(Problem::Lost));
+    let present = world.server.object(&office_in_v3()).unwrap();
+    assert_eq!(delete_copy(&requests, resource, &present["metadata"]).await, Ok(()));
     assert_eq!(world.server.object(&office_in_v3()), None);
 }
 

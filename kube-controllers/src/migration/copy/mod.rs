@@ -74,8 +74,7 @@ impl<'a> Copier<'a> {
         Ok(outcome)
     }
 
-    /// Copies the objects that plugins write and that have changed since [`Copier::all`] or the last call. Returns true
-    /// if there was none.
+    /// Copies the objects that have changed since [`Copier::all`] or the last call. Returns true if there was none.
     ///
     /// # Errors
     /// [`Problem::Refused`] if v3 cannot have a changed object.

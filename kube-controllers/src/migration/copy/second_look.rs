@@ -1,12 +1,13 @@
 //! [`CopiedKind`]: the state in which the objects of a kind were copied, and the changes in v1 since.
 //!
 //! An ADD or DEL from before the lock may still write to v1 after it: it has a deadline for each request, not for the
-//! whole call. So may programs that do not observe the lock (MB-5).
+//! whole call. So may programs that do not observe the lock (MB-5), and people: a policy that they create while objects
+//! are copied must not be lost.
 
 use std::collections::{HashMap, HashSet};
 
 use futures::future::join_all;
-use libcalico::kubernetes::Location;
+use libcalico::kubernetes::{Location, Resource};
 use libcalico::migration::{MovedKind, OwnerMap, is_copy, to_v3};
 use serde_json::Value;
 
@@ -14,14 +15,14 @@ use super::super::abort::delete_copy;
 use super::super::listing;
 use super::super::requests::{Problem, Requests};
 use super::one::{Action, treat};
-use super::outcome::{Category, shown};
+use super::outcome::{Category, shown_at};
 use super::owners::attach;
-use super::walk::{KindWalk, OwnedObject, PARALLEL};
+use super::walk::{KindWalk, ObjectName, OwnedObject, PARALLEL, same_name};
 
-/// The objects of a kind that were copied, by their names in v1.
+/// The objects of a kind that were copied, by their namespaces and their names in v1.
 pub(super) struct CopiedKind {
     kind: MovedKind,
-    copies: HashMap<String, CopyState>,
+    copies: HashMap<ObjectName, CopyState>,
 }
 
 /// The state of an object that was copied.
@@ -49,15 +50,14 @@ pub(super) struct CopyTools<'a> {
 }
 
 impl CopiedKind {
-    /// Returns the copies of a walk; `None` for a kind that no plugin writes.
+    /// Returns the copies of a walk; `None` for the kind whose objects calico-node writes all the time.
     pub(super) fn of(walk: KindWalk<'_>) -> Option<Self> {
-        if !["BlockAffinity", "IPAMBlock", "IPAMHandle"].contains(&walk.kind.v3.kind) {
+        if walk.kind.v3.kind == "CalicoNodeStatus" {
             return None;
         }
-        let copies = walk
-            .sources
-            .into_iter()
-            .map(|((_, name_in_v3), source)| (source.name, CopyState { revision: source.revision, name_in_v3 }));
+        let copies = walk.sources.into_iter().map(|((namespace, name_in_v3), source)| {
+            ((namespace, source.name), CopyState { revision: source.revision, name_in_v3 })
+        });
         Some(CopiedKind { kind: *walk.kind, copies: copies.collect() })
     }
 
@@ -68,65 +68,72 @@ impl CopiedKind {
     pub(super) async fn look(&mut self, tools: CopyTools<'_>) -> Result<LookResult, Problem> {
         let project = |object: &Value| {
             let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-            let is_unchanged =
-                self.copies.get(text("name")).is_some_and(|copy| copy.revision == text("resourceVersion"));
-            Some((text("name").to_owned(), is_unchanged))
+            let name = (text("namespace").to_owned(), text("name").to_owned());
+            let is_unchanged = self.copies.get(&name).is_some_and(|copy| copy.revision == text("resourceVersion"));
+            Some((name, is_unchanged))
         };
         let (listed, revision) = listing::metadata(tools.requests, &self.kind.v1, project).await?;
-        let changed: Vec<&str> =
-            listed.iter().filter(|(_, is_unchanged)| !is_unchanged).map(|(name, _)| name.as_str()).collect();
-        let present: HashSet<&str> = listed.iter().map(|(name, _)| name.as_str()).collect();
-        let gone: Vec<String> = self.copies.keys().filter(|name| !present.contains(name.as_str())).cloned().collect();
-        for some in changed.chunks(PARALLEL) {
-            let copied = join_all(some.iter().map(|name| copy_again(&self.kind, name, tools))).await;
-            for (name, copied) in some.iter().zip(copied) {
-                match copied? {
-                    Some(state) => _ = self.copies.insert((*name).to_owned(), state),
-                    // The next look finds it among the deleted objects.
-                    None => _ = self.copies.entry((*name).to_owned()).and_modify(|copy| copy.revision.clear()),
-                }
-            }
-        }
+        let changed: Vec<&ObjectName> =
+            listed.iter().filter(|(_, is_unchanged)| !is_unchanged).map(|(name, _)| name).collect();
+        let present: HashSet<&ObjectName> = listed.iter().map(|(name, _)| name).collect();
+        let gone: Vec<ObjectName> = self.copies.keys().filter(|name| !present.contains(name)).cloned().collect();
+        // The deletions come first: a new object may have the name in v3 of a deleted one.
         for name in &gone {
             if let Some(copy) = self.copies.get(name) {
-                delete_without_source(&self.kind, &copy.name_in_v3, tools).await?;
+                let copied = (name.0.clone(), copy.name_in_v3.clone());
+                delete_without_source(&location(self.kind.v3, &copied), tools).await?;
                 self.copies.remove(name);
+            }
+        }
+        for some in changed.chunks(PARALLEL) {
+            let copied = join_all(some.iter().map(|name| self.copy_again(name, tools))).await;
+            for (name, copied) in some.iter().zip(copied) {
+                match copied? {
+                    Some(state) => _ = self.copies.insert((*name).clone(), state),
+                    // The next look finds it among the deleted objects.
+                    None => _ = self.copies.entry((*name).clone()).and_modify(|copy| copy.revision.clear()),
+                }
             }
         }
         Ok(LookResult { changes: changed.len() + gone.len(), revision })
     }
+
+    /// Copies a changed object. Returns `None` if the object has been deleted.
+    async fn copy_again(&self, name: &ObjectName, tools: CopyTools<'_>) -> Result<Option<CopyState>, Problem> {
+        let at = location(self.kind.v1, name);
+        let refused = |reason: &str| Problem::Refused { code: 409, text: format!("{}: {reason}", shown_at(&at)) };
+        let Some(object) = tools.requests.get(&at).await? else { return Ok(None) };
+        let moved = to_v3(&self.kind, object).map_err(|reason| refused(&reason.to_string()))?;
+        let name_in_v3 = &moved.location.name;
+        let is_first =
+            |other: &ObjectName, copy: &CopyState| other != name && other.0 == name.0 && copy.name_in_v3 == *name_in_v3;
+        if let Some((first, _)) = self.copies.iter().find(|(other, copy)| is_first(other, copy)) {
+            return Err(refused(&same_name(&first.1)));
+        }
+        let treated = treat(tools.requests, &moved, tools.action).await?;
+        if matches!(treated.category, Category::Conflict | Category::Refused) {
+            return Err(refused(&treated.reason));
+        }
+        if let Some(owned) = OwnedObject::of(&moved) {
+            attach(tools.requests, tools.owners, &owned, tools.action).await?;
+        }
+        tracing::info!(object = shown_at(&at), "migration: the object changed in v1 and is copied again");
+        Ok(Some(CopyState { revision: moved.source.revision, name_in_v3: moved.location.name }))
+    }
 }
 
-/// Copies a changed object. Returns `None` if the object has been deleted.
-async fn copy_again(kind: &MovedKind, name: &str, tools: CopyTools<'_>) -> Result<Option<CopyState>, Problem> {
-    let refused = |reason: &str| {
-        let text = format!("{}: {reason}", shown(kind.v3.kind, None, name));
-        Problem::Refused { code: 409, text }
-    };
-    let Some(object) = tools.requests.get(&Location::global(kind.v1, name)).await? else { return Ok(None) };
-    let moved = to_v3(kind, object).map_err(|reason| refused(&reason.to_string()))?;
-    let treated = treat(tools.requests, &moved, tools.action).await?;
-    if matches!(treated.category, Category::Conflict | Category::Refused) {
-        return Err(refused(&treated.reason));
-    }
-    if let Some(owned) = OwnedObject::of(&moved) {
-        attach(tools.requests, tools.owners, &owned, tools.action).await?;
-    }
-    tracing::info!(object = shown(kind.v3.kind, None, name), "migration: the object changed in v1 and is copied again");
-    Ok(Some(CopyState { revision: moved.source.revision, name_in_v3: moved.location.name }))
+fn location(resource: Resource, (namespace, name): &ObjectName) -> Location {
+    let namespace = (!namespace.is_empty()).then(|| namespace.clone());
+    Location { resource, namespace, name: name.clone() }
 }
 
 /// Deletes the copy of a deleted object.
-async fn delete_without_source(kind: &MovedKind, name: &str, tools: CopyTools<'_>) -> Result<(), Problem> {
-    let at = Location::global(kind.v3, name);
-    let Some(existing) = tools.requests.get(&at).await? else { return Ok(()) };
+async fn delete_without_source(at: &Location, tools: CopyTools<'_>) -> Result<(), Problem> {
+    let Some(existing) = tools.requests.get(at).await? else { return Ok(()) };
     if !is_copy(&existing) {
-        let text = format!("{}: the object was deleted in v1; delete it from v3", shown(kind.v3.kind, None, name));
+        let text = format!("{}: the object was deleted in v1; delete it from v3", shown_at(at));
         return Err(Problem::Refused { code: 409, text });
     }
-    tracing::info!(
-        object = shown(kind.v3.kind, None, name),
-        "migration: the object was deleted in v1, and so is its copy"
-    );
-    delete_copy(tools.requests, kind.v3, &existing["metadata"]).await
+    tracing::info!(object = shown_at(at), "migration: the object was deleted in v1, and so is its copy");
+    delete_copy(tools.requests, at.resource, &existing["metadata"]).await
 }

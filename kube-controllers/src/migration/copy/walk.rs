@@ -124,7 +124,7 @@ impl<'a> KindWalk<'a> {
         };
         let name_in_v3 = object_name(&moved.location);
         if let Some(first) = self.sources.get(&name_in_v3) {
-            let reason = format!("{} has the same name in v3; delete one of the two", first.name);
+            let reason = same_name(&first.name);
             self.add(Category::Refused, object, &reason);
             return None;
         }
@@ -151,6 +151,11 @@ impl<'a> KindWalk<'a> {
         }
         self.outcome.add(self.kind.v3.kind, category, object, reason);
     }
+}
+
+/// Returns the reason why an object cannot be copied beside the object with the name `first`.
+pub(super) fn same_name(first: &str) -> String {
+    format!("{first} has the same name in v3; delete one of the two")
 }
 
 pub(super) fn object_name(at: &Location) -> ObjectName {

@@ -38,26 +38,26 @@ fn numbers(outcome: &Outcome) -> (usize, usize, usize, usize) {
     (total(|kind| kind.copied), total(|kind| kind.skipped), total(|kind| kind.conflicts), total(|kind| kind.refused))
 }
 
-fn put(world: &World, at: &Location, object: Value) -> Value {
+pub(super) fn put(world: &World, at: &Location, object: Value) -> Value {
     world.server.with_store(|store| store.put(at, object))
 }
 
 /// Replaces a field of an object, in the way of a program that keeps the rest.
-fn edit(world: &World, at: &Location, pointer: &str, value: Value) {
+pub(super) fn edit(world: &World, at: &Location, pointer: &str, value: Value) {
     let mut object = world.server.object(at).unwrap();
     *object.pointer_mut(pointer).unwrap() = value;
     put(world, at, object);
 }
 
-fn office_in_v1() -> Location {
+pub(super) fn office_in_v1() -> Location {
     at(ApiGroup::CrdV1, "GlobalNetworkSet", "", "office")
 }
 
-fn block(group: ApiGroup) -> Location {
+pub(super) fn block(group: ApiGroup) -> Location {
     at(group, "IPAMBlock", "", "10-0-0-0-26")
 }
 
-fn handle(group: ApiGroup, name: &str) -> Location {
+pub(super) fn handle(group: ApiGroup, name: &str) -> Location {
     at(group, "IPAMHandle", "", name)
 }
 
@@ -269,67 +269,6 @@ async fn copy_that_has_changed_is_not_deleted() {
     let present = world.server.object(&office_in_v3()).unwrap();
     assert_eq!(delete_copy(&requests, resource, &present["metadata"]).await, Ok(()));
     assert_eq!(world.server.object(&office_in_v3()), None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn second_look_copies_changes_until_it_finds_none() {
-    let world = started();
-    let (requests, mut control, timer) = (world.requests(), control(&world).await, LockTimer::start());
-    let mut copier = Copier::new(&requests, &mut control, &timer);
-    copier.all().await.unwrap();
-    assert_eq!(copier.second_look().await, Ok(true));
-
-    edit(&world, &block(ApiGroup::CrdV1), "/spec/sequenceNumber", json!(8));
-    let spec = world.server.object(&handle(ApiGroup::CrdV1, "lb-mixed")).unwrap()["spec"].clone();
-    put(
-        &world,
-        &handle(ApiGroup::CrdV1, "lb-new"),
-        json!({ "spec": { "handleID": "lb-New", "block": spec["block"] } }),
-    );
-    world.server.with_store(|store| store.remove(&handle(ApiGroup::CrdV1, "lb-mixed")));
-    assert_eq!(copier.second_look().await, Ok(false));
-    assert_eq!(world.server.object(&block(ApiGroup::V3)).unwrap()["spec"]["sequenceNumber"], 8);
-    assert_eq!(world.server.object(&handle(ApiGroup::V3, "lb-new")).unwrap()["spec"]["handleID"], "lb-New");
-    assert_eq!(world.server.object(&handle(ApiGroup::V3, "lb-mixed")), None);
-    world.server.take_log();
-    assert_eq!(copier.second_look().await, Ok(true));
-    assert_eq!(world.server.take_log().len(), 3, "one list of each kind");
-    assert!(copier.seen_revision().parse::<u64>().is_ok());
-}
-
-#[tokio::test(start_paused = true)]
-async fn changes_that_v3_cannot_have_end_the_second_look() {
-    for is_gone in [true, false] {
-        let world = started();
-        let (requests, mut control, timer) = (world.requests(), control(&world).await, LockTimer::start());
-        let mut copier = Copier::new(&requests, &mut control, &timer);
-        copier.all().await.unwrap();
-        let source = handle(ApiGroup::CrdV1, "lb-mixed");
-        if is_gone {
-            // An object without marks is not deleted.
-            edit(&world, &handle(ApiGroup::V3, "lb-mixed"), "/metadata/annotations", json!({}));
-            world.server.with_store(|store| store.remove(&source));
-        } else {
-            edit(&world, &source, "/metadata", json!({ "name": "lb-mixed", "deletionTimestamp": "t", "uid": "u" }));
-        }
-        let Err(Problem::Refused { text, .. }) = copier.second_look().await else { panic!("{is_gone}") };
-        assert!(text.starts_with("IPAMHandle/lb-mixed: "), "{text}");
-    }
-}
-
-/// The lock of a migration that never ends would keep all pods from starting.
-#[tokio::test(start_paused = true)]
-async fn objects_that_change_all_the_time_are_no_progress() {
-    let world = started();
-    let (requests, mut control, timer) = (world.requests(), control(&world).await, LockTimer::start());
-    let mut copier = Copier::new(&requests, &mut control, &timer);
-    copier.all().await.unwrap();
-    for number in 10..20 {
-        advance(Duration::from_secs(60)).await;
-        edit(&world, &block(ApiGroup::CrdV1), "/spec/sequenceNumber", json!(number));
-        assert_eq!(copier.second_look().await, Ok(false));
-    }
-    assert!(timer.has_expired());
 }
 
 #[tokio::test(start_paused = true)]

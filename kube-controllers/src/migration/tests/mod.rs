@@ -6,6 +6,7 @@ mod existing_v3;
 mod killed;
 mod owners;
 mod phases;
+mod second_look;
 mod trial;
 
 use std::collections::BTreeMap;

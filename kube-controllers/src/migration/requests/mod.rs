@@ -15,8 +15,8 @@ use tokio::time::sleep;
 use crate::api_reads::List;
 use crate::leader::Leadership;
 
-/// Number of objects in a page of a list.
-const PAGE: usize = 250;
+/// Number of objects in a page of a list. An object of a tenant may have 1.5 MB, and a page is in memory as a whole.
+const PAGE: usize = 100;
 /// Number of attempts at a request that fails temporarily (MIG-68).
 const TRIES: u32 = 5;
 const PAUSES: Backoff =

@@ -362,7 +362,7 @@ mod tests {
                 })
                 .await;
             assert!(listed.is_ok(), "{listed:?}");
-            assert_eq!(pages, [250, 250, 100]);
+            assert_eq!(pages, [100; 6]);
         }
     }
 

@@ -196,13 +196,13 @@ async fn list_that_expires_begins_anew() {
     let mut expirations = 0;
     world.server.fail(move |request: &ReceivedRequest| {
         let is_second_page = request.uri.path().ends_with("v1/globalnetworksets")
-            && request.uri.query().is_some_and(|query| query.ends_with("continue=250"));
+            && request.uri.query().is_some_and(|query| query.ends_with("continue=100"));
         let expires = is_second_page && expirations < 1;
         expirations += usize::from(expires);
         expires.then(|| failure(410, "Expired", "The provided continue parameter is too old"))
     });
     let outcome = copy_all(&world).await.unwrap();
-    assert_eq!(numbers(&outcome), (609 - 250, 250, 0, 0));
+    assert_eq!(numbers(&outcome), (609 - 100, 100, 0, 0));
     assert_eq!(outcome.counts.iter().filter(|count| count.kind == "GlobalNetworkSet").count(), 1);
 }
 

@@ -2,11 +2,12 @@
 //! after a failure under the lock.
 
 use futures::future::join_all;
-use libcalico::kubernetes::{Location, Preconditions, Resource};
-use libcalico::migration::{is_copy, moved_kinds};
+use libcalico::kubernetes::{ApiGroup, Location, Preconditions, Resource};
+use libcalico::migration::{cluster_information, is_copy, moved_kinds};
 use serde_json::Value;
 
 use super::door::Withdrawn;
+use super::marks::{Door, V1Lock};
 use super::object::Control;
 use super::requests::{Problem, Requests};
 use super::{api_service, door, lock};
@@ -60,6 +61,16 @@ pub(super) async fn retreat(requests: &Requests, migration: &str, copies: Copies
         // The copies of a v3 that programs may use belong to a former migration.
         (Withdrawn::Missing, Copies::Keep) | (Withdrawn::Foreign, _) => Ok(()),
     }
+}
+
+/// Returns true if a migration has locked v1 and not opened v3.
+pub(super) async fn is_abandoned(requests: &Requests) -> Result<bool, Problem> {
+    let v1 = requests.get(&cluster_information(ApiGroup::CrdV1)).await?;
+    if V1Lock::of(v1.as_ref()) != V1Lock::Ours || api_service::aggregated(requests).await?.is_some() {
+        return Ok(false);
+    }
+    let v3 = requests.get(&cluster_information(ApiGroup::V3)).await?;
+    Ok(matches!(Door::of(v3.as_ref()), Door::Absent | Door::Shut))
 }
 
 /// Deletes the copies, in the reverse order of their creation. Continues after a failure, and returns the first one.

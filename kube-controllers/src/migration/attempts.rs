@@ -8,12 +8,15 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use libcalico::backoff::{Backoff, Jitter};
+use time::OffsetDateTime;
 use tokio::time::{Instant, sleep_until};
 
 /// Time under the lock for which requests of the plugins that began before the lock may still write to v1 (MIG-57).
 const DRAINING: Duration = Duration::from_secs(10);
 /// Longest time under the lock without a finished object.
 const LONGEST_STANDSTILL: Duration = Duration::from_secs(300);
+/// Longest time under the lock, after which a process that finds v1 locked unlocks it.
+const LONGEST_LOCK: Duration = Duration::from_secs(1800);
 const PAUSES: Backoff =
     Backoff { first: Duration::from_secs(300), longest: Duration::from_secs(3600), jitter: Jitter::None };
 
@@ -79,6 +82,12 @@ impl LockTimer {
     fn end(&self) -> Instant {
         self.last_finished.get().max(self.began + DRAINING) + LONGEST_STANDSTILL
     }
+}
+
+/// Returns true if v1 has been locked for so long that the processes before this one must have ended again and again, for
+/// example because their memory did not suffice. None of them lived long enough to unlock v1.
+pub(super) fn is_overdue(locked_at: Option<OffsetDateTime>) -> bool {
+    locked_at.is_some_and(|time| OffsetDateTime::now_utc() - time > LONGEST_LOCK)
 }
 
 /// The failed migrations of this process, and the time before which no other one may begin.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use time::OffsetDateTime;
 
 use super::super::abort::{self, Copies};
-use super::super::attempts::LockTimer;
+use super::super::attempts::{LockTimer, is_overdue};
 use super::super::copy::{Copier, Outcome};
 use super::super::metrics::MigrationMetrics;
 use super::super::object::{Control, set_condition, set_conflicts};
@@ -23,6 +23,7 @@ const DRAINING: &str = "Waiting for in-flight datastore writes to drain";
 const MIGRATING: &str = "Migrating resources";
 
 const STANDSTILL: &str = "no object could be copied for five minutes";
+const OVERDUE: &str = "v1 was locked for half an hour, and kube-controllers ended again and again";
 const WRONG_GROUP: &str = "v3 is open, but CALICO_API_GROUP of kube-controllers is crd.projectcalico.org/v1; leave it \
                            empty (deploy/components/migrate-to-v3)";
 
@@ -57,6 +58,9 @@ impl Migration {
     pub(super) async fn copy(&mut self, control: &mut Control) -> Result<Next, Problem> {
         if self.failure.is_some() {
             return self.finish_release(control).await;
+        }
+        if self.timer.is_none() && is_overdue(control.status.datastore_locked_at) {
+            return self.release(control, LockedFailure::pending(OVERDUE.to_owned())).await;
         }
         let metrics = self.metrics().clone();
         let timer: &LockTimer = self.timer.get_or_insert_with(LockTimer::start);

@@ -67,6 +67,8 @@ pub(super) struct Migration {
     /// The failure under the lock after which v1 is to be unlocked.
     failure: Option<LockedFailure>,
     late_writes: LateWrites,
+    /// True if the last pass has found the lock of a migration without its object.
+    is_abandoned: bool,
     /// Other controlling objects that this process has logged.
     ignored: BTreeSet<String>,
 }
@@ -92,6 +94,7 @@ impl Migration {
             timer: None,
             failure: None,
             late_writes: LateWrites::default(),
+            is_abandoned: false,
             ignored: BTreeSet::new(),
         }
     }
@@ -108,8 +111,11 @@ impl Migration {
             );
         }
         let mut control = match found {
-            Ok(Some(control)) => control,
-            Ok(None) => return Next::After(IDLE),
+            Ok(Some(control)) => {
+                self.is_abandoned = false;
+                control
+            }
+            Ok(None) => return self.without_object().await,
             Err(problem) => {
                 tracing::debug!(%problem, "cannot read the controlling object of a migration");
                 return Next::After(if is_forbidden { IDLE } else { RETRY });
@@ -126,6 +132,22 @@ impl Migration {
                 Next::After(RETRY)
             }
         }
+    }
+
+    /// Ends the lock of a migration whose object was removed together with its finalizer: a person has aborted the
+    /// migration, and nobody else would unlock v1. Waits for one pass, because a new object continues the migration.
+    async fn without_object(&mut self) -> Next {
+        if self.metrics.is_some() {
+            match abort::is_abandoned(&self.requests).await {
+                Ok(true) if self.is_abandoned => match abort::retreat(&self.requests, "", Copies::Delete).await {
+                    Ok(()) => tracing::warn!("migration: aborted, because its object is missing"),
+                    Err(problem) => tracing::warn!(%problem, "migration: cannot abort without its object"),
+                },
+                Ok(is_abandoned) => self.is_abandoned = is_abandoned,
+                Err(problem) => tracing::debug!(%problem, "cannot look for the lock of a migration without its object"),
+            }
+        }
+        Next::After(IDLE)
     }
 
     /// Returns the controlling object, or `None` if it is missing or its kind is not served.

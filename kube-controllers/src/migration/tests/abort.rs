@@ -130,6 +130,25 @@ async fn new_object_continues_the_migration_of_a_removed_one() {
     assert!(v1["metadata"]["annotations"][V1_LOCKED_BY].is_string());
 }
 
+/// A person removes the finalizer of an object, because its deletion does not end.
+#[tokio::test(start_paused = true)]
+async fn lock_without_an_object_is_ended_unless_v3_is_open() {
+    let world = World::new();
+    let before = snapshot(&world);
+    for is_open in [false, true] {
+        world.start();
+        world.run_until(|store| if is_open { is_in_phase(store, "Complete") } else { has_last_copy(store) }).await;
+        world.server.with_store(|store| store.remove(&object()));
+        world.run_for(std::time::Duration::from_secs(300)).await;
+        if is_open {
+            assert!(world.server.with_store(|store| is_v1_locked(store) && is_v3_open(store)));
+        } else {
+            assert_same(&snapshot(&world), &before, "v1 is unlocked");
+        }
+    }
+    assert_eq!(world.server.violations(), Vec::<String>::new());
+}
+
 #[tokio::test(start_paused = true)]
 async fn deletion_after_the_door_is_open_finishes() {
     let world = World::new();

@@ -201,6 +201,23 @@ async fn slow_checks_are_followed_by_long_pauses() {
     assert!((2..25).contains(&checks), "{checks}");
 }
 
+/// A process that ends again and again, each time before the five minutes, would never unlock v1.
+#[tokio::test(start_paused = true)]
+async fn lock_of_half_an_hour_is_ended_by_the_next_process() {
+    let world = World::new();
+    world.start();
+    world.run_until(|store| is_in_phase(store, "Migrating")).await;
+    world.server.with_store(|store| {
+        let mut found = store.get(&object()).unwrap().clone();
+        found["status"]["datastoreLockedAt"] = json!("2020-01-01T00:00:00Z");
+        store.put(&object(), found);
+    });
+    world.run_until(|store| is_v1_ready(store) && is_in_phase(store, "Pending")).await;
+    assert!(world.message().starts_with("v1 was locked for half an hour"), "{}", world.message());
+    assert_eq!(world.status()["datastoreLockedAt"], Value::Null);
+    world.run_until(|store| is_in_phase(store, "Complete")).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn five_minutes_without_progress_unlock_v1() {
     let world = World::new();

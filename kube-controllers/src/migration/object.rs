@@ -6,6 +6,7 @@ use libcalico::kubernetes::{Location, Resource};
 use libcalico::migration::{
     DATASTORE_MIGRATIONS, DRY_RUN, FINALIZER, MIGRATION_NAME, MigrationStatus, Phase, SAVED_API_SERVICE,
 };
+use node_process::logging::printable;
 use serde_json::{Value, json};
 
 use super::requests::{Problem, Requests};
@@ -128,7 +129,8 @@ impl Control {
     ) -> Result<(), Problem> {
         let mut status = self.status.clone();
         change(&mut status);
-        status.message = printable(&status.message);
+        // The text may be another program's.
+        status.message = printable::line(&status.message).into_owned();
         let stored = json!(status);
         if stored == self.value["status"] {
             return Ok(());
@@ -188,14 +190,10 @@ pub(super) fn remove_annotations(object: &mut Value, keys: &[&str]) {
     }
 }
 
-/// Returns a text of another program without control characters, which a terminal could execute.
-fn printable(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::migration::testing::World;
 
     fn control(value: Value) -> Control {
         Control::of(Location::global(DATASTORE_MIGRATIONS, MIGRATION_NAME), value)
@@ -237,9 +235,18 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_status_counts_as_empty_and_control_characters_are_replaced() {
+    fn unreadable_status_counts_as_empty() {
         let control = control(json!({ "status": { "phase": 7, "conditions": "none" } }));
         assert_eq!(control.status, MigrationStatus::default());
-        assert_eq!(printable("a\u{1b}[2Jb\nc"), "a [2Jb c");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn message_is_printable() {
+        let world = World::new();
+        world.start();
+        let requests = world.requests();
+        let mut control = Control::read(&requests, DATASTORE_MIGRATIONS).await.unwrap().unwrap();
+        control.report(&requests, Phase::Pending, "a\u{1b}[2Jb\nc\u{202e}").await.unwrap();
+        assert_eq!(world.message(), "a\\u001b[2Jb\\nc\\u202e");
     }
 }

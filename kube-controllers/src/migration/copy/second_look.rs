@@ -102,7 +102,7 @@ impl CopiedKind {
     async fn copy_again(&self, name: &ObjectName, tools: CopyTools<'_>) -> Result<Option<CopyState>, Problem> {
         let at = location(self.kind.v1, name);
         let refused = |reason: &str| Problem::Refused { code: 409, text: format!("{}: {reason}", shown_at(&at)) };
-        let Some(object) = tools.requests.get(&at).await? else { return Ok(None) };
+        let Some(object) = tools.requests.get_by_list(&at).await? else { return Ok(None) };
         let moved = to_v3(&self.kind, object).map_err(|reason| refused(&reason.to_string()))?;
         let name_in_v3 = &moved.location.name;
         let is_first =

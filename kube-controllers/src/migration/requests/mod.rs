@@ -130,6 +130,22 @@ impl Requests {
         }
     }
 
+    /// Does the same as [`Requests::get`] by a list. The role of the migration lists all kinds in v1, and gets few.
+    pub(super) async fn get_by_list(&self, at: &Location) -> Result<Option<Value>, Problem> {
+        let Location { resource, namespace, name } = at;
+        let selector = escaped(&format!("metadata.name={name}"));
+        let path = format!("{}?fieldSelector={selector}", resource.collection(namespace.as_deref()));
+        let kind = resource.kind;
+        let read = Call { method: Method::GET, path, accept: JSON, body: None, kind, operation: "list" };
+        let list = self.send(&read).await.map_err(CallFailure::problem)?;
+        let unreadable = |reason: &dyn std::fmt::Display| {
+            Problem::Transient(format!("cannot read {kind} {name} from a list: {reason}"))
+        };
+        let list: List<Value> = serde_json::from_value(list).map_err(|error| unreadable(&error))?;
+        let (items, _) = list.page(|kind| resource.is_list(kind)).map_err(|error| unreadable(&error))?;
+        items.into_iter().next().map(|found| checked(at, found)).transpose()
+    }
+
     /// Returns the response to a GET of `path`, a path of the API server's discovery; `None` if the API server does not
     /// serve the path.
     pub(super) async fn discover(&self, path: &str) -> Result<Option<Value>, Problem> {

@@ -33,6 +33,22 @@ async fn temporary_failure_is_repeated_up_to_five_times_and_counted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn object_is_read_by_a_list_of_its_name() {
+    let world = World::new();
+    let requests = world.requests();
+    for (namespace, name) in [("ns", "partners"), ("other", "partners"), ("ns", "partner")] {
+        let at = at(ApiGroup::CrdV1, "NetworkSet", namespace, name);
+        assert_eq!(requests.get_by_list(&at).await, requests.get(&at).await, "{namespace}/{name}");
+    }
+    let log = world.server.take_log();
+    let path = "/apis/crd.projectcalico.org/v1/namespaces/ns/networksets?fieldSelector=metadata.name%3Dpartners";
+    assert_eq!(log[0], format!("GET {path}"));
+    world.server.fail(|_: &ReceivedRequest| Some((200, json!({ "kind": "Other" }))));
+    let at = at(ApiGroup::CrdV1, "Tier", "", "default");
+    assert!(matches!(requests.get_by_list(&at).await, Err(Problem::Transient(_))));
+}
+
+#[tokio::test(start_paused = true)]
 async fn refused_request_is_sent_once() {
     let world = World::new();
     let requests = world.requests();

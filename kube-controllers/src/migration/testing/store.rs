@@ -122,9 +122,11 @@ impl ObjectStore {
     pub(super) fn list(&self, kind: &ServedKind, path: &RequestPath, metadata_only: bool) -> Reply {
         let number = |name: &str| path.query.get(name).and_then(|text| text.parse::<usize>().ok());
         let (begin, limit) = (number("continue").unwrap_or_default(), number("limit").unwrap_or(usize::MAX));
+        let selector = path.query.get("fieldSelector");
         let is_listed = |key: &StoreKey| {
             let in_namespace = path.namespace.is_empty() || key.namespace == path.namespace;
-            key.group == path.group && key.plural == path.plural && in_namespace
+            let is_selected = selector.is_none_or(|selector| *selector == format!("metadata.name%3D{}", key.name));
+            key.group == path.group && key.plural == path.plural && in_namespace && is_selected
         };
         let listed: Vec<&Value> = self.all().filter(|(key, _)| is_listed(key)).map(|(_, object)| object).collect();
         let end = begin.saturating_add(limit).min(listed.len());

@@ -1,5 +1,5 @@
-//! The way back to v1. [`abort`]: after the controlling object was deleted before v3 was opened (MIG-71). [`retreat`]: also
-//! after a failure under the lock.
+//! The way back to v1. [`abort`]: after the controlling object was deleted before v3 was opened (MIG-71). [`retreat`]:
+//! also after a failure under the lock.
 
 use futures::future::join_all;
 use libcalico::kubernetes::{ApiGroup, Location, Preconditions, Resource};
@@ -35,8 +35,8 @@ pub(super) enum Copies {
     Delete,
 }
 
-/// Unlocks v1 for the migration with this uid, and gives back the ClusterInformation of v3. Safe to be repeated after an
-/// interruption at any request.
+/// Unlocks v1 for the migration with this uid, and gives back the ClusterInformation of v3. Safe to be repeated after
+/// an interruption at any request.
 ///
 /// The order is essential: v1 stays locked as long as v3 can be opened, pods can start again before copies are deleted,
 /// and a v3 that programs could use before stays locked until its copies are gone. Otherwise its programs would assign
@@ -104,8 +104,8 @@ async fn delete_copies_of(requests: &Requests, resource: Resource) -> Result<(),
     }
 }
 
-/// Deletes the copy with this metadata. Its finalizers are those of the object in v1, so that no program would remove them
-/// from the copy.
+/// Deletes the copy with this metadata. Its finalizers are those of the object in v1, so that no program would remove
+/// them from the copy.
 ///
 /// # Errors
 /// [`Problem::Lost`] if the copy has changed: its source may exist again, and the next leader may have opened v3.

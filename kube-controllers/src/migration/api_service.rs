@@ -37,8 +37,8 @@ fn is_aggregated(service: &Value) -> bool {
 
 /// Saves the APIService in the controlling object, and removes it, if another server serves v3.
 ///
-/// A former leader may have been interrupted while it restored the APIService. Then the late request must not take effect
-/// after v3 is open, so the present APIService gets another resourceVersion.
+/// A former leader may have been interrupted while it restored the APIService. Then the late request must not take
+/// effect after v3 is open, so the present APIService gets another resourceVersion.
 ///
 /// # Errors
 /// [`Problem::Refused`] if the API server does not serve the definitions of v3 afterwards.

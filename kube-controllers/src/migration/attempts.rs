@@ -84,8 +84,8 @@ impl LockTimer {
     }
 }
 
-/// Returns true if v1 has been locked for so long that the processes before this one must have ended again and again, for
-/// example because their memory did not suffice. None of them lived long enough to unlock v1.
+/// Returns true if v1 has been locked for so long that the processes before this one must have ended again and again,
+/// for example because their memory did not suffice. None of them lived long enough to unlock v1.
 pub(super) fn is_overdue(locked_at: Option<OffsetDateTime>) -> bool {
     locked_at.is_some_and(|time| OffsetDateTime::now_utc() - time > LONGEST_LOCK)
 }

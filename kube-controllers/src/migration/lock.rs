@@ -30,8 +30,8 @@ pub(super) async fn lock(requests: &Requests, migration: &str) -> Result<bool, P
     }
 }
 
-/// Returns true if v1 is locked by a migration, and then changes the resourceVersion of its ClusterInformation. Otherwise
-/// a late request of a former leader, whose attempt had failed, could unlock v1 after v3 is open.
+/// Returns true if v1 is locked by a migration, and then changes the resourceVersion of its ClusterInformation.
+/// Otherwise a late request of a former leader, whose attempt had failed, could unlock v1 after v3 is open.
 pub(super) async fn confirm(requests: &Requests) -> Result<bool, Problem> {
     let at = cluster_information(ApiGroup::CrdV1);
     let Some(mut information) = requests.get(&at).await? else { return Ok(false) };
@@ -67,8 +67,8 @@ pub(super) async fn unlock(requests: &Requests, migration: &str) -> Result<(), P
     Ok(())
 }
 
-/// Removes the marks. Clients of v1 that have written the object meanwhile have copied the marks into the annotation with
-/// Calico's metadata, and would restore them from there.
+/// Removes the marks. Clients of v1 that have written the object meanwhile have copied the marks into the annotation
+/// with Calico's metadata, and would restore them from there.
 fn remove_marks(information: &mut Value) {
     let marks = [V1_LOCKED_BY, ATTEMPT];
     remove_annotations(information, &marks);

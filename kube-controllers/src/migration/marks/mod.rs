@@ -13,8 +13,8 @@ use super::object::Control;
 use super::requests::{Problem, Requests};
 use crate::settings::Mode;
 
-/// The annotation of a ClusterInformation under a migration, with its former resourceVersion. Each process writes another
-/// value, so that a late request of a former leader names an old resourceVersion, and fails.
+/// The annotation of a ClusterInformation under a migration, with its former resourceVersion. Each process writes
+/// another value, so that a late request of a former leader names an old resourceVersion, and fails.
 ///
 /// A ClusterInformation of v3 loses the annotation as the migration opens v3. So a lock of v3 without the annotation
 /// belongs to another program, and pods may use the copies.

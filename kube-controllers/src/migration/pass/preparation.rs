@@ -25,8 +25,8 @@ const LONGEST_REASON: usize = 200;
 const CHECKING: &str = "checking the cluster and all objects before the lock";
 /// The message if another program has locked v1 since the checks.
 const LOCKED_BY_OTHERS: &str = "v1 is locked (datastoreReady: false), and not by this migration";
-/// A migration deletes copies without a source, and an abort all copies. So it does not begin beside copies that may be in
-/// use.
+/// A migration deletes copies without a source, and an abort all copies. So it does not begin beside copies that may be
+/// in use.
 const IN_USE: &str = "projectcalico.org/v3 is ready, and a former migration has copied";
 const WAY_OUT: &str = "If pods use v3, restore the annotation migration.projectcalico.org/migrated-by of its \
                        ClusterInformation default; otherwise delete these copies";

@@ -17,8 +17,8 @@ use super::store::{ObjectStore, Reply, failure};
 
 /// The end of the program, or a fault, at a write. Writes count from 0 since [`ApiServer::interrupt`].
 ///
-/// Reads do not count. A program that ends before a read leaves the same objects as one that ends after the write before
-/// it, and the objects are all that the next process finds.
+/// Reads do not count. A program that ends before a read leaves the same objects as one that ends after the write
+/// before it, and the objects are all that the next process finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interruption {
     /// The program ends, and the API server never gets the request.

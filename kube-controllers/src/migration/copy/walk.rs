@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use futures::future::join_all;
-use libcalico::kubernetes::{Location, Moved};
+use libcalico::kubernetes::{Location, Moved, json_bytes};
 use libcalico::migration::{MovedKind, OwnerMap, to_v3};
 use serde_json::Value;
 
@@ -16,6 +16,10 @@ use super::outcome::{Category, Outcome, shown, shown_at};
 pub(super) const PARALLEL: usize = 10;
 /// Greatest length of a reason in the log, in characters.
 const LONGEST_LOGGED: usize = 300;
+
+/// Greatest size of the references to owners of an object, as JSON in bytes. The references of all objects stay in
+/// memory until the copies of the owners exist.
+const LARGEST_OWNERS: usize = 16 * 1024;
 
 /// The name of an object with its namespace, which is empty for cluster-scoped objects.
 pub(super) type ObjectName = (String, String);
@@ -58,6 +62,11 @@ impl OwnedObject {
         let others = moved.body["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
         let (location, owners) = (moved.location.clone(), moved.owners.clone());
         (!owners.is_empty()).then_some(OwnedObject { location, others, owners })
+    }
+
+    fn is_too_large(&self) -> bool {
+        let size: usize = self.others.iter().chain(&self.owners).map(|owner| json_bytes(owner).len()).sum();
+        size > LARGEST_OWNERS
     }
 }
 
@@ -122,13 +131,20 @@ impl<'a> KindWalk<'a> {
                 return None;
             }
         };
+        let owned = OwnedObject::of(&moved);
         let name_in_v3 = object_name(&moved.location);
+        if owned.as_ref().is_some_and(OwnedObject::is_too_large) {
+            self.is_complete = false;
+            self.add(Category::Refused, object, "the references to owners are too large; remove some");
+            return None;
+        }
         if let Some(first) = self.sources.get(&name_in_v3) {
             let reason = same_name(&first.name);
             self.add(Category::Refused, object, &reason);
             return None;
         }
         self.sources.insert(name_in_v3, SourceState { name, revision: moved.source.revision.clone() });
+        self.owned.extend(owned);
         Some(moved)
     }
 
@@ -138,7 +154,6 @@ impl<'a> KindWalk<'a> {
             // Without a copy, any uid shows that the owner will have one.
             owners.insert(&moved.location, &moved.source.uid, uid.as_deref().unwrap_or(&moved.source.uid));
         }
-        self.owned.extend(OwnedObject::of(moved));
         self.add(category, shown_at(&moved.location), &reason);
     }
 

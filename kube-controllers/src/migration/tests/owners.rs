@@ -121,6 +121,19 @@ async fn owners_that_v3_refuses_are_left_out() {
     assert!(world.server.object(&set(ApiGroup::V3)).is_some());
 }
 
+/// The references of all objects are in memory at the same time.
+#[tokio::test(start_paused = true)]
+async fn object_with_too_many_owners_is_refused() {
+    let world = started();
+    let tier = owner(&world, "Tier", "", "default");
+    put_owned(&world, &vec![tier.clone(); 200]);
+    let outcome = copy_all(&world).await.unwrap();
+    assert_eq!(outcome.refused[0].object, "NetworkSet/ns/owned");
+    assert!(outcome.refused[0].reason.contains("too large"), "{:?}", outcome.refused);
+    put_owned(&world, &vec![tier; 50]);
+    assert_eq!(copy_all(&world).await.unwrap().total(|count| count.refused), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn replaced_copy_gets_its_owners_again_beside_those_of_other_kinds() {
     let world = started();

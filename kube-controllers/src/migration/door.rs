@@ -5,7 +5,7 @@ use libcalico::kubernetes::{ApiGroup, Preconditions};
 use libcalico::migration::{LOCKED_BY, MIGRATED_BY, cluster_information};
 use serde_json::{Value, json};
 
-use super::marks::{ATTEMPT, Door, has_mark};
+use super::marks::{ATTEMPT, Door, has_mark, set_ready};
 use super::object::remove_annotations;
 use super::requests::{Created, Problem, Requests};
 
@@ -24,7 +24,7 @@ pub(super) async fn shut(requests: &Requests, migration: &str) -> Result<Value, 
         }
         Door::Shut => {}
         Door::Unmarked => {
-            information["spec"]["datastoreReady"] = false.into();
+            set_ready(&mut information, false);
             information["metadata"]["annotations"][LOCKED_BY] = migration.into();
         }
     }
@@ -36,13 +36,12 @@ pub(super) async fn shut(requests: &Requests, migration: &str) -> Result<Value, 
 async fn create(requests: &Requests, migration: &str) -> Result<Value, Problem> {
     let at = cluster_information(ApiGroup::V3);
     let v1 = requests.get(&cluster_information(ApiGroup::CrdV1)).await?.ok_or(Problem::Lost)?;
-    let mut spec = v1["spec"].clone();
-    spec["datastoreReady"] = false.into();
     let annotations = json!({ MIGRATED_BY: migration, ATTEMPT: "" });
-    let body = json!({
+    let mut body = json!({
         "apiVersion": at.resource.api_version, "kind": at.resource.kind,
-        "metadata": { "name": at.name, "annotations": annotations }, "spec": spec,
+        "metadata": { "name": at.name, "annotations": annotations }, "spec": v1["spec"],
     });
+    set_ready(&mut body, false);
     match requests.create(&at, &body, false).await? {
         Created::New(information) => Ok(information),
         Created::Exists => Err(Problem::Lost),
@@ -53,7 +52,7 @@ async fn create(requests: &Requests, migration: &str) -> Result<Value, Problem> 
 /// Opens the door, if no other process has written `shut` since. From this request on, plugins use v3.
 pub(super) async fn open(requests: &Requests, shut: Value) -> Result<(), Problem> {
     let mut information = shut;
-    information["spec"]["datastoreReady"] = true.into();
+    set_ready(&mut information, true);
     remove_annotations(&mut information, &[ATTEMPT]);
     requests.replace(&cluster_information(ApiGroup::V3), &information).await.map(drop)
 }
@@ -97,7 +96,7 @@ pub(super) async fn give_back(requests: &Requests) -> Result<(), Problem> {
     let at = cluster_information(ApiGroup::V3);
     let Some(mut information) = requests.get(&at).await? else { return Ok(()) };
     if Door::of(Some(&information)) == Door::Shut && has_mark(&information, LOCKED_BY) {
-        information["spec"]["datastoreReady"] = true.into();
+        set_ready(&mut information, true);
         remove_annotations(&mut information, &[LOCKED_BY, ATTEMPT]);
         requests.replace(&at, &information).await?;
     }

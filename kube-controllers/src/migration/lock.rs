@@ -5,7 +5,7 @@ use libcalico::kubernetes::{ApiGroup, json_bytes};
 use libcalico::migration::{V1_LOCKED_BY, cluster_information};
 use serde_json::{Map, Value};
 
-use super::marks::{ATTEMPT, V1Lock, has_mark};
+use super::marks::{ATTEMPT, V1Lock, has_mark, set_ready};
 use super::object::remove_annotations;
 use super::requests::{Problem, Requests};
 
@@ -21,7 +21,7 @@ pub(super) async fn lock(requests: &Requests, migration: &str) -> Result<bool, P
         V1Lock::Ours => Ok(true),
         V1Lock::Others | V1Lock::Missing => Ok(false),
         V1Lock::Open => {
-            information["spec"]["datastoreReady"] = false.into();
+            set_ready(&mut information, false);
             information["metadata"]["annotations"][V1_LOCKED_BY] = migration.into();
             requests.replace(&at, &information).await?;
             tracing::warn!("migration: v1 is locked; no pod can start or end until v3 is open");
@@ -58,7 +58,7 @@ pub(super) async fn unlock(requests: &Requests, migration: &str) -> Result<(), P
         information["metadata"]["annotations"][V1_LOCKED_BY] = migration.into();
         information = requests.replace(&at, &information).await?;
     }
-    information["spec"]["datastoreReady"] = true.into();
+    set_ready(&mut information, true);
     remove_marks(&mut information);
     requests.replace(&at, &information).await?;
     if lock == V1Lock::Ours {

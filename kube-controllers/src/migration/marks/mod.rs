@@ -6,7 +6,7 @@
 
 use libcalico::kubernetes::ApiGroup;
 use libcalico::migration::{DRY_RUN, LOCKED_BY, MIGRATED_BY, Phase, V1_LOCKED_BY, cluster_information};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::api_service;
 use super::object::Control;
@@ -144,6 +144,14 @@ impl Door {
 /// Returns true if the plugins may use the group of this ClusterInformation.
 fn is_ready(information: &Value) -> bool {
     information["spec"]["datastoreReady"] == true
+}
+
+/// Sets whether programs may use the group of this ClusterInformation.
+pub(super) fn set_ready(information: &mut Value, is_ready: bool) {
+    if !information["spec"].is_object() {
+        information["spec"] = Value::Object(Map::new());
+    }
+    information["spec"]["datastoreReady"] = is_ready.into();
 }
 
 pub(super) fn has_mark(information: &Value, mark: &str) -> bool {

@@ -49,6 +49,20 @@ fn locks_and_doors_are_read_from_readiness_and_marks() {
     }
 }
 
+/// An old definition may have no schema.
+#[test]
+fn information_without_a_valid_spec_is_not_ready_and_can_be_locked() {
+    for spec in [json!(null), json!("text"), json!([1]), json!({ "datastoreReady": "true" })] {
+        let mut information = json!({ "metadata": {}, "spec": spec });
+        assert!(!is_ready(&information), "{information}");
+        for ready in [true, false] {
+            set_ready(&mut information, ready);
+            assert_eq!(information["spec"], json!({ "datastoreReady": ready }));
+            assert_eq!(is_ready(&information), ready);
+        }
+    }
+}
+
 #[test]
 fn step_before_the_door_is_open_follows_the_lock_and_not_the_phase() {
     for phase in ["", "Pending", "Migrating", "WaitingForConflictResolution", "a later phase"] {

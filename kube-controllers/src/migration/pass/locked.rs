@@ -92,9 +92,10 @@ impl Migration {
     pub(super) async fn finish_release(&mut self, control: &mut Control) -> Result<Next, Problem> {
         let Some(failure) = self.failure.clone() else { return Ok(Next::After(WAITING)) };
         let LockedFailure { phase, cause, conditions } = failure;
+        // Pods can start before the copies are deleted.
+        let now = OffsetDateTime::now_utc();
         abort::retreat(&self.requests, control.uid(), Copies::Keep).await?;
         api_service::give_back(&self.requests, control).await?;
-        let now = OffsetDateTime::now_utc();
         let locked = control.status.datastore_locked_at.map(|time| now - time).unwrap_or_default();
         let ended = format!("no pod could start or end for {} s", locked.whole_seconds().max(0));
         let pause = self.attempts.remaining_pause().unwrap_or_default().as_secs().div_ceil(60);

@@ -16,7 +16,7 @@ use crate::NAMESPACE;
 pub(super) const NAME: &str = "calico-kube-controllers-migration";
 /// The pod of kube-controllers.
 pub(super) const POD: &str = "controllers-1";
-/// An object of v1 that v3 refuses, if [`Scene::refuse_before_the_lock`] or [`Scene::refuse_under_the_lock`] was called.
+/// An object of v1 that v3 refuses after [`Scene::refuse_before_the_lock`] or [`Scene::refuse_under_the_lock`].
 pub(super) const REFUSED: &str = "refused";
 
 const API_SERVICE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v3.projectcalico.org";
@@ -72,16 +72,18 @@ impl<'a> Scene<'a> {
             world.apply(object.clone());
         }
         let path = format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/calico-cni");
-        let generation = &world.get(&path)["metadata"]["generation"];
+        let daemon_set = world.get(&path);
         let status = json!({
-            "observedGeneration": generation, "desiredNumberScheduled": 1, "currentNumberScheduled": 1,
+            "observedGeneration": daemon_set["metadata"]["generation"], "desiredNumberScheduled": 1, "currentNumberScheduled": 1,
             "numberMisscheduled": 0, "numberReady": 1, "updatedNumberScheduled": 1, "numberAvailable": 1,
         });
         world.merge(&format!("{path}/status"), &json!({ "status": status }));
-        let containers = json!([{ "name": "c", "image": "i" }]);
         world.apply(json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": POD, "namespace": NAMESPACE },
-            "spec": { "nodeName": "n1", "hostNetwork": true, "serviceAccountName": crate::NAME, "containers": containers },
+            "spec": {
+                "nodeName": "n1", "hostNetwork": true, "serviceAccountName": crate::NAME,
+                "containers": [{ "name": "c", "image": "i" }],
+            },
         }));
         scene
     }

@@ -44,7 +44,7 @@ impl Scene<'_> {
             ApiGroup::CrdV1 => "overlays/kubernetes-v1",
             ApiGroup::V3 => "overlays/kubernetes-v3",
         };
-        let components = [&["components/node-restriction"], components].concat();
+        let components = [&["components/node-restriction"][..], components].concat();
         let objects = compose(&self.host.dir("manifests"), &[overlay], &components).unwrap();
         for object in objects.values() {
             self.api.admin().apply_object(object).unwrap();

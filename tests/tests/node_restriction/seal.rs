@@ -1,8 +1,9 @@
 //! The seal of v1 in `deploy/components/migrate-to-v3`, beside the policies of `deploy/components/node-restriction`.
 
+use anyhow::Result;
 use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::kubernetes::Client;
 use integration_tests::kubernetes::node_restriction::await_denial;
+use integration_tests::kubernetes::{Answer, Client};
 use integration_tests::manifests::{NAMESPACE as SYSTEM, deploy};
 use libcalico::kubernetes::ApiGroup;
 use libcalico::migration::V1_LOCKED_BY;
@@ -38,7 +39,7 @@ fn await_open(scene: &Scene<'_>) {
     await_that(PATIENCE, || Ok(try_to_write(scene)?.code == 201)).unwrap();
 }
 
-fn try_to_write(scene: &Scene<'_>) -> anyhow::Result<integration_tests::kubernetes::Answer> {
+fn try_to_write(scene: &Scene<'_>) -> Result<Answer> {
     let block = scene.block("10.65.9.0/30", "host:node1", &[]);
     scene.api.admin().create(&format!("{}?dryRun=All", scene.path("ipamblocks")), &block)
 }

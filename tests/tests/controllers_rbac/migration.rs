@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use ureq::http::Method;
 
 use super::NAMESPACE;
-use scene::{NAME, POD, REFUSED, Rights, Scene, manifest, misses_its_role};
+use scene::{IGNORED, NAME, POD, REFUSED, Rights, Scene, manifest, misses_its_role};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
@@ -146,9 +146,13 @@ fn abort_under_the_lock(scene: &Scene<'_>, controllers: &Controllers) {
 
 /// Makes a migration that v3 refuses before the lock, and completes it after the refused object is deleted in v1.
 fn migrate(scene: &Scene<'_>, controllers: &mut Controllers) {
+    scene.create_ignored();
+    assert!(controllers.terminate().unwrap().success());
+    controllers.restart().unwrap();
+    scene.until(controllers, "another object is ignored", || controllers.log().unwrap().contains(IGNORED));
+    assert!(controllers.terminate().unwrap().success());
     scene.refuse_before_the_lock();
     scene.aggregate();
-    assert!(controllers.terminate().unwrap().success());
     scene.create_migration(None);
     controllers.restart().unwrap();
     scene.until(controllers, "v3 refuses an object before the lock", || scene.message().contains(REFUSED));

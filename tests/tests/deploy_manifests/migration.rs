@@ -119,7 +119,9 @@ fn role_of_the_migration_names_each_kind_and_each_definition_of_v1() {
     let mut kinds: Vec<[Resource; 2]> = moved_kinds().into_iter().map(|moved| [moved.v1, moved.v3]).collect();
     kinds.push([ApiGroup::CrdV1, ApiGroup::V3].map(|group| cluster_information(group).resource));
     let plurals = |index: usize| kinds.iter().map(|groups| groups[index].plural).collect::<BTreeSet<&str>>();
-    assert_eq!(granted(rules, "crd.projectcalico.org", "get", "resources"), plurals(0));
+    let mut sources = granted(rules, "crd.projectcalico.org", "list", "resources");
+    sources.extend(granted(rules, "crd.projectcalico.org", "update", "resources"));
+    assert_eq!(sources, plurals(0));
     for verb in ["get", "list", "create", "update", "delete"] {
         let mut resources = granted(rules, "projectcalico.org", verb, "resources");
         resources.retain(|resource| !resource.starts_with("tier."));

@@ -19,6 +19,9 @@ pub(super) const POD: &str = "controllers-1";
 /// An object of v1 that v3 refuses after [`Scene::refuse_before_the_lock`] or [`Scene::refuse_under_the_lock`].
 pub(super) const REFUSED: &str = "refused";
 
+/// An object that starts no migration.
+pub(super) const IGNORED: &str = "of-another-name";
+
 const API_SERVICE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v3.projectcalico.org";
 const OF_V3: &str = "/apis/projectcalico.org/v3";
 
@@ -143,11 +146,18 @@ impl<'a> Scene<'a> {
     // === The object that starts a migration ===
 
     pub(super) fn create_migration(&self, dry_run: Option<&str>) {
-        let annotations = json!({ DRY_RUN: dry_run });
+        self.create(MIGRATION_NAME, dry_run.map(|text| json!({ DRY_RUN: text })));
+    }
+
+    /// Creates the object [`IGNORED`].
+    pub(super) fn create_ignored(&self) {
+        self.create(IGNORED, None);
+    }
+
+    fn create(&self, name: &str, annotations: Option<Value>) {
         let object = json!({
             "apiVersion": DATASTORE_MIGRATIONS.api_version, "kind": DATASTORE_MIGRATIONS.kind,
-            "metadata": { "name": MIGRATION_NAME, "annotations": dry_run.map(|_| annotations) },
-            "spec": { "type": MIGRATION_TYPE },
+            "metadata": { "name": name, "annotations": annotations }, "spec": { "type": MIGRATION_TYPE },
         });
         self.api.admin().create(&DATASTORE_MIGRATIONS.collection(None), &object).unwrap().success().unwrap();
     }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use ureq::http::Method;
 
 use super::NAMESPACE;
-use scene::{IGNORED, NAME, POD, REFUSED, Rights, Scene, manifest, misses_its_role};
+use scene::{NAME, POD, REFUSED, Rights, Scene, manifest, misses_its_role};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
@@ -149,7 +149,7 @@ fn migrate(scene: &Scene<'_>, controllers: &mut Controllers) {
     scene.create_ignored();
     assert!(controllers.terminate().unwrap().success());
     controllers.restart().unwrap();
-    scene.until(controllers, "another object is ignored", || controllers.log().unwrap().contains(IGNORED));
+    controllers.await_log("migration: ignored; only an object", 1).unwrap();
     assert!(controllers.terminate().unwrap().success());
     scene.refuse_before_the_lock();
     scene.aggregate();

@@ -2,7 +2,7 @@
 
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
-use integration_tests::manifests::{compose, template};
+use integration_tests::manifests::{NAMESPACE, compose, template};
 use serde_json::json;
 
 use super::options::set;
@@ -92,6 +92,7 @@ fn release_after_a_migration_does_not_define_v1_again() {
         return;
     }
     with_kubernetes(|_, Kubernetes { api, .. }| {
+        api.namespace(NAMESPACE).unwrap();
         let helm = Helm::new(&api).unwrap();
         helm.run(&["install", "calico-cni", &chart(), "--set", VALUE]).unwrap();
         let upgrade = |value: &str| helm.run(&["upgrade", "calico-cni", &chart(), "--set", value]);

@@ -20,7 +20,7 @@ pub(super) const POD: &str = "controllers-1";
 pub(super) const REFUSED: &str = "refused";
 
 /// An object that starts no migration.
-pub(super) const IGNORED: &str = "of-another-name";
+const IGNORED: &str = "of-another-name";
 
 const API_SERVICE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v3.projectcalico.org";
 const OF_V3: &str = "/apis/projectcalico.org/v3";

@@ -141,3 +141,22 @@ fn definitions_of_sealed_v1_are_deleted_with_their_objects() {
         scene.api.admin().undefine().unwrap();
     });
 }
+
+#[test]
+fn token_of_a_node_neither_seals_nor_opens_v1() {
+    with_seal(|scene| {
+        let (plugins, path) = (scene.plugins_of("node1"), scene.object_path(INFORMATION, "default"));
+        set_lock(scene, true, None);
+        let sealed = scene.change(&plugins, &path, |information| {
+            information["spec"]["datastoreReady"] = json!(false);
+            information["metadata"]["annotations"] = json!({ V1_LOCKED_BY: "uid" });
+        });
+        assert_eq!(sealed.unwrap().code, 403);
+        seal(scene);
+        let opened = scene.change(&plugins, &path, |information| information["spec"]["datastoreReady"] = json!(true));
+        assert_eq!(opened.unwrap().code, 403);
+        let unmarked = json!({ "metadata": { "annotations": null } });
+        assert_eq!(plugins.patch(&path, &unmarked).unwrap().code, 403);
+        assert_denied(try_to_write(scene), SEAL);
+    });
+}

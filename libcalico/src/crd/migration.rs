@@ -7,15 +7,18 @@ use super::structural::structural;
 use crate::kubernetes::Resource;
 use crate::migration::{DATASTORE_MIGRATIONS, GROUP, MIGRATION_TYPE, MigrationStatus, definition_name};
 
-/// The columns of `kubectl get`: name, type, path and description.
-const COLUMNS: [(&str, &str, &str, &str); 4] = [
+/// A column of `kubectl get`: name, type, path and description.
+type Column = (&'static str, &'static str, &'static str, &'static str);
+
+/// The columns of `kubectl get`.
+const COLUMNS: [Column; 4] = [
     ("Phase", "string", ".status.phase", "Phase of the migration"),
     ("Types", "string", ".status.progress.typeProgress", "Number of kinds that are done, and of all"),
     ("Message", "string", ".status.message", "Present step, or the reason for a wait"),
     ("Age", "date", ".metadata.creationTimestamp", "Age of the object"),
 ];
 /// The further columns of `kubectl get -o wide`.
-const WIDE_COLUMNS: [(&str, &str, &str, &str); 4] = [
+const WIDE_COLUMNS: [Column; 4] = [
     ("Current Type", "string", ".status.progress.currentType", "Kind that is being copied"),
     ("Migrated", "integer", ".status.progress.migrated", "Number of objects that were created or replaced"),
     ("Skipped", "integer", ".status.progress.skipped", "Number of objects that v3 had already"),
@@ -25,7 +28,7 @@ const WIDE_COLUMNS: [(&str, &str, &str, &str); 4] = [
 const ABOUT: &str = "A migration of Calico's objects from crd.projectcalico.org/v1 to projectcalico.org/v3. Only the \
     object v1-to-v3 has an effect.";
 
-/// Returns the definition. Upstream's controller of an older version uses `v1beta1`, which has the same schema.
+/// Returns the definition. Older controllers of upstream use `v1beta1`, which has the same schema (MIG-54).
 pub(super) fn datastore_migration() -> Value {
     let Resource { kind, plural, .. } = DATASTORE_MIGRATIONS;
     let current = json!({
@@ -56,12 +59,16 @@ pub(super) fn datastore_migration() -> Value {
 }
 
 fn columns() -> Vec<Value> {
-    let column = |(name, kind, path, about): (&str, &str, &str, &str)| json!({ "name": name, "type": kind, "jsonPath": path, "description": about });
     let wide = WIDE_COLUMNS.into_iter().map(column).map(|mut column| {
+        // kubectl leaves columns with a priority out by default.
         column["priority"] = 1.into();
         column
     });
     COLUMNS.into_iter().map(column).chain(wide).collect()
+}
+
+fn column((name, kind, path, about): Column) -> Value {
+    json!({ "name": name, "type": kind, "jsonPath": path, "description": about })
 }
 
 fn schema() -> Value {

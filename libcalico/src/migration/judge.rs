@@ -1,7 +1,7 @@
 //! [`judge`]: compares an object that exists in v3 with the object that a migration would store. [`marked_copy`]: the
 //! object with the marks by which a later run recognizes it.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{MIGRATED_BY, SOURCE_REVISION};
 use crate::kubernetes::Moved;
@@ -74,9 +74,8 @@ fn is_as_created(existing: &Value) -> bool {
 fn equal(left: Option<&Value>, right: Option<&Value>) -> bool {
     match (left.unwrap_or(&Value::Null), right.unwrap_or(&Value::Null)) {
         (Value::Object(left), Value::Object(right)) => {
-            let is_in = |fields: &Map<String, Value>, key: &str| fields.contains_key(key);
             left.iter().all(|(key, value)| equal(Some(value), right.get(key)))
-                && right.iter().all(|(key, value)| is_in(left, key) || value.is_null())
+                && right.iter().all(|(key, value)| left.contains_key(key) || value.is_null())
         }
         (Value::Array(left), Value::Array(right)) => {
             left.len() == right.len() && left.iter().zip(right).all(|(left, right)| equal(Some(left), Some(right)))

@@ -2,7 +2,7 @@
 
 use crate::kubernetes::{ApiGroup, Location, MovedKind, Resource};
 
-/// The API group of the object that controls a migration.
+/// The API group of the object that controls a migration (MIG-50).
 pub const GROUP: &str = "migration.projectcalico.org";
 
 /// The resource of the object that controls a migration.
@@ -13,7 +13,7 @@ pub const DATASTORE_MIGRATIONS: Resource = Resource {
     namespaced: false,
 };
 
-/// The name of the only object that controls a migration.
+/// The name of the only object that controls a migration (MIG-53).
 pub const MIGRATION_NAME: &str = "v1-to-v3";
 
 /// The only value of `spec.type` of that object.

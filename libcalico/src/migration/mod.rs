@@ -19,7 +19,7 @@ pub use owners::OwnerMap;
 pub use plugin_group::{PluginGroup, plugin_group};
 pub use status::{KindProgress, MigrationStatus, Phase, Progress, condition, conflict_conditions};
 
-/// The finalizer of the controlling object.
+/// The finalizer of the controlling object (MIG-52).
 pub const FINALIZER: &str = "migration.projectcalico.org/v1-crd-cleanup";
 /// The annotation of the controlling object with the APIService that the migration removed, as JSON.
 pub const SAVED_API_SERVICE: &str = "migration.projectcalico.org/saved-apiservice";

@@ -1,6 +1,6 @@
 //! [`OwnerMap`]: the uids of copies in v3, by the uids of their sources.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::kubernetes::Location;
 /// The copies to which references to owners can be converted.
 #[derive(Debug, Clone, Default)]
 pub struct OwnerMap {
-    copies: HashMap<String, Owner>,
+    copies: BTreeMap<String, Owner>,
 }
 
 /// A copy. Kubernetes' garbage collector finds an owner by these four properties, and deletes the dependent object if

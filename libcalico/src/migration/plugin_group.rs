@@ -88,8 +88,8 @@ fn collect(value: &Value, groups: &mut Vec<PluginGroup>) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| collect(item, groups)),
         Value::Object(fields) => {
-            let ipam = values(fields, "ipam").filter_map(Value::as_object);
-            let is_calico = has_type(fields, "calico") || ipam.into_iter().any(|ipam| has_type(ipam, "calico-ipam"));
+            let mut ipam = values(fields, "ipam").filter_map(Value::as_object);
+            let is_calico = has_type(fields, "calico") || ipam.any(|ipam| has_type(ipam, "calico-ipam"));
             if is_calico {
                 // A missing key is an empty one.
                 groups.push(values(fields, KEY).map(group_in).max_by_key(rank).unwrap_or(PluginGroup::Follows));
@@ -181,7 +181,7 @@ mod tests {
         for (template, problem) in [
             ("{", "is not JSON"),
             (r#"{"plugins": [{"type": "flannel"}]}"#, "names neither calico nor calico-ipam"),
-            (&plugin(r#", "calico_api_group": 3"#), "not a text"),
+            (plugin(r#", "calico_api_group": 3"#).as_str(), "not a text"),
         ] {
             match plugin_group(Some(""), Some(template)) {
                 PluginGroup::Unknown(reason) => assert!(reason.contains(problem), "{reason}"),

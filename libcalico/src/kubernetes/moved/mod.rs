@@ -1,7 +1,7 @@
 //! [`to_v3`]: converts an object of `crd.projectcalico.org/v1` to the object of `projectcalico.org/v3` that a migration
 //! stores for it.
 //!
-//! Most of a `spec` is copied as JSON, so that fields that this build does not model stay.
+//! Most of a `spec` is copied as JSON, so that fields that this build does not model stay (MIG-69).
 
 use std::mem;
 
@@ -113,7 +113,9 @@ pub fn to_v3(kind: &MovedKind, v1: Value) -> Result<Moved, Unmovable> {
     if name.len() > NAME_LIMIT || !is_dns_name(&name) {
         return Err(Unmovable::NoName(name.chars().take(NAME_LIMIT).collect()));
     }
-    SET_BY_SERVER.iter().for_each(|key| _ = metadata.remove(*key));
+    for key in SET_BY_SERVER {
+        metadata.remove(key);
+    }
     metadata.retain(|_, value| !value.is_null());
     metadata.insert("name".into(), name.as_str().into());
     let owners = take_calico_owners(&mut metadata)?;
@@ -151,7 +153,7 @@ fn read_metadata(kind: &MovedKind, resource: Fields, object: &mut Fields) -> Res
         Some(StoredKind::Affinity) => {
             let (key, stored) = affinity::from_spec(ApiGroup::CrdV1, spec)?;
             let mut labels = take_object(&mut metadata, "labels");
-            labels.extend(affinity::labels(&key).map(|(label, value)| (label.to_owned(), value.into())));
+            labels.extend(affinity::labels(&key).map(|(label, value)| (label.to_owned(), Value::from(value))));
             put_object(&mut metadata, "labels", labels);
             (affinity::affinity_name(&key), affinity::to_spec(ApiGroup::V3, &key, stored))
         }

@@ -1,7 +1,10 @@
 use serde_json::json;
 
+use super::super::golden::states;
+use super::super::{Codec, DecodedObject};
 use super::*;
-use crate::migration::moved_kinds;
+use crate::migration::{Found, is_copy, judge, marked_copy, moved_kinds};
+use crate::store::{Freshness, Range};
 
 const UID: &str = "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7";
 const REVERSED: &str = "fe392417-dc50-4cba-9ef8-45cd23ab67ef";
@@ -183,12 +186,12 @@ fn owners_of_calicos_kinds_are_separated() {
     let owner =
         |version: &str, kind: &str, uid: &str| json!({"apiVersion": version, "kind": kind, "name": "o", "uid": uid});
     let kubernetes = owner("apps/v1", "Deployment", UID);
-    // Upstream's annotation has the uid that the API server has reversed twice.
-    let inner = json!({"ownerReferences": [
-        owner("crd.projectcalico.org/v1", "IPAMConfig", UID), kubernetes.clone(), owner("projectcalico.org/v3", "Tier", UID),
-    ]});
+    // The annotation of upstream has the uids of the API server, and either version.
+    let settings = owner("crd.projectcalico.org/v1", "IPAMConfig", UID);
+    let tier = owner("projectcalico.org/v3", "Tier", UID);
+    let inner = json!({"ownerReferences": [settings, kubernetes.clone(), tier]});
     let policy = moved("NetworkPolicy", annotated(&kind("NetworkPolicy"), "p", inner, json!({})));
-    let v3 = |kind| owner("projectcalico.org/v3", kind, REVERSED);
+    let v3 = |kind: &str| owner("projectcalico.org/v3", kind, REVERSED);
     assert_eq!(policy.owners, [v3("IPAMConfiguration"), v3("Tier")]);
     assert_eq!(policy.body["metadata"]["ownerReferences"], json!([kubernetes]));
 
@@ -229,4 +232,56 @@ fn object_being_deleted_is_unmovable() {
     let metadata = json!({"name": "t", "deletionTimestamp": "2026-08-22T06:33:20Z", "finalizers": ["f"]});
     let refused = to_v3(&kind("Tier"), json!({"metadata": metadata, "spec": {}})).unwrap_err();
     assert_eq!(refused, Unmovable::BeingDeleted);
+}
+
+/// A client writes the annotation without any check by the API server, which then refuses the copy.
+#[test]
+fn odd_metadata_in_the_annotation_is_copied_without_a_panic() {
+    let inner = json!({"annotations": 5, "labels": [1], "ownerReferences": "x", "finalizers": 7, "name": null});
+    let tier = moved("Tier", annotated(&kind("Tier"), "t", inner, json!({})));
+    let expected = json!({"name": "t", "labels": {"projectcalico.org/a": "1"}, "annotations": {"foo": "bar"},
+        "ownerReferences": "x", "finalizers": 7});
+    assert_eq!((&tier.body["metadata"], tier.owners.len()), (&expected, 0));
+    let copy = marked_copy(&tier, "migration");
+    assert_eq!((is_copy(&copy), judge(&copy, &tier)), (true, Found::Same));
+
+    let owners = json!({"ownerReferences": [1, {"apiVersion": 2}, {"apiVersion": "projectcalico.org"}]});
+    let tier = moved("Tier", annotated(&kind("Tier"), "t", owners.clone(), json!({})));
+    assert_eq!(tier.body["metadata"]["ownerReferences"], owners["ownerReferences"]);
+}
+
+/// Returns the stored pair of an object, without the metadata that the API server sets.
+fn decoded(group: ApiGroup, kind: &MovedKind, object: Value) -> Option<(String, Value, bool)> {
+    let range = Range {
+        kind: kind.v3.kind,
+        path: "/calico/".into(),
+        is_prefix: true,
+        keys_only: false,
+        freshness: Freshness::Latest,
+    };
+    let DecodedObject { entry, is_tombstone } = Codec::new(group).decode(&range, object)?;
+    let mut value: Value = serde_json::from_slice(&entry.value).unwrap();
+    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.retain(|key, _| !SET_BY_SERVER.contains(&key.as_str()));
+    }
+    Some((entry.path, value, is_tombstone))
+}
+
+#[test]
+fn v1_and_its_copy_decode_to_the_same_stored_value() {
+    let mut counts = std::collections::BTreeMap::<&str, usize>::new();
+    for (at, state) in states("kdd1") {
+        for (name, object) in &state {
+            let plural = name.split('/').next().unwrap();
+            let Some(kind) = moved_kinds().into_iter().find(|kind| kind.v1.plural == plural) else { continue };
+            let moved = to_v3(&kind, object.clone()).unwrap_or_else(|error| panic!("{at}: {name}: {error}"));
+            let copy = decoded(ApiGroup::V3, &kind, moved.body.clone());
+            assert_eq!(copy, decoded(ApiGroup::CrdV1, &kind, object.clone()), "{at}: {name}");
+            assert_eq!(name, &format!("{plural}/{}", moved.location.name), "{at}");
+            *counts.entry(kind.v3.kind).or_default() += 1;
+        }
+    }
+    for kind in ["IPAMBlock", "IPAMHandle", "BlockAffinity", "IPPool"] {
+        assert!(counts.get(kind).is_some_and(|count| *count >= 40), "{counts:?}");
+    }
 }

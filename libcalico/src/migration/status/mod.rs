@@ -25,7 +25,7 @@ pub enum Phase {
     Failed,
 }
 
-/// `status` of the object that controls a migration.
+/// `status` of the object that controls a migration (MIG-51).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
@@ -151,12 +151,12 @@ pub fn conflict_conditions<'n>(
     total: usize,
     now: OffsetDateTime,
 ) -> Vec<Value> {
-    let conflict = |name| {
+    let conflict = |name: &str| {
         let message = format!("{name}: v3 resource exists with different spec");
         condition("Conflict", true, "ResourceMismatch", &message, now)
     };
     let mut conditions: Vec<Value> = named.into_iter().take(MAX_CONFLICTS).map(conflict).collect();
-    let omitted = match total - conditions.len().min(total) {
+    let omitted = match total.saturating_sub(conditions.len()) {
         0 => return conditions,
         1 => "1 more conflict not shown".to_owned(),
         more => format!("{more} more conflicts not shown"),

@@ -24,12 +24,11 @@ const PARALLEL: usize = 10;
 pub(super) async fn abort(requests: &Requests, control: &mut Control, marks: &Marks) -> Result<(), Problem> {
     // While another server serves v3, the objects of the definitions are unreachable: before the migration has removed
     // the APIService, and again after an abort has restored it.
-    let is_hidden = marks.aggregated.is_some();
-    if !is_hidden {
+    if !marks.is_aggregated {
         door::withdraw(requests).await?;
     }
     lock::unlock(requests, control.uid()).await?;
-    if !is_hidden {
+    if !marks.is_aggregated {
         delete_copies(requests).await?;
     }
     api_service::give_back(requests, control).await?;

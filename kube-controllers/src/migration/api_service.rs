@@ -35,12 +35,13 @@ fn is_aggregated(service: &Value) -> bool {
     service["spec"]["service"].is_object() && service["metadata"]["labels"][AUTOMANAGED] != "true"
 }
 
-/// Saves an APIService in the controlling object, and removes it.
+/// Saves the APIService in the controlling object, and removes it, if another server serves v3.
 ///
 /// # Errors
 /// [`Problem::Refused`] if the API server does not serve the definitions of v3 afterwards.
-pub(super) async fn take_away(requests: &Requests, control: &mut Control, service: &Value) -> Result<(), Problem> {
-    control.save_api_service(requests, Some(&to_saved(service))).await?;
+pub(super) async fn take_away(requests: &Requests, control: &mut Control) -> Result<(), Problem> {
+    let Some(service) = aggregated(requests).await? else { return Ok(()) };
+    control.save_api_service(requests, Some(&to_saved(&service))).await?;
     let text = |field: &str| service["metadata"][field].as_str().map(str::to_owned);
     let unchanged = Preconditions { uid: text("uid"), resource_version: text("resourceVersion") };
     requests.delete(&location(), &unchanged).await?;
@@ -81,10 +82,11 @@ pub(super) async fn give_back(requests: &Requests, control: &mut Control) -> Res
 /// Changes the resourceVersion of an APIService and nothing else. Otherwise a late request of a former leader could
 /// remove the APIService after the migration has ended.
 async fn touch(requests: &Requests, mut service: Value) -> Result<(), Problem> {
-    let annotations = service["metadata"]["annotations"].clone();
     service["metadata"]["annotations"][TOUCHED] = "true".into();
     let mut touched = requests.replace(&location(), &service).await?;
-    touched["metadata"]["annotations"] = annotations;
+    if let Some(annotations) = touched["metadata"]["annotations"].as_object_mut() {
+        annotations.remove(TOUCHED);
+    }
     requests.replace(&location(), &touched).await.map(drop)
 }
 
@@ -123,7 +125,7 @@ mod tests {
         world.start();
         world.aggregate();
         let service = aggregated(&requests).await.unwrap().unwrap();
-        take_away(&requests, &mut control(&world).await, &service).await.unwrap();
+        take_away(&requests, &mut control(&world).await).await.unwrap();
         assert_eq!(aggregated(&requests).await.unwrap(), None);
         assert!(requests.get(&location()).await.unwrap().is_some(), "the API server's own");
 
@@ -154,8 +156,7 @@ mod tests {
         world.server.with_store(|store| {
             store.remove(&definition(&cluster_information(ApiGroup::V3).resource));
         });
-        let service = aggregated(&requests).await.unwrap().unwrap();
-        let taken = take_away(&requests, &mut control(&world).await, &service).await;
+        let taken = take_away(&requests, &mut control(&world).await).await;
         assert!(matches!(taken, Err(Problem::Refused { .. })), "{taken:?}");
     }
 }

@@ -37,8 +37,8 @@ pub(super) async fn is_held(requests: &Requests) -> Result<bool, Problem> {
 
 /// Ends a migration's lock of v1. Another lock and a missing ClusterInformation stay.
 ///
-/// Also changes the resourceVersion of an unlocked ClusterInformation. Otherwise a late request of a former leader could
-/// lock v1 for good after the migration has ended.
+/// Also changes the resourceVersion of an unlocked ClusterInformation. Otherwise a late request of a former leader
+/// could lock v1 for good after the migration has ended.
 pub(super) async fn unlock(requests: &Requests, migration: &str) -> Result<(), Problem> {
     let at = cluster_information(ApiGroup::CrdV1);
     let Some(mut information) = requests.get(&at).await? else { return Ok(()) };

@@ -1,5 +1,7 @@
 //! [`Control`]: the object that controls the migration, and its status.
 
+use std::mem;
+
 use libcalico::kubernetes::{Location, Resource};
 use libcalico::migration::{
     DATASTORE_MIGRATIONS, DRY_RUN, FINALIZER, MIGRATION_NAME, MigrationStatus, Phase, SAVED_API_SERVICE,
@@ -151,11 +153,25 @@ impl Control {
     }
 }
 
+/// Replaces the conditions about conflicts. A condition with the same content keeps its time.
+pub(super) fn set_conflicts(status: &mut MigrationStatus, conflicts: Vec<Value>) {
+    let is_about_conflicts =
+        |condition: &Value| condition["type"] == "Conflict" || condition["type"] == "ConflictsOmitted";
+    let (before, others): (Vec<Value>, Vec<Value>) =
+        mem::take(&mut status.conditions).into_iter().partition(is_about_conflicts);
+    let dated = |new: Value| before.iter().find(|old| is_same(old, &new)).cloned().unwrap_or(new);
+    status.conditions = others.into_iter().chain(conflicts.into_iter().map(dated)).collect();
+}
+
+/// Returns true if two conditions differ in their times only.
+fn is_same(one: &Value, other: &Value) -> bool {
+    ["type", "status", "reason", "message"].iter().all(|field| one[*field] == other[*field])
+}
+
 /// Replaces the condition of the same type, or adds the condition. A condition with the same content keeps its time.
 pub(super) fn set_condition(status: &mut MigrationStatus, condition: Value) {
-    let is_same = |old: &Value| ["status", "reason", "message"].iter().all(|field| old[*field] == condition[*field]);
     match status.conditions.iter_mut().find(|old| old["type"] == condition["type"]) {
-        Some(old) if is_same(old) => {}
+        Some(old) if is_same(old, &condition) => {}
         Some(old) => *old = condition,
         None => status.conditions.push(condition),
     }
@@ -199,6 +215,14 @@ mod tests {
         assert_eq!(status.conditions, [at("1", "A")]);
         set_condition(&mut status, at("3", "B"));
         assert_eq!(status.conditions, [at("3", "B")]);
+
+        let conflict = |time: &str, message: &str| {
+            let kind = "Conflict";
+            json!({ "type": kind, "status": "True", "message": message, "lastTransitionTime": time })
+        };
+        set_conflicts(&mut status, vec![conflict("4", "a"), conflict("4", "b")]);
+        set_conflicts(&mut status, vec![conflict("5", "b"), conflict("5", "c")]);
+        assert_eq!(status.conditions, [at("3", "B"), conflict("4", "b"), conflict("5", "c")]);
     }
 
     #[test]

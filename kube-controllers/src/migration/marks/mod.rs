@@ -27,14 +27,14 @@ pub(super) enum V1Lock {
 }
 
 /// The ClusterInformation of v3.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Door {
     /// Missing, or hidden by an aggregated API server.
     Absent,
     /// Ready, and not part of a migration yet.
     Unmarked,
-    /// Locked by a migration, at this resourceVersion.
-    Shut { revision: String },
+    /// Locked by a migration.
+    Shut,
     /// Opened by a migration.
     Open,
     /// Locked, and not by a migration.
@@ -42,14 +42,13 @@ pub(super) enum Door {
 }
 
 /// The state of a migration, as the API server shows it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Marks {
     pub(super) v1: V1Lock,
     pub(super) v3: Door,
     pub(super) finalizer: bool,
-    pub(super) saved_api_service: Option<Value>,
-    /// The APIService of an aggregated API server that serves v3.
-    pub(super) aggregated: Option<Value>,
+    /// True if an aggregated API server serves v3, and hides the ClusterInformation of v3.
+    pub(super) is_aggregated: bool,
 }
 
 /// The work of a pass.
@@ -90,17 +89,13 @@ const NOT_OPEN: &str = "projectcalico.org/v3 is in use, but its ClusterInformati
 impl Marks {
     pub(super) async fn read(requests: &Requests, control: &Control) -> Result<Self, Problem> {
         let v1 = requests.get(&cluster_information(ApiGroup::CrdV1)).await?;
-        let aggregated = api_service::aggregated(requests).await?;
-        let v3 = match aggregated {
-            Some(_) => None,
-            None => requests.get(&cluster_information(ApiGroup::V3)).await?,
-        };
+        let is_aggregated = api_service::aggregated(requests).await?.is_some();
+        let v3 = if is_aggregated { None } else { requests.get(&cluster_information(ApiGroup::V3)).await? };
         Ok(Marks {
             v1: V1Lock::of(v1.as_ref()),
             v3: Door::of(v3.as_ref()),
             finalizer: control.has_finalizer(),
-            saved_api_service: control.saved_api_service(),
-            aggregated,
+            is_aggregated,
         })
     }
 }
@@ -125,10 +120,7 @@ impl Door {
         let is_marked = [MIGRATED_BY, LOCKED_BY].iter().any(|mark| has_mark(information, mark));
         match (is_marked, is_ready(information)) {
             (true, true) => Door::Open,
-            (true, false) => {
-                let revision = information["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-                Door::Shut { revision: revision.to_owned() }
-            }
+            (true, false) => Door::Shut,
             (false, true) => Door::Unmarked,
             (false, false) => Door::Foreign,
         }
@@ -148,7 +140,7 @@ pub(super) fn has_mark(information: &Value, mark: &str) -> bool {
 pub(super) fn next_step(marks: &Marks, control: &Control, mode: Mode) -> MigrationStep {
     use MigrationStep::{Abort, Check, Converge, Copy, DryRun, Finish, Hold, Ignore, Release, RemoveV1, Rest, Uncover};
     let (is_deleted, phase) = (control.is_being_deleted(), control.status.phase);
-    match (&marks.v3, phase) {
+    match (marks.v3, phase) {
         _ if is_deleted && !marks.finalizer => Ignore,
         (Door::Open, _) if marks.v1 == V1Lock::Open => Hold(TWO_DATASTORES),
         (Door::Open, Phase::Complete) if is_deleted => RemoveV1,
@@ -157,7 +149,7 @@ pub(super) fn next_step(marks: &Marks, control: &Control, mode: Mode) -> Migrati
         (Door::Open, _) => Finish,
         (_, Phase::Converged | Phase::Complete) => Hold(NOT_OPEN),
         // Another program has restored the APIService under the lock. The door is unknown until it is gone again.
-        _ if marks.v1 == V1Lock::Ours && marks.aggregated.is_some() => Uncover,
+        _ if marks.v1 == V1Lock::Ours && marks.is_aggregated => Uncover,
         _ if is_deleted => Abort,
         (_, Phase::Failed) if marks.v1 == V1Lock::Ours => Release,
         (_, Phase::Failed) => Rest,

@@ -17,11 +17,7 @@ fn control(phase: &str, is_deleted: bool) -> Control {
 }
 
 fn marks(v1: V1Lock, v3: Door) -> Marks {
-    Marks { v1, v3, finalizer: true, saved_api_service: None, aggregated: None }
-}
-
-fn shut() -> Door {
-    Door::Shut { revision: "7".into() }
+    Marks { v1, v3, finalizer: true, is_aggregated: false }
 }
 
 fn step(v1: V1Lock, v3: Door, phase: &str, is_deleted: bool, mode: Mode) -> MigrationStep {
@@ -31,7 +27,7 @@ fn step(v1: V1Lock, v3: Door, phase: &str, is_deleted: bool, mode: Mode) -> Migr
 #[test]
 fn locks_and_doors_are_read_from_readiness_and_marks() {
     let information = |is_ready: bool, mark: Option<&str>| {
-        let mut metadata = json!({ "resourceVersion": "7" });
+        let mut metadata = json!({});
         if let Some(mark) = mark {
             metadata["annotations"][mark] = "u".into();
         }
@@ -46,16 +42,16 @@ fn locks_and_doors_are_read_from_readiness_and_marks() {
     assert_eq!(Door::of(None), Door::Absent);
     assert_eq!([v3(true, None), v3(false, None)], [Door::Unmarked, Door::Foreign]);
     for mark in [MIGRATED_BY, LOCKED_BY] {
-        assert_eq!([v3(true, Some(mark)), v3(false, Some(mark))], [Door::Open, shut()], "{mark}");
+        assert_eq!([v3(true, Some(mark)), v3(false, Some(mark))], [Door::Open, Door::Shut], "{mark}");
     }
 }
 
 #[test]
 fn step_before_the_door_is_open_follows_the_lock_and_not_the_phase() {
     for phase in ["", "Pending", "Migrating", "WaitingForConflictResolution", "a later phase"] {
-        for door in [Door::Absent, Door::Unmarked, shut(), Door::Foreign] {
+        for door in [Door::Absent, Door::Unmarked, Door::Shut, Door::Foreign] {
             for mode in [V1, V3] {
-                let of = |v1| step(v1, door.clone(), phase, false, mode);
+                let of = |v1| step(v1, door, phase, false, mode);
                 assert_eq!(of(V1Lock::Ours), MigrationStep::Copy, "{phase} {door:?}");
                 for v1 in [V1Lock::Open, V1Lock::Others, V1Lock::Missing] {
                     assert_eq!(of(v1), MigrationStep::Check, "{phase} {door:?} {v1:?}");
@@ -63,7 +59,7 @@ fn step_before_the_door_is_open_follows_the_lock_and_not_the_phase() {
             }
         }
     }
-    assert_eq!(step(V1Lock::Ours, shut(), "Failed", false, V1), MigrationStep::Release);
+    assert_eq!(step(V1Lock::Ours, Door::Shut, "Failed", false, V1), MigrationStep::Release);
     assert_eq!(step(V1Lock::Open, Door::Absent, "Failed", false, V1), MigrationStep::Rest);
 }
 
@@ -71,8 +67,8 @@ fn step_before_the_door_is_open_follows_the_lock_and_not_the_phase() {
 fn deletion_aborts_before_the_door_is_open_and_never_after() {
     for phase in ["", "Pending", "Migrating", "WaitingForConflictResolution", "Failed"] {
         for v1 in [V1Lock::Open, V1Lock::Ours, V1Lock::Others, V1Lock::Missing] {
-            for door in [Door::Absent, Door::Unmarked, shut(), Door::Foreign] {
-                assert_eq!(step(v1, door.clone(), phase, true, V1), MigrationStep::Abort, "{phase} {v1:?} {door:?}");
+            for door in [Door::Absent, Door::Unmarked, Door::Shut, Door::Foreign] {
+                assert_eq!(step(v1, door, phase, true, V1), MigrationStep::Abort, "{phase} {v1:?} {door:?}");
             }
         }
     }
@@ -91,8 +87,8 @@ fn deletion_aborts_before_the_door_is_open_and_never_after() {
 fn contradictory_marks_after_the_door_was_open_hold_the_migration() {
     for phase in ["Converged", "Complete"] {
         for is_deleted in [false, true] {
-            for door in [Door::Absent, Door::Unmarked, shut(), Door::Foreign] {
-                let of = |v1| step(v1, door.clone(), phase, is_deleted, V3);
+            for door in [Door::Absent, Door::Unmarked, Door::Shut, Door::Foreign] {
+                let of = |v1| step(v1, door, phase, is_deleted, V3);
                 assert_eq!(of(V1Lock::Ours), MigrationStep::Hold(NOT_OPEN), "{phase} {door:?}");
                 assert_eq!(of(V1Lock::Open), MigrationStep::Hold(NOT_OPEN), "{phase} {door:?}");
             }
@@ -107,14 +103,14 @@ fn contradictory_marks_after_the_door_was_open_hold_the_migration() {
 
 #[test]
 fn deleted_object_without_the_finalizer_is_ignored() {
-    let marks = Marks { finalizer: false, ..marks(V1Lock::Ours, shut()) };
+    let marks = Marks { finalizer: false, ..marks(V1Lock::Ours, Door::Shut) };
     assert_eq!(next_step(&marks, &control("Migrating", true), V1), MigrationStep::Ignore);
 }
 
 #[test]
 fn aggregated_api_server_under_the_lock_is_removed_before_anything_else() {
     for is_deleted in [false, true] {
-        let hidden = Marks { aggregated: Some(json!({})), ..marks(V1Lock::Ours, Door::Absent) };
+        let hidden = Marks { is_aggregated: true, ..marks(V1Lock::Ours, Door::Absent) };
         assert_eq!(next_step(&hidden, &control("Migrating", is_deleted), V1), MigrationStep::Uncover);
         let unlocked = Marks { v1: V1Lock::Open, ..hidden };
         let expected = if is_deleted { MigrationStep::Abort } else { MigrationStep::Check };

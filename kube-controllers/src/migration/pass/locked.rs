@@ -9,10 +9,10 @@ use time::OffsetDateTime;
 
 use super::super::attempts::LockTimer;
 use super::super::copy::{Copier, Outcome};
-use super::super::object::{Control, set_condition};
+use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
 use super::super::{api_service, door, end, lock};
-use super::preparation::{conditions_of, conflict_message, is_about_conflicts, listed};
+use super::preparation::{conditions_of, conflict_message, listed};
 use super::{IDLE, Migration, Next, WAITING};
 use crate::settings::Mode;
 
@@ -100,8 +100,7 @@ impl Migration {
             .write_status(&self.requests, |status| {
                 (status.phase, status.message) = (phase, message);
                 (status.datastore_locked_at, status.started_at) = (None, None);
-                status.conditions.retain(|condition| !is_about_conflicts(condition));
-                status.conditions.extend(conditions);
+                set_conflicts(status, conditions);
                 set_condition(status, condition("PodsBlocked", false, "Unlocked", &ended, now));
             })
             .await?;
@@ -136,11 +135,14 @@ async fn copy_all(
     timer: &LockTimer,
 ) -> Result<Option<LockedFailure>, Problem> {
     let now = OffsetDateTime::now_utc();
+    // An object that was created again under the lock has no finalizer, and its deletion would leave v1 locked.
+    control.add_finalizer(requests).await?;
     control
         .write_status(requests, |status| {
-            DRAINING.clone_into(&mut status.message);
+            let text = if status.started_at.is_none() { DRAINING } else { MIGRATING };
+            text.clone_into(&mut status.message);
             status.datastore_locked_at = status.datastore_locked_at.or(Some(now));
-            status.conditions.retain(|condition| !is_about_conflicts(condition));
+            set_conflicts(status, Vec::new());
             let text = "pods cannot start or end until v3 is open";
             set_condition(status, condition("PodsBlocked", true, "DatastoreLocked", text, now));
         })

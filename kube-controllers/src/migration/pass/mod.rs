@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use libcalico::kubernetes::{ApiGroup, Resource};
 use libcalico::migration::{DATASTORE_MIGRATIONS, GROUP, MIGRATION_NAME, Phase};
+use time::OffsetDateTime;
 
 use super::attempts::{Attempts, LockTimer};
 use super::checks::{self, Checked};
@@ -52,6 +53,8 @@ pub(super) struct Migration {
     metrics: Option<MigrationMetrics>,
     /// The resource of the controlling object, if the object existed in the last pass.
     resource: Option<Resource>,
+    /// The uid of the controlling object to which the following fields belong.
+    uid: String,
     attempts: Attempts,
     /// The progress under the lock, if this process has found v1 locked.
     timer: Option<LockTimer>,
@@ -77,6 +80,7 @@ impl Migration {
             process_metrics,
             metrics: None,
             resource: None,
+            uid: String::new(),
             attempts: Attempts::default(),
             timer: None,
             failure: None,
@@ -100,7 +104,7 @@ impl Migration {
             Ok(None) => return Next::After(IDLE),
             Err(problem) => {
                 tracing::debug!(%problem, "cannot read the controlling object of a migration");
-                return Next::After(if self.timer.is_some() { RETRY } else { IDLE });
+                return Next::After(if is_forbidden { IDLE } else { RETRY });
             }
         };
         match self.advance(&mut control).await {
@@ -133,7 +137,11 @@ impl Migration {
         match &control {
             Some(control) => {
                 self.resource = Some(resource);
-                self.metrics().set_phase(control.status.phase);
+                if control.uid() != self.uid {
+                    control.uid().clone_into(&mut self.uid);
+                    (self.timer, self.failure, self.attempts) = (None, None, Attempts::default());
+                }
+                self.show(control);
             }
             None => self.report_others(&resource).await?,
         }
@@ -144,7 +152,7 @@ impl Migration {
     async fn discover(&self) -> Result<Option<Resource>, Problem> {
         let group = match self.requests.discover(&format!("/apis/{GROUP}")).await {
             Ok(group) => group,
-            // Only a role of its own allows the discovery to an account outside of system:authenticated.
+            // Accounts outside of the group system:authenticated may lack this right.
             Err(Problem::Refused { code: 403, .. }) => None,
             Err(problem) => return Err(problem),
         };
@@ -173,6 +181,16 @@ impl Migration {
         Ok(())
     }
 
+    /// Shows the state of the controlling object in the metrics.
+    fn show(&mut self, control: &Control) {
+        let (phase, locked_at) = (control.status.phase, control.status.datastore_locked_at);
+        let metrics = self.metrics();
+        metrics.set_phase(phase);
+        if let Some(locked_at) = locked_at.filter(|_| matches!(phase, Phase::Pending | Phase::Migrating)) {
+            metrics.set_locked((OffsetDateTime::now_utc() - locked_at).as_seconds_f64().max(0.0));
+        }
+    }
+
     fn metrics(&mut self) -> &MigrationMetrics {
         self.metrics.get_or_insert_with(|| MigrationMetrics::register(&self.process_metrics))
     }
@@ -191,9 +209,7 @@ impl Migration {
             MigrationStep::DryRun => self.dry_run(control, &marks).await,
             MigrationStep::Check => self.check(control, &marks).await,
             MigrationStep::Uncover => {
-                if let Some(service) = &marks.aggregated {
-                    api_service::take_away(&self.requests, control, service).await?;
-                }
+                api_service::take_away(&self.requests, control).await?;
                 Ok(Next::After(Duration::ZERO))
             }
             MigrationStep::Copy => self.copy(control).await,
@@ -203,6 +219,9 @@ impl Migration {
             }
             MigrationStep::Converge => self.converge(control).await,
             MigrationStep::Finish => {
+                if !control.is_being_deleted() {
+                    control.add_finalizer(&self.requests).await?;
+                }
                 let metrics = self.metrics().clone();
                 end::report_open(&self.requests, control, &metrics).await?;
                 let check = checks::before_complete(&self.checked(control, &marks)).await?;
@@ -216,7 +235,6 @@ impl Migration {
             }
             MigrationStep::Abort => {
                 abort::abort(&self.requests, control, &marks).await?;
-                (self.timer, self.failure, self.attempts) = (None, None, Attempts::default());
                 Ok(Next::After(IDLE))
             }
             MigrationStep::Hold(text) => {

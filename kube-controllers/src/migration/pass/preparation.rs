@@ -8,7 +8,7 @@ use super::super::attempts::LockTimer;
 use super::super::checks::{self, Check};
 use super::super::copy::{Named, Outcome};
 use super::super::marks::Marks;
-use super::super::object::{Control, set_condition};
+use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::Problem;
 use super::super::{api_service, lock, report, trial};
 use super::{Migration, Next, WAITING};
@@ -39,7 +39,7 @@ impl Migration {
             control.report(&self.requests, Phase::Pending, &text).await?;
             return Ok(Next::After(WAITING));
         }
-        let is_compared = marks.aggregated.is_none();
+        let is_compared = !marks.is_aggregated;
         let outcome = trial::trial(&self.requests, is_compared).await?;
         report::write(&self.requests, &self.namespace, &outcome, is_compared).await?;
         let message = format!(
@@ -104,11 +104,9 @@ impl Migration {
             return Ok(pending(format!("{refused} objects cannot be copied: {named}; see ConfigMap {place}/{name}")));
         }
         control.add_finalizer(&self.requests).await?;
-        if let Some(service) = &marks.aggregated {
-            match api_service::take_away(&self.requests, control, service).await {
-                Err(Problem::Refused { text, .. }) => return Ok(pending(text)),
-                taken => taken?,
-            }
+        match api_service::take_away(&self.requests, control).await {
+            Err(Problem::Refused { text, .. }) => return Ok(pending(text)),
+            taken => taken?,
         }
         let outcome = trial::trial(&self.requests, true).await?;
         let refusal = refusal_of(&outcome);
@@ -120,7 +118,7 @@ impl Migration {
 
     /// Reports the refusal, and restores an aggregated API server.
     async fn refuse(&mut self, control: &mut Control, marks: &Marks, refusal: Refusal) -> Result<Next, Problem> {
-        let was_removed = marks.aggregated.is_some() && control.saved_api_service().is_some();
+        let was_removed = marks.is_aggregated && control.saved_api_service().is_some();
         api_service::give_back(&self.requests, control).await?;
         if was_removed {
             // Each trial takes the aggregated API server away from its clients for some seconds.
@@ -130,8 +128,7 @@ impl Migration {
         control
             .write_status(&self.requests, |status| {
                 (status.phase, status.message) = (phase, message);
-                status.conditions.retain(|condition| !is_about_conflicts(condition));
-                status.conditions.extend(conditions);
+                set_conflicts(status, conditions);
             })
             .await?;
         Ok(Next::After(WAITING))
@@ -161,10 +158,6 @@ pub(super) fn conflict_message(conflicts: usize) -> String {
 pub(super) fn conditions_of(outcome: &Outcome) -> Vec<Value> {
     let names = outcome.conflicts.iter().map(|named| named.object.as_str());
     conflict_conditions(names, outcome.total(|count| count.conflicts), OffsetDateTime::now_utc())
-}
-
-pub(super) fn is_about_conflicts(condition: &Value) -> bool {
-    condition["type"] == "Conflict" || condition["type"] == "ConflictsOmitted"
 }
 
 /// Returns the first objects with their reasons, and the number of the others.
@@ -199,7 +192,6 @@ mod tests {
         let conflict = refusal_of(&outcome(40, 1)).unwrap();
         assert_eq!(conflict.phase, Phase::WaitingForConflictResolution);
         assert_eq!(conflict.conditions.len(), 33);
-        assert!(conflict.conditions.iter().all(is_about_conflicts));
         let expected = "resolve 40 resource conflicts to let the migration continue; the datastore is not locked";
         assert_eq!(conflict.message, expected);
         let refused = refusal_of(&outcome(0, 1)).unwrap();

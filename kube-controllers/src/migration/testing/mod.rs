@@ -1,7 +1,7 @@
 //! An API server in memory, and a cluster on it, for tests of the migration under tokio's paused clock.
 //!
-//! [`ApiServer`] answers the requests of a `kube::Client`, and can kill the program at each request, or hold a request
-//! of a former leader. [`World`] is a cluster before a migration.
+//! [`ApiServer`](server::ApiServer) answers the requests of a `kube::Client`, and can kill the program at each request,
+//! or hold a request of a former leader. [`World`] is a cluster before a migration.
 
 mod discovery;
 mod paths;
@@ -9,9 +9,6 @@ mod server;
 mod store;
 mod world;
 
-pub(super) use server::{ApiServer, Interruption, ReceivedRequest};
-pub(super) use store::{ObjectStore, Reply, failure};
-pub(super) use world::{
-    API_SERVICES, DAEMON_SETS, DEFINITIONS, Ended, World, api_service, at, define, definition, information,
-    is_in_phase, object,
-};
+pub(super) use server::{Interruption, ReceivedRequest};
+pub(super) use store::{ObjectStore, failure};
+pub(super) use world::{Ended, World, api_service, at, define, definition, is_in_phase, object};

@@ -254,3 +254,60 @@ impl ServerState {
 fn is_ready(information: &Value) -> bool {
     information["spec"]["datastoreReady"] == true
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use datastore::kubernetes::is_allowed;
+    use tokio::time::timeout;
+
+    use super::super::world::{World, object};
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn interruptions_end_the_program_before_or_after_the_effect() {
+        for (interruption, has_effect) in
+            [(Interruption::Before(1), false), (Interruption::After(1), true), (Interruption::Hold(1), false)]
+        {
+            let world = World::new();
+            world.start();
+            let requests = world.requests();
+            world.server.interrupt(interruption);
+            requests.get(&object()).await.unwrap();
+            tokio::select! {
+                () = world.delete() => panic!("{interruption:?}"),
+                () = world.server.interrupted() => {}
+            }
+            let dead = timeout(Duration::from_secs(60), requests.get(&object())).await;
+            assert!(dead.is_err(), "a dead program gets no response");
+            world.server.revive();
+            assert_eq!(requests.get(&object()).await.unwrap().is_none(), has_effect, "{interruption:?}");
+            let late = matches!(interruption, Interruption::Hold(_)).then_some(200);
+            assert_eq!(world.server.release_held(), late);
+            assert_eq!(requests.get(&object()).await.unwrap().is_none(), has_effect || late.is_some());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reviews_of_access_grant_all_but_the_denied_rights() {
+        let world = World::new();
+        world.server.deny("delete apiservices");
+        let right = |verb| ["apiregistration.k8s.io", "apiservices", "", verb];
+        let client = world.server.client();
+        assert_eq!(is_allowed(&client, right("get")).await.unwrap(), Some(true));
+        assert_eq!(is_allowed(&client, right("delete")).await.unwrap(), Some(false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn open_door_beside_a_ready_v1_is_a_violation() {
+        let world = World::new();
+        world.server.with_store(|store| {
+            let annotations = json!({ MIGRATED_BY: "u" });
+            let open = json!({ "metadata": { "annotations": annotations }, "spec": { "datastoreReady": true } });
+            store.put(&cluster_information(ApiGroup::V3), open);
+        });
+        world.requests().get(&object()).await.unwrap();
+        assert_eq!(world.server.violations().len(), 1);
+    }
+}

@@ -1,5 +1,5 @@
 use libcalico::kubernetes::ApiGroup;
-use libcalico::migration::{MIGRATED_BY, V1_LOCKED_BY, cluster_information};
+use libcalico::migration::{FINALIZER, MIGRATED_BY, V1_LOCKED_BY, cluster_information};
 use serde_json::{Value, json};
 
 use super::{assert_same, is_gone, is_v1_locked, is_v3_open, office_in_v3, put_foreign, snapshot};
@@ -33,7 +33,7 @@ async fn abort_in_each_phase_unlocks_v1() {
     abort_after(phase, waiting, |store| is_in_phase(store, phase)).await;
 }
 
-/// Upstream leaves v1 locked then (B-38).
+/// Upstream leaves v1 locked then (MIG-71).
 #[tokio::test(start_paused = true)]
 async fn abort_before_started_at_unlocks_v1() {
     let is_locked_only = |store: &ObjectStore| {
@@ -110,6 +110,7 @@ async fn new_object_continues_the_migration_of_a_removed_one() {
     world.server.with_store(|store| store.remove(&object()));
     world.start();
     world.run_until(|store| is_in_phase(store, "Complete")).await;
+    assert_eq!(world.server.object(&object()).unwrap()["metadata"]["finalizers"], json!([FINALIZER]));
     let v1 = world.server.object(&cluster_information(ApiGroup::CrdV1)).unwrap();
     assert!(v1["metadata"]["annotations"][V1_LOCKED_BY].is_string());
 }

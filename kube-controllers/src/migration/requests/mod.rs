@@ -291,3 +291,6 @@ fn checked(at: &Location, answer: Value) -> Result<Value, Problem> {
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
+
+#[cfg(test)]
+mod tests;

@@ -145,9 +145,6 @@ mod tests {
         let rollout = Rollout::of("kube-system", DEPLOYMENTS, "calico-typha");
         let stopped = json!({ "spec": { "replicas": 0 }, "status": {} });
         assert_eq!(rollout.state_of(&stopped), RolloutState::Complete);
-        assert_eq!(
-            rollout.location().url_path(),
-            "/apis/apps/v1/namespaces/kube-system/deployments/calico-typha"
-        );
+        assert_eq!(rollout.location().url_path(), "/apis/apps/v1/namespaces/kube-system/deployments/calico-typha");
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use libcalico::kubernetes::{ApiGroup, Location, Preconditions, Resource};
 use libcalico::migration::{Phase, cluster_information, condition, definition_name, moved_kinds};
+use serde_json::Value;
 use time::OffsetDateTime;
 
 use super::checks::Check;
@@ -106,7 +107,7 @@ async fn report_others(requests: &Requests, ours: &[String]) -> Result<(), Probl
     let suffix = format!(".{}", ApiGroup::CrdV1.name());
     let mut others = Vec::new();
     requests
-        .pages(&DEFINITIONS, true, async |page| {
+        .pages(&DEFINITIONS, true, async |page: Vec<Value>| {
             let names = page.iter().filter_map(|definition| definition["metadata"]["name"].as_str());
             others.extend(names.filter(|name| name.ends_with(&suffix)).map(str::to_owned));
             Ok(())

@@ -154,7 +154,7 @@ async fn copy_all(
         .write_status(requests, |status| {
             status.phase = Phase::Migrating;
             MIGRATING.clone_into(&mut status.message);
-            status.started_at = status.started_at.or(Some(now));
+            status.started_at = status.started_at.or_else(|| Some(OffsetDateTime::now_utc()));
         })
         .await?;
     let mut copier = Copier::new(requests, control, timer);

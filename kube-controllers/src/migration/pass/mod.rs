@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use libcalico::kubernetes::{ApiGroup, Resource};
 use libcalico::migration::{DATASTORE_MIGRATIONS, GROUP, MIGRATION_NAME, Phase};
+use serde_json::Value;
 use time::OffsetDateTime;
 
 use super::attempts::{Attempts, LockTimer};
@@ -168,7 +169,7 @@ impl Migration {
     async fn report_others(&mut self, resource: &Resource) -> Result<(), Problem> {
         let mut names = Vec::new();
         self.requests
-            .pages(resource, true, async |page| {
+            .pages(resource, true, async |page: Vec<Value>| {
                 names.extend(page.iter().filter_map(|object| object["metadata"]["name"].as_str().map(str::to_owned)));
                 Ok(())
             })

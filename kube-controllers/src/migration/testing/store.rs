@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use libcalico::kubernetes::{Location, escaped};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::discovery::{self, ServedKind};
 use super::paths::{RequestPath, StoreKey};
@@ -355,7 +355,7 @@ mod tests {
         for metadata_only in [false, true] {
             let mut pages = Vec::new();
             let listed = requests
-                .pages(&resource, metadata_only, async |page| {
+                .pages(&resource, metadata_only, async |page: Vec<Value>| {
                     assert_eq!(page.iter().all(|tier| tier["spec"].is_null()), metadata_only);
                     pages.push(page.len());
                     Ok(())

@@ -5,6 +5,10 @@ use serde_json::{Value, json};
 use super::{assert_same, is_gone, is_v1_locked, is_v3_open, office_in_v3, put_foreign, snapshot};
 use crate::migration::testing::{ObjectStore, World, at, definition, is_in_phase, object};
 
+fn has_finalizer(store: &ObjectStore) -> bool {
+    store.get(&object()).is_some_and(|found| found["metadata"]["finalizers"] == json!([FINALIZER]))
+}
+
 /// Runs a migration until `condition`, deletes the controlling object, and compares the end with the state before.
 async fn abort_after(case: &str, world: World, condition: impl Fn(&ObjectStore) -> bool) {
     let before = snapshot(&world);
@@ -18,13 +22,19 @@ async fn abort_after(case: &str, world: World, condition: impl Fn(&ObjectStore) 
 
 #[tokio::test(start_paused = true)]
 async fn abort_in_each_phase_unlocks_v1() {
-    for phase in ["Pending", "Migrating"] {
+    let conditions: [(&str, fn(&ObjectStore) -> bool); 4] = [
+        ("Pending", |store| is_in_phase(store, "Pending")),
+        ("with the finalizer", has_finalizer),
+        ("locked", is_v1_locked),
+        ("Migrating", |store| is_in_phase(store, "Migrating")),
+    ];
+    for (case, condition) in conditions {
         for aggregated in [false, true] {
             let world = World::new();
             if aggregated {
                 world.aggregate();
             }
-            abort_after(phase, world, |store| is_in_phase(store, phase)).await;
+            abort_after(case, world, condition).await;
         }
     }
     let waiting = World::new();
@@ -69,10 +79,14 @@ async fn failed_migration_unlocks_v1_without_and_with_an_abort() {
 #[tokio::test(start_paused = true)]
 async fn abort_leaves_the_lock_of_another_program() {
     let world = World::new();
+    world.start();
+    world.run_until(has_finalizer).await;
     world.server.with_store(|store| {
         store.put(&cluster_information(ApiGroup::CrdV1), json!({ "spec": { "datastoreReady": false } }));
     });
-    abort_after("locked by another program", world, |store| is_in_phase(store, "Pending")).await;
+    world.delete().await;
+    world.run_until(is_gone).await;
+    assert!(world.server.with_store(|store| is_v1_locked(store)));
 }
 
 #[tokio::test(start_paused = true)]

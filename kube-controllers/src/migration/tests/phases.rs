@@ -167,6 +167,7 @@ async fn five_minutes_without_progress_unlock_v1() {
         let is_dry_run = request.uri.query().is_some_and(|query| query.contains("dryRun"));
         (is_copied && !is_dry_run).then(|| failure(500, "InternalError", "the webhook is unreachable"))
     });
+    world.run_until(is_v1_locked).await;
     world.run_until(|store| is_v1_ready(store) && is_in_phase(store, "Pending")).await;
     let message = world.message();
     assert!(message.starts_with("no object could be copied for five minutes"), "{message}");

@@ -7,7 +7,6 @@ use prometheus::IntCounterVec;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::copy::KindCount;
 use crate::telemetry::{CopiedObjects, Metrics, MigrationFamilies};
 
 /// The metrics of the migration, which exist once the API server serves its kind. The phases disappear with the last
@@ -56,23 +55,16 @@ impl MigrationMetrics {
         self.families().set_phase(None);
     }
 
-    /// Adds the results of a pass over all objects to the counters.
-    pub(super) fn count_objects(&self, counts: &[KindCount]) {
-        for count in counts {
-            let copied = CopiedObjects {
-                migrated: count.copied,
-                skipped: count.skipped,
-                conflicts: count.conflicts,
-                errors: count.refused,
-                seconds: count.took.as_secs_f64(),
-            };
-            self.families().add_copied(count.kind, copied);
-        }
+    /// Adds the results of a pass over the objects of a kind to the counters. `kind` is the kind in v3.
+    pub(super) fn count_objects(&self, kind: &str, copied: CopiedObjects) {
+        self.families().add_copied(kind, copied);
     }
 
-    /// Observes the time from the start of the copying to the opening of v3.
-    pub(super) fn observe_duration(&self, seconds: f64) {
-        self.families().duration.observe(seconds);
+    /// Observes the time from the start of the copying to the opening of v3, if the status shows both.
+    pub(super) fn observe_duration(&self, status: &MigrationStatus) {
+        if let (Some(began), Some(opened)) = (status.started_at, time_of_release(status)) {
+            self.families().duration.observe((opened - began).as_seconds_f64().max(0.0));
+        }
     }
 
     /// Sets the number of objects that a program has written in v1 after v3 was opened.

@@ -8,13 +8,15 @@ use serde_json::Value;
 use time::OffsetDateTime;
 
 use super::super::attempts::LockTimer;
-use super::super::copy::{Copier, Outcome};
+use super::super::copy::{Copier, KindCount, Outcome};
+use super::super::metrics::MigrationMetrics;
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
-use super::super::{api_service, door, end, lock};
+use super::super::{api_service, door, end, late_writes, lock};
 use super::preparation::{conditions_of, conflict_message, listed};
 use super::{IDLE, Migration, Next, WAITING};
 use crate::settings::Mode;
+use crate::telemetry::CopiedObjects;
 
 /// Upstream's texts.
 const DRAINING: &str = "Waiting for in-flight datastore writes to drain";
@@ -56,10 +58,11 @@ impl Migration {
         if self.failure.is_some() {
             return self.finish_release(control).await;
         }
+        let metrics = self.metrics().clone();
         let timer: &LockTimer = self.timer.get_or_insert_with(LockTimer::start);
         let copied = tokio::select! {
             biased;
-            copied = copy_all(&self.requests, control, timer) => copied,
+            copied = copy_all(&self.requests, control, timer, &metrics) => copied,
             () = timer.expired() => Ok(Some(LockedFailure::pending(STANDSTILL.to_owned()))),
         };
         match copied {
@@ -111,8 +114,7 @@ impl Migration {
     /// Reports that v3 is open. A process that uses v1 has to end then; its successor uses v3.
     pub(super) async fn converge(&mut self, control: &mut Control) -> Result<Next, Problem> {
         (self.timer, self.failure) = (None, None);
-        let metrics = self.metrics().clone();
-        if let Err(problem) = end::report_open(&self.requests, control, &metrics).await {
+        if let Err(problem) = end::report_open(&self.requests, control).await {
             // The successor reports it again.
             tracing::warn!(object = MIGRATION_NAME, "migration: cannot report that v3 is open: {problem}");
         }
@@ -133,6 +135,7 @@ async fn copy_all(
     requests: &Requests,
     control: &mut Control,
     timer: &LockTimer,
+    metrics: &MigrationMetrics,
 ) -> Result<Option<LockedFailure>, Problem> {
     let now = OffsetDateTime::now_utc();
     // An object that was created again under the lock has no finalizer, and its deletion would leave v1 locked.
@@ -149,7 +152,7 @@ async fn copy_all(
         .await?;
     timer.drained().await;
     let migration = control.uid().to_owned();
-    let shut = door::shut(requests, &migration).await?;
+    let mut shut = door::shut(requests, &migration).await?;
     control
         .write_status(requests, |status| {
             status.phase = Phase::Migrating;
@@ -159,14 +162,28 @@ async fn copy_all(
         .await?;
     let mut copier = Copier::new(requests, control, timer);
     let outcome = copier.all().await?;
+    outcome.counts.iter().for_each(|count| metrics.count_objects(count.kind, copied_objects(count)));
     if let Some(failure) = LockedFailure::of(&outcome) {
         return Ok(Some(failure));
     }
     while !copier.second_look().await? {}
+    let seen = copier.seen_revision().to_owned();
     // A person may have unlocked v1, and then pods have started in v1 meanwhile.
     if !lock::is_held(requests).await? {
         return Err(Problem::Lost);
     }
+    late_writes::record(&mut shut, &seen);
     door::open(requests, shut).await?;
     Ok(None)
+}
+
+/// Returns the numbers of a kind, as the metrics count them.
+fn copied_objects(count: &KindCount) -> CopiedObjects {
+    CopiedObjects {
+        migrated: count.copied,
+        skipped: count.skipped,
+        conflicts: count.conflicts,
+        errors: count.refused,
+        seconds: count.took.as_secs_f64(),
+    }
 }

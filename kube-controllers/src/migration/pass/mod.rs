@@ -13,7 +13,8 @@ use time::OffsetDateTime;
 
 use super::attempts::{Attempts, LockTimer};
 use super::checks::{self, Checked};
-use super::marks::{Marks, MigrationStep, next_step};
+use super::late_writes::LateWrites;
+use super::marks::{Door, Marks, MigrationStep, next_step};
 use super::metrics::MigrationMetrics;
 use super::object::{Control, PRE_GA};
 use super::requests::{Problem, Requests};
@@ -32,6 +33,9 @@ const RETRY: Duration = Duration::from_secs(5);
 const LOST: Duration = Duration::from_secs(1);
 /// Role with the rights of a migration, without the prefix that the roles of all controllers share.
 const ROLE: &str = "migration";
+
+/// Time after the end of a migration within which late writes to v1 are looked for.
+const LATE: Duration = Duration::from_secs(3600);
 
 /// The end of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +65,7 @@ pub(super) struct Migration {
     timer: Option<LockTimer>,
     /// The failure under the lock after which v1 is to be unlocked.
     failure: Option<LockedFailure>,
+    late_writes: LateWrites,
     /// Other controlling objects that this process has logged.
     ignored: BTreeSet<String>,
 }
@@ -85,6 +90,7 @@ impl Migration {
             attempts: Attempts::default(),
             timer: None,
             failure: None,
+            late_writes: LateWrites::default(),
             ignored: BTreeSet::new(),
         }
     }
@@ -129,24 +135,20 @@ impl Migration {
         let Some(resource) = self.resource.take() else { return Ok(None) };
         if self.metrics.is_none() {
             let metrics = MigrationMetrics::register(&self.process_metrics);
-            if let Some(retries) = metrics.retries() {
-                self.requests = self.requests.clone().counting(retries);
-            }
+            self.requests = self.requests.clone().counting(metrics.retries());
             self.metrics = Some(metrics);
         }
-        let control = Control::read(&self.requests, resource).await?;
-        match &control {
-            Some(control) => {
-                self.resource = Some(resource);
-                if control.uid() != self.uid {
-                    control.uid().clone_into(&mut self.uid);
-                    (self.timer, self.failure, self.attempts) = (None, None, Attempts::default());
-                }
-                self.show(control);
-            }
-            None => self.report_others(&resource).await?,
+        let Some(control) = Control::read(&self.requests, resource).await? else {
+            self.metrics().clear();
+            self.report_others(&resource).await?;
+            return Ok(None);
+        };
+        self.resource = Some(resource);
+        if control.uid() != self.uid {
+            control.uid().clone_into(&mut self.uid);
+            (self.timer, self.failure, self.attempts) = (None, None, Attempts::default());
         }
-        Ok(control)
+        Ok(Some(control.shown_in(self.metrics())))
     }
 
     /// Returns the resource of the controlling object in the newest version that the API server serves.
@@ -182,16 +184,6 @@ impl Migration {
         Ok(())
     }
 
-    /// Shows the state of the controlling object in the metrics.
-    fn show(&mut self, control: &Control) {
-        let (phase, locked_at) = (control.status.phase, control.status.datastore_locked_at);
-        let metrics = self.metrics();
-        metrics.set_phase(phase);
-        if let Some(locked_at) = locked_at.filter(|_| matches!(phase, Phase::Pending | Phase::Migrating)) {
-            metrics.set_locked((OffsetDateTime::now_utc() - locked_at).as_seconds_f64().max(0.0));
-        }
-    }
-
     fn metrics(&mut self) -> &MigrationMetrics {
         self.metrics.get_or_insert_with(|| MigrationMetrics::register(&self.process_metrics))
     }
@@ -206,7 +198,13 @@ impl Migration {
             marks => marks?,
         };
         match next_step(&marks, control, self.mode) {
-            MigrationStep::Ignore | MigrationStep::Rest => Ok(Next::After(IDLE)),
+            MigrationStep::Ignore => Ok(Next::After(IDLE)),
+            MigrationStep::Rest => {
+                if marks.v3 == Door::Open && is_recent(control.status.completed_at) {
+                    self.find_late_writes().await;
+                }
+                Ok(Next::After(IDLE))
+            }
             MigrationStep::DryRun => self.dry_run(control, &marks).await,
             MigrationStep::Check => self.check(control, &marks).await,
             MigrationStep::Uncover => {
@@ -223,8 +221,8 @@ impl Migration {
                 if !control.is_being_deleted() {
                     control.add_finalizer(&self.requests).await?;
                 }
-                let metrics = self.metrics().clone();
-                end::report_open(&self.requests, control, &metrics).await?;
+                end::report_open(&self.requests, control).await?;
+                self.find_late_writes().await;
                 let check = checks::before_complete(&self.checked(control, &marks)).await?;
                 let is_complete = end::finish(&self.requests, control, check).await?;
                 Ok(Next::After(if is_complete { Duration::ZERO } else { WAITING }))
@@ -245,7 +243,20 @@ impl Migration {
         }
     }
 
+    /// Counts the objects that were written in v1 after v3 was opened. A failure is no reason to stop the migration.
+    async fn find_late_writes(&mut self) {
+        match self.late_writes.look(&self.requests).await {
+            Ok(count) => self.metrics().set_late_writes(count),
+            Err(problem) => tracing::debug!(%problem, "cannot list the objects of v1 for late writes"),
+        }
+    }
+
     fn checked<'a>(&'a self, control: &'a Control, marks: &'a Marks) -> Checked<'a> {
         Checked { requests: &self.requests, control, marks, configured: self.configured, namespace: &self.namespace }
     }
+}
+
+/// Returns true if the migration was complete less than an hour ago.
+fn is_recent(completed_at: Option<OffsetDateTime>) -> bool {
+    completed_at.is_some_and(|time| OffsetDateTime::now_utc() - time < LATE)
 }

@@ -1,20 +1,13 @@
 //! The end of a migration: the wait for all programs, and the deletion of the definitions of v1 (MIG-63, MIG-70).
 
-use libcalico::kubernetes::{ApiGroup, Location, Preconditions, Resource};
+use libcalico::kubernetes::{ApiGroup, Location, Preconditions};
 use libcalico::migration::{Phase, cluster_information, condition, definition_name, moved_kinds};
 use serde_json::Value;
 use time::OffsetDateTime;
 
-use super::checks::Check;
+use super::checks::{Check, DEFINITIONS};
 use super::object::{Control, set_condition};
 use super::requests::{Problem, Requests};
-
-const DEFINITIONS: Resource = Resource {
-    api_version: "apiextensions.k8s.io/v1",
-    kind: "CustomResourceDefinition",
-    plural: "customresourcedefinitions",
-    namespaced: false,
-};
 
 /// Upstream's texts.
 const CONVERGED: &str = "Waiting for components to switch to v3 API group";

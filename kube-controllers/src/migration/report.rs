@@ -12,7 +12,8 @@ use super::requests::{Created, Problem, Requests};
 pub(super) const NAME: &str = "calico-migration-v1-to-v3";
 
 /// ConfigMaps of Kubernetes.
-pub(super) const CONFIG_MAPS: Resource = Resource { api_version: "v1", kind: "ConfigMap", plural: "configmaps", namespaced: true };
+pub(super) const CONFIG_MAPS: Resource =
+    Resource { api_version: "v1", kind: "ConfigMap", plural: "configmaps", namespaced: true };
 /// Greatest number of objects under a key.
 const MOST_LINES: usize = 2000;
 /// Greatest length of the text under a key, in bytes. The API server refuses a ConfigMap of more than 1 MiB.

@@ -6,8 +6,8 @@ use libcalico::kubernetes::{ApiGroup, Resource};
 use libcalico::migration::{MovedKind, cluster_information, definition_name, moved_kinds};
 use serde_json::Value;
 
-use super::Checked;
 use super::super::requests::{Problem, Requests};
+use super::Checked;
 
 /// Definitions of custom resources.
 pub(in crate::migration) const DEFINITIONS: Resource = Resource {

@@ -2,6 +2,7 @@
 
 mod definitions;
 mod environment;
+mod installer;
 mod own_process;
 mod plugins;
 mod rights;

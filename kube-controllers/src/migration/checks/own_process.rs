@@ -2,8 +2,8 @@
 
 use libcalico::kubernetes::{ApiGroup, Location, PODS};
 
-use super::Checked;
 use super::super::requests::{Problem, Requests};
+use super::Checked;
 use crate::leader::{name_of_pod, namespace_of_pod};
 
 const IN_V1: &str = "CALICO_API_GROUP of kube-controllers is crd.projectcalico.org/v1; leave it empty \
@@ -42,7 +42,8 @@ mod tests {
     async fn pod_with_a_network_of_its_own_waits() {
         let world = World::new();
         let requests = world.requests();
-        for (spec, waits) in [(json!({}), true), (json!({ "hostNetwork": false }), true), (json!({ "hostNetwork": true }), false)]
+        for (spec, waits) in
+            [(json!({}), true), (json!({ "hostNetwork": false }), true), (json!({ "hostNetwork": true }), false)]
         {
             world.server.with_store(|store| {
                 store.put(&Location::namespaced(PODS, "ns", "one"), json!({ "spec": spec.clone() }));

@@ -82,9 +82,8 @@ mod tests {
 
     #[test]
     fn text_names_the_first_rights_and_the_number_of_the_others() {
-        let rights = |count: usize| -> BTreeSet<String> {
-            (10..10 + count).map(|number| format!("get kind{number}")).collect()
-        };
+        let rights =
+            |count: usize| -> BTreeSet<String> { (10..10 + count).map(|number| format!("get kind{number}")).collect() };
         let expected = format!("{WAITING}: get kind10, get kind11; {REMEDY}");
         assert_eq!(text(&rights(2)), expected);
         let long = text(&rights(40));

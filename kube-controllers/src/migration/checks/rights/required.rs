@@ -6,8 +6,8 @@ use libcalico::kubernetes::{ApiGroup, PODS, Resource};
 use libcalico::migration::{DATASTORE_MIGRATIONS, cluster_information, definition_name, moved_kinds};
 use serde_json::{Value, json};
 
-use super::super::super::report::{self, CONFIG_MAPS};
 use super::super::super::api_service;
+use super::super::super::report::{self, CONFIG_MAPS};
 use super::super::definitions::DEFINITIONS;
 use crate::rollout::{DAEMON_SETS, DEPLOYMENTS};
 
@@ -15,12 +15,8 @@ use crate::rollout::{DAEMON_SETS, DEPLOYMENTS};
 /// tiers.
 const READ_ALONE: [&str; 4] = ["BlockAffinity", "IPAMBlock", "IPAMHandle", "Tier"];
 /// The kinds in the namespace of Calico's DaemonSets, and the requests to them.
-const BESIDE: [(Resource, &[&str]); 4] = [
-    (DAEMON_SETS, &["get"]),
-    (DEPLOYMENTS, &["get"]),
-    (PODS, &["get", "list"]),
-    (CONFIG_MAPS, &["get", "create"]),
-];
+const BESIDE: [(Resource, &[&str]); 4] =
+    [(DAEMON_SETS, &["get"]), (DEPLOYMENTS, &["get"]), (PODS, &["get", "list"]), (CONFIG_MAPS, &["get", "create"])];
 
 /// The right to send a kind of request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +97,9 @@ impl Right {
     pub(super) fn attributes(&self, own_namespace: &str) -> Value {
         let mut attributes = json!({ "verb": self.verb, "group": self.group, "resource": self.resource });
         let namespace = if self.in_own_namespace { own_namespace } else { "" };
-        for (field, value) in [("subresource", self.subresource), ("name", self.name.as_str()), ("namespace", namespace)] {
+        for (field, value) in
+            [("subresource", self.subresource), ("name", self.name.as_str()), ("namespace", namespace)]
+        {
             if !value.is_empty() {
                 attributes[field] = value.into();
             }
@@ -168,15 +166,17 @@ mod tests {
         });
         assert_eq!(right("delete customresourcedefinitions", definition).attributes("ns"), expected);
         let attributes = right("update datastoremigrations/status", "").attributes("ns");
-        assert_eq!((&attributes["resource"], &attributes["subresource"]), (&json!("datastoremigrations"), &json!("status")));
+        assert_eq!(
+            (&attributes["resource"], &attributes["subresource"]),
+            (&json!("datastoremigrations"), &json!("status"))
+        );
     }
 
     #[test]
     fn each_moved_kind_may_be_read_in_v1_and_written_in_v3() {
         let rights = required();
-        let count = |verb: &str, group: &str| {
-            rights.iter().filter(|right| right.verb == verb && right.group == group).count()
-        };
+        let count =
+            |verb: &str, group: &str| rights.iter().filter(|right| right.verb == verb && right.group == group).count();
         assert_eq!((count("list", "crd.projectcalico.org"), count("create", "projectcalico.org")), (21, 22));
         assert_eq!(count("delete", "apiextensions.k8s.io"), 22);
         assert_eq!((count("update", "crd.projectcalico.org"), count("delete", "crd.projectcalico.org")), (1, 0));

@@ -1,4 +1,4 @@
-//! [`MigrationMetrics`]: shows the status of a migration, and its results, in the metrics `calico_migration_*` (MIG-77).
+//! [`MigrationMetrics`]: shows the status of a migration and its results as metrics (MIG-77).
 
 use std::sync::Arc;
 

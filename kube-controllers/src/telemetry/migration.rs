@@ -174,7 +174,7 @@ mod tests {
 
     fn samples(metrics: &Metrics) -> Vec<String> {
         let text = metrics.text().unwrap();
-        let ours = text.lines().filter(|line| line.starts_with("calico_migration_") && !line.contains("_bucket{"));
+        let ours = text.lines().filter(|line| line.starts_with("calico_migration") && !line.contains("_bucket{"));
         ours.map(str::to_owned).collect()
     }
 

@@ -11,8 +11,8 @@ const IN_V1: &str = "CALICO_API_GROUP of kube-controllers is crd.projectcalico.o
 const NOT_ON_THE_HOST: &str = "kube-controllers is not on the host network: while v1 is locked, a new pod of it would \
                                get no address. Add deploy/components/host-network-controllers";
 
-/// Returns the reason to wait if this process would use v1 again after the migration (MB-2), or if a new pod of it could
-/// not start while v1 is locked (MB-4).
+/// Returns the reason to wait if this process would use v1 again after the migration (MB-2), or if a new pod of it
+/// could not start while v1 is locked (MB-4).
 pub(super) async fn unready(context: &Checked<'_>) -> Result<Option<String>, Problem> {
     if context.configured == Some(ApiGroup::CrdV1) {
         return Ok(Some(IN_V1.to_owned()));

@@ -1,7 +1,7 @@
 //! [`unready`]: the configuration of the plugins on the nodes, as DaemonSets and ConfigMaps show it.
 //!
-//! A plugin whose configuration names v1 cannot start a pod from the lock on. The same holds for upstream's plugin as long
-//! as v1 exists, if its configuration names no group (MB-3).
+//! A plugin whose configuration names v1 cannot start a pod from the lock on. The same holds for upstream's plugin as
+//! long as v1 exists, if its configuration names no group (MB-3).
 
 use libcalico::migration::{FOLLOW, PLUGINS as ANNOTATION, PluginGroup};
 

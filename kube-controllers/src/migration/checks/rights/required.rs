@@ -162,7 +162,8 @@ mod tests {
         assert_eq!(right("get pods", "").attributes("ns"), expected);
         let definition = "tiers.crd.projectcalico.org";
         let expected = json!({
-            "verb": "delete", "group": "apiextensions.k8s.io", "resource": "customresourcedefinitions", "name": definition,
+            "verb": "delete", "group": "apiextensions.k8s.io", "resource": "customresourcedefinitions",
+            "name": definition,
         });
         assert_eq!(right("delete customresourcedefinitions", definition).attributes("ns"), expected);
         let attributes = right("update datastoremigrations/status", "").attributes("ns");

@@ -1,9 +1,9 @@
-use libcalico::kubernetes::ApiGroup;
-use libcalico::migration::{FINALIZER, MIGRATED_BY, V1_LOCKED_BY, cluster_information};
+use libcalico::kubernetes::{ApiGroup, Location, Resource};
+use libcalico::migration::{FINALIZER, MIGRATED_BY, V1_LOCKED_BY, cluster_information, definition_name};
 use serde_json::{Value, json};
 
 use super::{assert_same, is_gone, is_v1_locked, is_v3_open, office_in_v3, put_foreign, snapshot};
-use crate::migration::testing::{ObjectStore, World, at, definition, is_in_phase, object};
+use crate::migration::testing::{DEFINITIONS, ObjectStore, World, at, define, is_in_phase, object};
 
 fn has_finalizer(store: &ObjectStore) -> bool {
     store.get(&object()).is_some_and(|found| found["metadata"]["finalizers"] == json!([FINALIZER]))
@@ -132,13 +132,9 @@ async fn new_object_continues_the_migration_of_a_removed_one() {
 #[tokio::test(start_paused = true)]
 async fn deletion_after_the_door_is_open_finishes() {
     let world = World::new();
-    let other = libcalico::kubernetes::Resource {
-        api_version: "crd.projectcalico.org/v1",
-        kind: "Other",
-        plural: "others",
-        namespaced: false,
-    };
-    world.server.with_store(|store| crate::migration::testing::define(store, &other));
+    let other =
+        Resource { api_version: "crd.projectcalico.org/v1", kind: "Other", plural: "others", namespaced: false };
+    world.server.with_store(|store| define(store, &other));
     world.start();
     world.run_until(is_v3_open).await;
     world.delete().await;
@@ -152,7 +148,7 @@ async fn deletion_after_the_door_is_open_finishes() {
         };
         assert_eq!(names("crd.projectcalico.org"), ["others.crd.projectcalico.org"]);
         assert_eq!(names("projectcalico.org").len(), 22);
-        assert!(store.get(&definition(&other)).is_some());
+        assert!(store.get(&Location::global(DEFINITIONS, definition_name(&other))).is_some());
     });
 }
 

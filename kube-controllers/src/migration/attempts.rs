@@ -23,16 +23,34 @@ pub(super) struct LockTimer {
     /// Time at which this process locked v1, or found it locked.
     began: Instant,
     last_finished: Cell<Instant>,
+    /// Number of objects that the present pass has treated.
+    treated: Cell<usize>,
+    /// Greatest number of objects that a pass has treated.
+    furthest: Cell<usize>,
 }
 
 impl LockTimer {
     pub(super) fn start() -> Self {
         let began = Instant::now();
-        LockTimer { began, last_finished: Cell::new(began) }
+        LockTimer { began, last_finished: Cell::new(began), treated: Cell::new(0), furthest: Cell::new(0) }
     }
 
-    /// Records that an object was created, replaced or deleted in v3. An object that was only compared does not count:
-    /// each pass compares all objects again.
+    /// Begins to count the objects of a pass.
+    pub(super) fn begin_pass(&self) {
+        self.treated.set(0);
+    }
+
+    /// Records that the pass has copied or compared an object. A comparison is progress if no pass has come so far
+    /// before: each pass compares all objects again, and may fail at the same object again and again.
+    pub(super) fn treated(&self) {
+        self.treated.set(self.treated.get() + 1);
+        if self.treated.get() > self.furthest.get() {
+            self.furthest.set(self.treated.get());
+            self.finished();
+        }
+    }
+
+    /// Records that an object was created, replaced or deleted in v3.
     pub(super) fn finished(&self) {
         self.last_finished.set(Instant::now());
     }
@@ -116,5 +134,19 @@ mod tests {
         assert!(!timer.has_expired() && timeout(MINUTE / 2, timer.expired()).await.is_err());
         timeout(MINUTE, timer.expired()).await.unwrap();
         assert!(timer.has_expired());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn comparisons_count_as_progress_once() {
+        let timer = LockTimer::start();
+        for (passes, objects, has_expired) in [(1, 9, false), (2, 3, true), (3, 10, false)] {
+            advance(4 * MINUTE).await;
+            for _ in 0..passes {
+                timer.begin_pass();
+                (0..objects).for_each(|_| timer.treated());
+            }
+            advance(4 * MINUTE).await;
+            assert_eq!(timer.has_expired(), has_expired, "{objects}");
+        }
     }
 }

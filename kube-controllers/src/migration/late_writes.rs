@@ -1,7 +1,7 @@
 //! [`LateWrites`]: objects that a program has written in v1 after v3 was opened, and that v3 therefore lacks.
 //!
-//! Only a program that does not observe the lock writes so late, or a call that began before the lock and was interrupted
-//! for long (MB-5). A component refuses such writes where the API server supports that.
+//! The writer may be a program that does not observe the lock, or a call that began before the lock and was interrupted
+//! (MB-5). A component refuses such writes where the API server supports that.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use super::copy::shown;
 use super::listing;
 use super::requests::{Problem, Requests};
 
-/// The annotation of the ClusterInformation of v3 with the resourceVersion of v1 up to which the copies show each change
-/// of the objects of address management.
+/// The annotation of the ClusterInformation of v3 with a resourceVersion of v1: the copies of blocks, affinities and
+/// handles show each change up to it.
 const V1_REVISION: &str = "migration.projectcalico.org/v1-revision";
 /// Pause between two looks at v1.
 const INTERVAL: Duration = Duration::from_secs(60);

@@ -45,6 +45,7 @@ impl<'a> Copier<'a> {
     /// Copies all objects, and deletes the copies whose sources are gone.
     pub(super) async fn all(&mut self) -> Result<Outcome, Problem> {
         (self.owners, self.copied) = (OwnerMap::default(), Vec::new());
+        self.timer.begin_pass();
         let migration = self.control.uid().to_owned();
         let action = Action::Copy { migration: &migration, timer: Some(self.timer) };
         let kinds = moved_kinds();

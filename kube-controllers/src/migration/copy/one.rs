@@ -51,6 +51,13 @@ impl Action<'_> {
             timer.finished();
         }
     }
+
+    /// Records that an object was copied or compared.
+    pub(super) fn treated(self) {
+        if let Action::Copy { timer: Some(timer), .. } = self {
+            timer.treated();
+        }
+    }
 }
 
 impl Treated {

@@ -1,7 +1,7 @@
 //! [`attach_all`]: adds the references to owners to the copies, once the copies of all owners exist.
 //!
-//! A copy with a reference to an object that does not exist would be deleted by Kubernetes' garbage collector. So copies
-//! are created without such references, and a reference without a copy of its owner stays out.
+//! Kubernetes' garbage collector deletes an object whose owners do not exist. So copies are created without references
+//! to Calico's objects, and a reference to an owner without a copy stays out.
 
 use futures::future::join_all;
 use libcalico::migration::{OwnerMap, is_copy};

@@ -73,13 +73,12 @@ impl<'a> KindWalk<'a> {
             let mut walk = KindWalk::new(requests, kind, action);
             let listed =
                 requests.pages(&kind.v1, false, async |page: Vec<Value>| walk.treat_page(page, owners).await).await;
-            match listed {
-                Ok(_) => return Ok(walk),
-                Err(problem) if listing::has_expired(&problem) => {}
-                Err(problem) if listing::is_unserved(requests, &kind.v1, &problem).await? => {
-                    return Ok(KindWalk::new(requests, kind, action));
-                }
-                Err(problem) => return Err(problem),
+            let Err(problem) = listed else { return Ok(walk) };
+            if listing::is_unserved(requests, &kind.v1, &problem).await? {
+                return Ok(KindWalk::new(requests, kind, action));
+            }
+            if !listing::has_expired(&problem) {
+                return Err(problem);
             }
         }
         Err(listing::expired(&kind.v1))
@@ -104,6 +103,7 @@ impl<'a> KindWalk<'a> {
             let treated = join_all(some.iter().map(|moved| treat(requests, moved, action))).await;
             for (moved, treated) in some.iter().zip(treated) {
                 self.record(moved, treated?, owners);
+                action.treated();
             }
         }
         Ok(())

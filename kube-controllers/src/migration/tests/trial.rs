@@ -31,7 +31,7 @@ fn world_with_each_outcome() -> World {
         store.put(&at(ApiGroup::V3, "Tier", "", "default"), json!({ "spec": spec }));
         store.put(&at(ApiGroup::V3, "Tier", "", "own"), json!({ "spec": {} }));
         store.put(&at(ApiGroup::V3, "IPAMHandle", "", "own"), json!({ "spec": { "handleID": "own" } }));
-        let owner = json!({ "apiVersion": "projectcalico.org/v3", "kind": "Tier", "name": "gone" });
+        let owner = json!({ "apiVersion": "projectcalico.org/v3", "kind": "Tier", "name": "gone", "uid": "" });
         let metadata = json!({ "ownerReferences": [owner] }).to_string();
         let annotations = json!({ "projectcalico.org/metadata": metadata });
         let set = at(ApiGroup::CrdV1, "NetworkSet", "ns", "owned");

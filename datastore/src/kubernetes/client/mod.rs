@@ -338,7 +338,7 @@ pub async fn review_access(client: &kube::Client, kind: &str, spec: &Value) -> R
     let post = post.header(CONTENT_TYPE, "application/json");
     let request = post.body(review.to_string().into_bytes()).map_err(kube::Error::HttpError)?;
     let mut answer = client.request::<Value>(request).await?;
-    Ok(answer["status"].take())
+    Ok(answer.get_mut("status").map(Value::take).unwrap_or_default())
 }
 
 impl std::fmt::Debug for ApiClient {

@@ -43,7 +43,8 @@ pub(super) enum Check {
 
 const V1_IS_MISSING: &str = "ClusterInformation default of crd.projectcalico.org/v1 is missing; kube-controllers and \
                              calico-node create it when they start in v1";
-const V1_IS_LOCKED: &str = "v1 is locked (datastoreReady: false), and not by this migration";
+/// The reason to wait if another program has locked v1.
+pub(super) const V1_IS_LOCKED: &str = "v1 is locked (datastoreReady: false), and not by this migration";
 const V3_IS_LOCKED: &str = "ClusterInformation of v3 is locked, and not by a migration";
 
 /// Checks the cluster before the lock (MIG-57, MIG-58).

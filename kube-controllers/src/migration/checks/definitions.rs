@@ -6,6 +6,7 @@ use libcalico::kubernetes::{ApiGroup, Resource};
 use libcalico::migration::{MovedKind, cluster_information, definition_name, moved_kinds};
 use serde_json::Value;
 
+use super::super::listing;
 use super::super::requests::{Problem, Requests};
 use super::Checked;
 
@@ -30,14 +31,9 @@ pub(super) struct Definitions {
 
 impl Definitions {
     pub(super) async fn read(requests: &Requests) -> Result<Self, Problem> {
-        let mut names = BTreeSet::new();
-        requests
-            .pages(&DEFINITIONS, true, async |page: Vec<Value>| {
-                names.extend(page.iter().filter_map(|object| object["metadata"]["name"].as_str().map(str::to_owned)));
-                Ok(())
-            })
-            .await?;
-        Ok(Definitions { names })
+        let name = |object: &Value| object["metadata"]["name"].as_str().map(str::to_owned);
+        let (names, _) = listing::metadata(requests, &DEFINITIONS, name).await?;
+        Ok(Definitions { names: names.into_iter().collect() })
     }
 
     fn has(&self, resource: &Resource) -> bool {
@@ -67,7 +63,7 @@ impl Definitions {
             if self.has(&v3) || !self.has(&v1) {
                 continue;
             }
-            let count = number_of(requests, &v1).await?;
+            let count = listing::metadata(requests, &v1, |_| Some(())).await?.0.len();
             if count > 0 {
                 missing.push(format!("{} ({count} objects)", v3.plural));
             }
@@ -75,15 +71,4 @@ impl Definitions {
         let named = missing.join(", ");
         Ok((!missing.is_empty()).then(|| format!("{NO_V3}: {named}")))
     }
-}
-
-async fn number_of(requests: &Requests, resource: &Resource) -> Result<usize, Problem> {
-    let mut count = 0;
-    requests
-        .pages(resource, true, async |page: Vec<Value>| {
-            count += page.len();
-            Ok(())
-        })
-        .await?;
-    Ok(count)
 }

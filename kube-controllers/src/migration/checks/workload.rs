@@ -87,11 +87,11 @@ impl Workload {
         }
         let metadata = &self.object["metadata"];
         let namespace = metadata["namespace"].as_str().unwrap_or_default();
-        let pods = requests.selected(&PODS, namespace, &self.selector()).await?;
-        let created: Vec<&str> = pods.iter().filter_map(|pod| creation_of_pod(pod, &metadata["uid"])).collect();
+        let creation = |pod: &Value| creation_of_pod(pod, &metadata["uid"]).map(str::to_owned);
+        let created = requests.selected(&PODS, namespace, &self.selector(), creation).await?;
         let outdated = config_maps.into_iter().find_map(|(name, config_map)| {
             let changed = time_of_change(&config_map["metadata"]);
-            let count = created.iter().filter(|created| **created < changed).count();
+            let count = created.iter().filter(|created| created.as_str() < changed).count();
             (count > 0).then_some((name, count))
         });
         Ok(outdated.map(|(config_map, count)| {

@@ -103,15 +103,21 @@ impl Requests {
         self.pages_of(of, &format!("{}?", of.collection(None)), accept, on_page).await
     }
 
-    /// Returns the metadata of all objects of a kind in a namespace that `labels` selects.
+    /// Lists the metadata of the objects in a namespace that `labels` selects, and returns the results of `project`.
     ///
     /// # Errors
     /// As [`Requests::pages`].
-    pub(super) async fn selected(&self, of: &Resource, namespace: &str, labels: &str) -> Result<Vec<Value>, Problem> {
+    pub(super) async fn selected<T>(
+        &self,
+        of: &Resource,
+        namespace: &str,
+        labels: &str,
+        project: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Vec<T>, Problem> {
         let collection = format!("{}?labelSelector={}&", of.collection(Some(namespace)), escaped(labels));
         let mut found = Vec::new();
-        self.pages_of(of, &collection, METADATA, async |mut page: Vec<Value>| {
-            found.extend(page.iter_mut().filter_map(|object| object.get_mut("metadata")).map(Value::take));
+        self.pages_of(of, &collection, METADATA, async |page: Vec<Value>| {
+            found.extend(page.iter().filter_map(|object| project(&object["metadata"])));
             Ok(())
         })
         .await?;

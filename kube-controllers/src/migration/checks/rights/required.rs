@@ -54,9 +54,11 @@ pub(super) fn required() -> Vec<Right> {
     let api_service = api_service::location();
     rights.extend(named(&api_service.resource, &["get", "update", "delete"], &api_service.name));
     rights.extend(of(&api_service.resource, &["create"]));
-    let beside = BESIDE.iter().flat_map(|(resource, verbs)| of(resource, verbs));
-    let beside = beside.chain(named(&CONFIG_MAPS, &["update"], report::NAME));
-    rights.extend(beside.map(|right| Right { in_own_namespace: true, ..right }));
+    let in_own_namespace = |right: Right| Right { in_own_namespace: true, ..right };
+    for (resource, verbs) in BESIDE {
+        rights.extend(of(&resource, verbs).map(in_own_namespace));
+    }
+    rights.extend(named(&CONFIG_MAPS, &["update"], report::NAME).map(in_own_namespace));
     rights
 }
 

@@ -1,7 +1,7 @@
 //! [`MigrationFamilies`]: the metrics of a migration to `projectcalico.org/v3`, with upstream's names (MIG-77).
 //!
-//! `calico_migration_locked_seconds` and `calico_migration_late_writes` are this program's. Each value of a label is of a
-//! closed list, so that no name of an object becomes a label.
+//! `calico_migration_locked_seconds` and `calico_migration_late_writes` are this program's. Each value of a label is of
+//! a closed list, so that no name of an object becomes a label.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -114,8 +114,8 @@ fn doubling(first: f64, count: u32) -> Vec<f64> {
     (0..count).map(|power| first * f64::from(1u32 << power)).collect()
 }
 
-/// A gauge of the seconds between two times. It grows until the second time is known, and has no sample before the first
-/// time is known.
+/// A gauge of the seconds between two times. It grows until the second time is known, and has no sample before the
+/// first time is known.
 #[derive(Debug, Clone)]
 pub(crate) struct ElapsedSeconds {
     gauge: Gauge,

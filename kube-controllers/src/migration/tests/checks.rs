@@ -78,8 +78,8 @@ async fn conflist_that_names_v1_is_refused_before_the_lock() {
 async fn plugins_of_unknown_origin_need_a_statement() {
     let world = started();
     world.server.with_store(|store| store.remove(&plugin()));
-    let expected = "with v1 locked no pod could start: no DaemonSet calico-cni or calico-node in calico-system installs \
-                    plugins. ";
+    let expected = "with v1 locked no pod could start: no DaemonSet calico-cni or calico-node in calico-system \
+                    installs plugins. ";
     let message = refusal(&world).await;
     assert!(message.starts_with(expected) && message.ends_with(STATEMENT), "{message}");
 

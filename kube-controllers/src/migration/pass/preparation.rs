@@ -19,8 +19,6 @@ const MOST_NAMED: usize = 8;
 const LONGEST_REASON: usize = 200;
 
 const CHECKING: &str = "checking the cluster and all objects before the lock";
-/// The message if another program has locked v1 since the checks.
-const LOCKED_BY_OTHERS: &str = "v1 is locked (datastoreReady: false), and not by this migration";
 
 /// The reason why a migration does not lock v1.
 struct Refusal {
@@ -80,7 +78,7 @@ impl Migration {
             return self.refuse(control, marks, refusal).await;
         }
         if !lock::lock(&self.requests, control.uid()).await? {
-            control.report(&self.requests, Phase::Pending, LOCKED_BY_OTHERS).await?;
+            control.report(&self.requests, Phase::Pending, checks::V1_IS_LOCKED).await?;
             return Ok(Next::After(WAITING));
         }
         self.timer = Some(LockTimer::start());

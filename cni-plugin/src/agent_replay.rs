@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use datastore::{Datastore, DatastoreConfig};
 use installer::agent::{NodePlugins, ReplayError, ReplayPass};
-use ipam_plugin::datastore_settings;
 use ipam_plugin::journal::{DatastoreIdentity, Journal};
 use ipam_plugin::kubernetes_api::KubernetesApi;
-use libcalico::api::{ClusterInformation, ObjectKey};
-use libcalico::store::Store;
+use ipam_plugin::{cluster_state, datastore_settings};
 
 use crate::context::node_name_or_empty;
 use crate::deferred_del::{ReplayOutcome, Replayer};
@@ -35,10 +33,8 @@ pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, ReplayError> {
     }
     let store = Datastore::open(&config).map_err(failed)?;
     let api = KubernetesApi::for_call(&plugins.conf, &config, false).map_err(failed)?;
-    let cluster = store.get::<ClusterInformation>(&ObjectKey::global("default")).await.map_err(failed)?;
-    if cluster.value.spec.datastore_ready != Some(true) {
-        return Err(failed("ClusterInformation default says that the datastore is not ready"));
-    }
+    // The entries name handles and endpoints, which have the same names in both API groups.
+    cluster_state::ensure_ready(&store).await.map_err(failed)?;
     let identity = store.identity().await;
     let has_read_identity = identity.is_ok();
     let identity = match identity {
@@ -79,8 +75,38 @@ fn failed(reason: impl Display) -> ReplayError {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::testing::{ApiServer, context, record_del_of_a_gone_pod, without_pods};
+    use crate::testing::{ApiServer, Reply, context, record_del_of_a_gone_pod, without_pods};
+
+    /// Answers for a cluster whose objects a migration has moved to v3.
+    fn after_a_migration(request: &str) -> Option<Reply> {
+        let (version, is_open) = match request.split([' ', '?']).nth(1)? {
+            "/apis/crd.projectcalico.org/v1/clusterinformations/default" => ("crd.projectcalico.org/v1", false),
+            "/apis/projectcalico.org/v3/clusterinformations/default" => ("projectcalico.org/v3", true),
+            _ => return without_pods(request, "/no/such"),
+        };
+        let annotations = json!({ "migration.projectcalico.org/migrated-by": "uid" });
+        let body = json!({
+            "apiVersion": version, "kind": "ClusterInformation", "spec": { "datastoreReady": is_open },
+            "metadata": { "name": "default", "resourceVersion": "7", "annotations": annotations },
+        });
+        Some(Reply { after: Duration::ZERO, status: 200, body })
+    }
+
+    #[tokio::test]
+    async fn replay_in_a_configured_group_after_a_migration_names_the_way_out() {
+        let files = tempfile::tempdir().unwrap();
+        let server = ApiServer::start(after_a_migration).await;
+        let (journal, cx) = (files.path().join("journal"), context("DEL", &server, files.path()));
+        record_del_of_a_gone_pod(&cx);
+        let conf = cx.call.conf.clone();
+        let plugins = NodePlugins { conf, datastore: cx.datastore_name(), journal, reads_identity: true };
+        let error = replay(&plugins).await.unwrap_err().to_string();
+        assert!(error.contains("moved to projectcalico.org/v3; set calico_api_group"), "{error}");
+        assert_eq!(server.requests().len(), 2, "{:?}", server.requests());
+    }
 
     #[tokio::test]
     async fn replay_without_the_identity_of_the_datastore_does_not_report_the_identity_as_read() {

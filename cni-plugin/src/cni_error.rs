@@ -18,19 +18,6 @@ pub fn store_error(doing: &str, error: &StoreError) -> CniError {
     }
 }
 
-/// Converts an error of the first read of a call, with upstream's text (CNI-75).
-pub fn first_read_error(error: &StoreError) -> CniError {
-    let (code, advice) = match error {
-        StoreError::NotFound { .. } => {
-            (Code::TRY_AGAIN, "start calico-node or run `calico-ipam init`, which create the ClusterInformation")
-        }
-        StoreError::Unavailable { .. } => (Code::TRY_AGAIN, ""),
-        StoreError::DiskFull { .. } => (Code::IO, ""),
-        _ => (Code::INTERNAL, ""),
-    };
-    CniError::new(code, format!("error getting ClusterInformation: {error}")).with_details(advice)
-}
-
 /// Converts an error about an identifier that cannot be part of a WorkloadEndpoint's name.
 pub fn naming_error(reason: &ValidationError) -> CniError {
     CniError::new(Code::INVALID_ENVIRONMENT, format!("error constructing WorkloadEndpoint name: {reason}"))

@@ -5,9 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use datastore::Datastore;
-use ipam_plugin::datastore_settings;
-use libcalico::api::{ClusterInformation, ObjectKey};
-use libcalico::store::Store;
+use ipam_plugin::{cluster_state, datastore_settings};
 use netconf::invocation::{Invocation, Plugin};
 use netconf::{Call, CallError, CniError, Code, Command, NetConf};
 use node_process::process;
@@ -82,12 +80,6 @@ fn check_datastore() -> Result<(), CniError> {
     let conf = NetConf::parse(&raw)?;
     let config = datastore_settings::from_conf(&conf, Some(CONNECTION_TEST_DEADLINE))?;
     let store = Datastore::open(&config).map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
-    let cluster = process::block_on(async {
-        let read = store.get::<ClusterInformation>(&ObjectKey::global("default")).await;
-        read.map_err(|error| CniError::internal(format!("error getting ClusterInformation: {error}")))
-    })?;
-    match cluster.value.spec.datastore_ready {
-        Some(true) => Ok(()),
-        _ => Err(CniError::new(Code::TRY_AGAIN, "ClusterInformation default says that the datastore is not ready")),
-    }
+    process::block_on(cluster_state::ensure_ready(&store))?;
+    Ok(())
 }

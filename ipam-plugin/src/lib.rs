@@ -20,6 +20,7 @@ mod block_writes;
 pub mod busy;
 pub mod busy_server;
 pub mod cli;
+pub mod cluster_state;
 pub mod cni;
 pub mod cri;
 pub mod datastore_settings;

@@ -21,7 +21,7 @@ use crate::host_link::HostLinks;
 use crate::kubernetes_api::KubernetesApi;
 use crate::pod_lookup::PodQueries;
 use crate::release::ReleaseInputs;
-use crate::{busy_server, datastore_settings, own_node, upgrade};
+use crate::{busy_server, cluster_state, datastore_settings, own_node, upgrade};
 use node_process::process::is_path_to_own_netns;
 use node_process::{node_name, process};
 use os::clock::SystemClock;
@@ -72,37 +72,45 @@ async fn operate(call: &Call) -> Result<String, CniError> {
     let queries = PodQueries::for_call(call, &config);
     let api = ManuallyDrop::new(KubernetesApi::for_call(&call.conf, &config, queries.is_any())?);
     busy_server::wait_until(Instant::now() + busy_server::longest_wait(call.command), store, &api);
-    let lookup = queries.read(call, &api, store);
     match call.command {
         Command::Add => {
             refuse_own_netns(call)?;
             let query = ipam.inputs_query();
-            let (inputs, lookup) = join(AllocationInputs::read(store, &query), lookup).await;
-            let mut inputs = inputs.map_err(store_error)?;
+            let read = async || {
+                let inputs = AllocationInputs::read(store, &query);
+                let (inputs, lookup) = join(inputs, queries.read(call, &api, store)).await;
+                Ok::<_, CniError>((inputs.map_err(store_error)?, lookup?))
+            };
+            let (mut inputs, lookup) = cluster_state::read_unlocked(store, read).await?;
             tracing::debug!(
                 pools = inputs.pools.len(),
                 own_blocks = inputs.affinities.len(),
                 "read the pools and the node's affinities"
             );
-            lookup?.apply_to(&mut ipam);
+            lookup.apply_to(&mut ipam);
             own_node::ensure(store, &ipam.node, &mut inputs).await.map_err(store_error)?;
             cni::add(store, &clock, &ipam, inputs, None).await?.result.to_json(call.version)
         }
         Command::Del => {
             let handles = ipam.handles_to_read(store);
-            let (inputs, lookup) = join(ReleaseInputs::read(store, &handles), lookup).await;
-            let inputs = inputs.map_err(store_error)?;
+            let read = async || {
+                let (inputs, lookup) =
+                    join(ReleaseInputs::read(store, &handles), queries.read(call, &api, store)).await;
+                Ok::<_, CniError>((inputs.map_err(store_error)?, lookup?))
+            };
+            let (inputs, lookup) = cluster_state::read_unlocked(store, read).await?;
             tracing::debug!(any_exists = !inputs.is_empty(), "read the container's handles");
-            lookup?.apply_to(&mut ipam);
+            lookup.apply_to(&mut ipam);
             cni::del(store, &clock, &ipam, inputs).await.map(|()| String::new())
         }
         Command::Check => {
             let recorded = recorded(call)?;
-            lookup.await?.apply_to(&mut ipam);
+            let read = async || queries.read(call, &api, store).await;
+            cluster_state::read_unlocked(store, read).await?.apply_to(&mut ipam);
             cni::check(store, &ipam, &recorded).await.map(|()| String::new())
         }
         Command::Status => {
-            let status = cni::status(store, &ipam, |inputs| own_node::assume(store, &ipam.node, inputs)).await;
+            let status = cni::status(store, &ipam).await;
             busy_server::status(status, store, &api).map(|()| String::new())
         }
         Command::Gc => collect(call, &ipam, store, &clock).await.map(|()| String::new()),
@@ -150,6 +158,7 @@ fn recorded(call: &Call) -> Result<Vec<IpAddr>, CniError> {
 }
 
 async fn collect(call: &Call, ipam: &IpamRequest, store: &Datastore, clock: &SystemClock) -> Result<(), CniError> {
+    cluster_state::ensure_unlocked(store).await?;
     let valid = call.conf.valid_attachments.iter().flatten().map(|listed| listed.container_id.clone()).collect();
     let _releasing = ipam.begin_release();
     let outcome = cni::gc(store, clock, &ipam.network, &ipam.node, &valid).await.map_err(|error| cni_error(&error))?;

@@ -406,6 +406,7 @@ fn invalid_environment_variable_or_flag_ends_the_process() {
     on(None, |lab| {
         for (name, text, expected) in [
             ("ENABLED_CONTROLLERS", "node,nodes", "ENABLED_CONTROLLERS: `nodes` is not a controller; valid are node"),
+            ("ENABLED_CONTROLLERS", "flannelmigration", "docs/moving.md#from-flannel-or-canal says how to migrate"),
             ("LOG_LEVEL", "loud", "LOG_LEVEL: `loud` is not one of"),
             ("POLICY_WORKERS", "many", "POLICY_WORKERS: `many` is not a whole number"),
             ("RECONCILER_PERIOD", "soon", "RECONCILER_PERIOD: `soon` is not a duration"),

@@ -155,6 +155,27 @@ fn unconfigured_api_group_costs_no_round_trip() {
     }
 }
 
+/// `calico-ipam` of another main plugin reads the lock of the datastore together with the pools.
+#[test]
+fn standalone_add_sends_one_read_more_in_the_same_round() {
+    on_restricted_api_server(ApiGroup::CrdV1, &["node1"], |cluster, control_plane| {
+        cluster.load(&Content::dual_stack());
+        let conf = cluster.conf("node1", json!({}));
+        let (first, second) = (cluster.pod(1), cluster.pod(2));
+        for (verb, pod) in [("ADD", &first), ("ADD", &second), ("DEL", &second), ("DEL", &first)] {
+            control_plane.proxy.arm(Some((Point::EveryRequest, Fault::Delay(HELD))));
+            let audit = control_plane.servers.api.audit().unwrap();
+            let call = cluster.plugins.verb("calico-ipam", verb, &pod.container_id, &pod.netns, &conf);
+            call.env("CNI_ARGS", pod.args()).run().unwrap().success();
+            let sent = audit.of(&control_plane.account.user).unwrap();
+            let in_sequence = waves(&sent, HELD * 9 / 10);
+            let (of_cluster, others): (Vec<_>, Vec<_>) =
+                sent.into_iter().partition(|request| request.resource == "clusterinformations");
+            assert_eq!((of_cluster.len(), waves(&others, HELD * 9 / 10)), (1, in_sequence), "{verb}: {others:?}");
+        }
+    });
+}
+
 /// Only the content of the node's blocks shows which of them has free addresses.
 #[test]
 fn first_add_of_a_node_and_add_beside_full_blocks_stay_within_limits() {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures::future::join;
 use ipam_plugin::busy_server;
+use ipam_plugin::cluster_state::first_read_error;
 use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::journal::{Journal, JournalError, PendingDel};
 use ipam_plugin::release::ReleaseInputs;
@@ -21,7 +22,7 @@ use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code, Command};
 use tokio::time::{Instant, timeout_at};
 
-use crate::cni_error::{first_read_error, naming_error};
+use crate::cni_error::naming_error;
 use crate::context::Context;
 use crate::endpoint::{ContainerEndpoints, ExistingEndpoint, Listing};
 use crate::interface::RecordedEndpoint;

@@ -1,6 +1,7 @@
 use futures::future::join;
 use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::alloc::prefetch::{self, Prefetch};
+use ipam_plugin::cluster_state::{self, NotReadyError, first_read_error};
 use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::kubernetes_api::KubernetesApi;
 use ipam_plugin::release::ReleaseInputs;
@@ -9,10 +10,9 @@ use libcalico::ipam::HandleId;
 use libcalico::kubernetes::Pod;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use libcalico::workload::Orchestrator;
-use netconf::{CniError, Code};
+use netconf::CniError;
 use os::clock::SystemClock;
 
-use crate::cni_error::first_read_error;
 use crate::context::Context;
 use crate::endpoint::{ExistingEndpoint, Listing};
 use crate::ipam;
@@ -64,7 +64,7 @@ pub(super) async fn read(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjec
     try_read(cx, query).await.map_err(|error| first_read_error(&error))
 }
 
-/// Reads the objects of `query`. If upstream's migration has locked the API group and moved the objects to
+/// Reads the objects of `query`. If a migration has locked the API group and moved the objects to
 /// `projectcalico.org/v3`, reads them there, unless the configuration names the old group.
 pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, StoreError> {
     let mut objects = read_once(cx, query).await?;
@@ -80,12 +80,7 @@ pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<ReadO
 
 /// Returns true if the call has switched to v3, where all objects have to be read again.
 async fn switch_after_migration(cx: &Context, query: Query<'_>, objects: &mut ReadObjects) -> Result<bool, StoreError> {
-    let has_moved = cx.store.has_migrated_to_v3().await.unwrap_or_else(|error| {
-        tracing::debug!(
-            %error, "cannot check whether Calico's objects moved to projectcalico.org/v3; assuming that they did not"
-        );
-        false
-    });
+    let has_moved = cluster_state::has_moved(&cx.store).await;
     if !has_moved || cx.store.has_configured_group() {
         objects.has_moved = has_moved;
         return Ok(false);
@@ -94,8 +89,7 @@ async fn switch_after_migration(cx: &Context, query: Query<'_>, objects: &mut Re
         // A handle in the old group counts no addresses of v3.
         undo_prefetch(cx, Some(request), objects.inputs.as_mut()).await;
     }
-    cx.store.switch_to_v3().await?;
-    tracing::info!("Calico's objects moved to projectcalico.org/v3; continuing the call with that API group");
+    cluster_state::switch_to_v3(&cx.store).await?;
     Ok(true)
 }
 
@@ -215,15 +209,14 @@ impl ReadObjects {
     /// if its objects have moved to another API group than the configured one.
     pub fn readiness(&self) -> Result<(), NotReady> {
         let has_cluster_information = self.cluster.is_some();
-        let error = if self.has_moved {
-            objects_moved()
+        let error: CniError = if self.has_moved {
+            NotReadyError::Moved.into()
         } else if !has_cluster_information {
             first_read_error(&StoreError::NotFound { key: "ClusterInformation(default)".into() })
         } else if self.is_ready() {
             return Ok(());
         } else {
-            let reason = "ClusterInformation default has datastoreReady unset or false: an upgrade may be in progress";
-            CniError::new(Code::TRY_AGAIN, "Calico is currently not ready to process requests").with_details(reason)
+            NotReadyError::Locked.into()
         };
         Err(NotReady { error, has_cluster_information })
     }
@@ -231,14 +224,4 @@ impl ReadObjects {
     fn is_ready(&self) -> bool {
         self.cluster.as_ref().is_some_and(|cluster| cluster.value.spec.datastore_ready == Some(true))
     }
-}
-
-fn objects_moved() -> CniError {
-    let msg =
-        "Calico's objects moved to projectcalico.org/v3, and the network configuration names crd.projectcalico.org/v1";
-    CniError::new(Code::TRY_AGAIN, msg).with_details(
-        "set calico_api_group of the network configuration to projectcalico.org/v3, or leave it out; with the \
-         manifests of deploy/ set calico_api_group in the ConfigMap calico-cni-config and restart the pods of \
-         calico-cni",
-    )
 }

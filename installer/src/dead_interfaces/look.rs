@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use datastore::DatastoreConfig;
+use ipam_plugin::cluster_state;
 use ipam_plugin::cri::{CriError, all_sandboxes};
 use libcalico::dead_interface::{DeadLink, LinkEvidence, LinkVerdict, Peer, assess};
 use libcalico::ipam::Statement;
@@ -46,7 +47,7 @@ pub(crate) struct AssessedLink {
 #[derive(Debug, thiserror::Error)]
 enum EndpointEvidenceError {
     #[error(transparent)]
-    NodeName(#[from] CniError),
+    Call(#[from] CniError),
     #[error(transparent)]
     Conf(#[from] NodeConfError),
     #[error("the file {} of the embedded datastore does not exist", .0.display())]
@@ -185,6 +186,8 @@ async fn read_endpoints(conf: &NetConf, wanted: &[WantedEndpoint<'_>]) -> Result
         // Opening the datastore would create an empty file.
         return Err(EndpointEvidenceError::MissingFile(local.path.clone()));
     }
+    // Handles of a group that a migration has locked do not lead to the pods that started since.
+    cluster_state::ensure_unlocked(&store).await?;
     Ok(pod_endpoints(conf, &store, &node, wanted).await?)
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ipam_plugin::affinity::remove_host;
+use ipam_plugin::cluster_state;
 use ipam_plugin::cni::{self, LeakedAddresses};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use ipam_plugin::lock::{HostLock, LONGEST_WAIT};
@@ -115,6 +116,7 @@ async fn release_unused(
     }
     let node = node_name::from_conf(conf)?;
     let (config, store) = node_conf::datastore(conf, DEADLINE)?;
+    cluster_state::ensure_unlocked(&store).await?;
     let clock = SystemClock::start();
     // An ADD assigns its address under this lock if it can, so the blocks read below should include the address.
     let lock_file = Path::new(&conf.node.ipam_lock_file);
@@ -210,6 +212,7 @@ fn other_allocations(blocks: &[Entry<Block>], node: &str, leaked: &LeakedAddress
 #[cfg(test)]
 mod tests {
     use datastore::Datastore;
+    use libcalico::api::{ClusterInformation, ObjectKey};
     use libcalico::dead_interface::DeadLink;
     use libcalico::ipam::{AffinityOwner, BlockRequest, Reservations, Statement};
     use libcalico::net::Cidr;
@@ -309,6 +312,21 @@ mod tests {
             assert!(started.elapsed() < LONGEST_ADD / 2, "{timestamp}");
             assert_eq!(used_addresses(&store).await, 0, "{report}");
         }
+    }
+
+    #[tokio::test]
+    async fn release_in_a_locked_datastore_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let (conf, store) = node_with_address(directory.path(), "2025-08-22 01:01:59 +0000 UTC").await;
+        let key = ObjectKey::global("default");
+        let mut cluster = store.get::<ClusterInformation>(&key).await.unwrap();
+        cluster.value.spec.datastore_ready = Some(false);
+        store.update(&key, &cluster.value, &cluster.revision).await.unwrap();
+        let mut report = UninstallReport { acted: true, ..UninstallReport::default() };
+        assert!(!release(Ok(conf), RELEASE, &BTreeSet::new(), &FixedNetwork::default(), &mut report).await, "{report}");
+        let text = report.to_string();
+        assert!(text.contains("Calico is currently not ready to process requests"), "{text}");
+        assert_eq!(used_addresses(&store).await, 1);
     }
 
     #[tokio::test]

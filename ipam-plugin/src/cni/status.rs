@@ -1,34 +1,26 @@
 //! STATUS: verifies conditions of an ADD.
 
-use libcalico::api::{ClusterInformation, ObjectKey};
+use datastore::Datastore;
 use libcalico::net::IpVersion;
-use libcalico::store::{ReadBatch, Store};
 use netconf::{CniError, Code};
 
 use super::call::IpamRequest;
 use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::planner::FamilyPlanner;
-use crate::error::{IpamError, cni_error};
+use crate::cluster_state;
+use crate::error::cni_error;
+use crate::own_node;
 
 /// Verifies that the datastore is reachable and ready, that the node exists, and that each requested family has a pool.
-/// Full pools are not detected, because that needs all blocks. `prepare` adds the objects that an ADD would create.
-pub async fn status<S: Store>(
-    store: &S,
-    call: &IpamRequest,
-    prepare: impl FnOnce(&mut AllocationInputs),
-) -> Result<(), CniError> {
-    let mut batch = ReadBatch::new();
-    let cluster = batch.get::<ClusterInformation>(&ObjectKey::global("default"));
-    let tickets = AllocationInputs::add_to(&mut batch, &call.inputs_query());
-    let answers = store.read(&batch).await.map_err(unavailable)?;
-    let ready =
-        answers.get(&cluster).ok().flatten().is_some_and(|entry| entry.value.spec.datastore_ready == Some(true));
-    if !ready {
-        let error = CniError::new(Code::NOT_AVAILABLE, "Calico is currently not ready to process requests");
-        return Err(error.with_details("ClusterInformation default is missing or its datastoreReady is not true"));
-    }
-    let mut inputs = AllocationInputs::from_answers(&answers, &tickets).map_err(unavailable)?;
-    prepare(&mut inputs);
+/// Full pools are not detected, because that needs all blocks. A Node that an ADD would create counts as existing.
+///
+/// # Errors
+/// Each error has the code for "no ADD can be served now".
+pub async fn status(store: &Datastore, call: &IpamRequest) -> Result<(), CniError> {
+    let query = call.inputs_query();
+    let read = async || AllocationInputs::read(store, &query).await.map_err(|error| cni_error(&error.into()));
+    let mut inputs = cluster_state::read_ready(store, read).await.map_err(not_available)?;
+    own_node::assume(store, &call.node, &mut inputs);
     status_of(call, &inputs)
 }
 
@@ -37,12 +29,11 @@ pub async fn status<S: Store>(
 pub fn status_of(call: &IpamRequest, inputs: &AllocationInputs) -> Result<(), CniError> {
     let request = call.assign_request(time::OffsetDateTime::UNIX_EPOCH);
     for version in [IpVersion::V4, IpVersion::V6].into_iter().filter(|version| request.wanted(*version) > 0) {
-        FamilyPlanner::new(&request, inputs, version).map_err(unavailable)?;
+        FamilyPlanner::new(&request, inputs, version).map_err(|error| not_available(cni_error(&error)))?;
     }
     Ok(())
 }
 
-fn unavailable(error: impl Into<IpamError>) -> CniError {
-    let error = cni_error(&error.into());
-    CniError::new(Code::NOT_AVAILABLE, error.msg).with_details(error.details)
+fn not_available(error: CniError) -> CniError {
+    CniError { code: Code::NOT_AVAILABLE, ..error }
 }

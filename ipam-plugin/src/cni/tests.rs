@@ -1,16 +1,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use datastore::Local;
 use datastore::config::LocalConfig;
+use datastore::{Datastore, Local};
 use libcalico::api::{ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, Node, NodeSpec, ObjectKey};
 use libcalico::ipam::{AnyOf, Block, Handle, HandleId};
 use libcalico::net::IpVersion;
 use libcalico::store::{Kind, Store};
 use netconf::{CniError, Code, Command, Version};
 
-use super::{IpamRequest, Pod, add, check, del, differences, gc, status};
+use super::{IpamRequest, Pod, add, check, del, differences, gc, status, status_of};
 use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::request::{AssignRequest, Namespace};
 use crate::error::IpamError;
@@ -298,8 +299,10 @@ async fn check_finds_a_block_of_a_former_block_size() {
 async fn status_fails_if_an_add_would_fail() {
     let cluster = Cluster::new();
     let wanted = IpamRequest { assign_ipv6: true, ..call("") };
-    let msg =
-        async |call: &IpamRequest| status(&cluster.store, call, |_| {}).await.map_err(|error| (error.code, error.msg));
+    let msg = async |call: &IpamRequest| {
+        let inputs = AllocationInputs::read(&cluster.store, &call.inputs_query()).await.unwrap();
+        status_of(call, &inputs).map_err(|error| (error.code, error.msg))
+    };
     let no_pool = || Err((Code::NOT_AVAILABLE, "cannot find a qualified ippool".to_owned()));
     assert_eq!(msg(&wanted).await, no_pool());
     cluster.pool("pool4", "10.65.0.0/16", 26);
@@ -309,12 +312,26 @@ async fn status_fails_if_an_add_would_fail() {
     let stranger = IpamRequest { node: "node9".into(), ..wanted.clone() };
     let unknown = "resource does not exist: Node(node9)".to_owned();
     assert_eq!(msg(&stranger).await, Err((Code::NOT_AVAILABLE, unknown)));
+}
+
+#[tokio::test]
+async fn status_of_a_datastore_that_is_not_ready_or_unreadable_has_code_50() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = local(dir.path()).await;
     let spec = ClusterInformationSpec { datastore_ready: Some(false), ..ClusterInformationSpec::default() };
-    cluster.store.put(&ObjectKey::global("default"), &ClusterInformation::new("default", spec));
-    let not_ready = "Calico is currently not ready to process requests".to_owned();
-    assert_eq!(msg(&wanted).await, Err((Code::NOT_AVAILABLE, not_ready)));
-    cluster.store.before_each(|_, _, _| Fault::Refused);
-    assert_eq!(msg(&wanted).await.unwrap_err().0, Code::NOT_AVAILABLE);
+    let key = ObjectKey::global("default");
+    let stored = store.get::<ClusterInformation>(&key).await.unwrap();
+    store.update(&key, &ClusterInformation::new("default", spec), &stored.revision).await.unwrap();
+    let asked = IpamRequest { assign_ipv6: true, ..call("") };
+    let error = status(&Datastore::Local(store), &asked).await.unwrap_err();
+    let not_ready = "Calico is currently not ready to process requests";
+    assert_eq!((error.code, error.msg.as_str()), (Code::NOT_AVAILABLE, not_ready));
+
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let path = dir.path().join("file/calico.db");
+    let unreadable = Local::new(&LocalConfig { path, deadline: Duration::from_secs(1) });
+    let error = status(&Datastore::Local(unreadable), &asked).await.unwrap_err();
+    assert_eq!(error.code, Code::NOT_AVAILABLE, "{error:?}");
 }
 
 // GC.

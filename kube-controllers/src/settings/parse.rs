@@ -17,7 +17,8 @@ pub enum SettingsError {
     },
     /// The migration from flannel, which this program does not contain.
     #[error(
-        "ENABLED_CONTROLLERS: `flannelmigration` is not supported; run upstream's kube-controllers for the migration"
+        "ENABLED_CONTROLLERS: flannelmigration is not a controller of this program; \
+         docs/moving.md#from-flannel-or-canal says how to migrate"
     )]
     FlannelMigration,
     /// A value of the wrong form.
@@ -78,4 +79,17 @@ pub(super) fn parsed<T: FromStr>(variable: &'static str, text: &str, wanted: &'s
 
 fn invalid(variable: &'static str, text: &str, wanted: &'static str) -> SettingsError {
     SettingsError::Value { variable, value: text.into(), wanted }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flannelmigration_names_the_page() {
+        let page = include_str!("../../../docs/moving.md");
+        assert!(page.contains("\n## From flannel or Canal\n"));
+        let error = SettingsError::FlannelMigration.to_string();
+        assert!(error.contains("docs/moving.md#from-flannel-or-canal"), "{error}");
+    }
 }

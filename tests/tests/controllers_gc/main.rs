@@ -2,6 +2,7 @@
 
 mod blocks;
 mod claims;
+mod flannel;
 mod killed;
 mod lab;
 mod leaks;

@@ -2,7 +2,7 @@
 
 use crate::commands::Chapter;
 
-pub(crate) const DOCUMENTS: [&str; 19] = [
+pub(crate) const DOCUMENTS: [&str; 20] = [
     "README.md",
     "docs/architecture.md",
     "docs/calico-ipam.md",
@@ -10,6 +10,7 @@ pub(crate) const DOCUMENTS: [&str; 19] = [
     "docs/faq.md",
     "docs/glossary.md",
     "docs/limitations.md",
+    MOVING,
     "docs/neighbors.md",
     "docs/performance.md",
     "docs/standalone.md",
@@ -27,6 +28,7 @@ pub(crate) const DOCUMENTS: [&str; 19] = [
 const TESTING: &str = "docs/testing.md";
 const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
 const CONTROLLERS: &str = "kube-controllers/README.md";
+const MOVING: &str = "docs/moving.md";
 
 const NO_KUBELET: &str = "no kubelet runs here: `make e2e` runs this";
 const NO_PPROF: &str = "pprof is not installed here: unit tests of kube-controllers read the profiles";
@@ -35,10 +37,14 @@ const PUBLISHED: &str = "the suite deploy_release publishes to a registry of its
 const IN_CARGO: &str = "the test that reads this page runs in cargo";
 const KUSTOMIZATION: &str = "a line of a kustomization.yaml: the suite deploy_manifests renders such a folder";
 
+const MIGRATED: &str = "the suite migration_to_v3 runs a migration on an API server";
+const IMPORTED: &str = "the suites golden_calicoctl and migrate_import export and import";
+const NO_FLANNEL: &str = "neither flannel nor upstream's Job runs here";
+
 const MIGRATION: &str = "A migration to `projectcalico.org/v3`";
 
 /// Commands that no test runs: document, heading, beginning of the command, and the reason.
-const NOT_RUN: [(&str, &str, &str, &str); 32] = [
+const NOT_RUN: [(&str, &str, &str, &str); 43] = [
     (TESTING, "Commands", "cargo test", IN_CARGO),
     (TROUBLESHOOTING, "Collecting data", "POD=", NO_KUBELET),
     (TROUBLESHOOTING, "Collecting data", "kubectl -n kube-system exec", NO_KUBELET),
@@ -86,6 +92,17 @@ const NOT_RUN: [(&str, &str, &str, &str); 32] = [
     (CONTROLLERS, "Profiles", "kubectl -n kube-system port-forward", NO_KUBELET),
     (CONTROLLERS, "Profiles", "pprof kube-controllers.debug", NO_PPROF),
     (CONTROLLERS, "Profiles", "pprof http", NO_PPROF),
+    (MOVING, "v3: before", "kubectl", MIGRATED),
+    (MOVING, "v3: during", "kubectl", MIGRATED),
+    (MOVING, "v3: after", "kubectl", MIGRATED),
+    (MOVING, "v3: after", "calico-ipam check", MIGRATED),
+    (MOVING, "v3: the way back", "kubectl", MIGRATED),
+    (MOVING, "v3: beside upstream", "kubectl", MIGRATED),
+    (MOVING, "etcd: before", "kubectl", IMPORTED),
+    (MOVING, "etcd: during", "calico-ipam", IMPORTED),
+    (MOVING, "etcd: after", "calico-ipam migrate unlock", IMPORTED),
+    (MOVING, "flannel: during", "calico-ipam configure", NO_FLANNEL),
+    (MOVING, "flannel: during", "kubectl", NO_FLANNEL),
 ];
 
 const NO_COMMANDS: [(&str, &str); 2] = [(TROUBLESHOOTING, "One pod"), ("deploy/README.md", "deploy")];

@@ -4,9 +4,8 @@ use std::fs;
 
 use datastore::kubernetes::API_GROUP_FILE;
 use integration_tests::cluster::Faulty;
-use integration_tests::kubernetes::ApiServer;
+use integration_tests::migration::migrate;
 use libcalico::kubernetes::ApiGroup;
-use serde_json::json;
 
 use super::on_faulty_api;
 
@@ -101,30 +100,4 @@ fn migration_to_v3_is_followed_unless_v1_is_configured() {
         assert!(error.msg.contains("moved to projectcalico.org/v3"), "{error:?}");
         assert!(error.details.contains("set calico_api_group"), "{error:?}");
     });
-}
-
-/// Reproduces the state that upstream's migration reaches with `Converged`.
-fn migrate(api: &ApiServer) {
-    let (v1, v3) = (ApiGroup::CrdV1.api_version(), ApiGroup::V3.api_version());
-    let admin = api.admin();
-    api.define(v3).unwrap();
-    let lock = json!({ "spec": { "datastoreReady": false } });
-    admin.patch(&format!("/apis/{v1}/clusterinformations/default"), &lock).unwrap().success().unwrap();
-    for plural in ["ippools", "blockaffinities", "ipamblocks", "ipamhandles", "clusterinformations"] {
-        let items = admin.get(&format!("/apis/{v1}/{plural}")).unwrap().success().unwrap()["items"].take();
-        for mut object in items.as_array().unwrap().clone() {
-            let metadata = json!({ "name": object["metadata"]["name"], "annotations": {
-                "migration.projectcalico.org/migrated-by": "uid",
-            }, "labels": object["metadata"]["labels"] });
-            object["metadata"] = metadata;
-            object["apiVersion"] = json!(v3);
-            match plural {
-                "clusterinformations" => object["spec"]["datastoreReady"] = json!(true),
-                // The value is a string in v1.
-                "blockaffinities" => object["spec"]["deleted"] = json!(false),
-                _ => {}
-            }
-            admin.create(&format!("/apis/{v3}/{plural}"), &object).unwrap().success().unwrap();
-        }
-    }
 }

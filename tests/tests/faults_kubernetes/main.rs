@@ -8,6 +8,7 @@ mod each_request;
 mod listed;
 mod load;
 mod objects;
+mod standalone;
 
 use std::sync::Arc;
 

@@ -9,6 +9,7 @@ use integration_tests::controllers::collecting::{Collecting, GRACE, settings};
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::kubernetes::node_restriction::PLUGINS as BOUND;
 use integration_tests::kubernetes::{ApiServer, ENDPOINT, Objects, on_kubernetes};
+use integration_tests::migration::{handles, migrate};
 use integration_tests::node_pod::{NAMESPACE, NodePod, may_make_tokens};
 use integration_tests::plugin::Plugins;
 use integration_tests::skip::skipped;
@@ -95,6 +96,29 @@ fn agent_replays_deferred_dels_once_the_datastore_is_ready() {
         let learned = fs::read_dir(entry.parent().unwrap()).unwrap().flatten();
         let learned: Vec<_> = learned.map(|file| file.path()).filter(|path| path.extension().is_some()).collect();
         assert!(learned.len() == 1 && learned[0].extension().unwrap() == "datastore", "{learned:?}");
+    });
+}
+
+/// v1 stays locked after a migration. The agent replays where the addresses are.
+#[test]
+fn deferred_dels_are_replayed_in_v3() {
+    in_pod(|_, kubernetes, mut pod| {
+        let api = &kubernetes.api;
+        let store = fill(api, &pod);
+        grant_all(api);
+        pod.set("CALICO_API_GROUP", "");
+        install(&mut pod);
+        let entry = defer_a_del(&pod);
+        migrate(api);
+        let before = store.dump().unwrap();
+        assert_eq!(handles(api, ApiGroup::V3), 1);
+
+        let mut agent = pod.agent().unwrap();
+        agent.await_log(REPLAYED).unwrap();
+        agent.terminate().unwrap();
+        assert!(!entry.exists());
+        assert_eq!(handles(api, ApiGroup::V3), 0);
+        assert_eq!(store.dump().unwrap(), before, "v1 is unchanged");
     });
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use integration_tests::command::ip;
 use integration_tests::installation::BIN;
 use integration_tests::kubernetes::{Permission, Role};
+use integration_tests::migration::migrate;
 use serde_json::json;
 
 use crate::scene::{Break, Examined, NODE, is_good, make_executable, on_a_good_node};
@@ -67,6 +68,23 @@ fn doctor_reports_each_defect_of_programs_and_files() {
         };
         Break { found: &["warn journal"], words: ("journal", "1 deferred DELs") }
             .and_mend(scene, owe, || fs::remove_dir_all(&journal).unwrap());
+    });
+}
+
+/// The installer's default names v1, which a migration leaves locked.
+#[test]
+fn doctor_follows_a_migration_unless_v1_is_configured() {
+    on_a_good_node(|scene| {
+        migrate(&scene.kubernetes.api);
+        let said = scene.doctor();
+        assert_eq!((said.wrong(), said.exit), (vec!["fail cluster information".to_owned()], Some(1)), "{said:#?}");
+        let words = said.words("cluster information");
+        assert!(words.contains("moved to projectcalico.org/v3") && words.contains("set calico_api_group"), "{words}");
+
+        scene.pod.set("CALICO_API_GROUP", "");
+        let outcome = scene.pod.calico(&["install"]).run().unwrap();
+        assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
+        is_good(scene);
     });
 }
 

@@ -31,7 +31,7 @@ fn tracked_texts() -> Result<Vec<(String, String)>> {
 #[test]
 fn each_cited_fact_is_defined_and_each_defined_fact_is_cited() -> Result<()> {
     let number = Regex::new(r"\b(?:CNI|IPAM|DS|KC|INST|MIG|CTL|PG|MB|CB)-\d{1,3}\b")?;
-    let heading = Regex::new(r"(?m)^### ((?:CNI|IPAM|DS|KC|INST)-\d{1,3}): ")?;
+    let heading = Regex::new(r"(?m)^### ((?:CNI|IPAM|DS|KC|INST|MIG|MB)-\d{1,3}): ")?;
     let (mut cited, mut defined) = (BTreeMap::<String, String>::new(), BTreeSet::new());
     for (path, text) in tracked_texts()? {
         if path.starts_with("docs/compatibility/") {

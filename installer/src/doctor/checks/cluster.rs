@@ -1,15 +1,17 @@
 //! Checks of the API server and the datastore.
 
+use ipam_plugin::cluster_state::NotReadyError;
 use libcalico::api::{Node, NodeSpec};
 use libcalico::validation::validate_node;
+use netconf::CniError;
 use netconf::conf::DatastoreType;
 
 use super::configuration::REINSTALL;
 use crate::doctor::report::{Checked, Finding, fail, pass, warn};
 use crate::doctor::role::{MANIFEST_PATH, Permission};
 use crate::doctor::snapshot::{
-    ApiServer, BlockCount, Cluster, DatastoreAnswers, NodeSnapshot, Observed, PermissionCheck, Pool, TlsFile,
-    Unobserved,
+    ApiServer, BlockCount, Cluster, DatastoreAnswers, NodeSnapshot, Observed, PermissionCheck, Pool, Readiness,
+    TlsFile, Unobserved,
 };
 
 /// Runs the checks. Skips those that need a response of the datastore, if it does not respond.
@@ -174,15 +176,19 @@ fn is_valid(name: &str) -> bool {
     validate_node(&Node::new(name, NodeSpec::default())).is_ok()
 }
 
-fn check_cluster_information(cluster: &Cluster, ready: &Observed<Option<Option<bool>>>) -> Checked {
+fn check_cluster_information(cluster: &Cluster, ready: &Observed<Readiness>) -> Checked {
     match ready {
-        Ok(Some(Some(true))) => pass("the datastore is ready"),
-        Ok(Some(_)) => fail(
+        Ok(Readiness::Ready) => pass("the datastore is ready"),
+        Ok(Readiness::Locked) => fail(
             "the datastore is not ready according to ClusterInformation default: every ADD and DEL fails",
-            "wait for the end of an upgrade, which sets spec.datastoreReady to false and then to true; without an \
-             upgrade set it to true",
+            "wait for the end of an upgrade or a migration, which sets spec.datastoreReady to false and then to true; \
+             if none runs, set it to true",
         ),
-        Ok(None) => fail(
+        Ok(Readiness::Moved) => {
+            let CniError { msg, details, .. } = NotReadyError::Moved.into();
+            fail(msg, details)
+        }
+        Ok(Readiness::Missing) => fail(
             "ClusterInformation default is missing: every ADD fails, and each DEL is deferred",
             "run kube-controllers, or the installer, or `calico-ipam init`",
         ),

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use datastore::config::EtcdConfig;
 use datastore::{Datastore, DatastoreConfig};
+use ipam_plugin::cluster_state::{self, NotReadyError};
 use ipam_plugin::{datastore_settings, kubernetes_api};
 use libcalico::api::{AllowedUse, ClusterInformation, IpPoolSpec, Node, ObjectKey};
 use libcalico::ipam::{AffinityOwner, AffinitySelect, AffinityState, BlockAffinity, Labels};
@@ -17,7 +18,9 @@ use super::configurations::tls_files;
 use super::kernel::{self, UNKNOWN_NODE};
 use super::permissions;
 use crate::doctor::role::Scope;
-use crate::doctor::snapshot::{ApiServer, BlockCount, Cluster, DatastoreAnswers, Observed, Pool, Unobserved};
+use crate::doctor::snapshot::{
+    ApiServer, BlockCount, Cluster, DatastoreAnswers, Observed, Pool, Readiness, Unobserved,
+};
 use crate::host_network::HostNetwork;
 use crate::{mtu, node_conf};
 
@@ -55,13 +58,13 @@ async fn query_datastore(
 ) -> Observed<DatastoreAnswers> {
     let is_etcd = matches!(config, DatastoreConfig::Etcd(_));
     let begun = Instant::now();
-    let ready = store.get::<ClusterInformation>(&ObjectKey::global("default")).await;
+    let ready = cluster_state::ensure_ready(store).await;
     match &ready {
-        Err(StoreError::Unavailable { datastore, reason, .. }) => {
+        Err(NotReadyError::Unread(StoreError::Unavailable { datastore, reason, .. })) => {
             address.clone_from(datastore);
             return Err(Unobserved::new(reason));
         }
-        Err(error) if is_etcd && let Some(reason) = silence(error) => return Err(reason),
+        Err(NotReadyError::Unread(error)) if is_etcd && let Some(reason) = silence(error) => return Err(reason),
         // Any other error counts as a response.
         _ => {}
     }
@@ -83,9 +86,11 @@ async fn query_datastore(
         silent_members,
         etcd_permissions,
         ready: match ready {
-            Ok(entry) => Ok(Some(entry.value.spec.datastore_ready)),
-            Err(StoreError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(Unobserved::new(format!("ClusterInformation: {error}"))),
+            Ok(_) => Ok(Readiness::Ready),
+            Err(NotReadyError::Locked) => Ok(Readiness::Locked),
+            Err(NotReadyError::Moved) => Ok(Readiness::Moved),
+            Err(NotReadyError::Unread(StoreError::NotFound { .. })) => Ok(Readiness::Missing),
+            Err(NotReadyError::Unread(error)) => Err(Unobserved::new(format!("ClusterInformation: {error}"))),
         },
         pools: read_pools(store, &labels).await,
         blocks: count_blocks(store, node).await,

@@ -57,8 +57,8 @@ pub struct DatastoreAnswers {
     pub silent_members: Vec<(String, String)>,
     /// The required permissions in etcd, and whether the user has them.
     pub etcd_permissions: Vec<PermissionCheck>,
-    /// `datastoreReady` of ClusterInformation, `Ok(Some(None))` if it is not set; `Ok(None)` if the object is missing.
-    pub ready: Observed<Option<Option<bool>>>,
+    /// The readiness of the datastore, after a migration that of `projectcalico.org/v3`.
+    pub ready: Observed<Readiness>,
     /// The pools.
     pub pools: Observed<Vec<Pool>>,
     /// The numbers of this node's blocks.
@@ -70,6 +70,19 @@ pub struct DatastoreAnswers {
     /// Addresses that are free in IPAM although the kernel has a host route to them, other than through an interface of
     /// a pod.
     pub busy: Observed<BusyAddresses>,
+}
+
+/// The readiness of a datastore for the plugins of this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readiness {
+    /// ADD and DEL may change objects.
+    Ready,
+    /// `datastoreReady` of ClusterInformation is false or not set.
+    Locked,
+    /// The ClusterInformation is missing.
+    Missing,
+    /// A migration has moved the objects to another API group than the configured one.
+    Moved,
 }
 
 /// A TLS file for etcd.

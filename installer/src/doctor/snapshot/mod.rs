@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use crate::directory_access::UnwritableDirectory;
 use crate::host_network::Interface;
-pub(super) use cluster::{ApiServer, BlockCount, Cluster, DatastoreAnswers, PermissionCheck, Pool, TlsFile};
+pub(super) use cluster::{ApiServer, BlockCount, Cluster, DatastoreAnswers, PermissionCheck, Pool, Readiness, TlsFile};
 pub(super) use configuration::{
     Content, KubeconfigFile, ProgramOrigin, ProgramState, RequiredProgram, SelectedConfig, TokenFile,
 };

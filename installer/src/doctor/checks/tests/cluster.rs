@@ -76,12 +76,14 @@ fn missing_permissions_are_reported_by_importance() {
 #[test]
 fn missing_cluster_information_and_unusable_pools_are_reported() {
     only("FAIL cluster information: ClusterInformation default is missing", |snapshot| {
-        answers(cluster(snapshot)).ready = Ok(None)
+        answers(cluster(snapshot)).ready = Ok(Readiness::Missing)
     });
     only("FAIL cluster information: the datastore is not ready according to ClusterInformation default", |snapshot| {
-        answers(cluster(snapshot)).ready = Ok(Some(Some(false)))
+        answers(cluster(snapshot)).ready = Ok(Readiness::Locked)
     });
-    only("FAIL cluster information: ", |snapshot| answers(cluster(snapshot)).ready = Ok(Some(None)));
+    only("FAIL cluster information: Calico's objects moved to projectcalico.org/v3", |snapshot| {
+        answers(cluster(snapshot)).ready = Ok(Readiness::Moved)
+    });
     only("FAIL cluster information: refused", |snapshot| answers(cluster(snapshot)).ready = Err("refused".into()));
     only("FAIL pools: there is no IPPool", |snapshot| answers(cluster(snapshot)).pools = Ok(Vec::new()));
     only("FAIL pools: none of 1 pools is enabled", |snapshot| {

@@ -107,7 +107,7 @@ fn good() -> NodeSnapshot {
                 silent_members: Vec::new(),
                 etcd_permissions: Vec::new(),
                 interfaces: Ok(vec![pod_interface("cali1", &["10.65.0.1"], Some(&["10.65.0.1", "fd65::1"]))]),
-                ready: Ok(Some(Some(true))),
+                ready: Ok(Readiness::Ready),
                 pools: Ok(vec![pool("default", "10.65.0.0/16", true)]),
                 blocks: Ok(BlockCount { confirmed: 2, pending: 0 }),
                 busy: Ok(BusyAddresses::new()),

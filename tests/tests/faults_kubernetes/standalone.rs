@@ -1,0 +1,114 @@
+//! A lock and a migration, seen by `calico-ipam` as the IPAM plugin of another main plugin, and by the connection test.
+
+use std::fs;
+
+use datastore::kubernetes::API_GROUP_FILE;
+use integration_tests::cluster::{Faulty, Pod};
+use integration_tests::migration::{handles, migrate, set_ready};
+use integration_tests::plugin::{Call, Outcome};
+use libcalico::kubernetes::ApiGroup;
+use libcalico::kubernetes::ApiGroup::{CrdV1, V3};
+use serde_json::{Value, json};
+
+use super::on_faulty_api;
+
+fn call(faulty: &Faulty<'_>, verb: &str, pod: &Pod) -> Call {
+    let call = faulty.cluster.plugins.verb("calico-ipam", verb, &pod.container_id, &pod.netns, &faulty.conf);
+    call.env("CNI_ARGS", pod.args())
+}
+
+fn run(faulty: &Faulty<'_>, verb: &str, pod: &Pod) {
+    faulty.proxy.arm(None);
+    call(faulty, verb, pod).run().unwrap().success();
+}
+
+fn test_connection(faulty: &Faulty<'_>) -> Outcome {
+    faulty.proxy.arm(None);
+    let call = faulty.cluster.plugins.call("calico").without_env("CNI_PATH").args(["-t"]);
+    call.stdin(faulty.conf.to_string()).run().unwrap()
+}
+
+/// Removes the API group from the configuration. Returns the configuration as it was.
+fn without_group(faulty: &mut Faulty<'_>) -> Value {
+    let named = faulty.conf.clone();
+    faulty.conf.as_object_mut().unwrap().remove("calico_api_group");
+    named
+}
+
+#[test]
+fn standalone_calico_ipam_writes_nothing_while_locked() {
+    on_faulty_api(CrdV1, |faulty, control_plane| {
+        without_group(faulty);
+        faulty.conf["cni.dev/valid-attachments"] = json!([]);
+        let (first, second) = (faulty.pod(), faulty.pod());
+        run(faulty, "ADD", &first);
+        set_ready(&control_plane.servers.api, false);
+        let before = faulty.cluster.store.dump().unwrap();
+        for (verb, pod, code) in [("ADD", &second, 11), ("DEL", &first, 11), ("GC", &first, 11), ("STATUS", &first, 50)]
+        {
+            faulty.proxy.arm(None);
+            let error = call(faulty, verb, pod).run().unwrap().error();
+            assert_eq!(error.code, code, "{verb}: {error:?}");
+            assert!(error.msg.contains("Calico is currently not ready to process requests"), "{verb}: {error:?}");
+            let requests = faulty.proxy.requests();
+            assert!(requests.iter().all(|request| request.starts_with("GET ")), "{verb}: {requests:?}");
+        }
+        assert_eq!(faulty.cluster.store.dump().unwrap(), before);
+
+        set_ready(&control_plane.servers.api, true);
+        run(faulty, "DEL", &first);
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+#[test]
+fn standalone_calico_ipam_follows_a_migration() {
+    on_faulty_api(CrdV1, |faulty, control_plane| {
+        let named = without_group(faulty);
+        let (first, second, third) = (faulty.pod(), faulty.pod(), faulty.pod());
+        run(faulty, "ADD", &first);
+        let api = &control_plane.servers.api;
+        migrate(api);
+        let cached = || fs::read_to_string(API_GROUP_FILE).unwrap();
+        assert!(cached().contains(CrdV1.api_version()), "{}", cached());
+
+        run(faulty, "ADD", &second);
+        assert!(cached().contains(V3.api_version()), "{}", cached());
+        let both = |groups: [ApiGroup; 2]| groups.map(|group| handles(api, group));
+        assert_eq!(both([CrdV1, V3]), [1, 2]);
+        run(faulty, "STATUS", &third);
+        run(faulty, "ADD", &third);
+        for pod in [&first, &second, &third] {
+            run(faulty, "DEL", pod);
+        }
+        assert_eq!(both([CrdV1, V3]), [1, 0], "the former group is unchanged");
+
+        faulty.conf = named;
+        for (verb, code) in [("ADD", 11), ("STATUS", 50)] {
+            faulty.proxy.arm(None);
+            let error = call(faulty, verb, &first).run().unwrap().error();
+            assert_eq!(error.code, code, "{verb}: {error:?}");
+            assert!(error.msg.contains("moved to projectcalico.org/v3"), "{verb}: {error:?}");
+            assert!(error.details.contains("set calico_api_group"), "{verb}: {error:?}");
+        }
+        assert_eq!(both([CrdV1, V3]), [1, 0]);
+    });
+}
+
+#[test]
+fn connection_test_follows_a_migration() {
+    on_faulty_api(CrdV1, |faulty, control_plane| {
+        let named = without_group(faulty);
+        test_connection(faulty).success();
+        let api = &control_plane.servers.api;
+        set_ready(api, false);
+        let error = test_connection(faulty).error();
+        assert!(error.code == 100 && error.details.contains("not ready"), "{error:?}");
+
+        migrate(api);
+        test_connection(faulty).success();
+        faulty.conf = named;
+        let error = test_connection(faulty).error();
+        assert!(error.code == 100 && error.details.contains("set calico_api_group"), "{error:?}");
+    });
+}

@@ -31,7 +31,7 @@ pub(super) enum UpgradeError {
     NotReady(#[from] NotReadyError),
     /// A migration to `projectcalico.org/v3` has locked the datastore.
     #[error(
-        "a migration to projectcalico.org/v3 has locked the datastore; the addresses of host-local are migrated after it"
+        "a migration to projectcalico.org/v3 has locked the datastore; the addresses of host-local stay until its end"
     )]
     Moving,
     #[error("cannot assign {ip} in Calico: {cause}")]

@@ -1,8 +1,8 @@
 //! The migration of Calico's objects from `crd.projectcalico.org/v1` to `projectcalico.org/v3`, as far as it needs no
 //! I/O: the kinds, the judgement of objects that exist in v3, and the status of the object that controls it.
 //!
-//! [`to_v3`] converts an object. Names of annotations are upstream's, except [`DRY_RUN`], [`PLUGINS`], [`V1_LOCKED_BY`],
-//! [`SOURCE_REVISION`] and [`COPIED_GENERATION`].
+//! [`to_v3`] converts an object. Names of annotations are upstream's, except [`DRY_RUN`], [`PLUGINS`],
+//! [`V1_LOCKED_BY`], [`SOURCE_REVISION`] and [`COPIED_GENERATION`].
 
 mod judge;
 mod kinds;
@@ -38,6 +38,6 @@ pub const FOLLOW: &str = "follow";
 pub const V1_LOCKED_BY: &str = "migration.projectcalico.org/v1-locked-by";
 /// The annotation of a copy in v3 with the resourceVersion of its source.
 pub const SOURCE_REVISION: &str = "migration.projectcalico.org/source-revision";
-/// The annotation of a copy in v3 that was replaced, with the generation that the replacement has at most. A copy with a
-/// higher one has been edited. A copy without the annotation was created with generation 1.
+/// The annotation of a copy in v3 that was replaced, with the greatest generation that the replacement can have. A copy
+/// with a greater one has been edited. A copy without the annotation was created, with generation 1.
 pub const COPIED_GENERATION: &str = "migration.projectcalico.org/copied-generation";

@@ -1,8 +1,8 @@
 //! The migration of Calico's objects from `crd.projectcalico.org/v1` to `projectcalico.org/v3`, as far as it needs no
 //! I/O: the kinds, the judgement of objects that exist in v3, and the status of the object that controls it.
 //!
-//! [`to_v3`] converts an object. Names of annotations are upstream's, except [`DRY_RUN`], [`PLUGINS`],
-//! [`V1_LOCKED_BY`], [`SOURCE_REVISION`] and [`COPIED_GENERATION`].
+//! [`to_v3`] converts an object. Names of annotations are upstream's, except [`DRY_RUN`], [`PLUGINS`], [`V1_LOCKED_BY`]
+//! and [`SOURCE_REVISION`]. Copies that were replaced also have [`COPIED_GENERATION`].
 
 mod judge;
 mod kinds;

@@ -73,7 +73,7 @@ impl ApiGroupResolver {
         self.to_store_error(discovery::discover_group(&self.client).await).await
     }
 
-    /// Returns true if upstream's migration has opened v3 while this process uses v1. Call this after finding the
+    /// Returns true if a migration has opened v3 while this process uses v1. Call this after finding the
     /// ClusterInformation of v1 locked or missing.
     pub(super) async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
         match self.resolve().await?.codec.group() {

@@ -4,7 +4,7 @@
 //! [`calicoctl_file`] belongs to another migration, from etcd to an API server.
 //!
 //! [`to_v3`] converts an object. Names of annotations are upstream's, except [`DRY_RUN`], [`PLUGINS`], [`V1_LOCKED_BY`]
-//! and [`SOURCE_REVISION`].
+//! and [`SOURCE_REVISION`]. Copies that were replaced also have [`COPIED_GENERATION`].
 
 pub mod calicoctl_file;
 mod judge;
@@ -41,3 +41,6 @@ pub const FOLLOW: &str = "follow";
 pub const V1_LOCKED_BY: &str = "migration.projectcalico.org/v1-locked-by";
 /// The annotation of a copy in v3 with the resourceVersion of its source.
 pub const SOURCE_REVISION: &str = "migration.projectcalico.org/source-revision";
+/// The annotation of a copy in v3 that was replaced, with the greatest generation that the replacement can have. A copy
+/// with a greater one has been edited. A copy without the annotation was created, with generation 1.
+pub const COPIED_GENERATION: &str = "migration.projectcalico.org/copied-generation";

@@ -1,4 +1,5 @@
-//! Upstream's migration of Calico's objects from `crd.projectcalico.org/v1` to `projectcalico.org/v3`.
+//! The migration of Calico's objects from `crd.projectcalico.org/v1` to `projectcalico.org/v3`, by upstream's
+//! kube-controllers or ours.
 //!
 //! The migration locks v1, copies the objects, and then opens v3 and marks its ClusterInformation. The API server
 //! serves the locked v1 until an operator removes it, and the rule of [`discovery`](super::discovery) alone would

@@ -270,6 +270,8 @@ fn incomplete_files_are_refused() {
     assert!(error(&file.replace("handle/net1.c1", "handle/net1.c0")).starts_with("two objects are called /calico/"));
     assert!(error(&file.replace("/block/10.66.0.0-28", "/10.66.0.0")).contains("invalid key"));
     assert!(error(&file.replace("\"kind\": \"ClusterInformation\"", "\"kind\": \"x\"")).contains("ClusterInformation"));
+    assert!(error(&file.replace("\"clusterGUID\": ", "\"guid\": ")).contains("it has no spec.clusterGUID"));
+    assert!(error(&file.replace("\"blocks\": [", "\"block\": [")).contains("unknown field `block`"));
     let with_crlf = file.replace('\n', "\r\n");
     assert_eq!(parse(&with_crlf).unwrap(), parse(&file).unwrap());
 }

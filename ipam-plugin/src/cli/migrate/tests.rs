@@ -6,7 +6,8 @@ use std::path::Path;
 use libcalico::api::{ClusterInformation, Node, ObjectKey};
 use libcalico::kubernetes::{ApiGroup, Codec, Request};
 use libcalico::migration::calicoctl_file::{CalicoctlFile, Pair, parse};
-use libcalico::store::{Freshness, Range, RawEntry, Write, WriteOp};
+use libcalico::store::{Freshness, Range, RawEntry, Store, Write, WriteOp};
+use node_process::process::block_on;
 use serde_json::{Value, json};
 
 use super::items::{Item, items};
@@ -98,6 +99,18 @@ fn export_with_a_node_unknown_to_kubernetes_writes_no_file() {
     let error = ran.outcome.unwrap_err();
     assert!(error.starts_with("node node1 missing a 'k8s' orchestrator reference. Unable to export"), "{error}");
     assert_eq!(ran.out, "");
+}
+
+#[test]
+fn affinity_without_a_value_is_exported_as_confirmed() {
+    let shell = shell_with_node();
+    let path = "/calico/ipam/v2/host/node1/ipv4/block/10.9.0.0-29";
+    let write = Write { kind: "BlockAffinity", path: path.into(), key: path.into(), op: WriteOp::Create(Vec::new()) };
+    block_on(shell.store.write_one(write)).unwrap();
+    shell.ok(&["migrate", "lock"]);
+    let exported = parse(&shell.ok(&["migrate", "export"])).unwrap();
+    let affinity = exported.ipam.affinities.iter().find(|pair| pair.path == path).unwrap();
+    assert_eq!(affinity.value, json!({"state": "confirmed", "deleted": false}));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use libcalico::ipam::{AffinityOwner, Block, BlockAffinity, Handle, IpamConfig};
 use libcalico::kubernetes::merge_node;
 use libcalico::migration::calicoctl_file::{Comparison, compare};
+use libcalico::names::is_dns_name;
 use libcalico::net::{Cidr, first_overlap};
 use libcalico::store::{Kind, RawEntry, Write, WriteOp};
 use serde_json::Value;
@@ -16,6 +17,9 @@ use super::target::Target;
 
 /// Tiers that every cluster has.
 const BUILT_IN_TIERS: [&str; 3] = ["Tier(default)", "Tier(kube-admin)", "Tier(kube-baseline)"];
+
+/// The maximum length in bytes of a name on an API server.
+const NAME_LIMIT: usize = 253;
 
 /// The writes of an import, in their order.
 #[derive(Debug, Default)]
@@ -65,6 +69,10 @@ impl Plan {
         for (item, url) in items.iter().filter_map(|item| Some((item, &item.create.as_ref()?.0))) {
             if let Some(other) = names.insert(url, &item.name) {
                 self.report.refuse(&item.name, format!("has the same name on an API server as {other}"));
+            }
+            if !url.rsplit('/').next().is_some_and(|name| name.len() <= NAME_LIMIT && is_dns_name(name)) {
+                self.report
+                    .refuse(&item.name, "has a name that no API server accepts; delete it in etcd, and export again");
             }
         }
     }

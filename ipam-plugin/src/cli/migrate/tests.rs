@@ -307,6 +307,49 @@ fn contradictions_in_the_file_are_refused() {
 }
 
 #[test]
+fn names_that_no_api_server_accepts_are_refused() {
+    let plan = plan_of(&Codec::new(ApiGroup::V3), &empty_target(), |file| {
+        let path = "/calico/ipam/v2/host/OLD_HOST/ipv4/block/10.66.0.0-28".into();
+        file.ipam.affinities.push(Pair { path, value: json!({"state": "confirmed"}) });
+    });
+    let refused = refusals(&plan);
+    assert!(refused[0].contains("host=OLD_HOST") && refused[0].contains("no API server accepts"), "{refused:?}");
+    assert_eq!(refused.len(), 1);
+}
+
+#[test]
+fn invalid_values_are_refused() {
+    let error_of = |change: &dyn Fn(&mut CalicoctlFile)| {
+        let mut file = recorded_file();
+        change(&mut file);
+        items(file, &Codec::new(ApiGroup::CrdV1), CREATED).unwrap_err().to_string()
+    };
+    let labels = error_of(&|file| {
+        let node = file.resources.iter_mut().find(|object| object["kind"] == "Node").unwrap();
+        node["metadata"]["labels"] = json!({"rack": 7});
+    });
+    assert!(labels.contains("metadata.labels has a value that is no text"), "{labels}");
+    let block = error_of(&|file| file.ipam.blocks[0].value["allocations"] = json!(["0"]));
+    assert!(block.contains("IPAMBlock("), "{block}");
+    let other = error_of(&|file| file.ipam.blocks[0].value["cidr"] = "10.99.0.0/28".into());
+    assert!(other.contains("belongs to another path"), "{other}");
+}
+
+/// Kubernetes deletes an object whose owners do not exist.
+#[test]
+fn references_to_owners_in_etcd_are_left_out() {
+    let mut file = recorded_file();
+    let pool = file.resources.iter_mut().find(|object| object["kind"] == "IPPool").unwrap();
+    pool["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "u"}]);
+    for group in GROUPS {
+        let items = items(file.clone(), &Codec::new(group), CREATED).unwrap();
+        let (_, write) = items.iter().find(|item| item.kind == "IPPool").and_then(|item| item.create.as_ref()).unwrap();
+        let Ok(Request::Create { body, .. }) = Codec::new(group).request(write) else { panic!("{write:?}") };
+        assert!(!body.to_string().contains("ownerReferences"), "{body}");
+    }
+}
+
+#[test]
 fn node_gets_the_missing_fields_alone() {
     let codec = Codec::new(ApiGroup::CrdV1);
     let mut target = full_target(&codec);

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use libcalico::api::{ClusterInformation, Node, ObjectKey};
 use libcalico::kubernetes::{ApiGroup, Codec, Request};
+use libcalico::migration::IMPORTING;
 use libcalico::migration::calicoctl_file::{CalicoctlFile, Pair, parse};
 use libcalico::store::{Freshness, Range, RawEntry, Store, Write, WriteOp};
 use node_process::process::block_on;
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use super::items::{Item, items};
 use super::plan::{Plan, plan};
 use super::report::Counts;
-use super::target::Target;
+use super::target::{FormerImport, Target};
 use crate::cli::testing::Shell;
 
 const CREATED: &str = "2026-08-22T06:33:20Z";
@@ -56,6 +57,70 @@ fn unlock_of_a_datastore_that_migrates_to_v3_is_refused() {
     let error = shell.error(&["migrate", "unlock"]);
     assert!(error.contains("kubectl delete datastoremigration v1-to-v3"), "{error}");
     assert_eq!(is_ready(&shell), Some(false));
+}
+
+#[test]
+fn unlock_after_an_incomplete_import_needs_force() {
+    let shell = Shell::new();
+    shell.ok(&["migrate", "lock"]);
+    let mut information = shell.json(&["get", "clusterinformation", "default"]);
+    information["metadata"]["annotations"] = json!({IMPORTING: "guid"});
+    shell.apply(&information);
+    let error = shell.error(&["migrate", "unlock"]);
+    assert!(error.starts_with("an import into this datastore is incomplete"), "{error}");
+    assert_eq!(is_ready(&shell), Some(false));
+    shell.ok(&["migrate", "unlock", "--force"]);
+    assert_eq!(is_ready(&shell), Some(true));
+    shell.ok(&["migrate", "lock"]);
+    shell.ok(&["migrate", "unlock"]);
+}
+
+#[test]
+fn target_with_an_import_of_another_cluster_or_in_use_is_refused() {
+    let information = |guid: &str, is_ready: bool, mark: Option<&str>| {
+        let annotations: Value = mark.map(|mark| json!({IMPORTING: mark})).unwrap_or_default();
+        let spec = json!({"clusterGUID": guid, "datastoreReady": is_ready});
+        let metadata = json!({"name": "default", "annotations": annotations.as_object().cloned().unwrap_or_default()});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+    };
+    for (information, expected, refused) in [
+        (information("a", true, None), FormerImport::Unlocked, Some("has the clusterGUID of the file and is unlocked")),
+        (information("b", true, None), FormerImport::None, None),
+        (information("a", false, None), FormerImport::None, None),
+        (information("a", false, Some("a")), FormerImport::Incomplete, None),
+        (information("b", false, Some("b")), FormerImport::OfOther("b".into()), Some("clusterGUID b is incomplete")),
+    ] {
+        let former_import = FormerImport::of(&information, "a");
+        assert_eq!(former_import, expected);
+        let codec = Codec::new(ApiGroup::V3);
+        let refused_now = refusals(&plan(&recorded_items(&codec), &Target { former_import, ..empty_target() }));
+        match refused {
+            Some(text) => assert!(refused_now[0].contains(text), "{refused_now:?}"),
+            None => assert_eq!(refused_now, Vec::<String>::new()),
+        }
+    }
+}
+
+/// Definitions of other versions of Calico lack fields, which the API server then drops.
+#[test]
+fn fields_that_the_api_server_dropped_stop_no_incomplete_import() {
+    let codec = Codec::new(ApiGroup::V3);
+    let with_field = |target: &Target| {
+        plan_of(&codec, target, |file| {
+            let pool = file.resources.iter_mut().find(|object| object["metadata"]["name"] == "big").unwrap();
+            pool["spec"]["future"] = json!({"a": 1});
+        })
+    };
+    let mut target = full_target(&codec);
+    let refused = refusals(&with_field(&target));
+    assert_eq!(refused, ["IPPool(big): exists and differs in spec.future.a; correct or delete it"]);
+    target.former_import = FormerImport::Incomplete;
+    let Plan { report, writes, .. } = with_field(&target);
+    assert!(writes.is_empty() && report.refused.is_empty(), "{report:?}");
+    let [dropped] = &report.dropped_fields[..] else { panic!("{report:?}") };
+    assert_eq!((dropped.object.as_str(), dropped.remark.as_str()), ("IPPool(big)", "spec.future.a"));
+    let allocation = plan_of(&codec, &target, |file| file.ipam.handles[0].value["block"]["10.9.0.0/28"] = 1.into());
+    assert!(refusals(&allocation)[0].contains("exists and differs in block."), "{:?}", refusals(&allocation));
 }
 
 #[test]

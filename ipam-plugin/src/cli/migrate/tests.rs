@@ -78,10 +78,10 @@ fn unlock_after_an_incomplete_import_needs_force() {
 #[test]
 fn target_with_an_import_of_another_cluster_or_in_use_is_refused() {
     let information = |guid: &str, is_ready: bool, mark: Option<&str>| {
-        let annotations: Value = mark.map(|mark| json!({IMPORTING: mark})).unwrap_or_default();
+        let annotations = mark.map_or_else(|| json!({}), |mark| json!({IMPORTING: mark}));
         let spec = json!({"clusterGUID": guid, "datastoreReady": is_ready});
-        let metadata = json!({"name": "default", "annotations": annotations.as_object().cloned().unwrap_or_default()});
-        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+        let information = json!({"metadata": {"name": "default", "annotations": annotations}, "spec": spec});
+        serde_json::from_value::<ClusterInformation>(information).unwrap()
     };
     for (information, expected, refused) in [
         (information("a", true, None), FormerImport::Unlocked, Some("has the clusterGUID of the file and is unlocked")),

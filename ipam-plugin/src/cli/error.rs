@@ -113,7 +113,7 @@ pub(super) enum CliError {
     #[error("datastore {0} has no ClusterInformation; name the datastore of the cluster")]
     NoClusterInformation(String),
     #[error(
-        "the migration to projectcalico.org/v3 has locked this datastore and unlocks it; `kubectl get \
+        "a migration to projectcalico.org/v3 is under way, which locks and unlocks the datastore; `kubectl get \
          datastoremigrations` shows its state, and `kubectl delete datastoremigration v1-to-v3` ends it"
     )]
     MigratesToV3,

@@ -42,7 +42,7 @@ An API server with an incomplete import is not unlocked.
 
 Exit status: 0; 1 after an error or a refusal; 2 if the arguments are invalid.")]
 pub(super) struct UnlockArgs {
-    /// Unlock despite an incomplete import: pods may then get addresses that other pods have
+    /// Unlock despite an incomplete import or migration: pods may then get addresses that other pods have
     #[arg(long)]
     force: bool,
 }
@@ -56,6 +56,7 @@ struct LockState {
 }
 
 pub(super) async fn lock(app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    refuse_during_migration(app.store).await?;
     app.store.ensure_initialized().await?;
     let changed = change(app.store, &app.datastore, |information| {
         information.spec.datastore_ready = Some(false);
@@ -66,6 +67,9 @@ pub(super) async fn lock(app: &mut App<'_>) -> Result<CommandOutcome, CliError> 
 }
 
 pub(super) async fn unlock(args: &UnlockArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    if !args.force {
+        refuse_during_migration(app.store).await?;
+    }
     let changed = change(app.store, &app.datastore, |information| {
         if information.metadata.annotations.remove(IMPORTING).is_some() && !args.force {
             return Err(CliError::ImportIncomplete);
@@ -104,6 +108,7 @@ pub(super) async fn lock_target(
         spec.calico_version.clone_from(&source.calico_version);
         Ok(())
     };
+    refuse_during_migration(store).await?;
     let key = ObjectKey::global(NAME);
     let was_ready = match find::<ClusterInformation>(store, &key).await? {
         Some(found) => found.value.spec.datastore_ready != Some(false),
@@ -134,6 +139,11 @@ pub(super) async fn complete_import(store: &Datastore, name: &str) -> Result<(),
         Ok(())
     });
     unmarked.await.map(drop)
+}
+
+/// During a migration to v3, the lock of v3 shows whether the copies are complete.
+async fn refuse_during_migration(store: &Datastore) -> Result<(), CliError> {
+    if store.has_marked_v1().await? { Err(CliError::MigratesToV3) } else { Ok(()) }
 }
 
 /// Changes ClusterInformation. Returns false if the change is none. `datastore` is the name in errors.

@@ -175,6 +175,22 @@ fn import_with_a_refused_object_is_continued_after_the_cause_is_gone() {
 }
 
 #[test]
+fn two_imports_at_once_complete_each_other() {
+    with_file(ApiGroup::V3, |scene| {
+        scene.reset();
+        scene.proxy.arm(None);
+        let started = Instant::now();
+        for child in [scene.call.spawn().unwrap(), scene.call.spawn().unwrap()] {
+            let outcome = wait(child, started, DEADLINE).unwrap();
+            assert_eq!(outcome.exit, Some(0), "{outcome:?}");
+        }
+        let (state, imported) = (scene.state(), scene.import());
+        assert!(imported.stdout.contains("13 IPAM resource(s), of which 13 existed already"), "{imported:?}");
+        assert_eq!(scene.state(), state);
+    });
+}
+
+#[test]
 fn import_refuses_before_the_first_write() {
     with_file(ApiGroup::CrdV1, |scene| {
         let admin = scene.api.admin();

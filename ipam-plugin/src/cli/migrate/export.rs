@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use clap::Args;
 use datastore::Datastore;
 use libcalico::api::{ClusterInformation, ObjectKey};
-use libcalico::ipam::BlockAffinity;
-use libcalico::migration::calicoctl_file::{self, CalicoctlFile};
+use libcalico::ipam::{Block, BlockAffinity};
+use libcalico::migration::calicoctl_file::{self, CalicoctlFile, ExportError};
 use libcalico::store::{Kind, RawEntry, StoreError};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -96,6 +96,11 @@ async fn check(app: &App<'_>) -> Result<(), CliError> {
 }
 
 fn content(pairs: &[RawEntry]) -> Result<CalicoctlFile, CliError> {
+    // Without the block, its addresses would be free.
+    let is_lost = |path: &str| path.starts_with(&Block::prefix(&None)) && !calicoctl_file::is_exported(path);
+    if let Some(lost) = pairs.iter().find(|pair| is_lost(&pair.path)) {
+        return Err(ExportError::Invalid(lost.path.clone()).into());
+    }
     let mut exported = Vec::new();
     for pair in pairs.iter().filter(|pair| calicoctl_file::is_exported(&pair.path)) {
         let corrupt =

@@ -69,7 +69,11 @@ pub(super) async fn run(args: &ImportArgs, app: &mut App<'_>) -> Result<CommandO
     if !plan.report.refused.is_empty() {
         documents::print_document(app.format, app.out, &plan.report)?;
         let (number, listed) = (plan.report.refused.len(), plan.report.listed_refusals());
-        return Err(CliError::ImportRefused { number, listed });
+        return Err(if plan.is_continued {
+            CliError::ImportDisturbed { number, listed }
+        } else {
+            CliError::ImportRefused { number, listed }
+        });
     }
     if !args.dry_run {
         let is_locked_now = lock::lock_target(app.store, &app.datastore, &source.spec).await?;

@@ -29,11 +29,14 @@ pub(super) struct Plan {
     pub(super) report: Report,
     /// The number of blocks that belong to nodes that do not exist in Kubernetes.
     pub(super) ownerless_blocks: usize,
+    /// True if an earlier import of the same cluster is incomplete. The target is then locked.
+    pub(super) is_continued: bool,
 }
 
 /// Compares the items with the target.
 pub(super) fn plan(items: &[Item], target: &Target) -> Plan {
-    let mut plan = Plan::default();
+    let is_continued = target.former_import == FormerImport::Incomplete;
+    let mut plan = Plan { is_continued, ..Plan::default() };
     plan.refuse_former_import(&target.former_import);
     plan.refuse_by_kind_and_name(items, target);
     for item in items.iter().filter(|item| !target.unserved.contains(&item.kind)) {
@@ -48,7 +51,7 @@ pub(super) fn plan(items: &[Item], target: &Target) -> Plan {
                 plan.writes.push(write.clone());
             }
             (Some(entry), None) => plan.merge_node(item, entry),
-            (Some(entry), Some(_)) => plan.compare(item, entry, &target.former_import),
+            (Some(entry), Some(_)) => plan.compare(item, entry),
         }
     }
     plan.refuse_other_addresses(items, target);
@@ -95,14 +98,14 @@ impl Plan {
         }
     }
 
-    fn compare(&mut self, item: &Item, entry: &RawEntry, former: &FormerImport) {
+    fn compare(&mut self, item: &Item, entry: &RawEntry) {
         let Ok(stored @ Value::Object(_)) = serde_json::from_slice::<Value>(&entry.value) else {
             return self.report.refuse(&item.name, "exists and cannot be read; correct or delete it");
         };
         let Comparison { differing, missing, added } = compare(&item.value, &comparable(stored.clone()));
         let is_exact = item.is_ipam && item.kind != IpamConfig::KIND;
         // The first comparison refused objects that existed and lacked fields. So the API server dropped these.
-        let may_lack = !is_exact && *former == FormerImport::Incomplete;
+        let may_lack = !is_exact && self.is_continued;
         let differing = differing
             .or_else(|| missing.first().filter(|_| !may_lack).cloned())
             .or_else(|| added.first().filter(|_| is_exact).cloned());

@@ -167,6 +167,17 @@ fn export_with_a_node_unknown_to_kubernetes_writes_no_file() {
 }
 
 #[test]
+fn block_under_an_unreadable_path_is_not_left_out() {
+    let shell = shell_with_node();
+    let path = "/calico/ipam/v2/assignment/ipv4/block/10.9.0.0_29";
+    let op = WriteOp::Create(b"{}".to_vec());
+    block_on(shell.store.write_one(Write { kind: "IPAMBlock", path: path.into(), key: path.into(), op })).unwrap();
+    shell.ok(&["migrate", "lock"]);
+    let error = shell.error(&["migrate", "export"]);
+    assert!(error.contains(path), "{error}");
+}
+
+#[test]
 fn affinity_without_a_value_is_exported_as_confirmed() {
     let shell = shell_with_node();
     let path = "/calico/ipam/v2/host/node1/ipv4/block/10.9.0.0-29";
@@ -234,7 +245,7 @@ fn refusals(plan: &Plan) -> Vec<String> {
 fn plan_for_an_empty_target_creates_each_object_in_order() {
     for group in GROUPS {
         let codec = Codec::new(group);
-        let Plan { writes, report, ownerless_blocks } = plan(&recorded_items(&codec), &empty_target());
+        let Plan { writes, report, ownerless_blocks, .. } = plan(&recorded_items(&codec), &empty_target());
         assert!(report.refused.is_empty() && writes.iter().all(|write| matches!(write.op, WriteOp::Create(_))));
         assert_eq!((report.resources.created, report.ipam.created, writes.len()), (17, 13, 30));
         assert_eq!(report.skipped_nodes, ["Node(node1)", "Node(node2)"]);

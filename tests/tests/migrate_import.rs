@@ -190,6 +190,24 @@ fn two_imports_at_once_complete_each_other() {
     });
 }
 
+/// Lists omit such an affinity, so that the import tries to create it.
+#[test]
+fn affinity_that_is_marked_as_deleted_is_replaced() {
+    with_file(ApiGroup::V3, |scene| {
+        scene.reset();
+        let group = ApiGroup::V3.api_version();
+        let spec = json!({
+            "cidr": "10.66.0.208/28", "node": "node1", "type": "host", "state": "pendingDeletion", "deleted": true,
+        });
+        let metadata = json!({ "name": "node1-10-66-0-208-28" });
+        let affinity = json!({ "apiVersion": group, "kind": "BlockAffinity", "metadata": metadata, "spec": spec });
+        scene.api.admin().create(&format!("/apis/{group}/blockaffinities"), &affinity).unwrap().success().unwrap();
+        scene.import();
+        let imported = scene.state().remove("blockaffinities/node1-10-66-0-208-28").unwrap();
+        assert_eq!((&imported["state"], &imported["deleted"]), (&json!("confirmed"), &json!(false)));
+    });
+}
+
 #[test]
 fn import_refuses_before_the_first_write() {
     with_file(ApiGroup::CrdV1, |scene| {

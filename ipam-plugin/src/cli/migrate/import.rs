@@ -9,6 +9,7 @@ use datastore::bootstrap::built_in_tiers;
 use datastore::{Datastore, Kubernetes};
 use futures::future::join_all;
 use libcalico::api::{ClusterInformation, Node, ObjectMeta, ObjectSelect, Tier};
+use libcalico::ipam::BlockAffinity;
 use libcalico::kubernetes::Codec;
 use libcalico::migration::calicoctl_file::{self, CalicoctlFile};
 use libcalico::store::{Entry, Kind, Store, StoreError, Write, WriteOp};
@@ -25,6 +26,7 @@ use crate::cli::app::{App, CommandOutcome, Progress};
 use crate::cli::documents;
 use crate::cli::error::CliError;
 use crate::cli::transfer::open_input;
+use crate::reads::find;
 
 /// The maximum size of a file in bytes, which the program reads as a whole.
 const MAX_SIZE: u64 = 512 << 20;
@@ -185,8 +187,20 @@ async fn write(items: &[Item], guid: &str, store: &Datastore, kubernetes: &Kuber
             return Ok(report.dropped_fields);
         }
         lost = write_all(store, &writes).await?;
+        if attempt > 0 && lost.is_some() {
+            complete_deletions(store, &writes).await?;
+        }
     }
     Err(CliError::Contended(lost.unwrap_or_else(|| "the objects of the file".to_owned())))
+}
+
+/// Reads the affinities to create. Lists omit an affinity that is marked as deleted, and its name is taken until a read
+/// of this affinity alone completes the deletion (DS-72).
+async fn complete_deletions(store: &Datastore, writes: &[Write]) -> Result<(), StoreError> {
+    for key in writes.iter().filter_map(|write| BlockAffinity::parse_path(&write.path)) {
+        find::<BlockAffinity>(store, &key).await?;
+    }
+    Ok(())
 }
 
 /// Writes the objects kind by kind. Returns the name of the first object that another process wrote meanwhile.

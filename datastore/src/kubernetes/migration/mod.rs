@@ -31,8 +31,8 @@ pub(super) async fn is_v3_open(client: &ApiClient) -> Result<bool, RequestError>
     }))
 }
 
-/// Returns true if kube-controllers has locked v1 for a migration. v1 keeps the mark until the migration ends, also after
-/// v3 is open.
+/// Returns true if kube-controllers has locked v1 for a migration. v1 keeps the mark after v3 is open, until v1 is
+/// removed.
 pub(super) async fn is_v1_marked(client: &ApiClient) -> Result<bool, RequestError> {
     let v1 = cluster_information(client, ApiGroup::CrdV1).await?;
     Ok(v1.is_some_and(|information| information["metadata"]["annotations"][V1_LOCKED_BY].is_string()))

@@ -74,8 +74,8 @@ pub fn omitted_plural(path: &str) -> Option<&str> {
 /// Returns the content of a file, with the nodes' names in Kubernetes.
 ///
 /// # Errors
-/// If a node has no name in Kubernetes, or shares it with another node, if two objects get the same name, or if a pair is
-/// invalid.
+/// If a node has no name in Kubernetes, or shares it with another node, if two objects get the same path, or if a pair
+/// is invalid.
 pub fn of_pairs(pairs: &[(String, Value)]) -> Result<CalicoctlFile, ExportError> {
     let nodes = pairs.iter().filter(|(path, _)| kind_of(path).is_some_and(|kind| kind.kind == "Node"));
     let names = NodeNames::of(nodes.map(|(_, node)| node))?;

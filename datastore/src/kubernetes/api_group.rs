@@ -82,6 +82,14 @@ impl ApiGroupResolver {
         }
     }
 
+    /// Returns true if kube-controllers has locked v1 for a migration to v3, which this process uses.
+    pub(super) async fn has_marked_v1(&self) -> Result<bool, StoreError> {
+        match self.resolve().await?.codec.group() {
+            ApiGroup::CrdV1 => Ok(false),
+            ApiGroup::V3 => self.to_store_error(migration::is_v1_marked(&self.client).await).await,
+        }
+    }
+
     pub(super) async fn switch_to_v3(&self) -> Result<(), StoreError> {
         let server = self.to_store_error(self.client.url().await).await?;
         self.cache.store(&server, ApiGroup::V3);

@@ -19,6 +19,7 @@ pub mod gc;
 pub mod http;
 pub mod leader;
 pub mod logging;
+mod migration;
 pub mod run;
 pub mod runtime;
 pub mod settings;

@@ -13,6 +13,7 @@ pub mod host_endpoints;
 pub mod ipam;
 pub mod kind;
 pub mod kubernetes;
+pub mod migration;
 pub mod names;
 pub mod net;
 pub mod orphaned_endpoint;

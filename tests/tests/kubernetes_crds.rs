@@ -12,15 +12,14 @@ use integration_tests::manifests::deploy;
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
-/// Folder of the definitions, group and version, folder of the recordings.
-const GROUPS: [(&str, &str, &str); 2] =
-    [("v1", "crd.projectcalico.org/v1", "kdd1"), ("v3", "projectcalico.org/v3", "kdd3")];
+/// Group and version, and the folder of the recordings.
+const GROUPS: [(&str, &str); 2] = [("crd.projectcalico.org/v1", "kdd1"), ("projectcalico.org/v3", "kdd3")];
 
 fn define(api: &ApiServer) {
-    for (folder, ..) in GROUPS {
+    for (folder, number) in [("v1", 14), ("v3", 14), ("migration", 1)] {
         let folder = deploy("crds").join(folder);
         let mut count = 0;
-        let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+        let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
         for file in files.filter(|file| file.extension().is_some_and(|extension| extension == "yaml")) {
             let definition: Value = serde_norway::from_str(&fs::read_to_string(file).unwrap()).unwrap();
             let kept = api.admin().apply_object(&definition).unwrap();
@@ -34,7 +33,7 @@ fn define(api: &ApiServer) {
             assert_eq!(kept["spec"]["versions"], definition["spec"]["versions"], "{name}");
             count += 1;
         }
-        assert_eq!(count, 14);
+        assert_eq!(count, number, "{}", folder.display());
     }
 }
 
@@ -71,7 +70,7 @@ fn definitions_store_recorded_objects_completely() {
     on_kubernetes(|_, kubernetes| {
         let admin = kubernetes.api.admin();
         define(&kubernetes.api);
-        for (_, version, folder) in GROUPS {
+        for (version, folder) in GROUPS {
             let objects = recorded(folder);
             assert!(objects.len() > 50, "{folder}: {}", objects.len());
             for (plural, object) in objects {
@@ -181,7 +180,7 @@ fn definitions_enforce_rules_across_fields() {
             let said = said(admin, version, plural, name, spec);
             assert!(said.is_empty() == expected.is_empty() && said.contains(expected), "{name} {spec}: {said:?}");
         };
-        for (_, version, _) in GROUPS {
+        for (version, _) in GROUPS {
             pools().iter().for_each(|(spec, expected)| check(version, "ippools", "pool", spec, expected));
             tiers().iter().for_each(|(name, spec, expected)| check(version, "tiers", name, spec, expected));
             let reserved = |cidrs: &[&str]| json!({ "reservedCIDRs": cidrs });
@@ -196,7 +195,7 @@ fn pools_reject_immutable_changes_and_update_status_separately() {
     on_kubernetes(|_, kubernetes| {
         let admin = kubernetes.api.admin();
         define(&kubernetes.api);
-        for (_, version, _) in GROUPS {
+        for (version, _) in GROUPS {
             let collection = format!("/apis/{version}/ippools");
             let pool = json!({
                 "apiVersion": version, "kind": "IPPool", "metadata": { "name": "pool" },
@@ -237,7 +236,7 @@ fn definitions_fill_in_defaults_of_missing_fields() {
     on_kubernetes(|_, kubernetes| {
         let admin = kubernetes.api.admin();
         define(&kubernetes.api);
-        let (v1, v3) = (GROUPS[0].1, GROUPS[1].1);
+        let (v1, v3) = (GROUPS[0].0, GROUPS[1].0);
         let lists = json!({ "cidr": "10.0.0.0/30", "allocations": [null], "unallocated": [0], "attributes": [],
             "strictAffinity": false, "sequenceNumberForAllocation": null });
         let mut block = lists.clone();

@@ -30,7 +30,7 @@ use crate::startup::{Servers, StartError};
 use crate::status::{self, Component, Status, Watchdog};
 use crate::telemetry::Metrics;
 use lifecycle::{LifecycleEnd, run_until_changed};
-use stop::{stop_on_signal, wait_for_group_move};
+use stop::{stop_on_signal, wait_for_move};
 
 /// Pause before controllers that ended unexpectedly are started again.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
@@ -96,12 +96,12 @@ impl Process {
         let election_stop = CancellationToken::new();
         let (leadership, election) = self.join_election(&clients, &metrics, election_stop.clone());
         let group_move = async {
-            let moved = stop.run_until_cancelled(wait_for_group_move(&clients)).await;
+            let moved = stop.run_until_cancelled(wait_for_move(&clients, &leadership, &metrics, &stop)).await;
             stop.cancel();
             moved.map_or(Ok(()), Err)
         };
         let serving = async {
-            self.serve(clients.clone(), metrics, leadership, status, ports, stop.clone()).await;
+            self.serve(clients.clone(), metrics.clone(), leadership.clone(), status, ports, stop.clone()).await;
             stop.cancel();
         };
         let (ended, ()) = futures::future::join(group_move, serving).await;

@@ -9,8 +9,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Clients;
+use crate::leader::Leadership;
+use crate::migration;
 use crate::settings::Mode;
 use crate::startup::StartError;
+use crate::telemetry::Metrics;
 
 /// Interval between two requests for the API group of Calico's objects.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
@@ -38,10 +41,35 @@ pub(super) fn stop_on_signal() -> std::io::Result<CancellationToken> {
     Ok(stop)
 }
 
+/// Waits until Calico's objects are in another API group than at the start of the process. If the migration of this
+/// process moves them, the wait ends at once.
+pub(super) async fn wait_for_move(
+    clients: &Clients,
+    elected: &Leadership,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+) -> StartError {
+    let configured = match &*clients.calico {
+        Datastore::Kubernetes(calico) => calico.configured_group(),
+        _ => None,
+    };
+    let (kubernetes, elected, metrics) = (clients.kubernetes.clone(), elected.clone(), metrics.clone());
+    let migrated = async {
+        match migration::run(kubernetes, configured, clients.mode, elected, metrics, stop.clone()).await {
+            Some(moved) => moved,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        moved = wait_for_group_move(clients) => moved,
+        moved = migrated => moved,
+    }
+}
+
 /// Waits until Calico's objects are in another API group than at the start of the process; forever if the datastore is
 /// etcd. If the environment names a group that did not hold the objects even at the start, the process logs that and
 /// continues: a restart would not help, because the environment stays the same.
-pub(super) async fn wait_for_group_move(clients: &Clients) -> StartError {
+async fn wait_for_group_move(clients: &Clients) -> StartError {
     let (Mode::Kubernetes(used), Datastore::Kubernetes(calico)) = (clients.mode, &*clients.calico) else {
         return std::future::pending().await;
     };

@@ -1,5 +1,5 @@
-//! The CustomResourceDefinitions of the kinds that [`definitions`] lists, in both API groups. `make generate` writes
-//! them to `deploy/crds`.
+//! The CustomResourceDefinitions of the kinds that [`definitions`] lists, in both API groups, and that of
+//! DatastoreMigration. `make generate` writes them to `deploy/crds`.
 //!
 //! Each schema is generated from a Rust type, for some kinds from a type of [`crate::api`]. `ipam` and `policy` contain
 //! types of which only the schema is used.
@@ -10,6 +10,7 @@
 mod configuration;
 mod custom_resource;
 mod ipam;
+mod migration;
 mod network;
 mod policy;
 mod structural;
@@ -52,9 +53,13 @@ const KUSTOMIZATION: &str = "Kustomization";
 /// Returns the paths below `deploy/crds` and the content of the files.
 pub fn generated_files() -> Result<Vec<(String, String)>, serde_norway::Error> {
     let mut files = Vec::new();
-    for (folder, group) in [("v1", ApiGroup::CrdV1), ("v3", ApiGroup::V3)] {
+    for (folder, definitions) in [
+        ("v1", definitions(ApiGroup::CrdV1)),
+        ("v3", definitions(ApiGroup::V3)),
+        ("migration", vec![migration::datastore_migration()]),
+    ] {
         let mut names = Vec::new();
-        for definition in definitions(group) {
+        for definition in definitions {
             let plural = definition["spec"]["names"]["plural"].as_str().unwrap_or_default();
             let name = format!("{plural}.yaml");
             files.push((format!("{folder}/{name}"), format!("{HEADER}{}", serde_norway::to_string(&definition)?)));

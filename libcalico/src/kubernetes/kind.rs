@@ -59,16 +59,28 @@ const fn policy(kind: &'static str, plural: &'static str, namespaced: bool) -> O
     ObjectKind { namespaced, is_policy: true, ..same(kind, plural) }
 }
 
+const fn namespaced(kind: &'static str, plural: &'static str) -> ObjectKind {
+    ObjectKind { namespaced: true, ..same(kind, plural) }
+}
+
 const OBJECTS: &[ObjectKind] = &[
+    same("BGPConfiguration", "bgpconfigurations"),
+    same("BGPFilter", "bgpfilters"),
+    same("BGPPeer", "bgppeers"),
+    same("CalicoNodeStatus", "caliconodestatuses"),
     same("ClusterInformation", "clusterinformations"),
+    same("FelixConfiguration", "felixconfigurations"),
     policy("GlobalNetworkPolicy", "globalnetworkpolicies", false),
+    same("GlobalNetworkSet", "globalnetworksets"),
     same("HostEndpoint", "hostendpoints"),
     ObjectKind { v1: ("IPAMConfig", "ipamconfigs"), ..same("IPAMConfiguration", "ipamconfigurations") },
     same("IPPool", "ippools"),
     same("IPReservation", "ipreservations"),
     same("KubeControllersConfiguration", "kubecontrollersconfigurations"),
     policy("NetworkPolicy", "networkpolicies", true),
+    namespaced("NetworkSet", "networksets"),
     policy("StagedGlobalNetworkPolicy", "stagedglobalnetworkpolicies", false),
+    namespaced("StagedKubernetesNetworkPolicy", "stagedkubernetesnetworkpolicies"),
     policy("StagedNetworkPolicy", "stagednetworkpolicies", true),
     same("Tier", "tiers"),
 ];

@@ -18,6 +18,7 @@ mod json;
 mod kind;
 mod kubevirt;
 mod metadata;
+mod moved;
 mod network_policy;
 mod node;
 mod pod;
@@ -42,6 +43,7 @@ pub use error::{CodecError, FLOATING_IPS, PodProblem};
 pub use ipam::{cidr_of_name, decode_listed_block, handle_name};
 pub use json::json_bytes;
 pub use kubevirt::{OwnerReference, VirtualMachine, VirtualMachineInstance, VmiPod, may_be_virt_launcher};
+pub use moved::{Moved, MovedKind, Source, Unmovable, to_v3};
 pub use network_policy::{
     EgressRule, IngressRule, IpBlock, LabelExpression, LabelSelector, NetworkPolicySpec, NumberOrName, PolicyPeer,
     PolicyPort,

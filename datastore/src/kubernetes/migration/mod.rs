@@ -7,15 +7,13 @@
 use std::time::Duration;
 
 use libcalico::kubernetes::ApiGroup;
+use libcalico::migration::{LOCKED_BY, MIGRATED_BY};
 use serde_json::Value;
 use tokio::time::sleep;
 
 use super::client::ApiClient;
 use super::error::RequestError;
 use super::request::ApiRequest;
-
-/// Annotations of a v3 ClusterInformation that the migration created or locked.
-const ANNOTATIONS: [&str; 2] = ["migration.projectcalico.org/migrated-by", "migration.projectcalico.org/locked-by"];
 
 /// Returns true if the objects of an API server with both groups are in v3. A ClusterInformation of v1 that this
 /// process may not read counts as not ready.
@@ -29,7 +27,7 @@ pub(super) async fn is_v3_open(client: &ApiClient) -> Result<bool, RequestError>
     let v3 = cluster_information(client, ApiGroup::V3).await?;
     Ok(v3.is_some_and(|information| {
         let annotations = &information["metadata"]["annotations"];
-        is_ready(&information) && ANNOTATIONS.iter().any(|mark| annotations[mark].is_string())
+        is_ready(&information) && [MIGRATED_BY, LOCKED_BY].iter().any(|mark| annotations[mark].is_string())
     }))
 }
 

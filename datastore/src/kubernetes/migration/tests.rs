@@ -77,8 +77,8 @@ fn information(ready: bool, mark: Option<&str>) -> Option<Value> {
     Some(json!({ "metadata": { "annotations": annotations }, "spec": { "datastoreReady": ready } }))
 }
 
-const MIGRATED: Option<&str> = Some(ANNOTATIONS[0]);
-const LOCKED: Option<&str> = Some(ANNOTATIONS[1]);
+const MIGRATED: Option<&str> = Some(MIGRATED_BY);
+const LOCKED: Option<&str> = Some(LOCKED_BY);
 
 #[tokio::test]
 async fn v3_is_selected_beside_v1_only_after_the_migration_opened_v3() {

@@ -3,6 +3,7 @@
 //! CEL rules need a real API server: `tests/tests/kubernetes_crds.rs`.
 
 mod api_server;
+mod migration;
 mod preserved_fields;
 mod rejected_objects;
 
@@ -11,6 +12,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::migration::datastore_migration;
 use super::{definitions, generated_files};
 use crate::kubernetes::ApiGroup;
 use crate::kubernetes::golden::GROUPS;
@@ -97,7 +99,7 @@ fn crd_short_names_columns_and_status_match_upstreams() {
 
 #[test]
 fn crd_schemas_are_structural() {
-    const KEYWORDS: [&str; 20] = [
+    const KEYWORDS: [&str; 21] = [
         "additionalProperties",
         "anyOf",
         "default",
@@ -116,6 +118,7 @@ fn crd_schemas_are_structural() {
         "required",
         "type",
         "x-kubernetes-int-or-string",
+        "x-kubernetes-list-map-keys",
         "x-kubernetes-list-type",
         "x-kubernetes-validations",
     ];
@@ -138,9 +141,7 @@ fn crd_schemas_are_structural() {
             check(each, &format!("{path}[]"), false);
         }
     }
-    for (_, group) in GROUPS {
-        for definition in definitions(group) {
-            check(&definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "", true);
-        }
+    for definition in GROUPS.iter().flat_map(|(_, group)| definitions(*group)).chain([datastore_migration()]) {
+        check(&definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "", true);
     }
 }

@@ -1,0 +1,133 @@
+//! The end of a migration: the wait for all programs, and the deletion of the definitions of v1 (MIG-63, MIG-70).
+
+use std::time::Duration;
+
+use libcalico::kubernetes::{ApiGroup, Location, Preconditions, Resource};
+use libcalico::migration::{Phase, cluster_information, condition, definition_name, moved_kinds};
+use time::OffsetDateTime;
+
+use super::checks::Check;
+use super::metrics::MigrationMetrics;
+use super::object::{Control, set_condition};
+use super::requests::{Problem, Requests};
+
+const DEFINITIONS: Resource = Resource {
+    api_version: "apiextensions.k8s.io/v1",
+    kind: "CustomResourceDefinition",
+    plural: "customresourcedefinitions",
+    namespaced: false,
+};
+
+/// Upstream's texts.
+const CONVERGED: &str = "Waiting for components to switch to v3 API group";
+const COMPLETE: &str = "Migration complete";
+const DELETION_PENDING: &str =
+    "Deletion pending: migration is Converged and cannot be rolled back. Waiting for completion.";
+const CLEANING_UP: &str = "Cleaning up v1 CRDs";
+
+/// Reports that v3 is open, and for how long v1 was locked before.
+pub(super) async fn report_open(
+    requests: &Requests,
+    control: &mut Control,
+    metrics: &MigrationMetrics,
+) -> Result<(), Problem> {
+    if control.status.phase == Phase::Converged {
+        return Ok(());
+    }
+    let now = OffsetDateTime::now_utc();
+    let since = |time: Option<OffsetDateTime>| {
+        time.map(|time| Duration::try_from(now - time).unwrap_or_default()).unwrap_or_default()
+    };
+    let locked = since(control.status.datastore_locked_at);
+    let message = format!("no pod could start or end for {} s", locked.as_secs());
+    tracing::info!("migration: v3 is open; {message}");
+    metrics.set_locked(locked.as_secs_f64());
+    metrics.observe_duration(since(control.status.started_at).as_secs_f64());
+    control
+        .write_status(requests, |status| {
+            status.phase = Phase::Converged;
+            CONVERGED.clone_into(&mut status.message);
+            status.conditions.clear();
+            set_condition(status, condition("PodsBlocked", false, "V3Opened", &message, now));
+        })
+        .await
+}
+
+/// Sets the phase `Complete` if the check finds that all programs use v3. Returns false if it does not.
+pub(super) async fn finish(requests: &Requests, control: &mut Control, check: Check) -> Result<bool, Problem> {
+    match check {
+        Check::Passed => {
+            control
+                .write_status(requests, |status| {
+                    status.phase = Phase::Complete;
+                    COMPLETE.clone_into(&mut status.message);
+                    status.completed_at = status.completed_at.or_else(|| Some(OffsetDateTime::now_utc()));
+                })
+                .await?;
+            Ok(true)
+        }
+        Check::Wait(text) | Check::Terminal(text) => {
+            let text = if control.is_being_deleted() { format!("{DELETION_PENDING} {text}") } else { text };
+            control.report(requests, Phase::Converged, &text).await?;
+            Ok(false)
+        }
+    }
+}
+
+/// Deletes the definitions of v1 with all their objects, and then lets the API server remove the controlling object.
+/// Returns false, and deletes nothing, if the check finds a program that still uses v1.
+pub(super) async fn remove_v1(requests: &Requests, control: &mut Control, check: Check) -> Result<bool, Problem> {
+    if let Check::Wait(text) | Check::Terminal(text) = check {
+        control.report(requests, Phase::Complete, &text).await?;
+        return Ok(false);
+    }
+    control.report(requests, Phase::Complete, CLEANING_UP).await?;
+    let ours = definitions_of_v1();
+    report_others(requests, &ours).await?;
+    for name in &ours {
+        requests.delete(&Location::global(DEFINITIONS, name), &Preconditions::default()).await?;
+    }
+    tracing::info!("migration: the definitions of {} are deleted", ApiGroup::CrdV1.name());
+    control.remove_finalizer(requests).await?;
+    Ok(true)
+}
+
+/// Returns the names of the definitions that a migration has replaced.
+fn definitions_of_v1() -> Vec<String> {
+    let information = cluster_information(ApiGroup::CrdV1).resource;
+    let mut names: Vec<String> = moved_kinds().iter().map(|kind| definition_name(&kind.v1)).collect();
+    // The lock of v1 goes last: without it, an interrupted deletion would leave an unlocked v1.
+    names.push(definition_name(&information));
+    names
+}
+
+/// Logs the definitions of other kinds of v1's group. They stay, and so do their objects.
+async fn report_others(requests: &Requests, ours: &[String]) -> Result<(), Problem> {
+    let suffix = format!(".{}", ApiGroup::CrdV1.name());
+    let mut others = Vec::new();
+    requests
+        .pages(&DEFINITIONS, true, async |page| {
+            let names = page.iter().filter_map(|definition| definition["metadata"]["name"].as_str());
+            others.extend(names.filter(|name| name.ends_with(&suffix)).map(str::to_owned));
+            Ok(())
+        })
+        .await?;
+    others.retain(|name| !ours.contains(name));
+    if !others.is_empty() {
+        tracing::warn!(definitions = others.join(", "), "migration: definitions of other kinds stay");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definitions_to_delete_are_those_of_v1_and_the_lock_is_the_last() {
+        let names = definitions_of_v1();
+        assert_eq!(names.len(), 22);
+        assert!(names.iter().all(|name| name.ends_with(".crd.projectcalico.org")), "{names:?}");
+        assert_eq!(names.last().map(String::as_str), Some("clusterinformations.crd.projectcalico.org"));
+    }
+}

@@ -1,0 +1,163 @@
+//! [`Marks`]: the objects that show the state of a migration. [`next_step`]: the step that follows from them.
+//!
+//! Each mark is written by compare-and-swap, and the phase of the controlling object only reports the step. So a
+//! process can take over after any request of another process. The migration is irrevocable as soon as the
+//! ClusterInformation of v3 is ready and marked: the plugins then use v3.
+
+use libcalico::kubernetes::ApiGroup;
+use libcalico::migration::{DRY_RUN, LOCKED_BY, MIGRATED_BY, Phase, V1_LOCKED_BY, cluster_information};
+use serde_json::Value;
+
+use super::api_service;
+use super::object::Control;
+use super::requests::{Problem, Requests};
+use crate::settings::Mode;
+
+/// The lock of v1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum V1Lock {
+    /// v1 is ready: pods start and end in v1.
+    Open,
+    /// A migration has locked v1.
+    Ours,
+    /// A person or another program has locked v1.
+    Others,
+    /// The ClusterInformation or its definition is missing.
+    Missing,
+}
+
+/// The ClusterInformation of v3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Door {
+    /// Missing, or hidden by an aggregated API server.
+    Absent,
+    /// Ready, and not part of a migration yet.
+    Unmarked,
+    /// Locked by a migration.
+    Shut,
+    /// Opened by a migration.
+    Open,
+    /// Locked, and not by a migration.
+    Foreign,
+}
+
+/// The state of a migration, as the API server shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Marks {
+    pub(super) v1: V1Lock,
+    pub(super) v3: Door,
+    pub(super) finalizer: bool,
+    /// True if an aggregated API server serves v3, and hides the ClusterInformation of v3.
+    pub(super) is_aggregated: bool,
+}
+
+/// The work of a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MigrationStep {
+    /// The object is being deleted, and this program has no part in it.
+    Ignore,
+    /// Lists the outcome of a migration without any change.
+    DryRun,
+    /// Checks the cluster, locks v1, and goes on with `Copy`.
+    Check,
+    /// Removes the aggregated API server, which hides the objects of v3, from a migration under way.
+    Uncover,
+    /// Copies the objects under the lock, and opens v3.
+    Copy,
+    /// Unlocks v1 after a failure.
+    Release,
+    /// Ends this process, which uses v1, after v3 was opened.
+    Converge,
+    /// Waits until all programs use v3.
+    Finish,
+    /// Nothing is to be done until the object is deleted.
+    Rest,
+    /// Deletes the definitions of v1.
+    RemoveV1,
+    /// Restores the state before the migration.
+    Abort,
+    /// Waits for a person, because the objects contradict each other.
+    Hold(&'static str),
+}
+
+const TWO_DATASTORES: &str = "v1 is not locked; two datastores are in use. Lock v1: set spec.datastoreReady of \
+                              ClusterInformation default in crd.projectcalico.org/v1 to false";
+const NOT_OPEN: &str = "projectcalico.org/v3 is in use, but its ClusterInformation default is locked, hidden by an \
+                        aggregated API server, or lacks the annotation migration.projectcalico.org/migrated-by; \
+                        restore it";
+
+impl Marks {
+    pub(super) async fn read(requests: &Requests, control: &Control) -> Result<Self, Problem> {
+        let v1 = requests.get(&cluster_information(ApiGroup::CrdV1)).await?;
+        let is_aggregated = api_service::aggregated(requests).await?.is_some();
+        let v3 = if is_aggregated { None } else { requests.get(&cluster_information(ApiGroup::V3)).await? };
+        Ok(Marks {
+            v1: V1Lock::of(v1.as_ref()),
+            v3: Door::of(v3.as_ref()),
+            finalizer: control.has_finalizer(),
+            is_aggregated,
+        })
+    }
+}
+
+impl V1Lock {
+    /// Returns the lock that a ClusterInformation of v1 shows. The mark of a deleted object's migration counts too: the
+    /// object that was created after it continues that migration.
+    pub(super) fn of(information: Option<&Value>) -> Self {
+        match information {
+            None => V1Lock::Missing,
+            Some(information) if is_ready(information) => V1Lock::Open,
+            Some(information) if has_mark(information, V1_LOCKED_BY) => V1Lock::Ours,
+            Some(_) => V1Lock::Others,
+        }
+    }
+}
+
+impl Door {
+    /// Returns the state that a ClusterInformation of v3 shows.
+    pub(super) fn of(information: Option<&Value>) -> Self {
+        let Some(information) = information else { return Door::Absent };
+        let is_marked = [MIGRATED_BY, LOCKED_BY].iter().any(|mark| has_mark(information, mark));
+        match (is_marked, is_ready(information)) {
+            (true, true) => Door::Open,
+            (true, false) => Door::Shut,
+            (false, true) => Door::Unmarked,
+            (false, false) => Door::Foreign,
+        }
+    }
+}
+
+/// Returns true if the plugins may use the group of this ClusterInformation.
+pub(super) fn is_ready(information: &Value) -> bool {
+    information["spec"]["datastoreReady"] == true
+}
+
+pub(super) fn has_mark(information: &Value, mark: &str) -> bool {
+    information["metadata"]["annotations"][mark].is_string()
+}
+
+/// Returns the step that follows from the marks. `mode` is that of this process.
+pub(super) fn next_step(marks: &Marks, control: &Control, mode: Mode) -> MigrationStep {
+    use MigrationStep::{Abort, Check, Converge, Copy, DryRun, Finish, Hold, Ignore, Release, RemoveV1, Rest, Uncover};
+    let (is_deleted, phase) = (control.is_being_deleted(), control.status.phase);
+    match (marks.v3, phase) {
+        _ if is_deleted && !marks.finalizer => Ignore,
+        (Door::Open, _) if marks.v1 == V1Lock::Open => Hold(TWO_DATASTORES),
+        (Door::Open, Phase::Complete) if is_deleted => RemoveV1,
+        (Door::Open, Phase::Complete) => Rest,
+        (Door::Open, _) if mode != Mode::Kubernetes(ApiGroup::V3) => Converge,
+        (Door::Open, _) => Finish,
+        (_, Phase::Converged | Phase::Complete) => Hold(NOT_OPEN),
+        // Another program has restored the APIService under the lock. The door is unknown until it is gone again.
+        _ if marks.v1 == V1Lock::Ours && marks.is_aggregated => Uncover,
+        _ if is_deleted => Abort,
+        (_, Phase::Failed) if marks.v1 == V1Lock::Ours => Release,
+        (_, Phase::Failed) => Rest,
+        _ if marks.v1 == V1Lock::Ours => Copy,
+        _ if control.annotation(DRY_RUN).is_some() => DryRun,
+        _ => Check,
+    }
+}
+
+#[cfg(test)]
+mod tests;

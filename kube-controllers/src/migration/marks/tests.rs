@@ -1,0 +1,127 @@
+use libcalico::kubernetes::Location;
+use libcalico::migration::{DATASTORE_MIGRATIONS, FINALIZER, MIGRATION_NAME};
+use serde_json::json;
+
+use super::*;
+
+const V1: Mode = Mode::Kubernetes(ApiGroup::CrdV1);
+const V3: Mode = Mode::Kubernetes(ApiGroup::V3);
+
+fn control(phase: &str, is_deleted: bool) -> Control {
+    let mut metadata = json!({ "name": MIGRATION_NAME, "finalizers": [FINALIZER] });
+    if is_deleted {
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    }
+    let value = json!({ "metadata": metadata, "status": { "phase": phase } });
+    Control::of(Location::global(DATASTORE_MIGRATIONS, MIGRATION_NAME), value)
+}
+
+fn marks(v1: V1Lock, v3: Door) -> Marks {
+    Marks { v1, v3, finalizer: true, is_aggregated: false }
+}
+
+fn step(v1: V1Lock, v3: Door, phase: &str, is_deleted: bool, mode: Mode) -> MigrationStep {
+    next_step(&marks(v1, v3), &control(phase, is_deleted), mode)
+}
+
+#[test]
+fn locks_and_doors_are_read_from_readiness_and_marks() {
+    let information = |is_ready: bool, mark: Option<&str>| {
+        let mut metadata = json!({});
+        if let Some(mark) = mark {
+            metadata["annotations"][mark] = "u".into();
+        }
+        json!({ "metadata": metadata, "spec": { "datastoreReady": is_ready } })
+    };
+    let v1 = |is_ready, mark| V1Lock::of(Some(&information(is_ready, mark)));
+    assert_eq!(V1Lock::of(None), V1Lock::Missing);
+    assert_eq!([v1(true, None), v1(true, Some(V1_LOCKED_BY))], [V1Lock::Open, V1Lock::Open]);
+    assert_eq!([v1(false, None), v1(false, Some(V1_LOCKED_BY))], [V1Lock::Others, V1Lock::Ours]);
+
+    let v3 = |is_ready, mark| Door::of(Some(&information(is_ready, mark)));
+    assert_eq!(Door::of(None), Door::Absent);
+    assert_eq!([v3(true, None), v3(false, None)], [Door::Unmarked, Door::Foreign]);
+    for mark in [MIGRATED_BY, LOCKED_BY] {
+        assert_eq!([v3(true, Some(mark)), v3(false, Some(mark))], [Door::Open, Door::Shut], "{mark}");
+    }
+}
+
+#[test]
+fn step_before_the_door_is_open_follows_the_lock_and_not_the_phase() {
+    for phase in ["", "Pending", "Migrating", "WaitingForConflictResolution", "a later phase"] {
+        for door in [Door::Absent, Door::Unmarked, Door::Shut, Door::Foreign] {
+            for mode in [V1, V3] {
+                let of = |v1| step(v1, door, phase, false, mode);
+                assert_eq!(of(V1Lock::Ours), MigrationStep::Copy, "{phase} {door:?}");
+                for v1 in [V1Lock::Open, V1Lock::Others, V1Lock::Missing] {
+                    assert_eq!(of(v1), MigrationStep::Check, "{phase} {door:?} {v1:?}");
+                }
+            }
+        }
+    }
+    assert_eq!(step(V1Lock::Ours, Door::Shut, "Failed", false, V1), MigrationStep::Release);
+    assert_eq!(step(V1Lock::Open, Door::Absent, "Failed", false, V1), MigrationStep::Rest);
+}
+
+#[test]
+fn deletion_aborts_before_the_door_is_open_and_never_after() {
+    for phase in ["", "Pending", "Migrating", "WaitingForConflictResolution", "Failed"] {
+        for v1 in [V1Lock::Open, V1Lock::Ours, V1Lock::Others, V1Lock::Missing] {
+            for door in [Door::Absent, Door::Unmarked, Door::Shut, Door::Foreign] {
+                assert_eq!(step(v1, door, phase, true, V1), MigrationStep::Abort, "{phase} {v1:?} {door:?}");
+            }
+        }
+    }
+    for phase in ["", "Pending", "Migrating", "Failed", "Converged"] {
+        assert_eq!(step(V1Lock::Ours, Door::Open, phase, true, V1), MigrationStep::Converge, "{phase}");
+        assert_eq!(step(V1Lock::Ours, Door::Open, phase, true, V3), MigrationStep::Finish, "{phase}");
+    }
+    for v1 in [V1Lock::Ours, V1Lock::Others, V1Lock::Missing] {
+        assert_eq!(step(v1, Door::Open, "Complete", true, V3), MigrationStep::RemoveV1);
+        assert_eq!(step(v1, Door::Open, "Complete", false, V3), MigrationStep::Rest);
+    }
+}
+
+/// An administrator may lock v3 for other reasons after the migration.
+#[test]
+fn contradictory_marks_after_the_door_was_open_hold_the_migration() {
+    for phase in ["Converged", "Complete"] {
+        for is_deleted in [false, true] {
+            for door in [Door::Absent, Door::Unmarked, Door::Shut, Door::Foreign] {
+                let of = |v1| step(v1, door, phase, is_deleted, V3);
+                assert_eq!(of(V1Lock::Ours), MigrationStep::Hold(NOT_OPEN), "{phase} {door:?}");
+                assert_eq!(of(V1Lock::Open), MigrationStep::Hold(NOT_OPEN), "{phase} {door:?}");
+            }
+            assert_eq!(
+                step(V1Lock::Open, Door::Open, phase, is_deleted, V3),
+                MigrationStep::Hold(TWO_DATASTORES),
+                "{phase}"
+            );
+        }
+    }
+}
+
+#[test]
+fn deleted_object_without_the_finalizer_is_ignored() {
+    let marks = Marks { finalizer: false, ..marks(V1Lock::Ours, Door::Shut) };
+    assert_eq!(next_step(&marks, &control("Migrating", true), V1), MigrationStep::Ignore);
+}
+
+#[test]
+fn aggregated_api_server_under_the_lock_is_removed_before_anything_else() {
+    for is_deleted in [false, true] {
+        let hidden = Marks { is_aggregated: true, ..marks(V1Lock::Ours, Door::Absent) };
+        assert_eq!(next_step(&hidden, &control("Migrating", is_deleted), V1), MigrationStep::Uncover);
+        let unlocked = Marks { v1: V1Lock::Open, ..hidden };
+        let expected = if is_deleted { MigrationStep::Abort } else { MigrationStep::Check };
+        assert_eq!(next_step(&unlocked, &control("Pending", is_deleted), V1), expected);
+    }
+}
+
+#[test]
+fn dry_run_is_made_only_while_no_migration_has_locked_v1() {
+    let value = json!({ "metadata": { "annotations": { DRY_RUN: "first" } } });
+    let control = Control::of(Location::global(DATASTORE_MIGRATIONS, MIGRATION_NAME), value);
+    let of = |v1| next_step(&marks(v1, Door::Absent), &control, V1);
+    assert_eq!([of(V1Lock::Open), of(V1Lock::Ours)], [MigrationStep::DryRun, MigrationStep::Copy]);
+}

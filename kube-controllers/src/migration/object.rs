@@ -1,0 +1,234 @@
+//! [`Control`]: the object that controls the migration, and its status.
+
+use std::mem;
+
+use libcalico::kubernetes::{Location, Resource};
+use libcalico::migration::{
+    DATASTORE_MIGRATIONS, DRY_RUN, FINALIZER, MIGRATION_NAME, MigrationStatus, Phase, SAVED_API_SERVICE,
+};
+use serde_json::{Value, json};
+
+use super::requests::{Problem, Requests};
+
+/// The resource of the controlling object on an API server with an older definition (MIG-50).
+pub(super) const PRE_GA: Resource =
+    Resource { api_version: "migration.projectcalico.org/v1beta1", ..DATASTORE_MIGRATIONS };
+
+/// The controlling object, as this process has read or written it last.
+#[derive(Debug, Clone)]
+pub(super) struct Control {
+    at: Location,
+    value: Value,
+    pub(super) status: MigrationStatus,
+}
+
+impl Control {
+    /// Reads the object. Returns `None` if it is missing.
+    pub(super) async fn read(requests: &Requests, resource: Resource) -> Result<Option<Self>, Problem> {
+        let at = Location::global(resource, MIGRATION_NAME);
+        Ok(requests.get(&at).await?.map(|value| Control::of(at, value)))
+    }
+
+    pub(super) fn of(at: Location, value: Value) -> Self {
+        // An unreadable status counts as empty: the marks of other objects decide, and the next status replaces it.
+        let status = serde_json::from_value(value["status"].clone()).unwrap_or_default();
+        Control { at, value, status }
+    }
+
+    pub(super) fn uid(&self) -> &str {
+        self.value["metadata"]["uid"].as_str().unwrap_or_default()
+    }
+
+    /// Returns true if the API server serves only the older version of the definition.
+    pub(super) fn is_pre_ga(&self) -> bool {
+        self.at.resource == PRE_GA
+    }
+
+    pub(super) fn is_being_deleted(&self) -> bool {
+        !self.value["metadata"]["deletionTimestamp"].is_null()
+    }
+
+    pub(super) fn annotation(&self, key: &str) -> Option<&str> {
+        self.value["metadata"]["annotations"][key].as_str()
+    }
+
+    /// Returns the text of a dry run that has not been made yet.
+    pub(super) fn requested_dry_run(&self) -> Option<&str> {
+        self.annotation(DRY_RUN).filter(|text| !self.has_made_dry_run(text))
+    }
+
+    fn has_made_dry_run(&self, text: &str) -> bool {
+        self.condition("DryRun").is_some_and(|condition| condition["message"] == text)
+    }
+
+    pub(super) fn condition(&self, kind: &str) -> Option<&Value> {
+        self.status.conditions.iter().find(|condition| condition["type"] == kind)
+    }
+
+    pub(super) fn has_finalizer(&self) -> bool {
+        self.finalizers().any(|finalizer| finalizer == FINALIZER)
+    }
+
+    /// Returns the APIService that the migration has removed and not restored yet.
+    pub(super) fn saved_api_service(&self) -> Option<Value> {
+        serde_json::from_str(self.annotation(SAVED_API_SERVICE)?).ok()
+    }
+
+    fn finalizers(&self) -> impl Iterator<Item = &str> {
+        self.value["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str)
+    }
+
+    /// Adds the finalizer, unless the object has it.
+    pub(super) async fn add_finalizer(&mut self, requests: &Requests) -> Result<(), Problem> {
+        if self.has_finalizer() {
+            return Ok(());
+        }
+        let all: Vec<&str> = self.finalizers().chain([FINALIZER]).collect();
+        let all = json!(all);
+        self.write_metadata(requests, |metadata| metadata["finalizers"] = all).await
+    }
+
+    /// Removes the finalizer, so that the API server removes the deleted object.
+    pub(super) async fn remove_finalizer(&mut self, requests: &Requests) -> Result<(), Problem> {
+        let others: Vec<&str> = self.finalizers().filter(|finalizer| *finalizer != FINALIZER).collect();
+        let others = json!(others);
+        self.write_metadata(requests, |metadata| metadata["finalizers"] = others).await
+    }
+
+    /// Stores the removed APIService in the object, or with `None` removes it from there.
+    pub(super) async fn save_api_service(
+        &mut self,
+        requests: &Requests,
+        service: Option<&Value>,
+    ) -> Result<(), Problem> {
+        let text = service.map_or(Value::Null, |service| service.to_string().into());
+        self.write_metadata(requests, |metadata| metadata["annotations"][SAVED_API_SERVICE] = text).await
+    }
+
+    async fn write_metadata(&mut self, requests: &Requests, change: impl FnOnce(&mut Value)) -> Result<(), Problem> {
+        let mut body = self.value.clone();
+        change(&mut body["metadata"]);
+        if let Some(annotations) = body["metadata"]["annotations"].as_object_mut() {
+            annotations.retain(|_, value| !value.is_null());
+        }
+        if body != self.value {
+            self.value = requests.replace(&self.at, &body).await?;
+        }
+        Ok(())
+    }
+
+    /// Changes the status, and logs a new phase or message. Sends no request if nothing has changed.
+    ///
+    /// # Errors
+    /// [`Problem::Lost`] also if a user has deleted the object meanwhile.
+    pub(super) async fn write_status(
+        &mut self,
+        requests: &Requests,
+        change: impl FnOnce(&mut MigrationStatus),
+    ) -> Result<(), Problem> {
+        let mut status = self.status.clone();
+        change(&mut status);
+        status.message = printable(&status.message);
+        let stored = json!(status);
+        if stored == self.value["status"] {
+            return Ok(());
+        }
+        if status.phase != self.status.phase || status.message != self.status.message {
+            tracing::info!(object = MIGRATION_NAME, cause = %status.message, "migration: {:?}", status.phase);
+        }
+        let mut body = self.value.clone();
+        body["status"] = stored;
+        self.value = requests.replace_status(&self.at, &body).await?;
+        self.status = status;
+        Ok(())
+    }
+
+    /// Sets phase and message.
+    pub(super) async fn report(&mut self, requests: &Requests, phase: Phase, message: &str) -> Result<(), Problem> {
+        self.write_status(requests, |status| {
+            status.phase = phase;
+            message.clone_into(&mut status.message);
+        })
+        .await
+    }
+}
+
+/// Replaces the conditions about conflicts. A condition with the same content keeps its time.
+pub(super) fn set_conflicts(status: &mut MigrationStatus, conflicts: Vec<Value>) {
+    let is_about_conflicts =
+        |condition: &Value| condition["type"] == "Conflict" || condition["type"] == "ConflictsOmitted";
+    let (before, others): (Vec<Value>, Vec<Value>) =
+        mem::take(&mut status.conditions).into_iter().partition(is_about_conflicts);
+    let dated = |new: Value| before.iter().find(|old| is_same(old, &new)).cloned().unwrap_or(new);
+    status.conditions = others.into_iter().chain(conflicts.into_iter().map(dated)).collect();
+}
+
+/// Returns true if two conditions differ in their times only.
+fn is_same(one: &Value, other: &Value) -> bool {
+    ["type", "status", "reason", "message"].iter().all(|field| one[*field] == other[*field])
+}
+
+/// Replaces the condition of the same type, or adds the condition. A condition with the same content keeps its time.
+pub(super) fn set_condition(status: &mut MigrationStatus, condition: Value) {
+    match status.conditions.iter_mut().find(|old| old["type"] == condition["type"]) {
+        Some(old) if is_same(old, &condition) => {}
+        Some(old) => *old = condition,
+        None => status.conditions.push(condition),
+    }
+}
+
+/// Returns a text of another program without control characters, which a terminal could execute.
+fn printable(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn control(value: Value) -> Control {
+        Control::of(Location::global(DATASTORE_MIGRATIONS, MIGRATION_NAME), value)
+    }
+
+    #[test]
+    fn dry_run_is_requested_once_for_each_text() {
+        let annotated = |condition: Value| {
+            let annotations = json!({ DRY_RUN: "second" });
+            let metadata = json!({ "annotations": annotations });
+            control(json!({ "metadata": metadata, "status": { "conditions": [condition] } }))
+        };
+        let made = |text: &str| annotated(json!({ "type": "DryRun", "status": "True", "message": text }));
+        assert_eq!(made("first").requested_dry_run(), Some("second"));
+        assert_eq!(made("second").requested_dry_run(), None);
+        assert_eq!(control(json!({})).requested_dry_run(), None);
+    }
+
+    #[test]
+    fn condition_with_the_same_content_keeps_its_time() {
+        let at = |time: &str, reason: &str| {
+            let (kind, status) = ("PodsBlocked", "True");
+            json!({ "type": kind, "status": status, "reason": reason, "message": "m", "lastTransitionTime": time })
+        };
+        let mut status = MigrationStatus::default();
+        set_condition(&mut status, at("1", "A"));
+        set_condition(&mut status, at("2", "A"));
+        assert_eq!(status.conditions, [at("1", "A")]);
+        set_condition(&mut status, at("3", "B"));
+        assert_eq!(status.conditions, [at("3", "B")]);
+
+        let conflict = |time: &str, message: &str| {
+            let kind = "Conflict";
+            json!({ "type": kind, "status": "True", "message": message, "lastTransitionTime": time })
+        };
+        set_conflicts(&mut status, vec![conflict("4", "a"), conflict("4", "b")]);
+        set_conflicts(&mut status, vec![conflict("5", "b"), conflict("5", "c")]);
+        assert_eq!(status.conditions, [at("3", "B"), conflict("4", "b"), conflict("5", "c")]);
+    }
+
+    #[test]
+    fn unreadable_status_counts_as_empty_and_control_characters_are_replaced() {
+        let control = control(json!({ "status": { "phase": 7, "conditions": "none" } }));
+        assert_eq!(control.status, MigrationStatus::default());
+        assert_eq!(printable("a\u{1b}[2Jb\nc"), "a [2Jb c");
+    }
+}

@@ -1,0 +1,169 @@
+//! The part of a migration under the lock: copies the objects and opens v3, or unlocks v1 again.
+
+use std::time::Duration;
+
+use libcalico::kubernetes::ApiGroup;
+use libcalico::migration::{MIGRATION_NAME, Phase, condition};
+use serde_json::Value;
+use time::OffsetDateTime;
+
+use super::super::attempts::LockTimer;
+use super::super::copy::{Copier, Outcome};
+use super::super::object::{Control, set_condition, set_conflicts};
+use super::super::requests::{Problem, Requests};
+use super::super::{api_service, door, end, lock};
+use super::preparation::{conditions_of, conflict_message, listed};
+use super::{IDLE, Migration, Next, WAITING};
+use crate::settings::Mode;
+
+/// Upstream's texts.
+const DRAINING: &str = "Waiting for in-flight datastore writes to drain";
+const MIGRATING: &str = "Migrating resources";
+
+const STANDSTILL: &str = "no object could be copied for five minutes";
+const WRONG_GROUP: &str = "v3 is open, but CALICO_API_GROUP of kube-controllers is crd.projectcalico.org/v1; leave it \
+                           empty (deploy/components/migrate-to-v3)";
+
+/// A reason to unlock v1 before v3 is open.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct LockedFailure {
+    pub(super) phase: Phase,
+    pub(super) cause: String,
+    pub(super) conditions: Vec<Value>,
+}
+
+impl LockedFailure {
+    fn pending(cause: String) -> Self {
+        LockedFailure { phase: Phase::Pending, cause, conditions: Vec::new() }
+    }
+
+    /// Returns the failure for a pass with conflicts or refused objects, and `None` if all objects are in v3.
+    fn of(outcome: &Outcome) -> Option<Self> {
+        let (conflicts, refused) = (outcome.total(|count| count.conflicts), outcome.total(|count| count.refused));
+        if conflicts > 0 {
+            let (cause, conditions) = (conflict_message(conflicts), conditions_of(outcome));
+            return Some(LockedFailure { phase: Phase::WaitingForConflictResolution, cause, conditions });
+        }
+        let named = listed(&outcome.refused, refused);
+        (refused > 0).then(|| Self::pending(format!("projectcalico.org/v3 refuses {refused} objects: {named}")))
+    }
+}
+
+impl Migration {
+    /// Copies all objects under the lock, and opens v3. Unlocks v1 after a conflict, a refused object, or five minutes
+    /// without a finished object; after a temporary failure, v1 stays locked until the next pass.
+    pub(super) async fn copy(&mut self, control: &mut Control) -> Result<Next, Problem> {
+        if self.failure.is_some() {
+            return self.finish_release(control).await;
+        }
+        let timer: &LockTimer = self.timer.get_or_insert_with(LockTimer::start);
+        let copied = tokio::select! {
+            biased;
+            copied = copy_all(&self.requests, control, timer) => copied,
+            () = timer.expired() => Ok(Some(LockedFailure::pending(STANDSTILL.to_owned()))),
+        };
+        match copied {
+            Ok(None) => self.converge(control).await,
+            Ok(Some(failure)) => self.release(control, failure).await,
+            Err(Problem::Refused { text, .. }) => self.release(control, LockedFailure::pending(text)).await,
+            Err(Problem::Transient(text)) if self.timer.as_ref().is_some_and(LockTimer::has_expired) => {
+                self.release(control, LockedFailure::pending(format!("{STANDSTILL}: {text}"))).await
+            }
+            Err(problem) => Err(problem),
+        }
+    }
+
+    /// Unlocks v1 after a failure, and begins the pause before the next attempt.
+    pub(super) async fn release(&mut self, control: &mut Control, failure: LockedFailure) -> Result<Next, Problem> {
+        tracing::warn!(object = MIGRATION_NAME, cause = %failure.cause, "migration: failed under the lock");
+        self.attempts.fail();
+        self.failure = Some(failure);
+        self.finish_release(control).await
+    }
+
+    /// Shuts v3, then unlocks v1. Repeated until it succeeds.
+    pub(super) async fn finish_release(&mut self, control: &mut Control) -> Result<Next, Problem> {
+        let Some(failure) = self.failure.clone() else { return Ok(Next::After(WAITING)) };
+        let LockedFailure { phase, cause, conditions } = failure;
+        door::withdraw(&self.requests).await?;
+        lock::unlock(&self.requests, control.uid()).await?;
+        api_service::give_back(&self.requests, control).await?;
+        let now = OffsetDateTime::now_utc();
+        let locked = control.status.datastore_locked_at.map(|time| now - time).unwrap_or_default();
+        let ended = format!("no pod could start or end for {} s", locked.whole_seconds().max(0));
+        let pause = self.attempts.remaining_pause().unwrap_or_default().as_secs().div_ceil(60);
+        let message = match phase {
+            Phase::Failed => format!("{cause}; the datastore is not locked"),
+            _ => format!("{cause}; the datastore is not locked, and the next attempt begins in {pause} minutes"),
+        };
+        control
+            .write_status(&self.requests, |status| {
+                (status.phase, status.message) = (phase, message);
+                (status.datastore_locked_at, status.started_at) = (None, None);
+                set_conflicts(status, conditions);
+                set_condition(status, condition("PodsBlocked", false, "Unlocked", &ended, now));
+            })
+            .await?;
+        (self.timer, self.failure) = (None, None);
+        Ok(Next::After(WAITING))
+    }
+
+    /// Reports that v3 is open. A process that uses v1 has to end then; its successor uses v3.
+    pub(super) async fn converge(&mut self, control: &mut Control) -> Result<Next, Problem> {
+        (self.timer, self.failure) = (None, None);
+        let metrics = self.metrics().clone();
+        if let Err(problem) = end::report_open(&self.requests, control, &metrics).await {
+            // The successor reports it again.
+            tracing::warn!(object = MIGRATION_NAME, "migration: cannot report that v3 is open: {problem}");
+        }
+        if self.mode == Mode::Kubernetes(ApiGroup::V3) {
+            return Ok(Next::After(Duration::ZERO));
+        }
+        if self.configured == Some(ApiGroup::CrdV1) {
+            // A new process would use v1 again.
+            control.report(&self.requests, Phase::Converged, WRONG_GROUP).await?;
+            return Ok(Next::After(IDLE));
+        }
+        Ok(Next::Ended(ApiGroup::V3))
+    }
+}
+
+/// Copies all objects and opens v3. Returns the reason if v3 cannot take them.
+async fn copy_all(
+    requests: &Requests,
+    control: &mut Control,
+    timer: &LockTimer,
+) -> Result<Option<LockedFailure>, Problem> {
+    let now = OffsetDateTime::now_utc();
+    control
+        .write_status(requests, |status| {
+            DRAINING.clone_into(&mut status.message);
+            status.datastore_locked_at = status.datastore_locked_at.or(Some(now));
+            set_conflicts(status, Vec::new());
+            let text = "pods cannot start or end until v3 is open";
+            set_condition(status, condition("PodsBlocked", true, "DatastoreLocked", text, now));
+        })
+        .await?;
+    timer.drained().await;
+    let migration = control.uid().to_owned();
+    let shut = door::shut(requests, &migration).await?;
+    control
+        .write_status(requests, |status| {
+            status.phase = Phase::Migrating;
+            MIGRATING.clone_into(&mut status.message);
+            status.started_at = status.started_at.or(Some(now));
+        })
+        .await?;
+    let mut copier = Copier::new(requests, control, timer);
+    let outcome = copier.all().await?;
+    if let Some(failure) = LockedFailure::of(&outcome) {
+        return Ok(Some(failure));
+    }
+    while !copier.second_look().await? {}
+    // A person may have unlocked v1, and then pods have started in v1 meanwhile.
+    if !lock::is_held(requests).await? {
+        return Err(Problem::Lost);
+    }
+    door::open(requests, shut).await?;
+    Ok(None)
+}

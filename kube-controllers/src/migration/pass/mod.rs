@@ -1,0 +1,230 @@
+//! [`Migration`]: reads the state of the migration and takes the next step, in one pass after another.
+
+mod locked;
+mod preparation;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use libcalico::kubernetes::{ApiGroup, Resource};
+use libcalico::migration::{DATASTORE_MIGRATIONS, GROUP, MIGRATION_NAME, Phase};
+
+use super::attempts::{Attempts, LockTimer};
+use super::checks::{self, Checked};
+use super::marks::{Marks, MigrationStep, next_step};
+use super::metrics::MigrationMetrics;
+use super::object::{Control, PRE_GA};
+use super::requests::{Problem, Requests};
+use super::{abort, api_service, end};
+use crate::settings::Mode;
+use crate::telemetry::Metrics;
+use locked::LockedFailure;
+
+/// Pause between two looks for a controlling object, and between two looks at a migration that needs no work.
+const IDLE: Duration = Duration::from_secs(60);
+/// Pause between two passes of a migration that waits for the cluster.
+const WAITING: Duration = Duration::from_secs(10);
+/// Pause after a pass that failed, and is to be continued.
+const RETRY: Duration = Duration::from_secs(5);
+/// Pause after another process has changed an object.
+const LOST: Duration = Duration::from_secs(1);
+/// Role with the rights of a migration, without the prefix that the roles of all controllers share.
+const ROLE: &str = "migration";
+
+/// The end of a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The next pass is due after this time.
+    After(Duration),
+    /// Calico's objects are in this group now, and the process has to end.
+    Ended(ApiGroup),
+}
+
+/// A migration, as one process runs it while it is the leader. Its fields are hints; the API server has the state.
+pub(super) struct Migration {
+    requests: Requests,
+    /// The group in the environment of this process.
+    configured: Option<ApiGroup>,
+    mode: Mode,
+    namespace: String,
+    process_metrics: Metrics,
+    /// The metrics, once the API server serves the kind of the controlling object.
+    metrics: Option<MigrationMetrics>,
+    /// The resource of the controlling object, if the object existed in the last pass.
+    resource: Option<Resource>,
+    attempts: Attempts,
+    /// The progress under the lock, if this process has found v1 locked.
+    timer: Option<LockTimer>,
+    /// The failure under the lock after which v1 is to be unlocked.
+    failure: Option<LockedFailure>,
+    /// Other controlling objects that this process has logged.
+    ignored: BTreeSet<String>,
+}
+
+impl Migration {
+    pub(super) fn new(
+        requests: Requests,
+        configured: Option<ApiGroup>,
+        mode: Mode,
+        namespace: String,
+        process_metrics: Metrics,
+    ) -> Self {
+        Migration {
+            requests,
+            configured,
+            mode,
+            namespace,
+            process_metrics,
+            metrics: None,
+            resource: None,
+            attempts: Attempts::default(),
+            timer: None,
+            failure: None,
+            ignored: BTreeSet::new(),
+        }
+    }
+
+    /// Makes one pass. Safe to be dropped at any await.
+    pub(super) async fn pass(&mut self) -> Next {
+        let found = self.find().await;
+        let is_forbidden = matches!(found, Err(Problem::Refused { code: 403, .. }));
+        let is_served = self.metrics.is_some();
+        if is_served && !self.process_metrics.set_missing_rights(ROLE, is_forbidden) && is_forbidden {
+            tracing::warn!(
+                "the role calico-kube-controllers-migration is missing, not bound or outdated, so no migration runs; \
+                 apply deploy/components/migrate-to-v3"
+            );
+        }
+        let mut control = match found {
+            Ok(Some(control)) => control,
+            Ok(None) => return Next::After(IDLE),
+            Err(problem) => {
+                tracing::debug!(%problem, "cannot read the controlling object of a migration");
+                return Next::After(if self.timer.is_some() { RETRY } else { IDLE });
+            }
+        };
+        match self.advance(&mut control).await {
+            Ok(next) => next,
+            Err(Problem::Lost | Problem::MayNotWrite) => Next::After(LOST),
+            Err(problem) => {
+                let phase = control.status.phase;
+                if let Err(error) = control.report(&self.requests, phase, &problem.to_string()).await {
+                    tracing::warn!(object = MIGRATION_NAME, cause = %problem, "migration: cannot report: {error}");
+                }
+                Next::After(RETRY)
+            }
+        }
+    }
+
+    /// Returns the controlling object, or `None` if it is missing or its kind is not served.
+    async fn find(&mut self) -> Result<Option<Control>, Problem> {
+        if self.resource.is_none() {
+            self.resource = self.discover().await?;
+        }
+        let Some(resource) = self.resource.take() else { return Ok(None) };
+        if self.metrics.is_none() {
+            let metrics = MigrationMetrics::register(&self.process_metrics);
+            if let Some(retries) = metrics.retries() {
+                self.requests = self.requests.clone().counting(retries);
+            }
+            self.metrics = Some(metrics);
+        }
+        let control = Control::read(&self.requests, resource).await?;
+        match &control {
+            Some(control) => {
+                self.resource = Some(resource);
+                self.metrics().set_phase(control.status.phase);
+            }
+            None => self.report_others(&resource).await?,
+        }
+        Ok(control)
+    }
+
+    /// Returns the resource of the controlling object in the newest version that the API server serves.
+    async fn discover(&self) -> Result<Option<Resource>, Problem> {
+        let group = match self.requests.discover(&format!("/apis/{GROUP}")).await {
+            Ok(group) => group,
+            // Only a role of its own allows the discovery to an account outside of system:authenticated.
+            Err(Problem::Refused { code: 403, .. }) => None,
+            Err(problem) => return Err(problem),
+        };
+        let Some(group) = group else { return Ok(None) };
+        let is_served = |resource: &Resource| {
+            let mut versions = group["versions"].as_array().into_iter().flatten();
+            versions.any(|version| version["groupVersion"] == resource.api_version)
+        };
+        Ok([DATASTORE_MIGRATIONS, PRE_GA].into_iter().find(is_served))
+    }
+
+    /// Logs each object of the kind that starts no migration, once.
+    async fn report_others(&mut self, resource: &Resource) -> Result<(), Problem> {
+        let mut names = Vec::new();
+        self.requests
+            .pages(resource, true, async |page| {
+                names.extend(page.iter().filter_map(|object| object["metadata"]["name"].as_str().map(str::to_owned)));
+                Ok(())
+            })
+            .await?;
+        for name in names.into_iter().filter(|name| name != MIGRATION_NAME) {
+            if self.ignored.insert(name.clone()) {
+                tracing::warn!(object = name, "migration: ignored; only an object {MIGRATION_NAME} starts a migration");
+            }
+        }
+        Ok(())
+    }
+
+    fn metrics(&mut self) -> &MigrationMetrics {
+        self.metrics.get_or_insert_with(|| MigrationMetrics::register(&self.process_metrics))
+    }
+
+    async fn advance(&mut self, control: &mut Control) -> Result<Next, Problem> {
+        let marks = match Marks::read(&self.requests, control).await {
+            Err(Problem::Refused { code: 403, text }) => {
+                let text = format!("Waiting for migration RBAC permissions: {text}");
+                control.report(&self.requests, control.status.phase, &text).await?;
+                return Ok(Next::After(WAITING));
+            }
+            marks => marks?,
+        };
+        match next_step(&marks, control, self.mode) {
+            MigrationStep::Ignore | MigrationStep::Rest => Ok(Next::After(IDLE)),
+            MigrationStep::DryRun => self.dry_run(control, &marks).await,
+            MigrationStep::Check => self.check(control, &marks).await,
+            MigrationStep::Uncover => {
+                api_service::take_away(&self.requests, control).await?;
+                Ok(Next::After(Duration::ZERO))
+            }
+            MigrationStep::Copy => self.copy(control).await,
+            MigrationStep::Release => {
+                let cause = control.status.message.clone();
+                self.release(control, LockedFailure { phase: Phase::Failed, cause, conditions: Vec::new() }).await
+            }
+            MigrationStep::Converge => self.converge(control).await,
+            MigrationStep::Finish => {
+                let metrics = self.metrics().clone();
+                end::report_open(&self.requests, control, &metrics).await?;
+                let check = checks::before_complete(&self.checked(control, &marks)).await?;
+                let is_complete = end::finish(&self.requests, control, check).await?;
+                Ok(Next::After(if is_complete { Duration::ZERO } else { WAITING }))
+            }
+            MigrationStep::RemoveV1 => {
+                let check = checks::before_complete(&self.checked(control, &marks)).await?;
+                let is_removed = end::remove_v1(&self.requests, control, check).await?;
+                Ok(Next::After(if is_removed { IDLE } else { WAITING }))
+            }
+            MigrationStep::Abort => {
+                abort::abort(&self.requests, control, &marks).await?;
+                (self.timer, self.failure, self.attempts) = (None, None, Attempts::default());
+                Ok(Next::After(IDLE))
+            }
+            MigrationStep::Hold(text) => {
+                control.report(&self.requests, control.status.phase, text).await?;
+                Ok(Next::After(WAITING))
+            }
+        }
+    }
+
+    fn checked<'a>(&'a self, control: &'a Control, marks: &'a Marks) -> Checked<'a> {
+        Checked { requests: &self.requests, control, marks, configured: self.configured, namespace: &self.namespace }
+    }
+}

@@ -1,0 +1,209 @@
+//! The part of a migration before the lock: the dry run, the checks, and the trial by the API server.
+
+use libcalico::migration::{Phase, condition, conflict_conditions};
+use serde_json::Value;
+use time::OffsetDateTime;
+
+use super::super::attempts::LockTimer;
+use super::super::checks::{self, Check};
+use super::super::copy::{Named, Outcome};
+use super::super::marks::Marks;
+use super::super::object::{Control, set_condition, set_conflicts};
+use super::super::requests::Problem;
+use super::super::{api_service, lock, report, trial};
+use super::{Migration, Next, WAITING};
+
+/// Greatest number of objects that a message names.
+const MOST_NAMED: usize = 8;
+/// Greatest length of the reason for one object in a message, in characters.
+const LONGEST_REASON: usize = 200;
+
+/// The message if another program has locked v1 since the checks.
+const LOCKED_BY_OTHERS: &str = "v1 is locked (datastoreReady: false), and not by this migration";
+
+/// The reason why a migration does not lock v1.
+struct Refusal {
+    phase: Phase,
+    message: String,
+    conditions: Vec<Value>,
+}
+
+impl Migration {
+    /// Makes the requested dry run, if it has not been made. Locks nothing, and writes nothing but a ConfigMap and the
+    /// status.
+    pub(super) async fn dry_run(&mut self, control: &mut Control, marks: &Marks) -> Result<Next, Problem> {
+        api_service::give_back(&self.requests, control).await?;
+        let Some(requested) = control.requested_dry_run().map(str::to_owned) else { return Ok(Next::After(WAITING)) };
+        let check = checks::before_the_lock(&self.checked(control, marks)).await?;
+        if let Check::Wait(text) | Check::Terminal(text) = check {
+            control.report(&self.requests, Phase::Pending, &text).await?;
+            return Ok(Next::After(WAITING));
+        }
+        let is_compared = !marks.is_aggregated;
+        let outcome = trial::trial(&self.requests, is_compared).await?;
+        report::write(&self.requests, &self.namespace, &outcome, is_compared).await?;
+        let message = format!(
+            "dry run: {} objects to copy, {} are in v3, {} conflicts, {} refused; see ConfigMap {}/{}. To start, \
+             remove the annotation migration.projectcalico.org/dry-run",
+            outcome.total(|count| count.copied),
+            outcome.total(|count| count.skipped),
+            outcome.total(|count| count.conflicts),
+            outcome.total(|count| count.refused),
+            self.namespace,
+            report::NAME
+        );
+        let made = condition("DryRun", true, "Finished", &requested, OffsetDateTime::now_utc());
+        control
+            .write_status(&self.requests, |status| {
+                status.phase = Phase::Pending;
+                status.message = message;
+                set_condition(status, made);
+            })
+            .await?;
+        Ok(Next::After(WAITING))
+    }
+
+    /// Checks the cluster, locks v1, and copies the objects. Changes nothing of v1 and v3 before all checks have
+    /// passed, except that an aggregated API server is removed for the last one.
+    pub(super) async fn check(&mut self, control: &mut Control, marks: &Marks) -> Result<Next, Problem> {
+        if self.failure.is_some() {
+            return self.finish_release(control).await;
+        }
+        if let Some(pause) = self.attempts.remaining_pause() {
+            return Ok(Next::After(pause.min(WAITING)));
+        }
+        match self.find_refusal(control, marks).await? {
+            Some(refusal) => self.refuse(control, marks, refusal).await,
+            None if lock::lock(&self.requests, control.uid()).await? => {
+                self.timer = Some(LockTimer::start());
+                self.copy(control).await
+            }
+            None => {
+                control.report(&self.requests, Phase::Pending, LOCKED_BY_OTHERS).await?;
+                Ok(Next::After(WAITING))
+            }
+        }
+    }
+
+    /// Returns the first reason not to lock v1.
+    async fn find_refusal(&mut self, control: &mut Control, marks: &Marks) -> Result<Option<Refusal>, Problem> {
+        let pending = |message| Some(Refusal { phase: Phase::Pending, message, conditions: Vec::new() });
+        match checks::before_the_lock(&self.checked(control, marks)).await? {
+            Check::Passed => {}
+            Check::Wait(message) => return Ok(pending(message)),
+            Check::Terminal(message) => {
+                return Ok(Some(Refusal { phase: Phase::Failed, message, conditions: Vec::new() }));
+            }
+        }
+        let outcome = trial::trial(&self.requests, false).await?;
+        let refused = outcome.total(|count| count.refused);
+        if refused > 0 {
+            report::write(&self.requests, &self.namespace, &outcome, false).await?;
+            let (named, place) = (listed(&outcome.refused, refused), &self.namespace);
+            let name = report::NAME;
+            return Ok(pending(format!("{refused} objects cannot be copied: {named}; see ConfigMap {place}/{name}")));
+        }
+        control.add_finalizer(&self.requests).await?;
+        match api_service::take_away(&self.requests, control).await {
+            Err(Problem::Refused { text, .. }) => return Ok(pending(text)),
+            taken => taken?,
+        }
+        let outcome = trial::trial(&self.requests, true).await?;
+        let refusal = refusal_of(&outcome);
+        if refusal.is_some() {
+            report::write(&self.requests, &self.namespace, &outcome, true).await?;
+        }
+        Ok(refusal)
+    }
+
+    /// Reports the refusal, and restores an aggregated API server.
+    async fn refuse(&mut self, control: &mut Control, marks: &Marks, refusal: Refusal) -> Result<Next, Problem> {
+        let was_removed = marks.is_aggregated && control.saved_api_service().is_some();
+        api_service::give_back(&self.requests, control).await?;
+        if was_removed {
+            // Each trial takes the aggregated API server away from its clients for some seconds.
+            self.attempts.fail();
+        }
+        let Refusal { phase, message, conditions } = refusal;
+        control
+            .write_status(&self.requests, |status| {
+                (status.phase, status.message) = (phase, message);
+                set_conflicts(status, conditions);
+            })
+            .await?;
+        Ok(Next::After(WAITING))
+    }
+}
+
+/// Returns the refusal for a trial with conflicts or refused objects.
+fn refusal_of(outcome: &Outcome) -> Option<Refusal> {
+    let (conflicts, refused) = (outcome.total(|count| count.conflicts), outcome.total(|count| count.refused));
+    if conflicts > 0 {
+        return Some(Refusal {
+            phase: Phase::WaitingForConflictResolution,
+            message: format!("{}; the datastore is not locked", conflict_message(conflicts)),
+            conditions: conditions_of(outcome),
+        });
+    }
+    let named = listed(&outcome.refused, refused);
+    let message = format!("projectcalico.org/v3 refuses {refused} objects: {named}");
+    (refused > 0).then(|| Refusal { phase: Phase::Pending, message, conditions: Vec::new() })
+}
+
+pub(super) fn conflict_message(conflicts: usize) -> String {
+    format!("resolve {conflicts} resource conflicts to let the migration continue")
+}
+
+/// Returns upstream's conditions for the conflicts of an outcome (MIG-67).
+pub(super) fn conditions_of(outcome: &Outcome) -> Vec<Value> {
+    let names = outcome.conflicts.iter().map(|named| named.object.as_str());
+    conflict_conditions(names, outcome.total(|count| count.conflicts), OffsetDateTime::now_utc())
+}
+
+/// Returns the first objects with their reasons, and the number of the others.
+pub(super) fn listed(named: &[Named], total: usize) -> String {
+    let short = |reason: &str| reason.chars().take(LONGEST_REASON).collect::<String>();
+    let mut texts: Vec<String> =
+        named.iter().take(MOST_NAMED).map(|named| format!("{}: {}", named.object, short(&named.reason))).collect();
+    let others = total.saturating_sub(texts.len());
+    if others > 0 {
+        texts.push(format!("and {others} more"));
+    }
+    texts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::copy::KindCount;
+    use super::*;
+
+    fn outcome(conflicts: usize, refused: usize) -> Outcome {
+        let named = |count: usize| {
+            let name = |number| Named { object: format!("Tier/t{number}"), reason: "r".repeat(300) };
+            (0..count).map(name).collect::<Vec<_>>()
+        };
+        let count = KindCount { kind: "Tier", conflicts, refused, ..KindCount::default() };
+        Outcome { counts: vec![count], conflicts: named(conflicts), refused: named(refused), ..Outcome::default() }
+    }
+
+    #[test]
+    fn conflicts_and_refused_objects_forbid_the_lock() {
+        assert!(refusal_of(&outcome(0, 0)).is_none());
+        let conflict = refusal_of(&outcome(40, 1)).unwrap();
+        assert_eq!(conflict.phase, Phase::WaitingForConflictResolution);
+        assert_eq!(conflict.conditions.len(), 33);
+        let expected = "resolve 40 resource conflicts to let the migration continue; the datastore is not locked";
+        assert_eq!(conflict.message, expected);
+        let refused = refusal_of(&outcome(0, 1)).unwrap();
+        assert_eq!(refused.phase, Phase::Pending);
+        let expected = format!("projectcalico.org/v3 refuses 1 objects: Tier/t0: {}", "r".repeat(LONGEST_REASON));
+        assert_eq!(refused.message, expected);
+    }
+
+    #[test]
+    fn long_lists_end_with_the_number_of_the_others() {
+        let text = listed(&outcome(0, 20).refused, 3000);
+        assert!(text.ends_with("; and 2992 more"), "{text}");
+        assert_eq!(text.matches("Tier/").count(), MOST_NAMED);
+    }
+}

@@ -1,0 +1,310 @@
+//! [`ApiServer`]: the API server in memory, with interruptions and faults at single requests.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hyper::header::ACCEPT;
+use hyper::{Method, Request, Response};
+use kube::client::Body;
+use libcalico::kubernetes::{ApiGroup, Location};
+use libcalico::migration::{LOCKED_BY, MIGRATED_BY, cluster_information};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::discovery;
+use super::paths::RequestPath;
+use super::store::{ObjectStore, Reply, failure};
+
+/// The end of the program at a request, which counts from 0 since [`ApiServer::interrupt`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Interruption {
+    /// The program ends, and the API server never gets the request.
+    Before(usize),
+    /// The program ends after the request has taken effect, and never gets the response.
+    After(usize),
+    /// The program ends, and the request takes effect at [`ApiServer::release_held`].
+    Hold(usize),
+}
+
+/// A rule that answers a request instead of the store; `None` leaves the request to the store.
+type Fault = Box<dyn FnMut(&ReceivedRequest) -> Option<Reply> + Send>;
+
+/// A request that the server has received.
+#[derive(Debug, Clone)]
+pub(crate) struct ReceivedRequest {
+    pub(crate) method: Method,
+    pub(crate) uri: hyper::Uri,
+    pub(crate) metadata_only: bool,
+    pub(crate) body: Value,
+}
+
+/// An API server in memory. Clones share its objects.
+#[derive(Clone)]
+pub(crate) struct ApiServer {
+    shared: Arc<Mutex<ServerState>>,
+    /// True while the program is to be ended.
+    interrupted: watch::Sender<bool>,
+    /// Number of requests that have taken effect.
+    changes: watch::Sender<usize>,
+}
+
+#[derive(Default)]
+struct ServerState {
+    store: ObjectStore,
+    requests: usize,
+    log: Vec<String>,
+    interruption: Option<Interruption>,
+    /// True from an interruption until [`ApiServer::revive`]: no request is answered.
+    is_dead: bool,
+    held: Option<ReceivedRequest>,
+    fault: Option<Fault>,
+    denied_rights: Vec<String>,
+    violations: Vec<String>,
+}
+
+impl ApiServer {
+    pub(crate) fn new() -> Self {
+        ApiServer { shared: Arc::default(), interrupted: watch::Sender::new(false), changes: watch::Sender::new(0) }
+    }
+
+    /// Returns a client of this server, as a new process has one.
+    pub(crate) fn client(&self) -> kube::Client {
+        let server = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let server = server.clone();
+            async move { Ok::<_, Infallible>(server.answer(request).await) }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    /// Calls `change` with the objects, beside all requests.
+    pub(crate) fn with_store<T>(&self, change: impl FnOnce(&mut ObjectStore) -> T) -> T {
+        let outcome = change(&mut self.state().store);
+        self.changes.send_modify(|number| *number += 1);
+        outcome
+    }
+
+    pub(crate) fn object(&self, at: &Location) -> Option<Value> {
+        self.state().store.get(at).cloned()
+    }
+
+    /// Interrupts the program at a request from now on.
+    pub(crate) fn interrupt(&self, interruption: Interruption) {
+        let mut state = self.state();
+        state.requests = 0;
+        state.interruption = Some(interruption);
+    }
+
+    /// Cancels an interruption. Returns true if it was still to come.
+    pub(crate) fn clear_interruption(&self) -> bool {
+        self.state().interruption.take().is_some()
+    }
+
+    /// Waits for the interruption.
+    pub(crate) async fn interrupted(&self) {
+        let _ = self.interrupted.subscribe().wait_for(|interrupted| *interrupted).await;
+    }
+
+    /// Answers requests again, those of the next process.
+    pub(crate) fn revive(&self) {
+        self.state().is_dead = false;
+        self.interrupted.send_replace(false);
+    }
+
+    /// Executes the request that [`Interruption::Hold`] has held, and returns the status of its response.
+    pub(crate) fn release_held(&self) -> Option<u16> {
+        let mut state = self.state();
+        let request = state.held.take()?;
+        let (code, _) = state.execute(&request);
+        Some(code)
+    }
+
+    /// Answers with the replies of `fault`, where it returns one.
+    pub(crate) fn fail(&self, fault: impl FnMut(&ReceivedRequest) -> Option<Reply> + Send + 'static) {
+        self.state().fault = Some(Box::new(fault));
+    }
+
+    pub(crate) fn end_faults(&self) {
+        self.state().fault = None;
+    }
+
+    /// Refuses a right in reviews of access, such as `delete apiservices`.
+    pub(crate) fn deny(&self, right: &str) {
+        self.state().denied_rights.push(right.to_owned());
+    }
+
+    /// Returns the requests so far as `METHOD /path?query`, and forgets them.
+    pub(crate) fn take_log(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().log)
+    }
+
+    /// Returns the requests after which pods could use both groups.
+    pub(crate) fn violations(&self) -> Vec<String> {
+        self.state().violations.clone()
+    }
+
+    /// Waits until `condition` holds; it is checked after each request that has taken effect.
+    pub(crate) async fn reached(&self, condition: impl Fn(&ObjectStore) -> bool) {
+        let mut changes = self.changes.subscribe();
+        while !condition(&self.state().store) {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, ServerState> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let accept = parts.headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let metadata_only = accept.contains("as=PartialObjectMetadataList");
+        let body = body.collect_bytes().await.unwrap();
+        let body = serde_json::from_slice(&body).unwrap_or_default();
+        let request = ReceivedRequest { method: parts.method, uri: parts.uri, metadata_only, body };
+        let reply = self.state().receive(request);
+        match reply {
+            Some((code, body)) => {
+                self.changes.send_modify(|number| *number += 1);
+                let body = Body::from(body.to_string().into_bytes());
+                Response::builder().status(code).body(body).unwrap()
+            }
+            None => {
+                self.interrupted.send_replace(true);
+                std::future::pending().await
+            }
+        }
+    }
+}
+
+impl ServerState {
+    /// Returns `None` if the program ends at this request.
+    fn receive(&mut self, request: ReceivedRequest) -> Option<Reply> {
+        if self.is_dead {
+            return None;
+        }
+        let number = self.requests;
+        self.requests += 1;
+        match self.interruption {
+            Some(Interruption::Before(at)) if at == number => {}
+            Some(Interruption::After(at)) if at == number => {
+                self.execute(&request);
+            }
+            Some(Interruption::Hold(at)) if at == number => self.held = Some(request),
+            _ => return Some(self.execute(&request)),
+        }
+        (self.interruption, self.is_dead) = (None, true);
+        None
+    }
+
+    fn execute(&mut self, request: &ReceivedRequest) -> Reply {
+        self.log.push(format!("{} {}", request.method, request.uri));
+        let reply = match self.fault.as_mut().and_then(|fault| fault(request)) {
+            Some(reply) => reply,
+            None => self.serve(request),
+        };
+        if self.store.get(&cluster_information(ApiGroup::CrdV1)).is_some_and(is_ready) && self.is_door_open() {
+            self.violations.push(format!("{} {}", request.method, request.uri));
+        }
+        reply
+    }
+
+    fn serve(&mut self, request: &ReceivedRequest) -> Reply {
+        let Some(path) = RequestPath::parse(&request.uri) else {
+            let found = discovery::describe(&self.store.kinds(), request.uri.path());
+            return found.map_or((404, "404 page not found".into()), |found| (200, found));
+        };
+        if path.group == ApiGroup::V3.name() && self.store.is_aggregated(&path.group) {
+            return failure(503, "ServiceUnavailable", "error trying to reach service");
+        }
+        let Some(kind) = self.store.kind_of(&path) else {
+            return failure(404, "NotFound", "the server could not find the requested resource");
+        };
+        match request.method {
+            Method::POST if kind.kind == "SelfSubjectAccessReview" => (201, self.review(&request.body)),
+            Method::POST => self.store.create(&kind, &path, request.body.clone()),
+            Method::PUT => self.store.replace(&kind, &path, request.body.clone()),
+            Method::DELETE => self.store.delete(&kind, &path, &request.body),
+            Method::GET if path.name.is_empty() => self.store.list(&kind, &path, request.metadata_only),
+            Method::GET => self.store.read(&kind, &path),
+            _ => failure(405, "MethodNotAllowed", "the server does not allow this method on the requested resource"),
+        }
+    }
+
+    fn review(&self, review: &Value) -> Value {
+        let right = &review["spec"]["resourceAttributes"];
+        let text = |field: &str| right[field].as_str().unwrap_or_default().to_owned();
+        let is_denied = self.denied_rights.contains(&format!("{} {}", text("verb"), text("resource")));
+        let mut answer = review.clone();
+        answer["status"] = json!({ "allowed": !is_denied });
+        answer
+    }
+
+    fn is_door_open(&self) -> bool {
+        let information = self.store.get(&cluster_information(ApiGroup::V3));
+        information.is_some_and(|information| {
+            let annotations = &information["metadata"]["annotations"];
+            is_ready(information) && [MIGRATED_BY, LOCKED_BY].iter().any(|mark| annotations[mark].is_string())
+        })
+    }
+}
+
+fn is_ready(information: &Value) -> bool {
+    information["spec"]["datastoreReady"] == true
+}
+
+#[cfg(test)]
+mod tests {
+    use datastore::kubernetes::is_allowed;
+    use futures::FutureExt;
+
+    use super::super::world::{World, object};
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn interruptions_end_the_program_before_or_after_the_effect() {
+        for (interruption, has_effect) in
+            [(Interruption::Before(1), false), (Interruption::After(1), true), (Interruption::Hold(1), false)]
+        {
+            let world = World::new();
+            world.start();
+            let requests = world.requests();
+            world.server.interrupt(interruption);
+            requests.get(&object()).await.unwrap();
+            tokio::select! {
+                () = world.delete() => panic!("{interruption:?}"),
+                () = world.server.interrupted() => {}
+            }
+            assert!(requests.get(&object()).now_or_never().is_none(), "a dead program gets no response");
+            world.server.revive();
+            assert_eq!(requests.get(&object()).await.unwrap().is_none(), has_effect, "{interruption:?}");
+            let late = matches!(interruption, Interruption::Hold(_)).then_some(200);
+            assert_eq!(world.server.release_held(), late);
+            assert_eq!(requests.get(&object()).await.unwrap().is_none(), has_effect || late.is_some());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reviews_of_access_grant_all_but_the_denied_rights() {
+        let world = World::new();
+        world.server.deny("delete apiservices");
+        let right = |verb| ["apiregistration.k8s.io", "apiservices", "", verb];
+        let client = world.server.client();
+        assert_eq!(is_allowed(&client, right("get")).await.unwrap(), Some(true));
+        assert_eq!(is_allowed(&client, right("delete")).await.unwrap(), Some(false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn open_door_beside_a_ready_v1_is_a_violation() {
+        let world = World::new();
+        world.server.with_store(|store| {
+            let annotations = json!({ MIGRATED_BY: "u" });
+            let open = json!({ "metadata": { "annotations": annotations }, "spec": { "datastoreReady": true } });
+            store.put(&cluster_information(ApiGroup::V3), open);
+        });
+        world.requests().get(&object()).await.unwrap();
+        assert_eq!(world.server.violations().len(), 1);
+    }
+}

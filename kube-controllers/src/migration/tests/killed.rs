@@ -1,0 +1,186 @@
+use std::collections::BTreeMap;
+
+use libcalico::kubernetes::{ApiGroup, Location};
+use libcalico::migration::{MIGRATED_BY, SOURCE_REVISION, cluster_information};
+use serde_json::{Value, json};
+
+use super::{assert_same, is_gone, is_v1_locked, is_v1_ready, is_v3_open, snapshot};
+use crate::migration::testing::{Ended, Interruption, ObjectStore, World, api_service, at, is_in_phase};
+
+/// The program ends before a request, or after its effect.
+const KILLS: [fn(usize) -> Interruption; 2] = [Interruption::Before, Interruption::After];
+
+/// Runs `course` again and again, each time with one interruption at the next request, until the course ends before
+/// that request. Returns the number of interrupted courses.
+async fn interrupt_each_request(
+    interruption: fn(usize) -> Interruption,
+    course: &impl AsyncFn(Interruption) -> World,
+    check: impl Fn(&World, &str),
+) -> usize {
+    for number in 0.. {
+        let world = course(interruption(number)).await;
+        let is_interrupted = !world.server.clear_interruption();
+        let case = format!("{:?}", interruption(number));
+        assert_eq!(world.server.violations(), Vec::<String>::new(), "{case}");
+        check(&world, &case);
+        if !is_interrupted {
+            return number;
+        }
+    }
+    unreachable!("the numbers do not end")
+}
+
+fn is_complete(store: &ObjectStore) -> bool {
+    is_in_phase(store, "Complete")
+}
+
+fn aggregated_world() -> World {
+    let world = World::new();
+    world.start();
+    world.aggregate();
+    world
+}
+
+async fn complete_snapshot() -> BTreeMap<String, Value> {
+    let world = aggregated_world();
+    world.run_until(is_complete).await;
+    snapshot(&world)
+}
+
+#[tokio::test(start_paused = true)]
+async fn migration_killed_at_each_request_ends_in_the_same_state() {
+    let expected = complete_snapshot().await;
+    let course = async |interruption: Interruption| {
+        let world = aggregated_world();
+        world.server.interrupt(interruption);
+        world.run_until(is_complete).await;
+        world
+    };
+    for interruption in KILLS {
+        let interrupted = interrupt_each_request(interruption, &course, |world, case| {
+            assert_same(&snapshot(world), &expected, case);
+        });
+        assert!(interrupted.await > 50, "the course has more requests");
+    }
+}
+
+/// A request of a former leader may take effect when the next leader has finished the migration.
+#[tokio::test(start_paused = true)]
+async fn late_request_of_a_former_leader_changes_no_finished_migration() {
+    let expected = complete_snapshot().await;
+    let course = async |interruption: Interruption| {
+        let world = aggregated_world();
+        world.server.interrupt(interruption);
+        world.run_until(is_complete).await;
+        world.server.release_held();
+        world
+    };
+    let interrupted = interrupt_each_request(Interruption::Hold, &course, |world, case| {
+        assert_same(&snapshot(world), &expected, case);
+    });
+    assert!(interrupted.await > 50);
+}
+
+/// The most harmful late requests: to open the door, and to lock v1, after an abort has unlocked v1.
+#[tokio::test(start_paused = true)]
+async fn late_request_of_a_former_leader_opens_no_door() {
+    let course = async |interruption: Interruption| {
+        let world = aggregated_world();
+        world.server.interrupt(interruption);
+        if matches!(world.run_once(is_v3_open).await, Ended::Killed) && !world.server.with_store(|s| is_v3_open(s)) {
+            world.delete().await;
+            world.run_until(is_gone).await;
+            world.server.release_held();
+            let is_v1_in_use = world.server.with_store(|store| is_v1_ready(store) && !is_v3_open(store));
+            assert!(is_v1_in_use, "{interruption:?}");
+            let service = world.server.object(&api_service()).unwrap();
+            assert!(service["spec"]["service"].is_object(), "{interruption:?}");
+        }
+        world
+    };
+    assert!(interrupt_each_request(Interruption::Hold, &course, |_, _| {}).await > 50);
+}
+
+#[tokio::test(start_paused = true)]
+async fn abort_killed_at_each_request_gives_back_v1() {
+    let before = {
+        let world = World::new();
+        world.aggregate();
+        snapshot(&world)
+    };
+    let course = async |interruption: Interruption| {
+        let world = aggregated_world();
+        world.run_until(|store| is_in_phase(store, "Migrating")).await;
+        world.delete().await;
+        world.server.interrupt(interruption);
+        world.run_until(is_gone).await;
+        world
+    };
+    for interruption in KILLS {
+        let interrupted = interrupt_each_request(interruption, &course, |world, case| {
+            assert_same(&snapshot(world), &before, case);
+        });
+        assert!(interrupted.await > 20);
+    }
+}
+
+/// Runs a migration until v1 is locked, calls `change`, and lets the next process go on.
+async fn changed_under_the_lock(change: impl FnOnce(&mut ObjectStore)) -> World {
+    let world = World::new();
+    world.start();
+    world.run_until(|store| is_in_phase(store, "Migrating")).await;
+    world.server.with_store(change);
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_without_a_source_are_deleted_before_the_door() {
+    let copies: Vec<Location> = [("IPAMHandle", "gone"), ("GlobalNetworkSet", "gone")]
+        .map(|(kind, name)| at(ApiGroup::V3, kind, "", name))
+        .into();
+    let put = |store: &mut ObjectStore| {
+        for copy in &copies {
+            let annotations = json!({ MIGRATED_BY: "an earlier attempt", SOURCE_REVISION: "3" });
+            store.put(copy, json!({ "metadata": { "annotations": annotations }, "spec": {} }));
+        }
+    };
+    let world = changed_under_the_lock(put).await;
+    world.run_until(is_v3_open).await;
+    for copy in &copies {
+        assert_eq!(world.server.object(copy), None, "{}", copy.resource.kind);
+    }
+}
+
+/// The addresses of a second set of blocks would be assigned twice.
+#[tokio::test(start_paused = true)]
+async fn blocks_that_only_v3_has_are_a_conflict() {
+    let block = at(ApiGroup::V3, "IPAMBlock", "", "10-9-0-0-26");
+    let put = |store: &mut ObjectStore| {
+        store.put(&block, json!({ "spec": { "cidr": "10.9.0.0/26", "allocations": [] } }));
+    };
+    let world = changed_under_the_lock(put).await;
+    world.run_until(|store| is_in_phase(store, "WaitingForConflictResolution")).await;
+    assert!(world.server.with_store(|store| is_v1_ready(store) && store.get(&block).is_some()));
+
+    // Without the lock, the conflict is found before the next one.
+    let unlocked = World::new();
+    unlocked.start();
+    unlocked.server.with_store(put);
+    unlocked.run_until(|store| is_in_phase(store, "WaitingForConflictResolution")).await;
+    let path = format!("PUT {}", cluster_information(ApiGroup::CrdV1).url_path());
+    assert!(!unlocked.server.take_log().contains(&path));
+}
+
+#[tokio::test(start_paused = true)]
+async fn v1_unlocked_by_a_person_is_locked_again_before_the_door() {
+    let unlock = |store: &mut ObjectStore| {
+        let at = cluster_information(ApiGroup::CrdV1);
+        let mut information = store.get(&at).unwrap().clone();
+        information["spec"]["datastoreReady"] = true.into();
+        store.put(&at, information);
+    };
+    let world = changed_under_the_lock(unlock).await;
+    world.run_until(is_complete).await;
+    assert_eq!(world.server.violations(), Vec::<String>::new());
+    assert!(world.server.with_store(|store| is_v1_locked(store)));
+}

@@ -1,10 +1,12 @@
-//! Calico's custom resources, as `deploy/crds` defines them, and KubeVirt's.
+//! Calico's custom resources, as `deploy/crds` defines them, those that it lacks, and KubeVirt's.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use libcalico::kubernetes::Resource;
+use libcalico::migration::moved_kinds;
+use serde_json::{Value, json};
 
 use super::{ApiServer, Client};
 use crate::controllers::await_that;
@@ -47,20 +49,27 @@ impl ApiServer {
         admin.apply_definitions(&manifests(api_version)?, |path| Ok(admin.get(path)?.code == 404))
     }
 
+    /// Defines DatastoreMigration, and in both groups all kinds that a migration copies. The schemas of kinds that
+    /// `deploy/crds` lacks accept any field.
+    pub fn define_for_migration(&self) -> Result<()> {
+        for folder in ["v1", "v3", "migration"] {
+            self.admin().apply_definitions(&manifests(folder)?, |_| Ok(true))?;
+        }
+        for resource in moved_kinds().into_iter().flat_map(|moved| [moved.v1, moved.v3]) {
+            let definition = open_definition(&resource)?;
+            let path = format!("{DEFINITIONS}/{}", definition["metadata"]["name"].as_str().unwrap_or_default());
+            if self.admin().get(&path)?.code == 404 {
+                self.admin().apply_object(&definition)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Defines KubeVirt's kinds of VMs and VMIs. Their schema accepts any field.
     pub fn define_machines(&self) -> Result<()> {
         for (kind, plural) in MACHINES {
-            let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-            let version =
-                json!({ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } });
-            self.admin().apply_object(&json!({
-                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-                "metadata": { "name": format!("{plural}.kubevirt.io") },
-                "spec": {
-                    "group": "kubevirt.io", "scope": "Namespaced", "versions": [version],
-                    "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
-                },
-            }))?;
+            let resource = Resource { api_version: "kubevirt.io/v1", kind, plural, namespaced: true };
+            self.admin().apply_object(&open_definition(&resource)?)?;
         }
         Ok(())
     }
@@ -82,6 +91,23 @@ impl ApiServer {
         })
         .with_context(|| format!("{group} is not among the API groups"))
     }
+}
+
+/// Returns the definition of a kind whose schema accepts any field.
+fn open_definition(resource: &Resource) -> Result<Value> {
+    let Resource { kind, plural, .. } = resource;
+    let (group, version) = resource.api_version.split_once('/').context("GROUP/VERSION")?;
+    let scope = if resource.namespaced { "Namespaced" } else { "Cluster" };
+    let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    let version = json!({ "name": version, "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } });
+    Ok(json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{plural}.{group}") },
+        "spec": {
+            "group": group, "scope": scope, "versions": [version],
+            "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
+        },
+    }))
 }
 
 fn manifests(api_version: &str) -> Result<Vec<String>> {

@@ -68,7 +68,7 @@ async fn delete_copies_of(requests: &Requests, resource: Resource) -> Result<(),
 }
 
 /// Deletes a copy. Its finalizers are those of the object in v1, so that no program would remove them from the copy.
-async fn delete_copy(requests: &Requests, resource: Resource, metadata: &Value) -> Result<(), Problem> {
+pub(super) async fn delete_copy(requests: &Requests, resource: Resource, metadata: &Value) -> Result<(), Problem> {
     let text = |field: &str| metadata[field].as_str().map(str::to_owned);
     let at = Location { resource, namespace: text("namespace"), name: text("name").unwrap_or_default() };
     if metadata["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty()) {

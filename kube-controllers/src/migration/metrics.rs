@@ -3,6 +3,7 @@
 use libcalico::migration::Phase;
 use prometheus::IntCounterVec;
 
+use super::copy::KindCount;
 use crate::telemetry::Metrics;
 
 /// The metrics of the migration, which exist once the API server serves its kind.
@@ -21,6 +22,12 @@ impl MigrationMetrics {
     }
 
     pub(super) fn set_phase(&self, _phase: Phase) {}
+
+    /// Counts the objects of a pass by kind and outcome, and observes the time that each kind took.
+    pub(super) fn count_objects(&self, _counts: &[KindCount]) {}
+
+    /// Sets the number of objects that were written in v1 after v3 was opened.
+    pub(super) fn set_late_writes(&self, _count: usize) {}
 
     /// Sets the time for which v1 is or was locked.
     pub(super) fn set_locked(&self, _seconds: f64) {}

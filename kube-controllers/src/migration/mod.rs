@@ -14,6 +14,8 @@ mod checks;
 mod copy;
 mod door;
 mod end;
+mod late_writes;
+mod listing;
 mod lock;
 mod marks;
 mod metrics;
@@ -25,7 +27,6 @@ mod requests;
 mod testing;
 #[cfg(test)]
 mod tests;
-mod trial;
 
 use libcalico::kubernetes::ApiGroup;
 use tokio::time::sleep;

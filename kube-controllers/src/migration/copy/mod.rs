@@ -1,10 +1,27 @@
 //! [`Copier`]: copies all objects of v1 to v3.
 
-use libcalico::migration::Progress;
+mod one;
+mod outcome;
+mod owners;
+mod second_look;
+mod sweep;
+mod walk;
 
+use std::mem;
+
+use libcalico::migration::{KindProgress, OwnerMap, Progress, moved_kinds};
+use tokio::time::Instant;
+
+use self::second_look::{CopiedKind, CopyTools};
 use super::attempts::LockTimer;
 use super::object::Control;
 use super::requests::{Problem, Requests};
+
+use one::Action;
+pub(super) use outcome::{Category, KindCount, Named, Outcome, shown};
+use owners::attach_all;
+use sweep::sweep;
+use walk::KindWalk;
 
 /// Copies all objects. Safe to be dropped at any await, and to be repeated by another process.
 pub(super) struct Copier<'a> {
@@ -13,57 +30,111 @@ pub(super) struct Copier<'a> {
     control: &'a mut Control,
     /// Records each object that was created, replaced or deleted.
     timer: &'a LockTimer,
-}
-
-/// The result of a pass over all objects. The lists are cut; the counts are complete.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Outcome {
-    pub(super) counts: Vec<KindCount>,
-    pub(super) conflicts: Vec<Named>,
-    pub(super) refused: Vec<Named>,
-    pub(super) left_out: Vec<Named>,
-}
-
-/// The numbers of objects of a kind.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct KindCount {
-    pub(super) kind: &'static str,
-    pub(super) copied: usize,
-    pub(super) skipped: usize,
-    pub(super) conflicts: usize,
-    pub(super) refused: usize,
-}
-
-/// An object, and the reason for which it is listed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Named {
-    /// The object as `Kind/namespace/name`, or `Kind/name`.
-    pub(super) object: String,
-    pub(super) reason: String,
-}
-
-impl Outcome {
-    /// Returns the number of objects of all kinds that `count` selects.
-    pub(super) fn total(&self, count: impl Fn(&KindCount) -> usize) -> usize {
-        self.counts.iter().map(count).sum()
-    }
+    owners: OwnerMap,
+    /// The copies that the second look compares with v1.
+    copied: Vec<CopiedKind>,
+    /// The resourceVersion of v1 at the beginning of the last look.
+    revision: String,
 }
 
 impl<'a> Copier<'a> {
     pub(super) fn new(requests: &'a Requests, control: &'a mut Control, timer: &'a LockTimer) -> Self {
-        Copier { requests, control, timer }
+        Copier { requests, control, timer, owners: OwnerMap::default(), copied: Vec::new(), revision: String::new() }
     }
 
     /// Copies all objects, and deletes the copies whose sources are gone.
     pub(super) async fn all(&mut self) -> Result<Outcome, Problem> {
-        self.control.write_status(self.requests, |status| status.progress = Progress::of(21)).await?;
-        self.timer.finished();
-        Ok(Outcome::default())
+        (self.owners, self.copied) = (OwnerMap::default(), Vec::new());
+        let migration = self.control.uid().to_owned();
+        let action = Action::Copy { migration: &migration, timer: Some(self.timer) };
+        let kinds = moved_kinds();
+        let mut progress = Progress::of(number(kinds.len()));
+        let (mut outcome, mut owned) = (Outcome::default(), Vec::new());
+        for (done, kind) in (1..).zip(&kinds) {
+            kind.v3.kind.clone_into(&mut progress.current_type);
+            self.show(&progress).await?;
+            let began = Instant::now();
+            let mut walk = KindWalk::run(self.requests, kind, action, &mut self.owners).await?;
+            if walk.is_complete {
+                sweep(&mut walk).await?;
+            }
+            let count = walk.outcome.count_of(kind.v3.kind);
+            count.took = began.elapsed();
+            progress.add(progress_of(count));
+            progress.complete(done);
+            outcome.append(mem::take(&mut walk.outcome));
+            owned.append(&mut walk.owned);
+            self.copied.extend(CopiedKind::of(walk));
+        }
+        attach_all(self.requests, &self.owners, &owned, action, &mut outcome).await?;
+        progress.current_type.clear();
+        self.show(&progress).await?;
+        Ok(outcome)
     }
 
-    /// Copies the objects of IPAM that have changed since [`Copier::all`] or the last call. Returns true if there was
-    /// none.
+    /// Copies the objects that plugins write and that have changed since [`Copier::all`] or the last call. Returns true
+    /// if there was none.
+    ///
+    /// # Errors
+    /// [`Problem::Refused`] if v3 cannot have a changed object.
     pub(super) async fn second_look(&mut self) -> Result<bool, Problem> {
-        Ok(true)
+        let migration = self.control.uid();
+        // A program that writes all the time does not count as progress: the lock would never end.
+        let action = Action::Copy { migration, timer: None };
+        let tools = CopyTools { requests: self.requests, owners: &self.owners, action };
+        let (mut changes, mut revisions) = (0, Vec::new());
+        for kind in &mut self.copied {
+            let result = kind.look(tools).await?;
+            changes += result.changes;
+            revisions.push(result.revision);
+        }
+        // A look without a change has seen everything up to the first of its lists.
+        self.revision = revisions.into_iter().find(|revision| !revision.is_empty()).unwrap_or_default();
+        Ok(changes == 0)
     }
+
+    /// Returns the resourceVersion of v1 up to which the last second look has seen each change; empty if the API
+    /// server does not say it.
+    pub(super) fn seen_revision(&self) -> &str {
+        &self.revision
+    }
+
+    async fn show(&mut self, progress: &Progress) -> Result<(), Problem> {
+        self.control.write_status(self.requests, |status| status.progress.clone_from(progress)).await
+    }
+}
+
+/// Converts all objects of v1, and with `with_v3` compares them with those of v3 and lets the API server check the
+/// others. Changes nothing. [`Outcome::copied`] are the objects that a migration would copy.
+///
+/// The definitions of v3 are stricter than those of v1, so only the API server knows which objects v3 can have (MB-24).
+/// It checks an object before it looks for its name: an object that a migration would replace is checked too.
+pub(super) async fn trial(requests: &Requests, with_v3: bool) -> Result<Outcome, Problem> {
+    let action = if with_v3 { Action::Check } else { Action::Convert };
+    let mut owners = OwnerMap::default();
+    let (mut outcome, mut owned) = (Outcome::default(), Vec::new());
+    for kind in &moved_kinds() {
+        let mut walk = KindWalk::run(requests, kind, action, &mut owners).await?;
+        if with_v3 && walk.is_complete {
+            sweep(&mut walk).await?;
+        }
+        outcome.append(walk.outcome);
+        owned.append(&mut walk.owned);
+    }
+    attach_all(requests, &owners, &owned, action, &mut outcome).await?;
+    Ok(outcome)
+}
+
+fn progress_of(count: &KindCount) -> KindProgress {
+    let KindCount { kind, copied, skipped, conflicts, .. } = count;
+    KindProgress {
+        kind: (*kind).to_owned(),
+        migrated: number(*copied),
+        skipped: number(*skipped),
+        conflicts: number(*conflicts),
+    }
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -9,9 +9,10 @@ use time::OffsetDateTime;
 
 use super::super::attempts::LockTimer;
 use super::super::copy::{Copier, Outcome};
+use super::super::metrics::MigrationMetrics;
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
-use super::super::{api_service, door, end, lock};
+use super::super::{api_service, door, end, late_writes, lock};
 use super::preparation::{conditions_of, conflict_message, listed};
 use super::{IDLE, Migration, Next, WAITING};
 use crate::settings::Mode;
@@ -56,10 +57,11 @@ impl Migration {
         if self.failure.is_some() {
             return self.finish_release(control).await;
         }
+        let metrics = self.metrics().clone();
         let timer: &LockTimer = self.timer.get_or_insert_with(LockTimer::start);
         let copied = tokio::select! {
             biased;
-            copied = copy_all(&self.requests, control, timer) => copied,
+            copied = copy_all(&self.requests, control, timer, &metrics) => copied,
             () = timer.expired() => Ok(Some(LockedFailure::pending(STANDSTILL.to_owned()))),
         };
         match copied {
@@ -133,6 +135,7 @@ async fn copy_all(
     requests: &Requests,
     control: &mut Control,
     timer: &LockTimer,
+    metrics: &MigrationMetrics,
 ) -> Result<Option<LockedFailure>, Problem> {
     let now = OffsetDateTime::now_utc();
     control
@@ -146,7 +149,7 @@ async fn copy_all(
         .await?;
     timer.drained().await;
     let migration = control.uid().to_owned();
-    let shut = door::shut(requests, &migration).await?;
+    let mut shut = door::shut(requests, &migration).await?;
     control
         .write_status(requests, |status| {
             status.phase = Phase::Migrating;
@@ -156,14 +159,17 @@ async fn copy_all(
         .await?;
     let mut copier = Copier::new(requests, control, timer);
     let outcome = copier.all().await?;
+    metrics.count_objects(&outcome.counts);
     if let Some(failure) = LockedFailure::of(&outcome) {
         return Ok(Some(failure));
     }
     while !copier.second_look().await? {}
+    let seen = copier.seen_revision().to_owned();
     // A person may have unlocked v1, and then pods have started in v1 meanwhile.
     if !lock::is_held(requests).await? {
         return Err(Problem::Lost);
     }
+    late_writes::record(&mut shut, &seen);
     door::open(requests, shut).await?;
     Ok(None)
 }

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use libcalico::kubernetes::{ApiGroup, Resource};
 use libcalico::migration::{DATASTORE_MIGRATIONS, GROUP, MIGRATION_NAME, Phase};
+use time::OffsetDateTime;
 
 use super::attempts::{Attempts, LockTimer};
 use super::checks::{self, Checked};
-use super::marks::{Marks, MigrationStep, next_step};
+use super::late_writes::LateWrites;
+use super::marks::{Door, Marks, MigrationStep, next_step};
 use super::metrics::MigrationMetrics;
 use super::object::{Control, PRE_GA};
 use super::requests::{Problem, Requests};
@@ -30,6 +32,9 @@ const RETRY: Duration = Duration::from_secs(5);
 const LOST: Duration = Duration::from_secs(1);
 /// Role with the rights of a migration, without the prefix that the roles of all controllers share.
 const ROLE: &str = "migration";
+
+/// Time after the end of a migration within which late writes to v1 are looked for.
+const LATE: Duration = Duration::from_secs(3600);
 
 /// The end of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +62,7 @@ pub(super) struct Migration {
     timer: Option<LockTimer>,
     /// The failure under the lock after which v1 is to be unlocked.
     failure: Option<LockedFailure>,
+    late_writes: LateWrites,
     /// Other controlling objects that this process has logged.
     ignored: BTreeSet<String>,
 }
@@ -80,6 +86,7 @@ impl Migration {
             attempts: Attempts::default(),
             timer: None,
             failure: None,
+            late_writes: LateWrites::default(),
             ignored: BTreeSet::new(),
         }
     }
@@ -187,7 +194,13 @@ impl Migration {
             marks => marks?,
         };
         match next_step(&marks, control, self.mode) {
-            MigrationStep::Ignore | MigrationStep::Rest => Ok(Next::After(IDLE)),
+            MigrationStep::Ignore => Ok(Next::After(IDLE)),
+            MigrationStep::Rest => {
+                if marks.v3 == Door::Open && is_recent(control.status.completed_at) {
+                    self.find_late_writes().await;
+                }
+                Ok(Next::After(IDLE))
+            }
             MigrationStep::DryRun => self.dry_run(control, &marks).await,
             MigrationStep::Check => self.check(control, &marks).await,
             MigrationStep::Uncover => {
@@ -203,6 +216,7 @@ impl Migration {
             MigrationStep::Finish => {
                 let metrics = self.metrics().clone();
                 end::report_open(&self.requests, control, &metrics).await?;
+                self.find_late_writes().await;
                 let check = checks::before_complete(&self.checked(control, &marks)).await?;
                 let is_complete = end::finish(&self.requests, control, check).await?;
                 Ok(Next::After(if is_complete { Duration::ZERO } else { WAITING }))
@@ -224,7 +238,20 @@ impl Migration {
         }
     }
 
+    /// Counts the objects that were written in v1 after v3 was opened. A failure is no reason to stop the migration.
+    async fn find_late_writes(&mut self) {
+        match self.late_writes.look(&self.requests).await {
+            Ok(count) => self.metrics().set_late_writes(count),
+            Err(problem) => tracing::debug!(%problem, "cannot list the objects of v1 for late writes"),
+        }
+    }
+
     fn checked<'a>(&'a self, control: &'a Control, marks: &'a Marks) -> Checked<'a> {
         Checked { requests: &self.requests, control, marks, configured: self.configured, namespace: &self.namespace }
     }
+}
+
+/// Returns true if the migration was complete less than an hour ago.
+fn is_recent(completed_at: Option<OffsetDateTime>) -> bool {
+    completed_at.is_some_and(|time| OffsetDateTime::now_utc() - time < LATE)
 }

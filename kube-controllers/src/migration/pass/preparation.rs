@@ -6,11 +6,11 @@ use time::OffsetDateTime;
 
 use super::super::attempts::LockTimer;
 use super::super::checks::{self, Check};
-use super::super::copy::{Named, Outcome};
+use super::super::copy::{self, Named, Outcome};
 use super::super::marks::Marks;
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::Problem;
-use super::super::{api_service, lock, report, trial};
+use super::super::{api_service, lock, report};
 use super::{Migration, Next, WAITING};
 
 /// Greatest number of objects that a message names.
@@ -40,7 +40,7 @@ impl Migration {
             return Ok(Next::After(WAITING));
         }
         let is_compared = !marks.is_aggregated;
-        let outcome = trial::trial(&self.requests, is_compared).await?;
+        let outcome = copy::trial(&self.requests, is_compared).await?;
         report::write(&self.requests, &self.namespace, &outcome, is_compared).await?;
         let message = format!(
             "dry run: {} objects to copy, {} are in v3, {} conflicts, {} refused; see ConfigMap {}/{}. To start, \
@@ -95,7 +95,7 @@ impl Migration {
                 return Ok(Some(Refusal { phase: Phase::Failed, message, conditions: Vec::new() }));
             }
         }
-        let outcome = trial::trial(&self.requests, false).await?;
+        let outcome = copy::trial(&self.requests, false).await?;
         let refused = outcome.total(|count| count.refused);
         if refused > 0 {
             report::write(&self.requests, &self.namespace, &outcome, false).await?;
@@ -108,7 +108,7 @@ impl Migration {
             Err(Problem::Refused { text, .. }) => return Ok(pending(text)),
             taken => taken?,
         }
-        let outcome = trial::trial(&self.requests, true).await?;
+        let outcome = copy::trial(&self.requests, true).await?;
         let refusal = refusal_of(&outcome);
         if refusal.is_some() {
             report::write(&self.requests, &self.namespace, &outcome, true).await?;

@@ -1,8 +1,11 @@
 //! The whole migration, over the API server in memory and under a paused clock.
 
 mod abort;
+mod copy;
 mod killed;
+mod owners;
 mod phases;
+mod trial;
 
 use std::collections::BTreeMap;
 
@@ -12,12 +15,13 @@ use serde_json::{Value, json};
 
 use super::testing::{ObjectStore, World, at, object};
 
-/// Returns all objects without the fields that depend on the number of requests and on the time. Of the controlling
-/// object, only the phase is kept.
+/// Returns all objects but reports, without the fields that depend on the number of requests and on the time. Of the
+/// controlling object, only the phase is kept.
 fn snapshot(world: &World) -> BTreeMap<String, Value> {
     world.server.with_store(|store| {
         store
             .all()
+            .filter(|(key, _)| key.plural != "configmaps")
             .map(|(key, object)| {
                 let mut object = object.clone();
                 if object["kind"] == "DatastoreMigration" {
@@ -25,6 +29,9 @@ fn snapshot(world: &World) -> BTreeMap<String, Value> {
                 } else if let Some(metadata) = object["metadata"].as_object_mut() {
                     for field in ["uid", "resourceVersion", "creationTimestamp"] {
                         metadata.remove(field);
+                    }
+                    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+                        annotations.remove("migration.projectcalico.org/v1-revision");
                     }
                 }
                 (format!("{}/{}/{}/{}", key.group, key.plural, key.namespace, key.name), object)

@@ -1,0 +1,212 @@
+//! [`Outcome`]: the results of a pass over all objects, as numbers and as lists of limited length.
+
+use std::time::Duration;
+
+use libcalico::kubernetes::Location;
+use node_process::logging::printable;
+
+/// Greatest number of objects in a list.
+const MOST_LISTED: usize = 2000;
+/// Greatest length of a reason, in characters. The API server's reason can contain the whole object.
+const LONGEST_REASON: usize = 1000;
+
+/// The results of a pass over all objects. The lists are cut; the counts are complete.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(in crate::migration) struct Outcome {
+    pub(in crate::migration) counts: Vec<KindCount>,
+    pub(in crate::migration) copied: Vec<Named>,
+    pub(in crate::migration) skipped: Vec<Named>,
+    pub(in crate::migration) conflicts: Vec<Named>,
+    pub(in crate::migration) refused: Vec<Named>,
+    pub(in crate::migration) only_in_v3: Vec<Named>,
+    pub(in crate::migration) left_out: Vec<Named>,
+}
+
+/// The numbers of objects of a kind.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::migration) struct KindCount {
+    /// The kind in v3.
+    pub(in crate::migration) kind: &'static str,
+    pub(in crate::migration) copied: usize,
+    pub(in crate::migration) skipped: usize,
+    pub(in crate::migration) conflicts: usize,
+    pub(in crate::migration) refused: usize,
+    pub(in crate::migration) only_in_v3: usize,
+    /// Number of references to owners.
+    pub(in crate::migration) left_out: usize,
+    /// The time for which objects of the kind were copied or compared.
+    pub(in crate::migration) took: Duration,
+}
+
+/// An object, and the reason for which it is listed. Both are printable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::migration) struct Named {
+    /// The object as `Kind/namespace/name`, or `Kind/name`.
+    pub(in crate::migration) object: String,
+    /// May be empty.
+    pub(in crate::migration) reason: String,
+}
+
+/// The result for one object or reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::migration) enum Category {
+    /// The object is created in v3, or an older copy is replaced.
+    Copied,
+    /// v3 has the same object.
+    Skipped,
+    /// A person has to choose between two objects.
+    Conflict,
+    /// The object cannot be converted, or the API server refuses it.
+    Refused,
+    /// The object exists only in v3, and stays.
+    OnlyInV3,
+    /// A reference to an owner is not in the copy.
+    LeftOut,
+}
+
+impl Category {
+    pub(in crate::migration) const ALL: [Category; 6] = [
+        Category::Copied,
+        Category::Skipped,
+        Category::Conflict,
+        Category::Refused,
+        Category::OnlyInV3,
+        Category::LeftOut,
+    ];
+}
+
+impl Outcome {
+    /// Creates the outcome of a kind that has no objects yet.
+    pub(in crate::migration) fn of(kind: &'static str) -> Self {
+        Outcome { counts: vec![KindCount { kind, ..KindCount::default() }], ..Outcome::default() }
+    }
+
+    /// Returns the number of objects of all kinds that `count` selects.
+    pub(in crate::migration) fn total(&self, count: impl Fn(&KindCount) -> usize) -> usize {
+        self.counts.iter().map(count).sum()
+    }
+
+    /// Adds an object, which is shown as `object`.
+    pub(super) fn add(&mut self, kind: &'static str, category: Category, object: String, reason: &str) {
+        *self.count_of(kind).of_mut(category) += 1;
+        let list = self.list_mut(category);
+        if list.len() < MOST_LISTED {
+            list.push(Named { object, reason: printable::line(&beginning(reason)).into_owned() });
+        }
+    }
+
+    /// Adds the outcome of other kinds.
+    pub(in crate::migration) fn append(&mut self, other: Outcome) {
+        for category in Category::ALL {
+            let list = self.list_mut(category);
+            let room = MOST_LISTED - list.len();
+            list.extend(other.list(category).iter().take(room).cloned());
+        }
+        self.counts.extend(other.counts);
+    }
+
+    /// Returns the numbers of a kind.
+    pub(super) fn count_of(&mut self, kind: &'static str) -> &mut KindCount {
+        let place = self.counts.iter().position(|count| count.kind == kind).unwrap_or_else(|| {
+            self.counts.push(KindCount { kind, ..KindCount::default() });
+            self.counts.len() - 1
+        });
+        &mut self.counts[place]
+    }
+
+    pub(in crate::migration) fn list(&self, category: Category) -> &[Named] {
+        match category {
+            Category::Copied => &self.copied,
+            Category::Skipped => &self.skipped,
+            Category::Conflict => &self.conflicts,
+            Category::Refused => &self.refused,
+            Category::OnlyInV3 => &self.only_in_v3,
+            Category::LeftOut => &self.left_out,
+        }
+    }
+
+    fn list_mut(&mut self, category: Category) -> &mut Vec<Named> {
+        match category {
+            Category::Copied => &mut self.copied,
+            Category::Skipped => &mut self.skipped,
+            Category::Conflict => &mut self.conflicts,
+            Category::Refused => &mut self.refused,
+            Category::OnlyInV3 => &mut self.only_in_v3,
+            Category::LeftOut => &mut self.left_out,
+        }
+    }
+}
+
+impl KindCount {
+    pub(in crate::migration) fn of(&self, category: Category) -> usize {
+        match category {
+            Category::Copied => self.copied,
+            Category::Skipped => self.skipped,
+            Category::Conflict => self.conflicts,
+            Category::Refused => self.refused,
+            Category::OnlyInV3 => self.only_in_v3,
+            Category::LeftOut => self.left_out,
+        }
+    }
+
+    fn of_mut(&mut self, category: Category) -> &mut usize {
+        match category {
+            Category::Copied => &mut self.copied,
+            Category::Skipped => &mut self.skipped,
+            Category::Conflict => &mut self.conflicts,
+            Category::Refused => &mut self.refused,
+            Category::OnlyInV3 => &mut self.only_in_v3,
+            Category::LeftOut => &mut self.left_out,
+        }
+    }
+}
+
+/// Returns an object as `Kind/namespace/name`, or `Kind/name`.
+pub(in crate::migration) fn shown(kind: &str, namespace: Option<&str>, name: &str) -> String {
+    let text = match namespace {
+        Some(namespace) => format!("{kind}/{namespace}/{name}"),
+        None => format!("{kind}/{name}"),
+    };
+    printable::line(&text).into_owned()
+}
+
+pub(super) fn shown_at(at: &Location) -> String {
+    shown(at.resource.kind, at.namespace.as_deref(), &at.name)
+}
+
+fn beginning(reason: &str) -> String {
+    reason.chars().take(LONGEST_REASON).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_cut_and_counts_are_complete() {
+        let mut all = Outcome::default();
+        for kind in ["Tier", "IPPool"] {
+            let mut of_kind = Outcome::of(kind);
+            for number in 0..1500 {
+                of_kind.add(kind, Category::Conflict, shown(kind, None, &number.to_string()), "differs");
+            }
+            all.append(of_kind);
+        }
+        assert_eq!((all.conflicts.len(), all.total(|count| count.conflicts)), (MOST_LISTED, 3000));
+        assert_eq!(all.conflicts[1500].object, "IPPool/0");
+        assert_eq!(all.counts.iter().map(|count| count.of(Category::Conflict)).collect::<Vec<_>>(), [1500, 1500]);
+        for category in Category::ALL.into_iter().filter(|category| *category != Category::Conflict) {
+            assert!(all.list(category).is_empty() && all.total(|count| count.of(category)) == 0, "{category:?}");
+        }
+    }
+
+    #[test]
+    fn reasons_and_names_are_printable_and_cut() {
+        let mut outcome = Outcome::of("Tier");
+        let reason = format!("a\u{1b}[2J\nb{}", "ä".repeat(3 * LONGEST_REASON));
+        outcome.add("Tier", Category::Refused, shown("Tier", Some("n\n"), "t\u{202e}"), &reason);
+        let Named { object, reason } = &outcome.refused[0];
+        assert_eq!(object, "Tier/n\\n/t\\u202e");
+        assert!(reason.starts_with("a\\u001b[2J\\nb") && reason.chars().count() < LONGEST_REASON + 10, "{reason}");
+    }
+}

@@ -1,0 +1,100 @@
+//! [`attach_all`]: adds the references to owners to the copies, once the copies of all owners exist.
+//!
+//! A copy with a reference to an object that does not exist would be deleted by Kubernetes' garbage collector. So copies
+//! are created without such references, and a reference without a copy of its owner stays out.
+
+use futures::future::join_all;
+use libcalico::migration::{OwnerMap, is_copy};
+use serde_json::Value;
+
+use super::super::requests::{Problem, Requests};
+use super::one::Action;
+use super::outcome::{Category, Outcome, shown_at};
+use super::walk::{OwnedObject, PARALLEL};
+
+/// Number of attempts at a copy that other programs change at the same time.
+const TRIES: u32 = 5;
+
+/// Adds the references to the copies, unless the action only checks. Lists the references that stay out.
+pub(super) async fn attach_all(
+    requests: &Requests,
+    map: &OwnerMap,
+    owned: &[OwnedObject],
+    action: Action<'_>,
+    outcome: &mut Outcome,
+) -> Result<(), Problem> {
+    for some in owned.chunks(PARALLEL) {
+        let attached = join_all(some.iter().map(|object| attach(requests, map, object, action))).await;
+        for (object, left_out) in some.iter().zip(attached) {
+            for reason in left_out? {
+                add_left_out(outcome, object, &reason, action);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds the references to a copy. Returns the reasons for which references stay out.
+pub(super) async fn attach(
+    requests: &Requests,
+    map: &OwnerMap,
+    object: &OwnedObject,
+    action: Action<'_>,
+) -> Result<Vec<String>, Problem> {
+    let (kept, left_out) = map.resolve(object.location.namespace.as_deref(), &object.owners);
+    let mut reasons: Vec<String> = left_out.iter().map(without_copy).collect();
+    if let Action::Copy { .. } = action
+        && !kept.is_empty()
+        && let Some(refusal) = write(requests, object, &kept, action).await?
+    {
+        reasons.extend(kept.iter().map(|owner| format!("{}: {refusal}", named(owner))));
+    }
+    Ok(reasons)
+}
+
+/// Writes the references into the copy. Returns the API server's text if it refuses them. An object that is not a copy
+/// stays as it is.
+async fn write(
+    requests: &Requests,
+    object: &OwnedObject,
+    kept: &[Value],
+    action: Action<'_>,
+) -> Result<Option<String>, Problem> {
+    let references = Value::Array(object.others.iter().chain(kept).cloned().collect());
+    for _ in 0..TRIES {
+        let Some(mut copy) = requests.get(&object.location).await?.filter(is_copy) else { return Ok(None) };
+        if copy["metadata"]["ownerReferences"] == references {
+            return Ok(None);
+        }
+        copy["metadata"]["ownerReferences"] = references.clone();
+        match requests.replace(&object.location, &copy).await {
+            Ok(_) => {
+                action.finished();
+                return Ok(None);
+            }
+            // Clients of v1 may have stored any text as a reference.
+            Err(Problem::Refused { text, .. }) => return Ok(Some(text)),
+            Err(Problem::Lost) => {}
+            Err(problem) => return Err(problem),
+        }
+    }
+    Err(Problem::Transient(format!("{} changes in v3 all the time", shown_at(&object.location))))
+}
+
+fn add_left_out(outcome: &mut Outcome, object: &OwnedObject, reason: &str, action: Action<'_>) {
+    let name = shown_at(&object.location);
+    if let Action::Copy { .. } = action {
+        tracing::warn!(object = name, reason, "migration: a reference to an owner is not copied");
+    }
+    outcome.add(object.location.resource.kind, Category::LeftOut, name, reason);
+}
+
+fn without_copy(owner: &Value) -> String {
+    format!("{}: no copy of it exists, or it is in another namespace", named(owner))
+}
+
+/// Returns a reference as a short text.
+fn named(owner: &Value) -> String {
+    let text = |field: &str| owner[field].as_str().unwrap_or_default().chars().take(253).collect::<String>();
+    format!("owner {} {} ({})", text("kind"), text("name"), text("uid"))
+}

@@ -1,0 +1,140 @@
+use std::sync::{Arc, Mutex};
+
+use hyper::Method;
+use libcalico::kubernetes::{ApiGroup, Location};
+use serde_json::{Value, json};
+
+use super::copy::{copy_all, started};
+use crate::migration::copy::Named;
+use crate::migration::testing::{ReceivedRequest, World, at};
+
+fn set(group: ApiGroup) -> Location {
+    at(group, "NetworkSet", "ns", "owned")
+}
+
+/// Returns a reference as clients of v1 store it: with the version of v3, and the uid of the API server.
+fn owner(world: &World, kind: &str, namespace: &str, name: &str) -> Value {
+    let found = world.server.object(&at(ApiGroup::CrdV1, kind, namespace, name));
+    let uid = found.map_or("00000000-0000-4000-8000-ffffffffffff".into(), |found| found["metadata"]["uid"].clone());
+    json!({ "apiVersion": "projectcalico.org/v3", "kind": kind, "name": name, "uid": uid })
+}
+
+/// Puts an object into v1 whose annotation has the references.
+fn put_owned(world: &World, owners: &[Value]) {
+    let annotations = json!({ "projectcalico.org/metadata": json!({ "ownerReferences": owners }).to_string() });
+    world.server.with_store(|store| {
+        store.put(&set(ApiGroup::CrdV1), json!({ "metadata": { "annotations": annotations }, "spec": { "nets": [] } }));
+    });
+}
+
+/// Returns the uids in the references of the copy.
+fn owners_of_copy(world: &World) -> Vec<Value> {
+    let copy = world.server.object(&set(ApiGroup::V3)).unwrap();
+    let owners = copy["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
+    owners.into_iter().map(|owner| owner["uid"].clone()).collect()
+}
+
+fn uid_of_copy(world: &World, kind: &str, name: &str) -> Value {
+    world.server.object(&at(ApiGroup::V3, kind, "", name)).unwrap()["metadata"]["uid"].clone()
+}
+
+fn reasons(listed: &[Named]) -> Vec<&str> {
+    listed.iter().map(|named| named.reason.as_str()).collect()
+}
+
+/// Returns the objects of v3 that were created with references.
+fn record_created_with_owners(world: &World) -> Arc<Mutex<Vec<Value>>> {
+    let created = Arc::<Mutex<Vec<Value>>>::default();
+    let recorded = created.clone();
+    world.server.fail(move |request: &ReceivedRequest| {
+        if request.method == Method::POST && !request.body["metadata"]["ownerReferences"].is_null() {
+            recorded.lock().unwrap().push(request.body["metadata"]["name"].clone());
+        }
+        None
+    });
+    created
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_get_their_owners_after_all_copies_exist() {
+    let world = started();
+    // An owner that is copied later than the object, and one that is copied earlier.
+    let owners = [owner(&world, "IPAMBlock", "", "10-0-0-0-26"), owner(&world, "Tier", "", "default")];
+    put_owned(&world, &owners);
+    let created = record_created_with_owners(&world);
+    let outcome = copy_all(&world).await.unwrap();
+    assert_eq!(*created.lock().unwrap(), Vec::<Value>::new());
+    assert!(outcome.left_out.is_empty(), "{:?}", outcome.left_out);
+    let expected = [uid_of_copy(&world, "IPAMBlock", "10-0-0-0-26"), uid_of_copy(&world, "Tier", "default")];
+    assert_eq!(owners_of_copy(&world), expected);
+    assert_eq!(world.server.with_store(|store| store.collect_garbage()), 0);
+
+    // A second pass writes the references neither again nor away.
+    world.server.take_log();
+    copy_all(&world).await.unwrap();
+    let log = world.server.take_log();
+    assert_eq!(log.iter().filter(|line| line.starts_with("PUT") && !line.ends_with("/status")).count(), 0, "{log:#?}");
+    assert_eq!(owners_of_copy(&world), expected);
+}
+
+/// Kubernetes' garbage collector deletes an object whose owners are missing.
+#[tokio::test(start_paused = true)]
+async fn owners_without_a_copy_are_left_out() {
+    let world = started();
+    put_owned(&world, &[owner(&world, "Tier", "", "gone")]);
+    let outcome = copy_all(&world).await.unwrap();
+    assert_eq!(owners_of_copy(&world), Vec::<Value>::new());
+    assert_eq!(world.server.with_store(|store| store.collect_garbage()), 0);
+    assert_eq!(outcome.left_out[0].object, "NetworkSet/ns/owned");
+    assert!(outcome.left_out[0].reason.starts_with("owner Tier gone ("), "{:?}", outcome.left_out);
+    assert_eq!(outcome.counts.iter().map(|count| count.left_out).sum::<usize>(), 1);
+}
+
+/// A tenant writes the references of its own policies and sets.
+#[tokio::test(start_paused = true)]
+async fn owners_in_another_namespace_are_left_out() {
+    let world = started();
+    let foreign = at(ApiGroup::CrdV1, "NetworkSet", "other", "foreign");
+    world.server.with_store(|store| store.put(&foreign, json!({ "spec": { "nets": [] } })));
+    let named_wrongly = Value::from("renamed");
+    let mut renamed = owner(&world, "Tier", "", "default");
+    renamed["name"] = named_wrongly;
+    put_owned(&world, &[owner(&world, "NetworkSet", "other", "foreign"), renamed]);
+    let outcome = copy_all(&world).await.unwrap();
+    assert_eq!((owners_of_copy(&world), outcome.left_out.len()), (Vec::new(), 2));
+}
+
+/// Clients of v1 store references without a check by the API server.
+#[tokio::test(start_paused = true)]
+async fn owners_that_v3_refuses_are_left_out() {
+    let world = started();
+    put_owned(&world, &[owner(&world, "Tier", "", "default")]);
+    world.server.with_store(|store| {
+        store.refuse(|object| {
+            let has_owners = object["metadata"]["ownerReferences"].is_array();
+            has_owners.then(|| "metadata.ownerReferences: Only one reference can have Controller set".to_owned())
+        });
+    });
+    let outcome = copy_all(&world).await.unwrap();
+    assert_eq!(outcome.total(|count| count.refused), 0);
+    assert!(reasons(&outcome.left_out)[0].contains("Only one reference"), "{:?}", outcome.left_out);
+    assert!(world.server.object(&set(ApiGroup::V3)).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn replaced_copy_gets_its_owners_again_beside_those_of_other_kinds() {
+    let world = started();
+    let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "d" });
+    put_owned(&world, &[owner(&world, "Tier", "", "default"), deployment]);
+    copy_all(&world).await.unwrap();
+    let expected = [json!("d"), uid_of_copy(&world, "Tier", "default")];
+    assert_eq!(owners_of_copy(&world), expected);
+    world.server.with_store(|store| {
+        let mut changed = store.get(&set(ApiGroup::CrdV1)).unwrap().clone();
+        changed["spec"]["nets"] = json!(["192.0.2.0/24"]);
+        store.put(&set(ApiGroup::CrdV1), changed);
+    });
+    let outcome = copy_all(&world).await.unwrap();
+    assert_eq!(outcome.total(|count| count.copied), 1);
+    assert_eq!(owners_of_copy(&world), expected);
+}

@@ -1,0 +1,115 @@
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+use super::copy::{copy_all, started};
+use super::{office_in_v3, put_foreign, snapshot};
+use crate::migration::copy::{Named, trial};
+use crate::migration::report;
+use crate::migration::testing::{World, at};
+
+fn names(listed: &[Named]) -> Vec<&str> {
+    listed.iter().map(|named| named.object.as_str()).collect()
+}
+
+/// Lets v3 refuse a name.
+fn refuse(world: &World, name: &'static str) {
+    world.server.with_store(|store| {
+        store.refuse(move |object| {
+            let is_refused = object["apiVersion"] == "projectcalico.org/v3" && object["metadata"]["name"] == name;
+            is_refused.then(|| "spec: not allowed".to_owned())
+        });
+    });
+}
+
+/// Returns a world with an object of each outcome.
+fn world_with_each_outcome() -> World {
+    let world = started();
+    put_foreign(&world, &office_in_v3());
+    refuse(&world, "pool");
+    world.server.with_store(|store| {
+        let spec = json!({ "order": 1_000_000, "defaultAction": "Deny" });
+        store.put(&at(ApiGroup::V3, "Tier", "", "default"), json!({ "spec": spec }));
+        store.put(&at(ApiGroup::V3, "Tier", "", "own"), json!({ "spec": {} }));
+        store.put(&at(ApiGroup::V3, "IPAMHandle", "", "own"), json!({ "spec": { "handleID": "own" } }));
+        let owner = json!({ "apiVersion": "projectcalico.org/v3", "kind": "Tier", "name": "gone" });
+        let metadata = json!({ "ownerReferences": [owner] }).to_string();
+        let annotations = json!({ "projectcalico.org/metadata": metadata });
+        let set = at(ApiGroup::CrdV1, "NetworkSet", "ns", "owned");
+        store.put(&set, json!({ "metadata": { "annotations": annotations }, "spec": {} }));
+    });
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn trial_lists_each_outcome_and_changes_nothing() {
+    let world = world_with_each_outcome();
+    let before = snapshot(&world);
+    let outcome = trial(&world.requests(), true).await.unwrap();
+    assert_eq!(snapshot(&world), before);
+    assert_eq!(names(&outcome.skipped), ["Tier/default"]);
+    assert_eq!(names(&outcome.refused), ["IPPool/pool"]);
+    assert_eq!(names(&outcome.conflicts), ["GlobalNetworkSet/office", "IPAMHandle/own"]);
+    assert_eq!(names(&outcome.only_in_v3), ["Tier/own"]);
+    assert_eq!(names(&outcome.left_out), ["NetworkSet/ns/owned"]);
+    assert_eq!(outcome.total(|count| count.copied), 7);
+    let log = world.server.take_log();
+    let is_write = |line: &&String| !line.starts_with("GET") && !line.ends_with("?dryRun=All");
+    assert_eq!(log.iter().filter(is_write).count(), 0, "{log:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn trial_without_v3_reads_v1_only() {
+    let world = world_with_each_outcome();
+    world.server.with_store(|store| {
+        let set = at(ApiGroup::CrdV1, "GlobalNetworkSet", "", "damaged");
+        let annotations = json!({ "projectcalico.org/metadata": "{" });
+        store.put(&set, json!({ "metadata": { "annotations": annotations } }));
+    });
+    let outcome = trial(&world.requests(), false).await.unwrap();
+    assert_eq!(names(&outcome.refused), ["GlobalNetworkSet/damaged"]);
+    assert_eq!((outcome.total(|count| count.copied), names(&outcome.left_out)), (10, vec!["NetworkSet/ns/owned"]));
+    let log = world.server.take_log();
+    assert!(log.iter().all(|line| line.starts_with("GET /apis/crd.projectcalico.org/v1/")), "{log:#?}");
+}
+
+/// The API server checks an object before it looks for the name.
+#[tokio::test(start_paused = true)]
+async fn trial_checks_objects_that_a_migration_would_replace() {
+    let world = started();
+    copy_all(&world).await.unwrap();
+    assert_eq!(trial(&world.requests(), true).await.unwrap().total(|count| count.skipped), 9);
+    world.server.with_store(|store| {
+        let pool = at(ApiGroup::CrdV1, "IPPool", "", "pool");
+        let mut changed = store.get(&pool).unwrap().clone();
+        changed["spec"]["blockSize"] = json!(64);
+        store.put(&pool, changed);
+    });
+    let changed = trial(&world.requests(), true).await.unwrap();
+    assert_eq!(names(&changed.copied), ["IPPool/pool"]);
+    refuse(&world, "pool");
+    let outcome = trial(&world.requests(), true).await.unwrap();
+    assert_eq!(names(&outcome.refused), ["IPPool/pool"]);
+    assert_eq!((outcome.total(|count| count.copied), outcome.total(|count| count.skipped)), (0, 8));
+}
+
+#[tokio::test(start_paused = true)]
+async fn report_is_written_when_it_changes() {
+    let world = world_with_each_outcome();
+    let requests = world.requests();
+    let mut outcome = trial(&requests, true).await.unwrap();
+    world.server.take_log();
+    for _ in 0..2 {
+        report::write(&requests, "calico-system", &outcome, true).await.unwrap();
+    }
+    outcome.conflicts.clear();
+    report::write(&requests, "calico-system", &outcome, true).await.unwrap();
+    let methods: Vec<_> =
+        world.server.take_log().iter().map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect();
+    assert_eq!(methods, ["GET", "POST", "GET", "GET", "PUT"]);
+    let written = world
+        .server
+        .with_store(|store| store.of_kind("", "configmaps").map(|found| found["data"].clone()).collect::<Vec<Value>>());
+    assert_eq!(written.len(), 1);
+    assert_eq!(written[0]["only-in-v3"], "Tier/own\n");
+    assert_eq!(written[0]["refused"], "IPPool/pool: spec: not allowed\n");
+}

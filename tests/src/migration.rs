@@ -72,7 +72,8 @@ impl<'a> Migration<'a> {
 
     /// Creates a pod on the host network. Returns the environment of kube-controllers in this pod.
     pub fn pod(&self, name: &str) -> [(&'static str, String); 2] {
-        let spec = json!({ "nodeName": "node1", "hostNetwork": true, "containers": [{ "name": "c", "image": "none" }] });
+        let spec =
+            json!({ "nodeName": "node1", "hostNetwork": true, "containers": [{ "name": "c", "image": "none" }] });
         let metadata = json!({ "name": name, "namespace": NAMESPACE });
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
         let made = self.api.admin().create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod).unwrap();

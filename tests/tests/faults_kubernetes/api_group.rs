@@ -111,7 +111,8 @@ fn command_line_on_a_node_follows_a_migration() {
         let only_in_v3 = "10.99.0.0/24";
         let spec = json!({ "cidr": only_in_v3, "nodeSelector": "all()" });
         let metadata = json!({ "name": "only-in-v3" });
-        let pool = json!({ "apiVersion": ApiGroup::V3.api_version(), "kind": "IPPool", "metadata": metadata, "spec": spec });
+        let pool =
+            json!({ "apiVersion": ApiGroup::V3.api_version(), "kind": "IPPool", "metadata": metadata, "spec": spec });
         api.admin().apply_object(&pool).unwrap();
 
         let cached = fs::read_to_string(API_GROUP_FILE).unwrap();

@@ -21,7 +21,8 @@ fn aggregate(scene: &Scene<'_>) -> Value {
     service["spec"]["service"] = json!({ "namespace": "calico-apiserver", "name": "calico-api" });
     service["spec"]["insecureSkipTLSVerify"] = json!(true);
     let spec = admin.replace(API_SERVICE, &service).unwrap().success().unwrap()["spec"].take();
-    await_that(PATIENCE, || Ok(admin.get("/apis/projectcalico.org/v3").is_ok_and(|answer| answer.code == 503))).unwrap();
+    await_that(PATIENCE, || Ok(admin.get("/apis/projectcalico.org/v3").is_ok_and(|answer| answer.code == 503)))
+        .unwrap();
     spec
 }
 

@@ -21,7 +21,8 @@ fn start_collector(scene: &Scene<'_>) -> ServerProcess {
     let directory = scene.host.dir("kube-controller-manager");
     fs::create_dir_all(&directory).unwrap();
     let kubeconfig = format!("--kubeconfig={}", scene.api.admin_kubeconfig().display());
-    let args = [&kubeconfig, "--leader-elect=false", "--secure-port=0", "--controllers=garbage-collector-controller"];
+    let args =
+        [kubeconfig.as_str(), "--leader-elect=false", "--secure-port=0", "--controllers=garbage-collector-controller"];
     let mut collector = ServerProcess::default();
     let args = args.map(str::to_owned);
     collector.start(&program("kube-controller-manager").unwrap(), &args, &directory.join("log")).unwrap();
@@ -60,14 +61,16 @@ fn owned_copies_outlive_the_garbage_collector() {
     on(|scene| {
         let (admin, migration) = (scene.api.admin(), scene.migration);
         let tier = scene.world.calico("tiers", "security");
-        let owner = |api_version: &str, kind: &str, name: &str, uid: &Value| {
-            json!([{ "apiVersion": api_version, "kind": kind, "name": name, "uid": uid }])
-        };
+        let owner = |api_version: &str, kind: &str, name: &str, uid: &Value| json!([{ "apiVersion": api_version, "kind": kind, "name": name, "uid": uid }]);
         let v1 = ApiGroup::CrdV1.api_version();
         create_owned(admin, "security.owned", &owner(v1, "Tier", "security", &tier["metadata"]["uid"]));
         create_owned(admin, "security.orphan", &owner(v1, "Tier", "security", &json!(UNKNOWN)));
         let namespace = scene.world.get(&format!("/api/v1/namespaces/{NAMESPACE}"));
-        create_owned(admin, "security.of-kubernetes", &owner("v1", "Namespace", NAMESPACE, &namespace["metadata"]["uid"]));
+        create_owned(
+            admin,
+            "security.of-kubernetes",
+            &owner("v1", "Namespace", NAMESPACE, &namespace["metadata"]["uid"]),
+        );
         let mut process = scene.start("one");
         let _collector = start_collector(scene);
         await_collection(scene, "before");

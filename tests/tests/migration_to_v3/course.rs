@@ -25,8 +25,7 @@ fn define_another_kind(admin: &Client) {
     let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     let version = json!({ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } });
     let names = json!({ "kind": "Gadget", "plural": "gadgets", "singular": "gadget" });
-    let spec =
-        json!({ "group": ApiGroup::CrdV1.name(), "scope": "Cluster", "versions": [version], "names": names });
+    let spec = json!({ "group": ApiGroup::CrdV1.name(), "scope": "Cluster", "versions": [version], "names": names });
     let definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": { "name": "gadgets.crd.projectcalico.org" }, "spec": spec,
@@ -111,7 +110,8 @@ fn aborted_migration_leaves_v1_as_it_was() {
         scene.restart(&mut process);
         migration.until(&process, "the object is gone", || migration.is_gone());
         assert_eq!(scene.dump(ApiGroup::CrdV1), before);
-        let left: Vec<Value> = scene.dump(ApiGroup::V3).into_values().map(|object| object["metadata"]["uid"].clone()).collect();
+        let left: Vec<Value> =
+            scene.dump(ApiGroup::V3).into_values().map(|object| object["metadata"]["uid"].clone()).collect();
         assert_eq!(left, [status["metadata"]["uid"].clone()]);
         assert!(process.terminate().unwrap().success());
     });

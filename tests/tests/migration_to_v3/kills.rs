@@ -80,7 +80,8 @@ fn leader_killed_in_each_phase_is_replaced() {
         // Obstacles in the order of the phases: the plugin, a conflict, and calico-node without v3.
         migration.roll_out("DaemonSet", PLUGIN, &installer(None));
         scene.create_in_v3("Tier", None, "security", &json!({ "order": 200 }));
-        let node = |variables: Value| json!({ "containers": [{ "name": "calico-node", "image": "none", "env": variables }] });
+        let node =
+            |variables: Value| json!({ "containers": [{ "name": "calico-node", "image": "none", "env": variables }] });
         migration.roll_out("DaemonSet", "calico-node", &node(json!([])));
         migration.create(None);
         let mut replicas = Replicas::start(scene);

@@ -103,7 +103,8 @@ fn block() -> Value {
         { "handle_id": "k8s-pod-network.Mixed", "secondary": owner("mixed") },
         { "releasedAt": "2099-01-01T00:00:00Z" },
     ]);
-    let allocations: Vec<Value> = (0..64).map(|ordinal| if ordinal < 3 { json!(ordinal) } else { Value::Null }).collect();
+    let allocations: Vec<Value> =
+        (0..64).map(|ordinal| if ordinal < 3 { json!(ordinal) } else { Value::Null }).collect();
     json!({
         "affinity": "host:node1", "allocations": allocations, "attributes": attributes, "cidr": "10.65.1.0/26",
         "deleted": false, "sequenceNumber": 1_787_380_400_123_456_789_u64,
@@ -129,7 +130,8 @@ impl Source {
         let v3 = read(ApiGroup::V3, self.name_in_v3).unwrap();
         for (field, value) in v1["spec"].as_object().unwrap() {
             // The mark is a text in v1 only.
-            let expected = if (self.kind, field.as_str()) == ("BlockAffinity", "deleted") { &json!(false) } else { value };
+            let expected =
+                if (self.kind, field.as_str()) == ("BlockAffinity", "deleted") { &json!(false) } else { value };
             assert_eq!(v3["spec"][field], *expected, "{} {}: {field}", self.kind, self.name);
         }
         let annotations = &v3["metadata"]["annotations"];

@@ -115,9 +115,7 @@ fn forged_marks_change_own_objects_only() {
         create(&tenant, &policy("web"), forged.clone(), &other_spec());
         create(&tenant, &policy("without-source"), forged, &other_spec());
         // References in the tenant's policy of v1: to an object of others, and to a tier under a wrong name.
-        let owner = |kind: &str, name: &str, uid: &Value| {
-            json!({ "apiVersion": ApiGroup::CrdV1.api_version(), "kind": kind, "name": name, "uid": uid })
-        };
+        let owner = |kind: &str, name: &str, uid: &Value| json!({ "apiVersion": ApiGroup::CrdV1.api_version(), "kind": kind, "name": name, "uid": uid });
         let tier = scene.world.calico("tiers", "security")["metadata"]["uid"].clone();
         let owners = [owner("NetworkPolicy", "shop", &stored["metadata"]["uid"]), owner("Tier", "default", &tier)];
         let metadata = json!({ "name": "owned", "ownerReferences": owners });

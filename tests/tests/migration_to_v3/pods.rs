@@ -63,7 +63,7 @@ impl<'a> Kubelet<'a> {
         }
     }
 
-    /// Starts a new pod. Repeats a failed ADD in the same sandbox, after the DEL of a runtime.
+    /// Starts a new pod. Repeats a failed ADD in the same sandbox.
     fn start(&mut self) {
         self.started += 1;
         let name = format!("{}-{}", self.node.name, self.started);

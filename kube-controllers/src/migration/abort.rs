@@ -48,7 +48,7 @@ async fn delete_copies(requests: &Requests) -> Result<(), Problem> {
 async fn delete_copies_of(requests: &Requests, resource: Resource) -> Result<(), Problem> {
     let mut first: Result<(), Problem> = Ok(());
     let listed = requests
-        .pages(&resource, true, async |page| {
+        .pages(&resource, true, async |page: Vec<Value>| {
             let copies: Vec<&Value> = page.iter().filter(|object| is_copy(object)).collect();
             for some in copies.chunks(PARALLEL) {
                 let deletions = some.iter().map(|copy| delete_copy(requests, resource, &copy["metadata"]));

@@ -18,7 +18,7 @@ pub(super) async fn metadata<T>(
     for _ in 0..ATTEMPTS {
         let mut found = Vec::new();
         let listed = requests
-            .pages(resource, true, async |page| {
+            .pages(resource, true, async |page: Vec<Value>| {
                 found.extend(page.iter().filter_map(&project));
                 Ok(())
             })

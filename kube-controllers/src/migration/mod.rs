@@ -1,8 +1,8 @@
 //! The migration of Calico's objects from `crd.projectcalico.org/v1` to `projectcalico.org/v3`, which the object
 //! `v1-to-v3` of the kind DatastoreMigration starts (MIG-57).
 //!
-//! The migration locks v1, copies all objects, and opens v3. Then the plugins use v3 (`datastore/src/kubernetes/
-//! migration`), this process ends, and its successor waits for the other programs.
+//! The migration locks v1, copies all objects, and opens v3. Then the plugins use v3, as
+//! `datastore/src/kubernetes/migration` decides; this process ends, and its successor waits for the other programs.
 //!
 //! Read `marks` first, which derives each step from the objects, and then `pass`. The migration is no controller of
 //! [`run`](crate::run): controllers write only while the datastore is unlocked, and the migration itself locks it.

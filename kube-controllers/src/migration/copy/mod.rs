@@ -12,16 +12,16 @@ use std::mem;
 use libcalico::migration::{KindProgress, OwnerMap, Progress, moved_kinds};
 use tokio::time::Instant;
 
-use self::second_look::{CopiedKind, CopyTools};
 use super::attempts::LockTimer;
 use super::object::Control;
 use super::requests::{Problem, Requests};
-
 use one::Action;
-pub(super) use outcome::{Category, KindCount, Named, Outcome, shown};
 use owners::attach_all;
+use second_look::{CopiedKind, CopyTools};
 use sweep::sweep;
 use walk::KindWalk;
+
+pub(super) use outcome::{Category, KindCount, Named, Outcome, shown};
 
 /// Copies all objects. Safe to be dropped at any await, and to be repeated by another process.
 pub(super) struct Copier<'a> {

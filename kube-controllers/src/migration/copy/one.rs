@@ -67,7 +67,7 @@ impl Treated {
         Treated { category: Category::Conflict, reason: reason.to_owned(), uid: None }
     }
 
-    pub(super) fn refused(reason: String) -> Self {
+    fn refused(reason: String) -> Self {
         Treated { category: Category::Refused, reason, uid: None }
     }
 }

@@ -11,7 +11,7 @@ use super::one::Action;
 use super::outcome::{Category, shown};
 use super::walk::{KindWalk, PARALLEL};
 
-const ONLY_IN_V3: &str = "only v3 has the object, and addresses would be assigned twice; delete it from v3";
+const ONLY_IN_V3: &str = "only v3 has the object, and v3 must have the blocks and settings of v1; delete it from v3";
 
 /// An object of v3 without a source.
 struct Orphan {

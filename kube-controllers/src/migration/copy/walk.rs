@@ -71,7 +71,8 @@ impl<'a> KindWalk<'a> {
     ) -> Result<Self, Problem> {
         for _ in 0..listing::ATTEMPTS {
             let mut walk = KindWalk::new(requests, kind, action);
-            let listed = requests.pages(&kind.v1, false, async |page| walk.treat_page(page, owners).await).await;
+            let listed =
+                requests.pages(&kind.v1, false, async |page: Vec<Value>| walk.treat_page(page, owners).await).await;
             match listed {
                 Ok(_) => return Ok(walk),
                 Err(problem) if listing::has_expired(&problem) => {}

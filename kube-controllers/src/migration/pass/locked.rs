@@ -8,7 +8,7 @@ use serde_json::Value;
 use time::OffsetDateTime;
 
 use super::super::attempts::LockTimer;
-use super::super::copy::{Copier, Outcome};
+use super::super::copy::{Copier, KindCount, Outcome};
 use super::super::metrics::MigrationMetrics;
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
@@ -16,6 +16,7 @@ use super::super::{api_service, door, end, late_writes, lock};
 use super::preparation::{conditions_of, conflict_message, listed};
 use super::{IDLE, Migration, Next, WAITING};
 use crate::settings::Mode;
+use crate::telemetry::CopiedObjects;
 
 /// Upstream's texts.
 const DRAINING: &str = "Waiting for in-flight datastore writes to drain";
@@ -113,8 +114,7 @@ impl Migration {
     /// Reports that v3 is open. A process that uses v1 has to end then; its successor uses v3.
     pub(super) async fn converge(&mut self, control: &mut Control) -> Result<Next, Problem> {
         (self.timer, self.failure) = (None, None);
-        let metrics = self.metrics().clone();
-        if let Err(problem) = end::report_open(&self.requests, control, &metrics).await {
+        if let Err(problem) = end::report_open(&self.requests, control).await {
             // The successor reports it again.
             tracing::warn!(object = MIGRATION_NAME, "migration: cannot report that v3 is open: {problem}");
         }
@@ -138,9 +138,12 @@ async fn copy_all(
     metrics: &MigrationMetrics,
 ) -> Result<Option<LockedFailure>, Problem> {
     let now = OffsetDateTime::now_utc();
+    // An object that was created again under the lock has no finalizer, and its deletion would leave v1 locked.
+    control.add_finalizer(requests).await?;
     control
         .write_status(requests, |status| {
-            DRAINING.clone_into(&mut status.message);
+            let text = if status.started_at.is_none() { DRAINING } else { MIGRATING };
+            text.clone_into(&mut status.message);
             status.datastore_locked_at = status.datastore_locked_at.or(Some(now));
             set_conflicts(status, Vec::new());
             let text = "pods cannot start or end until v3 is open";
@@ -154,12 +157,12 @@ async fn copy_all(
         .write_status(requests, |status| {
             status.phase = Phase::Migrating;
             MIGRATING.clone_into(&mut status.message);
-            status.started_at = status.started_at.or(Some(now));
+            status.started_at = status.started_at.or_else(|| Some(OffsetDateTime::now_utc()));
         })
         .await?;
     let mut copier = Copier::new(requests, control, timer);
     let outcome = copier.all().await?;
-    metrics.count_objects(&outcome.counts);
+    outcome.counts.iter().for_each(|count| metrics.count_objects(count.kind, copied_objects(count)));
     if let Some(failure) = LockedFailure::of(&outcome) {
         return Ok(Some(failure));
     }
@@ -172,4 +175,15 @@ async fn copy_all(
     late_writes::record(&mut shut, &seen);
     door::open(requests, shut).await?;
     Ok(None)
+}
+
+/// Returns the numbers of a kind, as the metrics count them.
+fn copied_objects(count: &KindCount) -> CopiedObjects {
+    CopiedObjects {
+        migrated: count.copied,
+        skipped: count.skipped,
+        conflicts: count.conflicts,
+        errors: count.refused,
+        seconds: count.took.as_secs_f64(),
+    }
 }

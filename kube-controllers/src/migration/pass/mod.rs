@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use libcalico::kubernetes::{ApiGroup, Resource};
 use libcalico::migration::{DATASTORE_MIGRATIONS, GROUP, MIGRATION_NAME, Phase};
+use serde_json::Value;
 use time::OffsetDateTime;
 
 use super::attempts::{Attempts, LockTimer};
@@ -57,6 +58,8 @@ pub(super) struct Migration {
     metrics: Option<MigrationMetrics>,
     /// The resource of the controlling object, if the object existed in the last pass.
     resource: Option<Resource>,
+    /// The uid of the controlling object to which the following fields belong.
+    uid: String,
     attempts: Attempts,
     /// The progress under the lock, if this process has found v1 locked.
     timer: Option<LockTimer>,
@@ -83,6 +86,7 @@ impl Migration {
             process_metrics,
             metrics: None,
             resource: None,
+            uid: String::new(),
             attempts: Attempts::default(),
             timer: None,
             failure: None,
@@ -107,7 +111,7 @@ impl Migration {
             Ok(None) => return Next::After(IDLE),
             Err(problem) => {
                 tracing::debug!(%problem, "cannot read the controlling object of a migration");
-                return Next::After(if self.timer.is_some() { RETRY } else { IDLE });
+                return Next::After(if is_forbidden { IDLE } else { RETRY });
             }
         };
         match self.advance(&mut control).await {
@@ -131,27 +135,27 @@ impl Migration {
         let Some(resource) = self.resource.take() else { return Ok(None) };
         if self.metrics.is_none() {
             let metrics = MigrationMetrics::register(&self.process_metrics);
-            if let Some(retries) = metrics.retries() {
-                self.requests = self.requests.clone().counting(retries);
-            }
+            self.requests = self.requests.clone().counting(metrics.retries());
             self.metrics = Some(metrics);
         }
-        let control = Control::read(&self.requests, resource).await?;
-        match &control {
-            Some(control) => {
-                self.resource = Some(resource);
-                self.metrics().set_phase(control.status.phase);
-            }
-            None => self.report_others(&resource).await?,
+        let Some(control) = Control::read(&self.requests, resource).await? else {
+            self.metrics().clear();
+            self.report_others(&resource).await?;
+            return Ok(None);
+        };
+        self.resource = Some(resource);
+        if control.uid() != self.uid {
+            control.uid().clone_into(&mut self.uid);
+            (self.timer, self.failure, self.attempts) = (None, None, Attempts::default());
         }
-        Ok(control)
+        Ok(Some(control.shown_in(self.metrics())))
     }
 
     /// Returns the resource of the controlling object in the newest version that the API server serves.
     async fn discover(&self) -> Result<Option<Resource>, Problem> {
         let group = match self.requests.discover(&format!("/apis/{GROUP}")).await {
             Ok(group) => group,
-            // Only a role of its own allows the discovery to an account outside of system:authenticated.
+            // Accounts outside of the group system:authenticated may lack this right.
             Err(Problem::Refused { code: 403, .. }) => None,
             Err(problem) => return Err(problem),
         };
@@ -167,7 +171,7 @@ impl Migration {
     async fn report_others(&mut self, resource: &Resource) -> Result<(), Problem> {
         let mut names = Vec::new();
         self.requests
-            .pages(resource, true, async |page| {
+            .pages(resource, true, async |page: Vec<Value>| {
                 names.extend(page.iter().filter_map(|object| object["metadata"]["name"].as_str().map(str::to_owned)));
                 Ok(())
             })
@@ -214,8 +218,10 @@ impl Migration {
             }
             MigrationStep::Converge => self.converge(control).await,
             MigrationStep::Finish => {
-                let metrics = self.metrics().clone();
-                end::report_open(&self.requests, control, &metrics).await?;
+                if !control.is_being_deleted() {
+                    control.add_finalizer(&self.requests).await?;
+                }
+                end::report_open(&self.requests, control).await?;
                 self.find_late_writes().await;
                 let check = checks::before_complete(&self.checked(control, &marks)).await?;
                 let is_complete = end::finish(&self.requests, control, check).await?;
@@ -228,7 +234,6 @@ impl Migration {
             }
             MigrationStep::Abort => {
                 abort::abort(&self.requests, control, &marks).await?;
-                (self.timer, self.failure, self.attempts) = (None, None, Attempts::default());
                 Ok(Next::After(IDLE))
             }
             MigrationStep::Hold(text) => {

@@ -18,6 +18,7 @@ const MOST_NAMED: usize = 8;
 /// Greatest length of the reason for one object in a message, in characters.
 const LONGEST_REASON: usize = 200;
 
+const CHECKING: &str = "checking the cluster and all objects before the lock";
 /// The message if another program has locked v1 since the checks.
 const LOCKED_BY_OTHERS: &str = "v1 is locked (datastoreReady: false), and not by this migration";
 
@@ -72,17 +73,18 @@ impl Migration {
         if let Some(pause) = self.attempts.remaining_pause() {
             return Ok(Next::After(pause.min(WAITING)));
         }
-        match self.find_refusal(control, marks).await? {
-            Some(refusal) => self.refuse(control, marks, refusal).await,
-            None if lock::lock(&self.requests, control.uid()).await? => {
-                self.timer = Some(LockTimer::start());
-                self.copy(control).await
-            }
-            None => {
-                control.report(&self.requests, Phase::Pending, LOCKED_BY_OTHERS).await?;
-                Ok(Next::After(WAITING))
-            }
+        if control.status.message.is_empty() {
+            control.report(&self.requests, Phase::Pending, CHECKING).await?;
         }
+        if let Some(refusal) = self.find_refusal(control, marks).await? {
+            return self.refuse(control, marks, refusal).await;
+        }
+        if !lock::lock(&self.requests, control.uid()).await? {
+            control.report(&self.requests, Phase::Pending, LOCKED_BY_OTHERS).await?;
+            return Ok(Next::After(WAITING));
+        }
+        self.timer = Some(LockTimer::start());
+        self.copy(control).await
     }
 
     /// Returns the first reason not to lock v1.

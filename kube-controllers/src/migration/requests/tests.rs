@@ -41,7 +41,7 @@ async fn refused_request_is_sent_once() {
         world.server.fail(move |_: &ReceivedRequest| Some(failure(code, reason, "no")));
         let refused = Problem::Refused { code, text: "no".into() };
         assert_eq!(requests.get(&at).await, Err(refused.clone()));
-        let listed = requests.pages(&at.resource, false, async |_| Ok(())).await;
+        let listed = requests.pages(&at.resource, false, async |_: Vec<Value>| Ok(())).await;
         assert_eq!(listed, Err(refused.clone()));
         assert_eq!(requests.replace(&at, &body).await, Err(refused));
         assert_eq!(requests.create(&at, &body, false).await, Ok(Created::Refused("no".into())));
@@ -56,7 +56,7 @@ async fn response_of_a_proxy_shows_neither_a_missing_nor_another_object() {
     let at = cluster_information(ApiGroup::CrdV1);
     world.server.fail(|_: &ReceivedRequest| Some((200, json!({ "kind": "Other" }))));
     assert!(matches!(requests.get(&at).await, Err(Problem::Transient(_))));
-    let listed = requests.pages(&at.resource, false, async |_| Ok(())).await;
+    let listed = requests.pages(&at.resource, false, async |_: Vec<Value>| Ok(())).await;
     assert!(matches!(listed, Err(Problem::Transient(_))), "{listed:?}");
     world.server.fail(|_: &ReceivedRequest| Some((404, json!("page not found"))));
     assert!(matches!(requests.get(&at).await, Err(Problem::Refused { code: 404, .. })));

@@ -11,4 +11,4 @@ mod world;
 
 pub(super) use server::{Interruption, ReceivedRequest};
 pub(super) use store::{ObjectStore, failure};
-pub(super) use world::{Ended, World, api_service, at, define, definition, is_in_phase, object};
+pub(super) use world::{DEFINITIONS, Ended, World, api_service, at, define, definition, is_in_phase, object};

@@ -224,6 +224,7 @@ impl ServerState {
         };
         match request.method {
             Method::POST if kind.kind == "SelfSubjectAccessReview" => (201, self.review(&request.body)),
+            Method::POST if kind.kind == "SelfSubjectRulesReview" => (201, self.rules()),
             Method::POST => self.store.create(&kind, &path, request.body.clone()),
             Method::PUT => self.store.replace(&kind, &path, request.body.clone()),
             Method::DELETE => self.store.delete(&kind, &path, &request.body),
@@ -242,6 +243,13 @@ impl ServerState {
         answer
     }
 
+    /// Returns the rules of an account that may do everything, or none if a right is denied.
+    fn rules(&self) -> Value {
+        let all = json!({ "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"] });
+        let rules = if self.denied_rights.is_empty() { vec![all] } else { Vec::new() };
+        json!({ "kind": "SelfSubjectRulesReview", "status": { "resourceRules": rules, "incomplete": false } })
+    }
+
     fn is_door_open(&self) -> bool {
         let information = self.store.get(&cluster_information(ApiGroup::V3));
         information.is_some_and(|information| {
@@ -257,8 +265,10 @@ fn is_ready(information: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use datastore::kubernetes::is_allowed;
-    use futures::FutureExt;
+    use tokio::time::timeout;
 
     use super::super::world::{World, object};
     use super::*;
@@ -277,7 +287,8 @@ mod tests {
                 () = world.delete() => panic!("{interruption:?}"),
                 () = world.server.interrupted() => {}
             }
-            assert!(requests.get(&object()).now_or_never().is_none(), "a dead program gets no response");
+            let dead = timeout(Duration::from_secs(60), requests.get(&object())).await;
+            assert!(dead.is_err(), "a dead program gets no response");
             world.server.revive();
             assert_eq!(requests.get(&object()).await.unwrap().is_none(), has_effect, "{interruption:?}");
             let late = matches!(interruption, Interruption::Hold(_)).then_some(200);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use libcalico::kubernetes::{Location, escaped};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::discovery::{self, ServedKind};
 use super::paths::{RequestPath, StoreKey};
@@ -351,14 +351,17 @@ mod tests {
                 store.put(&tier(&format!("t{number}")).0, json!({ "spec": { "order": number } }));
             }
         });
+        let (requests, resource) = (world.requests(), tier("").0.resource);
         for metadata_only in [false, true] {
             let mut pages = Vec::new();
-            let listed = world.requests().pages(&tier("").0.resource, metadata_only, async |page| {
-                assert_eq!(page.iter().all(|tier| tier["spec"].is_null()), metadata_only);
-                pages.push(page.len());
-                Ok(())
-            });
-            listed.await.unwrap();
+            let listed = requests
+                .pages(&resource, metadata_only, async |page: Vec<Value>| {
+                    assert_eq!(page.iter().all(|tier| tier["spec"].is_null()), metadata_only);
+                    pages.push(page.len());
+                    Ok(())
+                })
+                .await;
+            assert!(listed.is_ok(), "{listed:?}");
             assert_eq!(pages, [250, 250, 100]);
         }
     }

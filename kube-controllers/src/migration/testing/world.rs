@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use libcalico::kubernetes::{ApiGroup, Location, Resource};
+use libcalico::kubernetes::{ApiGroup, Location, Preconditions, Resource};
 use libcalico::migration::{DATASTORE_MIGRATIONS, cluster_information, definition_name, moved_kinds};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -86,8 +86,7 @@ impl World {
 
     /// Deletes the object of the migration as a user does: it stays until its finalizers are gone.
     pub(crate) async fn delete(&self) {
-        let deletion = self.requests().delete(&object(), &libcalico::kubernetes::Preconditions::default());
-        deletion.await.unwrap();
+        self.requests().delete(&object(), &Preconditions::default()).await.unwrap();
     }
 
     /// Puts an APIService of an aggregated API server in front of v3.

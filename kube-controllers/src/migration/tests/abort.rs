@@ -1,9 +1,13 @@
-use libcalico::kubernetes::ApiGroup;
-use libcalico::migration::{MIGRATED_BY, V1_LOCKED_BY, cluster_information};
+use libcalico::kubernetes::{ApiGroup, Location, Resource};
+use libcalico::migration::{FINALIZER, MIGRATED_BY, V1_LOCKED_BY, cluster_information, definition_name};
 use serde_json::{Value, json};
 
 use super::{assert_same, is_gone, is_v1_locked, is_v3_open, office_in_v3, put_foreign, snapshot};
-use crate::migration::testing::{ObjectStore, World, at, definition, is_in_phase, object};
+use crate::migration::testing::{DEFINITIONS, ObjectStore, World, at, define, is_in_phase, object};
+
+fn has_finalizer(store: &ObjectStore) -> bool {
+    store.get(&object()).is_some_and(|found| found["metadata"]["finalizers"] == json!([FINALIZER]))
+}
 
 /// Runs a migration until `condition`, deletes the controlling object, and compares the end with the state before.
 async fn abort_after(case: &str, world: World, condition: impl Fn(&ObjectStore) -> bool) {
@@ -18,13 +22,19 @@ async fn abort_after(case: &str, world: World, condition: impl Fn(&ObjectStore) 
 
 #[tokio::test(start_paused = true)]
 async fn abort_in_each_phase_unlocks_v1() {
-    for phase in ["Pending", "Migrating"] {
+    let conditions: [(&str, fn(&ObjectStore) -> bool); 4] = [
+        ("Pending", |store| is_in_phase(store, "Pending")),
+        ("with the finalizer", has_finalizer),
+        ("locked", is_v1_locked),
+        ("Migrating", |store| is_in_phase(store, "Migrating")),
+    ];
+    for (case, condition) in conditions {
         for aggregated in [false, true] {
             let world = World::new();
             if aggregated {
                 world.aggregate();
             }
-            abort_after(phase, world, |store| is_in_phase(store, phase)).await;
+            abort_after(case, world, condition).await;
         }
     }
     let waiting = World::new();
@@ -69,10 +79,14 @@ async fn failed_migration_unlocks_v1_without_and_with_an_abort() {
 #[tokio::test(start_paused = true)]
 async fn abort_leaves_the_lock_of_another_program() {
     let world = World::new();
+    world.start();
+    world.run_until(has_finalizer).await;
     world.server.with_store(|store| {
         store.put(&cluster_information(ApiGroup::CrdV1), json!({ "spec": { "datastoreReady": false } }));
     });
-    abort_after("locked by another program", world, |store| is_in_phase(store, "Pending")).await;
+    world.delete().await;
+    world.run_until(is_gone).await;
+    assert!(world.server.with_store(|store| is_v1_locked(store)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,6 +124,7 @@ async fn new_object_continues_the_migration_of_a_removed_one() {
     world.server.with_store(|store| store.remove(&object()));
     world.start();
     world.run_until(|store| is_in_phase(store, "Complete")).await;
+    assert_eq!(world.server.object(&object()).unwrap()["metadata"]["finalizers"], json!([FINALIZER]));
     let v1 = world.server.object(&cluster_information(ApiGroup::CrdV1)).unwrap();
     assert!(v1["metadata"]["annotations"][V1_LOCKED_BY].is_string());
 }
@@ -117,13 +132,9 @@ async fn new_object_continues_the_migration_of_a_removed_one() {
 #[tokio::test(start_paused = true)]
 async fn deletion_after_the_door_is_open_finishes() {
     let world = World::new();
-    let other = libcalico::kubernetes::Resource {
-        api_version: "crd.projectcalico.org/v1",
-        kind: "Other",
-        plural: "others",
-        namespaced: false,
-    };
-    world.server.with_store(|store| crate::migration::testing::define(store, &other));
+    let other =
+        Resource { api_version: "crd.projectcalico.org/v1", kind: "Other", plural: "others", namespaced: false };
+    world.server.with_store(|store| define(store, &other));
     world.start();
     world.run_until(is_v3_open).await;
     world.delete().await;
@@ -137,7 +148,7 @@ async fn deletion_after_the_door_is_open_finishes() {
         };
         assert_eq!(names("crd.projectcalico.org"), ["others.crd.projectcalico.org"]);
         assert_eq!(names("projectcalico.org").len(), 22);
-        assert!(store.get(&definition(&other)).is_some());
+        assert!(store.get(&Location::global(DEFINITIONS, definition_name(&other))).is_some());
     });
 }
 

@@ -124,8 +124,7 @@ async fn conflict_under_the_lock_unlocks_v1() {
     let office = office_in_v3();
     world.server.with_store(|store| store.remove(&office));
     put_foreign(&world, &office);
-    world.run_until(is_v1_ready).await;
-    world.run_until(|store| is_in_phase(store, "WaitingForConflictResolution")).await;
+    world.run_until(|store| is_v1_ready(store) && is_in_phase(store, "WaitingForConflictResolution")).await;
     assert_eq!(world.server.violations(), Vec::<String>::new());
     assert_eq!(world.spec_of_information(ApiGroup::V3), Value::Null);
     assert_eq!(world.status()["datastoreLockedAt"], Value::Null);
@@ -169,8 +168,7 @@ async fn five_minutes_without_progress_unlock_v1() {
         (is_copied && !is_dry_run).then(|| failure(500, "InternalError", "the webhook is unreachable"))
     });
     world.run_until(is_v1_locked).await;
-    world.run_until(is_v1_ready).await;
-    world.run_until(|store| is_in_phase(store, "Pending")).await;
+    world.run_until(|store| is_v1_ready(store) && is_in_phase(store, "Pending")).await;
     let message = world.message();
     assert!(message.starts_with("no object could be copied for five minutes"), "{message}");
     assert!(message.ends_with("the datastore is not locked, and the next attempt begins in 5 minutes"), "{message}");

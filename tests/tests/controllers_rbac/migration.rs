@@ -1,5 +1,5 @@
-//! The role of `deploy/components/migrate-to-v3`: a migration uses and needs each of its permissions, and kube-controllers
-//! without the component have none of them.
+//! The role of `deploy/components/migrate-to-v3`: a migration uses and needs each of its permissions, and without the
+//! component kube-controllers have no right to delete definitions.
 
 mod scene;
 
@@ -20,8 +20,8 @@ const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 /// Number of permissions that are withheld together. The message of the object names all of them.
 const WITHHELD: usize = 12;
 
-/// Returns true for a permission that this migration need not use: the creation of an APIService, if another program has
-/// deleted that of the API server itself, and those for which only Calico's webhooks ask.
+/// Returns true for a permission that this migration need not use: the creation of an APIService, which is needed only
+/// if another program has deleted that of the API server, and those for which only Calico's webhooks ask.
 fn is_occasional(Permission { resource, verb, .. }: &Permission) -> bool {
     (resource == "apiservices" && verb == "create") || resource.starts_with("tier.")
 }
@@ -146,9 +146,13 @@ fn abort_under_the_lock(scene: &Scene<'_>, controllers: &Controllers) {
 
 /// Makes a migration that v3 refuses before the lock, and completes it after the refused object is deleted in v1.
 fn migrate(scene: &Scene<'_>, controllers: &mut Controllers) {
+    scene.create_ignored();
+    assert!(controllers.terminate().unwrap().success());
+    controllers.restart().unwrap();
+    controllers.await_log("migration: ignored; only an object", 1).unwrap();
+    assert!(controllers.terminate().unwrap().success());
     scene.refuse_before_the_lock();
     scene.aggregate();
-    assert!(controllers.terminate().unwrap().success());
     scene.create_migration(None);
     controllers.restart().unwrap();
     scene.until(controllers, "v3 refuses an object before the lock", || scene.message().contains(REFUSED));

@@ -16,8 +16,11 @@ use crate::NAMESPACE;
 pub(super) const NAME: &str = "calico-kube-controllers-migration";
 /// The pod of kube-controllers.
 pub(super) const POD: &str = "controllers-1";
-/// An object of v1 that v3 refuses, if [`Scene::refuse_before_the_lock`] or [`Scene::refuse_under_the_lock`] was called.
+/// An object of v1 that v3 refuses after [`Scene::refuse_before_the_lock`] or [`Scene::refuse_under_the_lock`].
 pub(super) const REFUSED: &str = "refused";
+
+/// An object that starts no migration.
+const IGNORED: &str = "of-another-name";
 
 const API_SERVICE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v3.projectcalico.org";
 const OF_V3: &str = "/apis/projectcalico.org/v3";
@@ -72,16 +75,18 @@ impl<'a> Scene<'a> {
             world.apply(object.clone());
         }
         let path = format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/calico-cni");
-        let generation = &world.get(&path)["metadata"]["generation"];
+        let daemon_set = world.get(&path);
         let status = json!({
-            "observedGeneration": generation, "desiredNumberScheduled": 1, "currentNumberScheduled": 1,
+            "observedGeneration": daemon_set["metadata"]["generation"], "desiredNumberScheduled": 1, "currentNumberScheduled": 1,
             "numberMisscheduled": 0, "numberReady": 1, "updatedNumberScheduled": 1, "numberAvailable": 1,
         });
         world.merge(&format!("{path}/status"), &json!({ "status": status }));
-        let containers = json!([{ "name": "c", "image": "i" }]);
         world.apply(json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": POD, "namespace": NAMESPACE },
-            "spec": { "nodeName": "n1", "hostNetwork": true, "serviceAccountName": crate::NAME, "containers": containers },
+            "spec": {
+                "nodeName": "n1", "hostNetwork": true, "serviceAccountName": crate::NAME,
+                "containers": [{ "name": "c", "image": "i" }],
+            },
         }));
         scene
     }
@@ -141,11 +146,18 @@ impl<'a> Scene<'a> {
     // === The object that starts a migration ===
 
     pub(super) fn create_migration(&self, dry_run: Option<&str>) {
-        let annotations = json!({ DRY_RUN: dry_run });
+        self.create(MIGRATION_NAME, dry_run.map(|text| json!({ DRY_RUN: text })));
+    }
+
+    /// Creates the object [`IGNORED`].
+    pub(super) fn create_ignored(&self) {
+        self.create(IGNORED, None);
+    }
+
+    fn create(&self, name: &str, annotations: Option<Value>) {
         let object = json!({
             "apiVersion": DATASTORE_MIGRATIONS.api_version, "kind": DATASTORE_MIGRATIONS.kind,
-            "metadata": { "name": MIGRATION_NAME, "annotations": dry_run.map(|_| annotations) },
-            "spec": { "type": MIGRATION_TYPE },
+            "metadata": { "name": name, "annotations": annotations }, "spec": { "type": MIGRATION_TYPE },
         });
         self.api.admin().create(&DATASTORE_MIGRATIONS.collection(None), &object).unwrap().success().unwrap();
     }

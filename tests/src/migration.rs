@@ -191,8 +191,7 @@ impl<'a> Migration<'a> {
     }
 }
 
-/// Returns the spec of a pod with the containers of an installer and a main program. `group` is the installer's variable
-/// `CALICO_API_GROUP`.
+/// Returns the spec of a pod with an installer and a main program. `group` is the installer's `CALICO_API_GROUP`.
 pub fn installer(group: Option<&str>) -> Value {
     let template = json!({ "plugins": [{ "type": "calico", "calico_api_group": "__CALICO_API_GROUP__" }] });
     let mut environment = vec![json!({ "name": "CNI_NETWORK_CONFIG", "value": template.to_string() })];

@@ -29,6 +29,11 @@ fn start_collector(scene: &Scene<'_>) -> ServerProcess {
     collector
 }
 
+/// Returns references to one owner.
+fn owner(api_version: &str, kind: &str, name: &str, uid: &Value) -> Value {
+    json!([{ "apiVersion": api_version, "kind": kind, "name": name, "uid": uid }])
+}
+
 /// Creates a policy of v1 in the tier `security` with references to owners, as Calico's clients do.
 fn create_owned(client: &Client, name: &str, owners: &Value) {
     let metadata = json!({ "name": name, "ownerReferences": owners });
@@ -61,7 +66,6 @@ fn owned_copies_outlive_the_garbage_collector() {
     on(|scene| {
         let (admin, migration) = (scene.api.admin(), scene.migration);
         let tier = scene.world.calico("tiers", "security");
-        let owner = |api_version: &str, kind: &str, name: &str, uid: &Value| json!([{ "apiVersion": api_version, "kind": kind, "name": name, "uid": uid }]);
         let v1 = ApiGroup::CrdV1.api_version();
         create_owned(admin, "security.owned", &owner(v1, "Tier", "security", &tier["metadata"]["uid"]));
         create_owned(admin, "security.orphan", &owner(v1, "Tier", "security", &json!(UNKNOWN)));

@@ -5,6 +5,7 @@ mod collector;
 mod course;
 mod dry_run;
 mod kills;
+mod late_writes;
 mod objects;
 mod pods;
 mod stand_in;
@@ -86,7 +87,8 @@ impl Scene<'_> {
         if answer.code == 404 { Value::Null } else { answer.success().unwrap() }
     }
 
-    /// Makes the API server refuse to create objects of this resource and name, except in dry runs if `only_in_earnest`.
+    /// Makes the API server refuse to create an object of this resource and name, except in dry runs if
+    /// `only_in_earnest`.
     pub(crate) fn refuse(&self, resource: Resource, name: &str, only_in_earnest: bool) {
         let rule = json!({
             "apiGroups": [ApiGroup::V3.name()], "apiVersions": ["*"], "operations": ["CREATE"],

@@ -22,6 +22,11 @@ fn other_spec() -> Value {
     json!({ "tier": "default", "selector": "app == 'theirs'" })
 }
 
+/// Returns a reference to an owner in v1.
+fn owner(kind: &str, name: &str, uid: &Value) -> Value {
+    json!({ "apiVersion": ApiGroup::CrdV1.api_version(), "kind": kind, "name": name, "uid": uid })
+}
+
 /// Returns a client of a user with the rights of `edit` on Calico's policies in [`NAMESPACE`].
 fn tenant(scene: &Scene<'_>) -> Client {
     let api = scene.api;
@@ -115,7 +120,6 @@ fn forged_marks_change_own_objects_only() {
         create(&tenant, &policy("web"), forged.clone(), &other_spec());
         create(&tenant, &policy("without-source"), forged, &other_spec());
         // References in the tenant's policy of v1: to an object of others, and to a tier under a wrong name.
-        let owner = |kind: &str, name: &str, uid: &Value| json!({ "apiVersion": ApiGroup::CrdV1.api_version(), "kind": kind, "name": name, "uid": uid });
         let tier = scene.world.calico("tiers", "security")["metadata"]["uid"].clone();
         let owners = [owner("NetworkPolicy", "shop", &stored["metadata"]["uid"]), owner("Tier", "default", &tier)];
         let metadata = json!({ "name": "owned", "ownerReferences": owners });

@@ -1,7 +1,5 @@
 //! Kubernetes' garbage collector, which deletes each object whose owners do not exist, during a migration.
 
-use std::fs;
-
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::kubernetes::{Client, program};
 use integration_tests::server_process::ServerProcess;
@@ -19,7 +17,6 @@ const UNKNOWN: &str = "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7";
 /// Starts the garbage collector of Kubernetes alone.
 fn start_collector(scene: &Scene<'_>) -> ServerProcess {
     let directory = scene.host.dir("kube-controller-manager");
-    fs::create_dir_all(&directory).unwrap();
     let kubeconfig = format!("--kubeconfig={}", scene.api.admin_kubeconfig().display());
     let args =
         [kubeconfig.as_str(), "--leader-elect=false", "--secure-port=0", "--controllers=garbage-collector-controller"];

@@ -56,7 +56,11 @@ pub(crate) fn sources() -> Vec<Source> {
         global("Tier", "security", json!({ "order": 100, "defaultAction": "Pass" })),
         global("BGPConfiguration", "default", unknown.clone()),
         global("FelixConfiguration", "default", unknown.clone()),
-        global("KubeControllersConfiguration", "default", json!({ "controllers": controllers })),
+        global(
+            "KubeControllersConfiguration",
+            "default",
+            json!({ "prometheusMetricsPort": 9094, "controllers": controllers }),
+        ),
         global("BGPFilter", "filter", unknown.clone()),
         global("BGPPeer", "peer", unknown.clone()),
         global("IPPool", "pool4", pool("10.65.0.0/16")),
@@ -130,9 +134,9 @@ impl Source {
         let v3 = read(ApiGroup::V3, self.name_in_v3).unwrap();
         for (field, value) in v1["spec"].as_object().unwrap() {
             // The mark is a text in v1 only.
-            let expected =
-                if (self.kind, field.as_str()) == ("BlockAffinity", "deleted") { &json!(false) } else { value };
-            assert_eq!(v3["spec"][field], *expected, "{} {}: {field}", self.kind, self.name);
+            let is_mark = (self.kind, field.as_str()) == ("BlockAffinity", "deleted");
+            let expected = if is_mark { Value::Bool(false) } else { value.clone() };
+            assert_eq!(v3["spec"][field], expected, "{} {}: {field}", self.kind, self.name);
         }
         let annotations = &v3["metadata"]["annotations"];
         assert_eq!(annotations[MIGRATED_BY], migration["metadata"]["uid"], "{v3}");

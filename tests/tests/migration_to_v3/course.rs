@@ -4,13 +4,16 @@ use std::collections::BTreeSet;
 
 use integration_tests::kubernetes::{Client, Request};
 use integration_tests::migration::{PLUGIN, installer};
-use libcalico::kubernetes::ApiGroup;
+use libcalico::kubernetes::{ApiGroup, Resource};
 use libcalico::migration::{FINALIZER, MIGRATED_BY, moved_kinds};
 use serde_json::{Value, json};
 
 use super::objects::sources;
 use super::{Scene, on};
 
+/// A kind of v1's group that no migration copies.
+const GADGETS: Resource =
+    Resource { api_version: "crd.projectcalico.org/v1", kind: "Gadget", plural: "gadgets", namespaced: false };
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// Returns the names of the definitions in v1's group.
@@ -20,24 +23,11 @@ fn definitions_of_v1(admin: &Client) -> Vec<String> {
     names.filter(|name| name.ends_with(".crd.projectcalico.org")).collect()
 }
 
-/// Defines a kind of v1's group that no migration copies.
-fn define_another_kind(admin: &Client) {
-    let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-    let version = json!({ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } });
-    let names = json!({ "kind": "Gadget", "plural": "gadgets", "singular": "gadget" });
-    let spec = json!({ "group": ApiGroup::CrdV1.name(), "scope": "Cluster", "versions": [version], "names": names });
-    let definition = json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": { "name": "gadgets.crd.projectcalico.org" }, "spec": spec,
-    });
-    admin.apply_object(&definition).unwrap();
-}
-
 #[test]
 fn all_21_kinds_are_copied() {
     on(|scene| {
         let (admin, migration) = (scene.api.admin(), scene.migration);
-        define_another_kind(admin);
+        scene.api.define_open(&GADGETS).unwrap();
         let mut process = scene.start("one");
         migration.create(None);
         scene.restart(&mut process);

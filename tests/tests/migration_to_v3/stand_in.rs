@@ -40,7 +40,7 @@ fn migration_waits_for_calico_node_and_typha_until_they_use_v3() {
         let mut process = scene.start("one");
         migration.roll_out("DaemonSet", "calico-node", &node(false));
         migration.roll_out("Deployment", "calico-typha", &program("calico-typha", false));
-        // Which plugin `install-cni` of calico-node installs, only a person knows (MB-3).
+        // Only a person knows which plugin `install-cni` of calico-node installs (MB-3).
         begin(scene, &mut process, "with v1 locked no pod could start");
         assert!(migration.is_ready(ApiGroup::CrdV1));
         migration.annotate(PLUGINS, Some(FOLLOW));

@@ -76,11 +76,16 @@ impl ApiServer {
         [ApiGroup::CrdV1, ApiGroup::V3].into_iter().try_for_each(|group| self.define_others(group.api_version()))
     }
 
+    /// Defines a kind whose schema accepts any field.
+    pub fn define_open(&self, resource: &Resource) -> Result<()> {
+        self.admin().apply_object(&open_definition(resource)?).map(drop)
+    }
+
     /// Defines KubeVirt's kinds of VMs and VMIs. Their schema accepts any field.
     pub fn define_machines(&self) -> Result<()> {
         for (kind, plural) in MACHINES {
             let resource = Resource { api_version: "kubevirt.io/v1", kind, plural, namespaced: true };
-            self.admin().apply_object(&open_definition(&resource)?)?;
+            self.define_open(&resource)?;
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! [`repair`]: corrects the handles of running workloads before their addresses are allocated.
+//! [`repair`]: corrects the handles of running workloads before their addresses are allocated, and
+//! [`repair_allocated`] afterwards.
 //!
 //! A handle survives the loss of its block, and an interrupted adoption counts an address that no block names. The
 //! allocation counts the address again.
@@ -28,12 +29,15 @@ pub(super) async fn repair<S: Store>(
     problems(try_repair(store, blocks_by_handle(planned), is_wrong).await)
 }
 
-/// Corrects the handles of addresses that another process allocated meanwhile. Without the node's lock, [`repair`] may
-/// have deleted a handle between that process's writes of the handle and of the block. Returns the problems.
-pub(super) async fn repair_held<S: Store>(store: &S, held: &BTreeMap<HandleId, BTreeSet<Cidr>>) -> Vec<String> {
-    let held = held.iter().filter(|(id, _)| !id.may_be_of_vmi());
-    let held = held.map(|(id, blocks)| (id.clone(), blocks.clone())).collect();
-    problems(try_repair(store, held, |_, _, _| true).await)
+/// Corrects the handles of addresses that were allocated since the plan. Without the node's lock, a DEL or [`repair`] of
+/// another adoption may have deleted a handle between the writes of the handle and of the block. Returns the problems.
+pub(super) async fn repair_allocated<S: Store>(
+    store: &S,
+    allocated: &BTreeMap<HandleId, BTreeSet<Cidr>>,
+) -> Vec<String> {
+    let allocated = allocated.iter().filter(|(id, _)| !id.may_be_of_vmi());
+    let allocated = allocated.map(|(id, blocks)| (id.clone(), blocks.clone())).collect();
+    problems(try_repair(store, allocated, |_, _, _| true).await)
 }
 
 fn problems(outcome: Result<Vec<(HandleId, StoreError)>, StoreError>) -> Vec<String> {

@@ -161,7 +161,7 @@ pub(crate) async fn adopt<S: Store, A: Store, C: Clock>(
         addresses.push(found.result(outcome));
     }
     writer.finish_claims().await;
-    notices.extend(handles::repair_held(store, writer.held_meanwhile()).await);
+    notices.extend(handles::repair_allocated(store, writer.allocated()).await);
     notices.extend(writer.into_notices());
     Ok(Adopted { addresses, notices })
 }

@@ -33,8 +33,8 @@ pub(super) struct BlockWriter<'a, S, C> {
     used: BTreeSet<Cidr>,
     /// The nodes with a confirmed affinity, by block; `None` before the affinities are read.
     confirmed: Option<BTreeMap<Cidr, BTreeSet<AffinityOwner>>>,
-    /// The blocks of addresses that another process allocated to the same handle meanwhile, by handle.
-    held_meanwhile: BTreeMap<HandleId, BTreeSet<Cidr>>,
+    /// The blocks of addresses that were allocated since the plan, by handle.
+    allocated: BTreeMap<HandleId, BTreeSet<Cidr>>,
     /// The error because of which no further write is tried.
     unavailable: Option<String>,
     notices: Vec<String>,
@@ -43,17 +43,18 @@ pub(super) struct BlockWriter<'a, S, C> {
 impl<'a, S: Store, C: Clock> BlockWriter<'a, S, C> {
     pub(super) fn new(store: &'a S, clock: &'a C, own: AffinityOwner, lock_file: Option<&'a Path>) -> Self {
         let (missing, used, confirmed) = (BTreeSet::new(), BTreeSet::new(), None);
-        let (held_meanwhile, unavailable, notices) = (BTreeMap::new(), None, Vec::new());
-        BlockWriter { store, clock, own, lock_file, missing, used, confirmed, held_meanwhile, unavailable, notices }
+        let (allocated, unavailable, notices) = (BTreeMap::new(), None, Vec::new());
+        BlockWriter { store, clock, own, lock_file, missing, used, confirmed, allocated, unavailable, notices }
     }
 
     pub(super) fn into_notices(self) -> Vec<String> {
         self.notices
     }
 
-    /// Returns the blocks of addresses that another process allocated to the same handle meanwhile, by handle.
-    pub(super) fn held_meanwhile(&self) -> &BTreeMap<HandleId, BTreeSet<Cidr>> {
-        &self.held_meanwhile
+    /// Returns the blocks of addresses that this adoption allocated, or another process to the same handle meanwhile,
+    /// by handle.
+    pub(super) fn allocated(&self) -> &BTreeMap<HandleId, BTreeSet<Cidr>> {
+        &self.allocated
     }
 
     /// Records that the block of an address did not exist when the adoption was planned.
@@ -76,13 +77,12 @@ impl<'a, S: Store, C: Clock> BlockWriter<'a, S, C> {
         let _lock = self.lock();
         match self.try_allocate(request, ip, block).await {
             Ok(()) => {
-                self.used.insert(block);
+                self.note_allocated(request, block);
                 AdoptOutcome::Adopted(block)
             }
             Err(IpamError::AlreadyAssigned { holder, .. }) => {
                 if self.is_held(request, ip, block).await {
-                    self.used.insert(block);
-                    self.held_meanwhile.entry(request.handle.clone()).or_default().insert(block);
+                    self.note_allocated(request, block);
                     return AdoptOutcome::Held(block);
                 }
                 let holder = holder.map_or_else(|| "an unknown owner".into(), |holder| holder.whole);
@@ -96,6 +96,11 @@ impl<'a, S: Store, C: Clock> BlockWriter<'a, S, C> {
                 not_written(reason)
             }
         }
+    }
+
+    fn note_allocated(&mut self, request: &AssignRequest, block: Cidr) {
+        self.used.insert(block);
+        self.allocated.entry(request.handle.clone()).or_default().insert(block);
     }
 
     /// Takes the node's lock. Without it, the address is allocated too, because each write is a compare-and-swap.

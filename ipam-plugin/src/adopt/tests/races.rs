@@ -86,7 +86,7 @@ async fn adopt_beside_an_add_never_assigns_twice() {
     }
 }
 
-/// A DEL deletes the handles of the missing block before any request of the adoption.
+/// Without the node's lock, a DEL deletes the handles of the missing block before any request of the adoption.
 #[tokio::test]
 async fn adopt_beside_a_del_leaves_no_address_without_handle() {
     for (store, at) in stores().into_iter().flat_map(|store| (0..24).map(move |at| (store, at))) {

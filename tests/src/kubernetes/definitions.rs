@@ -55,10 +55,9 @@ impl ApiServer {
         let kinds = moved_kinds().into_iter().flat_map(|moved| [moved.v1, moved.v3]);
         let kinds: Vec<Resource> = kinds.filter(|kind| kind.api_version == api_version).collect();
         for kind in &kinds {
-            let definition = open_definition(kind)?;
-            let path = format!("{DEFINITIONS}/{}", definition["metadata"]["name"].as_str().unwrap_or_default());
-            if self.admin().get(&path)?.code == 404 {
-                self.admin().apply_object(&definition)?;
+            let (group, _) = kind.api_version.split_once('/').context("GROUP/VERSION")?;
+            if self.admin().get(&format!("{DEFINITIONS}/{}.{group}", kind.plural))?.code == 404 {
+                self.define_open(kind)?;
             }
         }
         await_that(PATIENCE, || {

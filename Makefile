@@ -10,7 +10,7 @@ MUSL := $(shell uname -m)-unknown-linux-musl
 # CI builds with exactly the versions in Cargo.lock.
 LOCKED := $(if $(filter true,$(CI)),--locked)
 
-.PHONY: help check demo demo-kubernetes demo-controllers e2e test flaky bench bench-controllers fuzz-faults fuzz-tenant build build-test image release publish reproduce generate audit lint clean
+.PHONY: help check demo demo-kubernetes demo-controllers e2e test flaky bench bench-controllers bench-migration fuzz-faults fuzz-tenant build build-test image release publish reproduce generate audit lint clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ bench: build ## measure the speed against the minimum that this machine permits,
 bench-controllers: build ## measure kube-controllers with 20,000 and 150,000 pods: memory, CPU, speed of garbage collection
 	@tests/install-needs.sh bench
 	@tests/bench-controllers.sh
+
+bench-migration: build ## measure a migration of 20,000 objects to projectcalico.org/v3: memory (at most 64 MiB), time of the lock, requests
+	@tests/install-needs.sh bench
+	@tests/bench-migration.sh
 
 # The tests of etcd, v1 and v3 run concurrently, each with its own clusters.
 fuzz-faults: build-test ## run calls of two nodes with random faults for an hour (FUZZ_FAULTS_SECONDS: duration, FUZZ_FAULTS_SEED: seed)

@@ -78,7 +78,7 @@ install_go_tools() {
     case $1 in
     test)
         tests/install-go-tools.sh cnitool || echo "note: cnitool could not be built; its tests are skipped" >&2
-        tests/install-go-tools.sh kube-apiserver kubectl || echo "note: the control plane could not be built; its tests are skipped" >&2
+        tests/install-go-tools.sh kube-apiserver kubectl kube-controller-manager || echo "note: the control plane could not be built; its tests are skipped" >&2
         tests/install-go-tools.sh helm kubeconform kustomize || echo "note: helm, kubeconform or kustomize could not be built; their tests are skipped" >&2
         tests/install-go-tools.sh promtool || echo "note: promtool could not be built; its tests are skipped" >&2
         tests/install-go-tools.sh images "cni-plugins-$(dpkg --print-architecture)" || echo "note: the image tools could not be built; their tests are skipped" >&2

@@ -1,7 +1,8 @@
 //! Creates objects that Calico needs, if they are missing.
 
 use libcalico::api::{
-    ClusterInformation, ClusterInformationSpec, IpPool, Node, Object, ObjectKey, ObjectSelect, Spec, Tier, TierSpec,
+    BUILT_IN_TIERS, ClusterInformation, ClusterInformationSpec, IpPool, Node, Object, ObjectKey, ObjectSelect, Spec,
+    Tier, TierSpec,
 };
 use libcalico::ipam::{IpamConfig, IpamConfigKey};
 use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError, Write};
@@ -12,9 +13,6 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 const DEFAULT_NAME: &str = "default";
-/// The built-in tiers: name, default action, order (DS-51).
-const TIERS: [(&str, &str, u32); 3] =
-    [(DEFAULT_NAME, "Deny", 1_000_000), ("kube-admin", "Pass", 1_000), ("kube-baseline", "Pass", 10_000_000)];
 /// Maximum number of attempts to initialize, because other processes may initialize at the same time.
 const ATTEMPTS: usize = 10;
 
@@ -110,7 +108,7 @@ fn is_created<T>(created: Result<T, StoreError>) -> Result<bool, StoreError> {
 async fn try_initialize(store: &impl Store, cluster_type: &str) -> Result<(), StoreError> {
     let mut batch = ReadBatch::new();
     let cluster = batch.get::<ClusterInformation>(&ObjectKey::global(DEFAULT_NAME));
-    let tiers = TIERS.map(|(name, _, _)| batch.get::<Tier>(&ObjectKey::global(name)));
+    let tiers = BUILT_IN_TIERS.map(|(name, _, _)| batch.get::<Tier>(&ObjectKey::global(name)));
     let answers = store.read(&batch).await?;
 
     let now = OffsetDateTime::now_utc();
@@ -121,7 +119,7 @@ async fn try_initialize(store: &impl Store, cluster_type: &str) -> Result<(), St
         None => writes.push(create(cluster_information(cluster_type), now)?),
         Some(stored) => writes.extend(add_missing_fields(stored, cluster_type)?),
     }
-    for (ticket, fields) in tiers.iter().zip(TIERS) {
+    for (ticket, fields) in tiers.iter().zip(BUILT_IN_TIERS) {
         if answers.get(ticket)?.is_none() && !is_locked {
             writes.push(create(tier(fields), now)?);
         }
@@ -135,14 +133,14 @@ async fn try_initialize(store: &impl Store, cluster_type: &str) -> Result<(), St
 #[cfg(feature = "local")]
 pub(crate) fn initial_objects() -> Result<Vec<Write>, StoreError> {
     let now = OffsetDateTime::now_utc();
-    let tiers = TIERS.into_iter().map(|fields| create(tier(fields), now));
+    let tiers = BUILT_IN_TIERS.into_iter().map(|fields| create(tier(fields), now));
     std::iter::once(create(cluster_information(""), now)).chain(tiers).collect()
 }
 
 /// Returns true if `path` is the path of an object that [`ensure_initialized`] creates.
 pub(crate) fn is_initial(path: &str) -> bool {
     ClusterInformation::parse_path(path).is_some_and(|key| key.name == DEFAULT_NAME)
-        || Tier::parse_path(path).is_some_and(|key| TIERS.iter().any(|(name, _, _)| *name == key.name))
+        || Tier::parse_path(path).is_some_and(|key| BUILT_IN_TIERS.iter().any(|(name, _, _)| *name == key.name))
 }
 
 /// Returns the update that adds missing fields and items of `cluster_type`, or `None` if nothing is missing.

@@ -107,6 +107,15 @@ impl Datastore {
         }
     }
 
+    /// Returns true if this process uses `projectcalico.org/v3`, and kube-controllers has locked
+    /// `crd.projectcalico.org/v1` for a migration that has not ended yet.
+    pub async fn has_marked_v1(&self) -> Result<bool, StoreError> {
+        match self {
+            Datastore::Kubernetes(kubernetes) => kubernetes.has_marked_v1().await,
+            Datastore::Etcd(_) | Datastore::Local(_) => Ok(false),
+        }
+    }
+
     /// Returns true if the datastore is an API server and the settings name the API group of Calico's objects.
     pub fn has_configured_group(&self) -> bool {
         matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.configured_group().is_some())

@@ -4,11 +4,20 @@
 //! `calico` reads the ClusterInformation together with its other objects. The functions here serve the other programs
 //! of a node: `calico-ipam` as a process of its own, the connection test, the agent, `uninstall` and `doctor`.
 
+use std::time::Duration;
+
 use datastore::Datastore;
 use futures::future::join;
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::store::{Store, StoreError};
 use netconf::{CniError, Code};
+use tokio::time::Instant;
+
+use crate::reads::find;
+
+/// The time for which a call may rely on a ClusterInformation that it has read. A migration copies no object in the
+/// first 10 s of its lock (MIG-57), which it counts from a time in whole seconds.
+const VALIDITY: Duration = Duration::from_secs(8);
 
 const MOVED: &str =
     "Calico's objects moved to projectcalico.org/v3, and the network configuration names crd.projectcalico.org/v1";
@@ -123,6 +132,19 @@ pub async fn ensure_unlocked(store: &Datastore) -> Result<(), CniError> {
     read_unlocked(store, async || Ok(())).await
 }
 
+/// Fails if the datastore has been locked while a call assigned addresses, because a migration may have copied the
+/// blocks before. `begun` is a time before the call read the ClusterInformation. A call of the usual duration sends no
+/// request.
+pub async fn ensure_still_unlocked(store: &Datastore, begun: Instant) -> Result<(), NotReadyError> {
+    if begun.elapsed() < VALIDITY {
+        return Ok(());
+    }
+    match find::<ClusterInformation>(store, &ObjectKey::global("default")).await? {
+        Some(cluster) if cluster.value.spec.datastore_ready != Some(true) => Err(NotReadyError::Locked),
+        _ => Ok(()),
+    }
+}
+
 /// Does the same as [`read_unlocked`], and fails also without a ClusterInformation.
 pub async fn read_ready<T>(store: &Datastore, read: impl AsyncFn() -> Result<T, CniError>) -> Result<T, CniError> {
     let (ready, objects) = read_beside(store, read).await;
@@ -154,7 +176,6 @@ fn first_error<T>(ready: Result<(), NotReadyError>, objects: Result<T, CniError>
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::time::Duration;
 
     use datastore::Local;
     use datastore::config::LocalConfig;
@@ -208,6 +229,22 @@ mod tests {
         }
         let error = ensure_ready(&store).await.unwrap_err();
         assert!(error.to_string().contains("the datastore is not ready"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn long_call_fails_if_the_datastore_was_locked_meanwhile() {
+        let files = tempfile::tempdir().unwrap();
+        let store = datastore(&files);
+        let ago = |seconds| Instant::now() - Duration::from_secs(seconds);
+        for (ready, is_refused) in [(Some(true), false), (Some(false), true), (None, true)] {
+            set_ready(&store, ready).await;
+            assert_eq!(ensure_still_unlocked(&store, ago(9)).await.is_err(), is_refused, "{ready:?}");
+            let requests = store.requests();
+            assert!(ensure_still_unlocked(&store, ago(1)).await.is_ok());
+            assert_eq!(store.requests(), requests);
+        }
+        store.delete::<ClusterInformation>(&ObjectKey::global("default"), None).await.unwrap();
+        assert!(ensure_still_unlocked(&store, ago(9)).await.is_ok());
     }
 
     #[tokio::test]

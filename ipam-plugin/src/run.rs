@@ -81,6 +81,7 @@ async fn operate(call: &Call) -> Result<String, CniError> {
                 let (inputs, lookup) = join(inputs, queries.read(call, &api, store)).await;
                 Ok::<_, CniError>((inputs.map_err(store_error)?, lookup?))
             };
+            let begun = Instant::now();
             let (mut inputs, lookup) = cluster_state::read_unlocked(store, read).await?;
             tracing::debug!(
                 pools = inputs.pools.len(),
@@ -89,7 +90,10 @@ async fn operate(call: &Call) -> Result<String, CniError> {
             );
             lookup.apply_to(&mut ipam);
             own_node::ensure(store, &ipam.node, &mut inputs).await.map_err(store_error)?;
-            cni::add(store, &clock, &ipam, inputs, None).await?.result.to_json(call.version)
+            let added = cni::add(store, &clock, &ipam, inputs, None).await?;
+            // After a failure the addresses stay allocated until the DEL, which uses the right API group.
+            cluster_state::ensure_still_unlocked(store, begun).await?;
+            added.result.to_json(call.version)
         }
         Command::Del => {
             let handles = ipam.handles_to_read(store);

@@ -20,6 +20,7 @@ pub mod http;
 pub mod leader;
 pub mod logging;
 mod migration;
+mod rollout;
 pub mod run;
 pub mod runtime;
 pub mod settings;

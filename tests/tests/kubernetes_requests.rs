@@ -1,10 +1,12 @@
 //! The number of requests to the API server for a pod, and of sequential round trips.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use integration_tests::cluster::{Cluster, ControlPlane, NAMESPACE, Pod, on_restricted_api_server};
 use integration_tests::content::Content;
 use integration_tests::kubernetes::{Request, waves};
+use integration_tests::migration::{Migration, migrate};
 use integration_tests::proxy::{Fault, Point, Refusal};
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
@@ -174,6 +176,40 @@ fn standalone_add_sends_one_read_more_in_the_same_round() {
             assert_eq!((of_cluster.len(), waves(&others, HELD * 9 / 10)), (1, in_sequence), "{verb}: {others:?}");
         }
     });
+}
+
+/// Returns the sorted requests of four calls after a migration: by kube-controllers, or else as upstream leaves it.
+fn requests_after_a_migration(by_kube_controllers: bool) -> Vec<Vec<String>> {
+    let lists = Mutex::new(Vec::new());
+    on_restricted_api_server(ApiGroup::CrdV1, &["node1"], |cluster, control_plane| {
+        cluster.load(&Content::dual_stack());
+        let mut conf = cluster.conf("node1", json!({}));
+        conf.as_object_mut().unwrap().remove("calico_api_group");
+        let [first, second, third] = [1, 2, 3].map(|number| cluster.pod(number));
+        let of = |verb, pod| requests_with(cluster, control_plane, verb, pod, &conf);
+        of("ADD", &first);
+        let migration = Migration::new(&control_plane.servers.api);
+        if by_kube_controllers {
+            migration.create(None);
+            let mut process = migration.setup("controllers").start(cluster.host, "controllers").unwrap();
+            migration.await_open(&mut process);
+        } else {
+            migrate(&control_plane.servers.api);
+        }
+        for (verb, pod) in [("ADD", &second), ("ADD", &third), ("DEL", &second), ("DEL", &third)] {
+            let line = |sent: &Request| format!("{} {}.{}: {:?}", sent.verb, sent.resource, sent.group, sent.code);
+            let mut sent: Vec<String> = of(verb, pod).iter().map(line).collect();
+            sent.sort();
+            lists.lock().unwrap().push(sent);
+        }
+    });
+    lists.into_inner().unwrap()
+}
+
+/// The first ADD finds v1 locked, and the other calls use v3 at once.
+#[test]
+fn add_after_the_door_sends_what_a_followed_migration_sent() {
+    assert_eq!(requests_after_a_migration(true), requests_after_a_migration(false));
 }
 
 /// Only the content of the node's blocks shows which of them has free addresses.

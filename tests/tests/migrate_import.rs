@@ -19,8 +19,10 @@ use integration_tests::proxy::{Fault, Point, Proxy, Refusal};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// More requests than an import makes.
-const MANY: usize = 200;
+/// Fewer writes than an import makes.
+const SOME: usize = 30;
+/// The clusterGUID in the file.
+const GUID: &str = "11111111111111111111111111111111";
 /// Timeout until a deleted definition is gone.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The node of the moved cluster in etcd.
@@ -34,6 +36,7 @@ struct Scene<'a> {
     proxy: Proxy,
     file: PathBuf,
     call: Call,
+    unlock: Call,
 }
 
 fn with_file(group: ApiGroup, test: impl Fn(&Scene<'_>) + Send + Sync) {
@@ -47,14 +50,17 @@ fn with_file(group: ApiGroup, test: impl Fn(&Scene<'_>) + Send + Sync) {
         let account = api.service_account("kube-system", "import").unwrap();
         api.bind(&account, "cluster-admin").unwrap();
         let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "import", &account.identity).unwrap();
-        let call = Plugins::locate().unwrap().call("calico-ipam");
-        let call = call.args(["migrate", "import", "-f", file.to_str().unwrap()]);
-        let call = call
-            .env("DATASTORE_TYPE", "kubernetes")
-            .env("CALICO_API_GROUP", group.api_version())
-            .env("KUBECONFIG", kubeconfig);
+        let plugins = Plugins::locate().unwrap();
+        let call_of = |arguments: &[&str]| {
+            let call = plugins.call("calico-ipam").args(arguments.iter().copied());
+            call.env("DATASTORE_TYPE", "kubernetes")
+                .env("CALICO_API_GROUP", group.api_version())
+                .env("KUBECONFIG", &kubeconfig)
+        };
+        let call = call_of(&["migrate", "import", "-f", file.to_str().unwrap()]);
+        let unlock = call_of(&["migrate", "unlock"]);
         let objects = Objects::new(api.admin(), group, api.admin_kubeconfig());
-        test(&Scene { api, objects, proxy, file, call });
+        test(&Scene { api, objects, proxy, file, call, unlock });
     });
 }
 
@@ -126,14 +132,14 @@ fn import_killed_at_each_request_is_completed_by_a_second_run() {
         let complete = scene.state();
         let requests = scene.proxy.requests();
         let first_write = requests.iter().position(|request| !request.starts_with("GET ")).unwrap();
+        assert!(requests.len() > first_write + SOME, "{requests:?}");
         for point in [Point::Request as fn(usize) -> Point, Point::Answer] {
-            for number in first_write..MANY {
+            // A read leaves the state of the write before it.
+            let is_write = |number: &usize| !requests[*number].starts_with("GET ");
+            for number in (first_write..requests.len()).filter(is_write) {
                 scene.reset();
                 let (fired, outcome) = scene.import_with(point(number), Fault::Kill);
-                if !fired {
-                    assert!(number > first_write + 30 && outcome.exit == Some(0), "{number}: {outcome:?}");
-                    break;
-                }
+                assert!(fired, "{number}: {outcome:?}");
                 let information = scene.state().remove("clusterinformations/default");
                 assert!(information.is_none_or(|spec| spec["datastoreReady"] == false), "{:?}", point(number));
                 scene.import();
@@ -151,10 +157,54 @@ fn import_with_a_refused_object_is_continued_after_the_cause_is_gone() {
         let (fired, outcome) = scene.import_with(Point::First("POST", "/ipamblocks"), refused);
         assert!(fired && outcome.exit == Some(1), "{outcome:?}");
         assert!(outcome.stderr.contains("run the command again, which continues"), "{outcome:?}");
+        let unlocked = scene.unlock.run().unwrap();
+        assert!(unlocked.exit == Some(1) && unlocked.stderr.contains("import into this datastore is incomplete"));
+        let text = fs::read_to_string(&scene.file).unwrap();
+        fs::write(&scene.file, text.replace(GUID, &"2".repeat(GUID.len()))).unwrap();
+        scene.assert_refused(&format!("an import of the cluster with clusterGUID {GUID} is incomplete"));
+        fs::write(&scene.file, text).unwrap();
         scene.import();
         let (state, imported) = (scene.state(), scene.import());
         assert!(imported.stdout.contains("13 IPAM resource(s), of which 13 existed already"), "{imported:?}");
         assert_eq!(scene.state(), state);
+
+        let unlocked = scene.unlock.run().unwrap();
+        assert_eq!((unlocked.exit, unlocked.stdout.as_str()), (Some(0), "Datastore unlocked.\n"), "{unlocked:?}");
+        scene.assert_refused("ClusterInformation(default): has the clusterGUID of the file and is unlocked");
+    });
+}
+
+#[test]
+fn two_imports_at_once_complete_each_other() {
+    with_file(ApiGroup::V3, |scene| {
+        scene.reset();
+        scene.proxy.arm(None);
+        let started = Instant::now();
+        for child in [scene.call.spawn().unwrap(), scene.call.spawn().unwrap()] {
+            let outcome = wait(child, started, DEADLINE).unwrap();
+            assert_eq!(outcome.exit, Some(0), "{outcome:?}");
+        }
+        let (state, imported) = (scene.state(), scene.import());
+        assert!(imported.stdout.contains("13 IPAM resource(s), of which 13 existed already"), "{imported:?}");
+        assert_eq!(scene.state(), state);
+    });
+}
+
+/// Lists omit such an affinity, so that the import tries to create it.
+#[test]
+fn affinity_that_is_marked_as_deleted_is_replaced() {
+    with_file(ApiGroup::V3, |scene| {
+        scene.reset();
+        let group = ApiGroup::V3.api_version();
+        let spec = json!({
+            "cidr": "10.66.0.208/28", "node": "node1", "type": "host", "state": "pendingDeletion", "deleted": true,
+        });
+        let metadata = json!({ "name": "node1-10-66-0-208-28" });
+        let affinity = json!({ "apiVersion": group, "kind": "BlockAffinity", "metadata": metadata, "spec": spec });
+        scene.api.admin().create(&format!("/apis/{group}/blockaffinities"), &affinity).unwrap().success().unwrap();
+        scene.import();
+        let imported = scene.state().remove("blockaffinities/node1-10-66-0-208-28").unwrap();
+        assert_eq!((&imported["state"], &imported["deleted"]), (&json!("confirmed"), &json!(false)));
     });
 }
 

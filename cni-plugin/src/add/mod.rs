@@ -11,15 +11,18 @@ mod rejoin;
 mod result;
 mod validate;
 
+use ipam_plugin::cluster_state;
 use libcalico::api::Profile;
 use libcalico::conversion::{ProfileReach, default_profile};
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, CniResult};
+use tokio::time::Instant;
 
 use self::attachment::Attachment;
 use crate::context::Context;
 use crate::dataplane::{ExistingInterface, PriorInterface};
 use crate::interface::{self, InterfaceConfig};
+use crate::ipam::AssignedAddresses;
 use crate::reads::{self, AddReads};
 use crate::timings::Timings;
 use crate::{deferred_del, ipam};
@@ -36,6 +39,7 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
     // The prefetch creates the handle, so an ADD that may still be refused must not prefetch.
     let may_be_refused = matches!(existing_interface, ExistingInterface::Conflicting(_));
     let prefetch = request.as_ref().filter(|_| !may_be_refused).and_then(|request| request.prefetch(&cx.store));
+    let begun = Instant::now();
     let AddReads { existing, has_profile, request, addresses } = reads::for_add(cx, request, prefetch).await?;
     timings.stage("read");
 
@@ -58,6 +62,7 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
         existing => {
             let replaced = existing.as_ref().map(|entry| &entry.value);
             let assigned = ipam::assign(&cx.store, &cx.call, &request.workload, addresses, replaced).await?;
+            Box::pin(ensure_still_unlocked(&attachment, &assigned, begun)).await?;
             timings.stage("ipam");
             let (created, endpoint, ipam) =
                 busy_address::attach(&attachment, timings, assigned, existing, profile).await?;
@@ -66,6 +71,21 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
         }
     };
     Ok(result::merge(cx.call.prev_result.clone(), result))
+}
+
+/// Releases the addresses of `calico-ipam` and fails if the datastore was locked since `begun`.
+async fn ensure_still_unlocked(
+    attachment: &Attachment<'_>,
+    assigned: &AssignedAddresses,
+    begun: Instant,
+) -> Result<(), CniError> {
+    if assigned.request.is_none() {
+        return Ok(());
+    }
+    match cluster_state::ensure_still_unlocked(&attachment.cx.store, begun).await {
+        Ok(()) => Ok(()),
+        Err(error) => Err(attachment.roll_back(assigned, "assigning the addresses", error.into()).await),
+    }
 }
 
 /// Returns the profile to create, named after the network; `None` if `policy.type` is set, or on an API server

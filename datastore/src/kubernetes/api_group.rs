@@ -73,12 +73,20 @@ impl ApiGroupResolver {
         self.to_store_error(discovery::discover_group(&self.client).await).await
     }
 
-    /// Returns true if upstream's migration has opened v3 while this process uses v1. Call this after finding the
+    /// Returns true if a migration has opened v3 while this process uses v1. Call this after finding the
     /// ClusterInformation of v1 locked or missing.
     pub(super) async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
         match self.resolve().await?.codec.group() {
             ApiGroup::CrdV1 => self.to_store_error(migration::is_v3_open(&self.client).await).await,
             ApiGroup::V3 => Ok(false),
+        }
+    }
+
+    /// Returns true if kube-controllers has locked v1 for a migration to v3, which this process uses.
+    pub(super) async fn has_marked_v1(&self) -> Result<bool, StoreError> {
+        match self.resolve().await?.codec.group() {
+            ApiGroup::CrdV1 => Ok(false),
+            ApiGroup::V3 => self.to_store_error(migration::is_v1_marked(&self.client).await).await,
         }
     }
 

@@ -23,7 +23,7 @@ mod turns;
 mod watch;
 
 pub use access_error::AccessError;
-pub use client::{client, is_allowed};
+pub use client::{client, is_allowed, review_access};
 pub use credential_plugin::may_be_asking;
 pub use migration::{wait_for_changed_group, wait_for_stable_group};
 pub use store::Kubernetes;

@@ -109,6 +109,10 @@ impl Kubernetes {
         self.group_resolver.has_migrated_to_v3().await
     }
 
+    pub(crate) async fn has_marked_v1(&self) -> Result<bool, StoreError> {
+        self.group_resolver.has_marked_v1().await
+    }
+
     pub(crate) async fn switch_to_v3(&self) -> Result<(), StoreError> {
         self.group_resolver.switch_to_v3().await
     }

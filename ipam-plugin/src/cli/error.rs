@@ -113,10 +113,20 @@ pub(super) enum CliError {
     #[error("datastore {0} has no ClusterInformation; name the datastore of the cluster")]
     NoClusterInformation(String),
     #[error(
-        "the migration to projectcalico.org/v3 has locked this datastore and unlocks it; `kubectl get \
+        "a migration to projectcalico.org/v3 is under way, which locks and unlocks the datastore; `kubectl get \
          datastoremigrations` shows its state, and `kubectl delete datastoremigration v1-to-v3` ends it"
     )]
     MigratesToV3,
+    #[error(
+        "an import into this datastore is incomplete, so that pods would get addresses that other pods have; run \
+         `calico-ipam migrate import` again, which continues, or unlock with --force"
+    )]
+    ImportIncomplete,
+    #[error(
+        "an import of the cluster with clusterGUID {0} is incomplete; complete it, or end it with `calico-ipam migrate \
+         unlock --force`"
+    )]
+    OtherImport(String),
     /// Upstream's text up to `etcdv3`.
     #[error(
         "invalid datastore type: {0} to export from for datastore migration. Datastore type must be etcdv3; name etcd \
@@ -144,6 +154,12 @@ pub(super) enum CliError {
          remove the cause and run the command again, which continues"
     )]
     ImportStopped { object: String, cause: Box<StoreError>, done: usize, total: usize },
+    /// `listed` has one line for each of the first reasons, each after a line break.
+    #[error(
+        "the import is incomplete, and the datastore is locked, for {number} reasons:{listed}\nstop the programs that \
+         write to the datastore, remove the causes and run the command again, which continues"
+    )]
+    ImportDisturbed { number: usize, listed: String },
     // Upstream's text.
     #[error("unable to find IP pool with {0}; `calico-ipam get ippools` lists the pools")]
     NoPool(String),

@@ -14,6 +14,7 @@ use libcalico::store::{Store, StoreError};
 use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::one_address::assign_address;
 use crate::alloc::request::AssignRequest;
+use crate::cluster_state::NotReadyError;
 use crate::error::IpamError;
 use crate::lock::LockError;
 use os::clock::Clock;
@@ -26,6 +27,13 @@ pub(super) const PAUSE: Duration = Duration::from_secs(1);
 pub(super) enum UpgradeError {
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    NotReady(#[from] NotReadyError),
+    /// A migration to `projectcalico.org/v3` has locked the datastore.
+    #[error(
+        "a migration to projectcalico.org/v3 has locked the datastore; the addresses of host-local stay until its end"
+    )]
+    Moving,
     #[error("cannot assign {ip} in Calico: {cause}")]
     Address { ip: IpAddr, cause: IpamError },
     #[error(transparent)]

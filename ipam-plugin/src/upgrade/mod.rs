@@ -11,13 +11,15 @@ mod planned_ipam;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use datastore::kubernetes::API_GROUP_FILE;
-use datastore::{DatastoreSettings, Kubernetes, KubernetesConfig};
+use datastore::{Datastore, DatastoreSettings, Kubernetes, KubernetesConfig};
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::{Pod, PodOnNode};
+use libcalico::migration::V1_LOCKED_BY;
 use libcalico::store::Store;
 use netconf::conf::LogConf;
 use netconf::{CallError, CniError, Code};
@@ -26,6 +28,8 @@ use self::assign::{PAUSE, UpgradeError, assign_unless_assigned, ensure_tunnel_ip
 use self::leases::Leases;
 use self::planned_ipam::PlannedIpam;
 use crate::alloc::request::AssignRequest;
+use crate::cluster_state::{self, NotReadyError};
+use crate::reads::find;
 use node_process::logging::{self, Subject};
 use node_process::process;
 use os::clock::{Clock, SystemClock};
@@ -56,9 +60,7 @@ pub(crate) fn run() -> Result<String, CallError> {
     process::block_on(async {
         let clock = SystemClock::start();
         loop {
-            // Created again for each pass, because the token may have been renewed.
-            let store = Kubernetes::new(&config, API_GROUP_FILE);
-            match migrate(&store, &clock, &places, &node).await {
+            match migrate_in_present_group(&config, &clock, &places, &node).await {
                 Ok(()) => return,
                 Err(error) => tracing::error!(%error, "the migration from host-local failed; starting over"),
             }
@@ -68,9 +70,31 @@ pub(crate) fn run() -> Result<String, CallError> {
     Ok(String::new())
 }
 
+/// Runs one pass of the migration, in `projectcalico.org/v3` if another migration has moved Calico's objects there.
+async fn migrate_in_present_group<C: Clock>(
+    config: &KubernetesConfig,
+    clock: &C,
+    places: &Places,
+    node: &str,
+) -> Result<(), UpgradeError> {
+    // Created again for each pass, because the token may have been renewed.
+    let store = Datastore::Kubernetes(Arc::new(Kubernetes::new(config, API_GROUP_FILE)));
+    // A lock does not end the pass, because an earlier pass may have set it.
+    if Leases::open(&places.leases)?.is_some()
+        && let Err(error @ NotReadyError::Moved) = cluster_state::ensure_ready(&store).await
+    {
+        return Err(error.into());
+    }
+    migrate(&store, clock, places, node).await
+}
+
 /// Runs one pass of the migration. Does nothing if host-local's directory is missing.
 async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node: &str) -> Result<(), UpgradeError> {
     let Some(leases) = Leases::open(&places.leases)? else { return Ok(()) };
+    let cluster = find::<ClusterInformation>(store, &ObjectKey::global("default")).await?;
+    if cluster.is_some_and(|cluster| is_moving(&cluster.value)) {
+        return Err(UpgradeError::Moving);
+    }
     ensure_tunnel_ip(store, clock, node).await?;
     if leases.files()?.is_empty() {
         return leases.remove();
@@ -118,6 +142,9 @@ async fn set_ready<S: Store, C: Clock>(store: &S, clock: &C, ready: bool) -> Res
     let key = ObjectKey::global("default");
     until_written(clock, async || {
         let mut cluster = store.get::<ClusterInformation>(&key).await?;
+        if is_moving(&cluster.value) {
+            return Err(UpgradeError::Moving);
+        }
         if cluster.value.spec.datastore_ready != Some(ready) {
             cluster.value.spec.datastore_ready = Some(ready);
             store.update(&key, &cluster.value, &cluster.revision).await?;
@@ -125,6 +152,12 @@ async fn set_ready<S: Store, C: Clock>(store: &S, clock: &C, ready: bool) -> Res
         Ok(())
     })
     .await
+}
+
+/// Returns true if a migration to `projectcalico.org/v3` has locked the datastore. If another program unlocked it, both
+/// groups would be in use.
+fn is_moving(cluster: &ClusterInformation) -> bool {
+    cluster.spec.datastore_ready != Some(true) && cluster.metadata.annotations.contains_key(V1_LOCKED_BY)
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use libcalico::api::{ClusterInformation, Node, ObjectKey};
+use libcalico::api::{ClusterInformation, ClusterInformationSpec, Node, ObjectKey};
 use libcalico::kubernetes::{PodOnNode, PodOnNodeKey};
+use libcalico::migration::V1_LOCKED_BY;
 use libcalico::store::Kind;
 use serde_json::json;
 
@@ -55,6 +56,13 @@ impl Lab {
         cluster.unwrap().spec.datastore_ready == Some(true)
     }
 
+    fn lock_for_a_migration(&self) {
+        let mut cluster = ready();
+        cluster.spec.datastore_ready = Some(false);
+        cluster.metadata.annotations.insert(V1_LOCKED_BY.into(), "uid".into());
+        self.cluster.store.put(&ObjectKey::global("default"), &cluster);
+    }
+
     fn tunnel_address(&self) -> String {
         let node = self.cluster.store.pairs().get::<Node>(&ObjectKey::global("node1")).unwrap();
         node.spec.bgp.unwrap_or_default().ipv4_ipip_tunnel_addr
@@ -64,6 +72,11 @@ impl Lab {
         let text = |ips: Vec<std::net::IpAddr>| ips.iter().map(ToString::to_string).collect();
         held(&self.cluster.store.pairs()).into_iter().map(|(id, ips)| (id.to_string(), text(ips))).collect()
     }
+}
+
+fn ready() -> ClusterInformation {
+    let spec = ClusterInformationSpec { datastore_ready: Some(true), ..ClusterInformationSpec::default() };
+    ClusterInformation::new("default", spec)
 }
 
 const FILES: [(&str, &str); 5] = [
@@ -121,6 +134,39 @@ async fn upgrade_without_host_local_files_does_not_lock_the_datastore() {
     assert_eq!(lab.tunnel_address(), "10.244.7.1");
     lab.cluster.store.before_each(|_, _, _| panic!("nobody needs to be asked"));
     lab.pass().await.unwrap();
+}
+
+/// A write to v1 after its copy would be lost, and an unlocked v1 would be in use beside v3.
+#[tokio::test]
+async fn upgrade_during_a_migration_to_v3_changes_nothing() {
+    for files in [&FILES[..], &[]] {
+        let lab = Lab::with(files);
+        lab.pod("web", "10.244.7.2", "Running");
+        lab.lock_for_a_migration();
+        lab.cluster.store.before_each(|_, writes, _| {
+            assert!(writes.unwrap_or_default().is_empty(), "v1 belongs to the migration");
+            Fault::None
+        });
+        let error = lab.pass().await.unwrap_err();
+        assert!(error.contains("a migration to projectcalico.org/v3 has locked the datastore"), "{error}");
+        assert!(lab.places.leases.exists() && lab.places.plugins.join("calico").exists());
+        lab.cluster.store.end_faults();
+        lab.cluster.store.put(&ObjectKey::global("default"), &ready());
+        lab.pass().await.unwrap();
+        assert!(lab.is_ready() && !lab.places.leases.exists());
+    }
+}
+
+/// The migration may lock the datastore after the first look at it.
+#[tokio::test]
+async fn upgrade_does_not_end_the_lock_of_a_migration() {
+    let lab = Lab::with(&FILES);
+    assert!(super::set_ready(&lab.cluster.store, &lab.cluster.clock, true).await.is_ok());
+    lab.lock_for_a_migration();
+    for ready in [false, true] {
+        assert!(super::set_ready(&lab.cluster.store, &lab.cluster.clock, ready).await.is_err());
+        assert!(!lab.is_ready());
+    }
 }
 
 #[tokio::test]

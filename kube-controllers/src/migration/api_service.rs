@@ -97,7 +97,8 @@ async fn touch(requests: &Requests, mut service: Value) -> Result<(), Problem> {
     requests.replace(&location(), &touched).await.map(drop)
 }
 
-fn location() -> Location {
+/// Returns the location of the APIService.
+pub(super) fn location() -> Location {
     Location::global(API_SERVICES, NAME)
 }
 

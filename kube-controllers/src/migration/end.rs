@@ -1,23 +1,13 @@
 //! The end of a migration: the wait for all programs, and the deletion of the definitions of v1 (MIG-63, MIG-70).
 
-use std::time::Duration;
-
-use libcalico::kubernetes::{ApiGroup, Location, Preconditions, Resource};
+use libcalico::kubernetes::{ApiGroup, Location, Preconditions};
 use libcalico::migration::{Phase, cluster_information, condition, definition_name, moved_kinds};
 use serde_json::Value;
 use time::OffsetDateTime;
 
-use super::checks::Check;
-use super::metrics::MigrationMetrics;
+use super::checks::{Check, DEFINITIONS};
 use super::object::{Control, set_condition};
 use super::requests::{Problem, Requests};
-
-const DEFINITIONS: Resource = Resource {
-    api_version: "apiextensions.k8s.io/v1",
-    kind: "CustomResourceDefinition",
-    plural: "customresourcedefinitions",
-    namespaced: false,
-};
 
 /// Upstream's texts.
 const CONVERGED: &str = "Waiting for components to switch to v3 API group";
@@ -27,23 +17,14 @@ const DELETION_PENDING: &str =
 const CLEANING_UP: &str = "Cleaning up v1 CRDs";
 
 /// Reports that v3 is open, and for how long v1 was locked before.
-pub(super) async fn report_open(
-    requests: &Requests,
-    control: &mut Control,
-    metrics: &MigrationMetrics,
-) -> Result<(), Problem> {
+pub(super) async fn report_open(requests: &Requests, control: &mut Control) -> Result<(), Problem> {
     if control.status.phase == Phase::Converged {
         return Ok(());
     }
     let now = OffsetDateTime::now_utc();
-    let since = |time: Option<OffsetDateTime>| {
-        time.map(|time| Duration::try_from(now - time).unwrap_or_default()).unwrap_or_default()
-    };
-    let locked = since(control.status.datastore_locked_at);
-    let message = format!("no pod could start or end for {} s", locked.as_secs());
+    let locked = control.status.datastore_locked_at.map(|time| now - time).unwrap_or_default();
+    let message = format!("no pod could start or end for {} s", locked.whole_seconds().max(0));
     tracing::info!("migration: v3 is open; {message}");
-    metrics.set_locked(locked.as_secs_f64());
-    metrics.observe_duration(since(control.status.started_at).as_secs_f64());
     control
         .write_status(requests, |status| {
             status.phase = Phase::Converged;
@@ -65,6 +46,10 @@ pub(super) async fn finish(requests: &Requests, control: &mut Control, check: Ch
                     status.completed_at = status.completed_at.or_else(|| Some(OffsetDateTime::now_utc()));
                 })
                 .await?;
+            // The process that opened v3 has ended, and its metrics with it.
+            if let Some(metrics) = control.metrics() {
+                metrics.observe_duration(&control.status);
+            }
             Ok(true)
         }
         Check::Wait(text) | Check::Terminal(text) => {

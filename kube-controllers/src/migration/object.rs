@@ -9,6 +9,7 @@ use libcalico::migration::{
 use node_process::logging::printable;
 use serde_json::{Value, json};
 
+use super::metrics::MigrationMetrics;
 use super::requests::{Problem, Requests};
 
 /// The resource of the controlling object on an API server with an older definition (MIG-50).
@@ -21,6 +22,8 @@ pub(super) struct Control {
     at: Location,
     value: Value,
     pub(super) status: MigrationStatus,
+    /// The metrics that show each status.
+    metrics: Option<MigrationMetrics>,
 }
 
 impl Control {
@@ -33,7 +36,18 @@ impl Control {
     pub(super) fn of(at: Location, value: Value) -> Self {
         // An unreadable status counts as empty: the marks of other objects decide, and the next status replaces it.
         let status = serde_json::from_value(value["status"].clone()).unwrap_or_default();
-        Control { at, value, status }
+        Control { at, value, status, metrics: None }
+    }
+
+    /// Returns the same object, whose status is shown in `metrics` from now on.
+    pub(super) fn shown_in(mut self, metrics: &MigrationMetrics) -> Self {
+        metrics.show(&self.status);
+        self.metrics = Some(metrics.clone());
+        self
+    }
+
+    pub(super) fn metrics(&self) -> Option<&MigrationMetrics> {
+        self.metrics.as_ref()
     }
 
     pub(super) fn uid(&self) -> &str {
@@ -142,6 +156,9 @@ impl Control {
         body["status"] = stored;
         self.value = requests.replace_status(&self.at, &body).await?;
         self.status = status;
+        if let Some(metrics) = &self.metrics {
+            metrics.show(&self.status);
+        }
         Ok(())
     }
 

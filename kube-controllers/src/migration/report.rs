@@ -11,7 +11,9 @@ use super::requests::{Created, Problem, Requests};
 /// Name of the ConfigMap.
 pub(super) const NAME: &str = "calico-migration-v1-to-v3";
 
-const CONFIG_MAPS: Resource = Resource { api_version: "v1", kind: "ConfigMap", plural: "configmaps", namespaced: true };
+/// ConfigMaps of Kubernetes.
+pub(super) const CONFIG_MAPS: Resource =
+    Resource { api_version: "v1", kind: "ConfigMap", plural: "configmaps", namespaced: true };
 /// Greatest length of the text under a key, in bytes. The API server refuses a ConfigMap of more than 1 MiB.
 const LONGEST_TEXT: usize = 100 * 1024;
 const SUMMARY: &str = "summary";

@@ -30,8 +30,7 @@ const WORDS: [&str; 16] = [
 ];
 
 /// Metrics that the dashboard does not need.
-const LEFT_OUT: [&str; 7] = [
-    "calico_migration_duration_seconds",
+const LEFT_OUT: [&str; 6] = [
     "kube_controllers_missing_rights",
     "process_max_fds",
     "process_open_fds",

@@ -8,19 +8,21 @@
 mod api_requests;
 mod in_progress;
 mod labeled;
+mod migration;
 mod reconciles;
 
 pub use in_progress::{InProgress, UnitInProgress};
 pub use labeled::{WatchMetrics, WorkerMetrics};
+pub(crate) use migration::{CopiedObjects, MigrationFamilies};
 pub use reconciles::{ReconcileMetrics, ReconcileResult};
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use datastore::RequestObserver;
 use procfs::process::{LimitValue, Process, Stat};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{Counter, Gauge, Histogram, HistogramOpts, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{Counter, Gauge, Histogram, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use api_requests::ApiRequestMetrics;
 use labeled::{WatchMetricVecs, WorkerMetricVecs, register};
@@ -43,6 +45,8 @@ struct Shared {
     requests: ApiRequestMetrics,
     leader_status: IntGaugeVec,
     missing_rights: IntGaugeVec,
+    migration_duration: Histogram,
+    migration: OnceLock<MigrationFamilies>,
 }
 
 impl Default for Metrics {
@@ -62,7 +66,6 @@ impl Metrics {
         let build = register(&registry, IntGaugeVec::new(build, &["version"]));
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         register(&registry, ProcessMetrics::new());
-        register_migration_duration(&registry);
         let shared = Shared {
             workers: WorkerMetricVecs::new(&registry),
             reconciles: ReconcileMetricVecs::new(&registry),
@@ -70,6 +73,8 @@ impl Metrics {
             requests: ApiRequestMetrics::new(&registry),
             leader_status: register(&registry, IntGaugeVec::new(leader_status, &["name"])),
             missing_rights: register(&registry, IntGaugeVec::new(missing_rights, &["role"])),
+            migration_duration: migration::register_duration(&registry),
+            migration: OnceLock::new(),
             registry,
             controller_registry: Mutex::default(),
         };
@@ -95,6 +100,12 @@ impl Metrics {
     /// Returns the metrics of one controller's reconciles.
     pub fn reconciles(&self, controller: &str) -> ReconcileMetrics {
         self.shared.reconciles.metrics(controller)
+    }
+
+    /// Returns the metrics of a migration to `projectcalico.org/v3`. They exist from the first call on.
+    pub(crate) fn migration(&self) -> MigrationFamilies {
+        let Shared { registry, migration_duration, migration, .. } = &*self.shared;
+        migration.get_or_init(|| MigrationFamilies::new(registry, migration_duration.clone())).clone()
     }
 
     /// Returns the receiver of the outcome of each request to an API server.
@@ -139,15 +150,6 @@ impl Metrics {
     fn controller_registry(&self) -> MutexGuard<'_, Registry> {
         self.shared.controller_registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Registers the only `calico_migration_*` metric that upstream exposes from the start of the process, without any
-/// migration (KC-155).
-fn register_migration_duration(registry: &Registry) {
-    let opts =
-        HistogramOpts::new("calico_migration_duration_seconds", "Duration of a datastore migration, in seconds.");
-    let doubling = (0..15).map(|power| f64::from(1u32 << power)).collect();
-    register(registry, Histogram::with_opts(opts.buckets(doubling)));
 }
 
 /// The `process_*` metrics, with the names that every exporter uses.

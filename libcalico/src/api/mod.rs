@@ -51,7 +51,7 @@ pub use port::{Port, PortParseError, Protocol};
 pub use profile::{Profile, ProfileSpec};
 pub use rule::{Rule, RuleEntity};
 pub use string_enum::StringEnum;
-pub use tier::{Tier, TierSpec};
+pub use tier::{BUILT_IN_TIERS, Tier, TierSpec};
 pub use workload_endpoint::{EndpointPort, IpNat, WorkloadEndpoint, WorkloadEndpointSpec};
 
 /// Implements [`Spec`] for resources without a namespace: the type, the kind, and the plural.

@@ -8,6 +8,10 @@ use super::{Object, Unknown};
 /// An ordered group of policies.
 pub type Tier = Object<TierSpec>;
 
+/// Name, default action and order of the built-in tiers (DS-51).
+pub const BUILT_IN_TIERS: [(&str, &str, u32); 3] =
+    [("default", "Deny", 1_000_000), ("kube-admin", "Pass", 1_000), ("kube-baseline", "Pass", 10_000_000)];
+
 /// `spec` of Tier.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -9,7 +9,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
 use super::custom_resource::CustomResource;
-use crate::api::{DEFAULT_TIER, Global, InNamespace, PolicyKind, StagedGlobal, StagedInNamespace, TierSpec};
+use crate::api::{
+    BUILT_IN_TIERS, DEFAULT_TIER, Global, InNamespace, PolicyKind, StagedGlobal, StagedInNamespace, TierSpec,
+};
 use crate::kubernetes::ApiGroup;
 
 /// The largest number of rules that a policy may have for one direction.
@@ -254,10 +256,6 @@ fn of<K: PolicyKind, S: JsonSchema>(group: ApiGroup, about: &'static str) -> Val
     });
     if K::NAMESPACED { policy.namespaced() } else { policy }.definition
 }
-
-/// Name, default action and order of the built-in tiers.
-const BUILT_IN_TIERS: [(&str, &str, u32); 3] =
-    [("default", "Deny", 1_000_000), ("kube-admin", "Pass", 1_000), ("kube-baseline", "Pass", 10_000_000)];
 
 /// Returns the definition of Tier. The built-in tiers must keep their order and default action (DS-97).
 pub(super) fn tier(group: ApiGroup) -> Value {

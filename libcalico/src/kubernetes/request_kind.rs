@@ -39,10 +39,15 @@ const OTHER: &str = "other";
 
 /// The plurals of the kinds that have names in metrics, each with the name of its status. The list is closed: a path
 /// may contain a name that a tenant chose, and such a name must not become the value of a label.
-const KINDS: [(&str, &str); 26] = [
+const KINDS: [(&str, &str); 32] = [
+    ("apiservices", "apiservices/status"),
     ("blockaffinities", "blockaffinities/status"),
     ("clusterinformations", "clusterinformations/status"),
+    ("configmaps", "configmaps/status"),
+    ("customresourcedefinitions", "customresourcedefinitions/status"),
     ("daemonsets", "daemonsets/status"),
+    ("datastoremigrations", "datastoremigrations/status"),
+    ("deployments", "deployments/status"),
     ("events", "events/status"),
     ("globalnetworkpolicies", "globalnetworkpolicies/status"),
     ("hostendpoints", "hostendpoints/status"),
@@ -59,6 +64,7 @@ const KINDS: [(&str, &str); 26] = [
     ("nodes", "nodes/status"),
     ("pods", "pods/status"),
     ("selfsubjectaccessreviews", "selfsubjectaccessreviews/status"),
+    ("selfsubjectrulesreviews", "selfsubjectrulesreviews/status"),
     ("serviceaccounts", "serviceaccounts/status"),
     ("services", "services/status"),
     ("stagedglobalnetworkpolicies", "stagedglobalnetworkpolicies/status"),
@@ -159,11 +165,11 @@ mod tests {
 
     #[test]
     fn path_without_a_known_kind_is_counted_as_other() {
-        for path in ["/healthz", "/", "", "/api", "/apis", "/api/v1", "/apis/apps/v1", "/apis/apps/v1/deployments/web"]
+        for path in ["/healthz", "/", "", "/api", "/apis", "/api/v1", "/apis/apps/v1", "/apis/apps/v1/statefulsets/web"]
         {
             assert_eq!(request_kind("GET", path, ""), (ApiVerb::Get, OTHER), "{path}");
         }
-        assert_eq!(request_kind("GET", "/apis/apps/v1/deployments", ""), (ApiVerb::List, OTHER));
+        assert_eq!(request_kind("GET", "/apis/apps/v1/statefulsets", ""), (ApiVerb::List, OTHER));
     }
 
     /// A tenant chooses names of namespaces, pods and Services.

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{MIGRATED_BY, SOURCE_REVISION};
+use super::{COPIED_GENERATION, MIGRATED_BY, SOURCE_REVISION};
 use crate::kubernetes::Moved;
 
 /// An object in v3, compared with the object to store.
@@ -11,25 +11,33 @@ use crate::kubernetes::Moved;
 pub enum Found {
     /// The same object.
     Same,
-    /// A copy of an earlier state of the source; to be replaced.
+    /// A copy of an earlier state of the source, which no other program has changed; to be replaced.
     Stale,
-    /// A copy of the present state of the source that another program has changed since.
+    /// A copy that another program has changed, and that differs from the source.
     Edited,
     /// An object that no migration created, with another `spec`.
     Foreign,
 }
 
+/// The generation of a new object. The API server increases it with each change of anything but the metadata.
+const FIRST_GENERATION: u64 = 1;
+
 /// Compares an object with the object to store. Two objects are the same if their `spec` is: upstream compares no more
 /// (MIG-67).
 pub fn judge(existing: &Value, moved: &Moved) -> Found {
-    let is_equal = equal(existing.get("spec"), moved.body.get("spec"));
-    match copied_revision(existing) {
-        None if is_equal => Found::Same,
-        None => Found::Foreign,
-        // Labels may differ too, and policies select by labels. So an equal spec does not make the copy current.
-        Some(revision) if revision != moved.source.revision => Found::Stale,
-        Some(_) if is_equal || is_as_created(existing) => Found::Same,
-        Some(_) => Found::Edited,
+    let is_equal = has_spec_of(existing, moved);
+    let Some(revision) = copied_revision(existing) else {
+        return if is_equal { Found::Same } else { Found::Foreign };
+    };
+    // Labels may differ too, and policies select by labels. So an equal spec does not make the copy current.
+    let is_current = revision == moved.source.revision;
+    match (is_current, is_as_written(existing)) {
+        (true, _) if is_equal => Found::Same,
+        // The API server adds defaults to the spec that it gets.
+        (true, Some(true)) => Found::Same,
+        (true, _) => Found::Edited,
+        (false, Some(false)) if !is_equal => Found::Edited,
+        (false, _) => Found::Stale,
     }
 }
 
@@ -52,6 +60,10 @@ pub fn marked_copy(moved: &Moved, migration: &str) -> Value {
     let annotations = &mut copy["metadata"]["annotations"];
     annotations[MIGRATED_BY] = migration.into();
     annotations[SOURCE_REVISION] = moved.source.revision.as_str().into();
+    // The source may have the marks of another object, from which somebody made it.
+    if let Some(annotations) = annotations.as_object_mut() {
+        annotations.remove(COPIED_GENERATION);
+    }
     copy
 }
 
@@ -61,13 +73,25 @@ pub fn replacement(existing: &Value, moved: &Moved, migration: &str) -> Value {
     for key in ["resourceVersion", "uid"] {
         copy["metadata"][key] = existing["metadata"][key].clone();
     }
+    if let Some(generation) = existing["metadata"]["generation"].as_u64() {
+        let written = generation.saturating_add(u64::from(!has_spec_of(existing, moved)));
+        if written > FIRST_GENERATION {
+            copy["metadata"]["annotations"][COPIED_GENERATION] = written.to_string().into();
+        }
+    }
     copy
 }
 
-/// Returns true if no program has changed anything but the metadata of an object since its creation. The `spec` can
-/// still differ from the one that was sent, because the API server adds defaults.
-fn is_as_created(existing: &Value) -> bool {
-    existing["metadata"]["generation"] == 1
+/// Returns true if no other program has changed anything but the metadata of a copy since a migration wrote the copy.
+/// Returns `None` for an object without a generation.
+fn is_as_written(copy: &Value) -> Option<bool> {
+    let generation = copy["metadata"]["generation"].as_u64()?;
+    let written = copy["metadata"]["annotations"][COPIED_GENERATION].as_str().and_then(|text| text.parse().ok());
+    Some(generation <= written.unwrap_or(FIRST_GENERATION))
+}
+
+fn has_spec_of(existing: &Value, moved: &Moved) -> bool {
+    equal(existing.get("spec"), moved.body.get("spec"))
 }
 
 /// Compares two JSON values. A missing field equals null, because the API server drops nulls.
@@ -126,9 +150,32 @@ mod tests {
         assert_eq!(judge(&same, &moved), Found::Same);
         let edited = stored(&moved, json!({"order": 11}), 2);
         assert_eq!(judge(&edited, &moved), Found::Edited);
-        for mut stale in [same, edited] {
+        for mut stale in [same, stored(&moved, json!({"order": 11}), 1)] {
             stale["metadata"]["annotations"][SOURCE_REVISION] = "6".into();
             assert_eq!(judge(&stale, &moved), Found::Stale);
+        }
+    }
+
+    #[test]
+    fn edited_copy_is_not_stale_although_its_source_has_changed() {
+        let moved = moved(json!({"order": 10}));
+        for (spec, found) in [(json!({"order": 11}), Found::Edited), (json!({"order": 10}), Found::Stale)] {
+            let mut edited = stored(&moved, spec, 2);
+            edited["metadata"]["annotations"][SOURCE_REVISION] = "6".into();
+            assert_eq!(judge(&edited, &moved), found);
+        }
+    }
+
+    #[test]
+    fn copy_without_a_generation_is_judged_by_its_revision_and_its_spec() {
+        let moved = moved(json!({"order": 10}));
+        for (revision, order, found) in
+            [("7", 10, Found::Same), ("7", 11, Found::Edited), ("6", 10, Found::Stale), ("6", 11, Found::Stale)]
+        {
+            let mut object = stored(&moved, json!({"order": order}), 1);
+            object["metadata"]["generation"] = Value::Null;
+            object["metadata"]["annotations"][SOURCE_REVISION] = revision.into();
+            assert_eq!(judge(&object, &moved), found, "{revision} {order}");
         }
     }
 
@@ -138,6 +185,47 @@ mod tests {
         let with_default = json!({"order": 10, "defaultAction": "Deny"});
         assert_eq!(judge(&stored(&moved, with_default.clone(), 1), &moved), Found::Same);
         assert_eq!(judge(&stored(&moved, with_default, 2), &moved), Found::Edited);
+    }
+
+    /// Each replacement with another spec increases the generation, as an edit does.
+    #[test]
+    fn replaced_copy_with_added_defaults_is_the_same() {
+        let moved = moved(json!({"order": 10}));
+        let mut stale = stored(&moved, json!({"order": 9, "defaultAction": "Deny"}), 4);
+        stale["metadata"]["annotations"][COPIED_GENERATION] = "4".into();
+        stale["metadata"]["annotations"][SOURCE_REVISION] = "6".into();
+        assert_eq!(judge(&stale, &moved), Found::Stale);
+        let mut replaced = replacement(&stale, &moved, "second");
+        replaced["metadata"]["generation"] = 5.into();
+        replaced["spec"]["defaultAction"] = "Deny".into();
+        assert_eq!(judge(&replaced, &moved), Found::Same);
+        replaced["metadata"]["generation"] = 6.into();
+        assert_eq!(judge(&replaced, &moved), Found::Edited);
+    }
+
+    #[test]
+    fn generation_is_marked_only_if_a_replacement_increases_it() {
+        let moved = moved(json!({"order": 10}));
+        for (order, generation, mark) in [
+            (10, json!(1), Value::Null),
+            (9, json!(1), json!("2")),
+            (10, json!(3), json!("3")),
+            (9, Value::Null, Value::Null),
+            (10, Value::Null, Value::Null),
+        ] {
+            let mut existing = stored(&moved, json!({"order": order}), 1);
+            existing["metadata"]["generation"] = generation.clone();
+            let copy = replacement(&existing, &moved, "second");
+            assert_eq!(copy["metadata"]["annotations"][COPIED_GENERATION], mark, "{order} {generation}");
+        }
+    }
+
+    #[test]
+    fn mark_of_another_object_in_the_source_is_not_copied() {
+        let mut moved = moved(json!({"order": 10}));
+        moved.body["metadata"]["annotations"] = json!({COPIED_GENERATION: "9", "a": "b"});
+        let annotations = marked_copy(&moved, "migration")["metadata"]["annotations"].take();
+        assert_eq!(annotations, json!({MIGRATED_BY: "migration", SOURCE_REVISION: "7", "a": "b"}));
     }
 
     #[test]
@@ -183,12 +271,13 @@ mod tests {
         let moved = moved(json!({"order": 10}));
         let mut stale = stored(&moved, json!({"order": 9}), 4);
         stale["metadata"]["annotations"][SOURCE_REVISION] = "6".into();
+        stale["metadata"]["annotations"][COPIED_GENERATION] = "4".into();
         let replaced = replacement(&stale, &moved, "second");
         assert_eq!(
             replaced["metadata"],
             json!({
                 "name": "t", "labels": {"a": "b"}, "resourceVersion": "9", "uid": "copy",
-                "annotations": {MIGRATED_BY: "second", SOURCE_REVISION: "7"},
+                "annotations": {MIGRATED_BY: "second", SOURCE_REVISION: "7", COPIED_GENERATION: "5"},
             })
         );
         assert_eq!(judge(&replaced, &moved), Found::Same);

@@ -3,8 +3,8 @@
 //!
 //! [`calicoctl_file`] belongs to another migration, from etcd to an API server.
 //!
-//! [`to_v3`] converts an object. Names of annotations are upstream's, except [`DRY_RUN`], [`PLUGINS`], [`V1_LOCKED_BY`]
-//! and [`SOURCE_REVISION`].
+//! [`to_v3`] converts an object. Names of annotations are upstream's, except [`DRY_RUN`], [`PLUGINS`],
+//! [`V1_LOCKED_BY`], [`SOURCE_REVISION`], [`COPIED_GENERATION`] and [`IMPORTING`].
 
 pub mod calicoctl_file;
 mod judge;
@@ -39,5 +39,11 @@ pub const PLUGINS: &str = "migration.projectcalico.org/plugins";
 pub const FOLLOW: &str = "follow";
 /// The annotation of the ClusterInformation of v1 with the uid of the migration that locked it.
 pub const V1_LOCKED_BY: &str = "migration.projectcalico.org/v1-locked-by";
+/// The annotation of the ClusterInformation of an API server with an incomplete import by `calico-ipam migrate import`.
+/// The value is the GUID of the imported cluster.
+pub const IMPORTING: &str = "migration.projectcalico.org/importing";
 /// The annotation of a copy in v3 with the resourceVersion of its source.
 pub const SOURCE_REVISION: &str = "migration.projectcalico.org/source-revision";
+/// The annotation of a copy in v3 that was replaced, with the greatest generation that the replacement can have. A copy
+/// with a greater one has been edited. A copy without the annotation was created, with generation 1.
+pub const COPIED_GENERATION: &str = "migration.projectcalico.org/copied-generation";

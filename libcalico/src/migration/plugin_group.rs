@@ -35,16 +35,19 @@ pub fn plugin_group(variable: Option<&str>, template: Option<&str>) -> PluginGro
     };
     let mut groups = Vec::new();
     collect(&configuration, &mut groups);
-    groups.into_iter().max_by_key(rank).unwrap_or_else(|| unknown("names neither calico nor calico-ipam"))
+    PluginGroup::worst(groups).unwrap_or_else(|| unknown("names neither calico nor calico-ipam"))
 }
 
-/// Orders the groups of several plugins: a node follows only if each of its plugins does.
-fn rank(group: &PluginGroup) -> u8 {
-    match group {
-        PluginGroup::Follows => 0,
-        PluginGroup::V3 => 1,
-        PluginGroup::Unknown(_) => 2,
-        PluginGroup::V1 => 3,
+impl PluginGroup {
+    /// Returns the group of a node with several plugins: a node follows only if each of its plugins does. `None` without
+    /// any plugin.
+    pub fn worst(groups: impl IntoIterator<Item = PluginGroup>) -> Option<PluginGroup> {
+        groups.into_iter().max_by_key(|group| match group {
+            PluginGroup::Follows => 0,
+            PluginGroup::V3 => 1,
+            PluginGroup::Unknown(_) => 2,
+            PluginGroup::V1 => 3,
+        })
     }
 }
 
@@ -92,7 +95,7 @@ fn collect(value: &Value, groups: &mut Vec<PluginGroup>) {
             let is_calico = has_type(fields, "calico") || ipam.any(|ipam| has_type(ipam, "calico-ipam"));
             if is_calico {
                 // A missing key is an empty one.
-                groups.push(values(fields, KEY).map(group_in).max_by_key(rank).unwrap_or(PluginGroup::Follows));
+                groups.push(PluginGroup::worst(values(fields, KEY).map(group_in)).unwrap_or(PluginGroup::Follows));
             }
             fields.values().for_each(|value| collect(value, groups));
         }

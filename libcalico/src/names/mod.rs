@@ -44,7 +44,7 @@ pub(crate) fn percent_encoded(text: &str, is_plain: fn(u8) -> bool) -> String {
 }
 
 /// Returns true for a DNS name in lower case, without a check of its length.
-pub(crate) fn is_dns_name(text: &str) -> bool {
+pub fn is_dns_name(text: &str) -> bool {
     let is_edge = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     text.split('.').map(str::as_bytes).all(|label| {
         label.first().is_some_and(is_edge)

@@ -26,14 +26,14 @@ write_manifests() {
         deploy/install.yaml >"$work/install-$former.yaml"
 }
 
-# write_overlay FOLDER COMPONENT...: writes a kustomization of today's manifest with these components
+# write_overlay FOLDER COMPONENT...: writes a kustomization of $overlay, or else of today's manifest, with these components
 write_overlay() {
     local folder=$1
     shift
     mkdir -p "$folder"
     # kustomize accepts no absolute paths.
     cat >"$folder/kustomization.yaml" <<YAML
-resources: [$(realpath --relative-to "$folder" deploy/overlays/kubernetes-v1)]
+resources: [$(realpath --relative-to "$folder" "${overlay:-deploy/overlays/kubernetes-v1}")]
 components:
 $(realpath --relative-to "$folder" "$@" | sed 's/^/  - /')
 YAML

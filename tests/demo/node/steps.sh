@@ -10,7 +10,7 @@ work=/run/demo
 
 export KUBECONFIG=$work/admin.kubeconfig HOME=$work DATASTORE_TYPE=kubernetes
 . tests/demo/control-plane.sh
-for part in cannot image node install pods any_of controllers upgrade neighbor obstacles restriction adopt uninstall; do
+for part in cannot image node install pods any_of controllers upgrade neighbor obstacles restriction adopt migration uninstall; do
     . tests/demo/node/$part.sh
 done
 
@@ -195,6 +195,16 @@ run calico-ipam check
 
 step "All blocks are deleted under $many running pods: calico-ipam adopt allocates the addresses again"
 adopt_all
+
+step "Migration to projectcalico.org/v3 under $many running pods: the component, and a dry run"
+prepare_migration
+try_migration
+
+step "The migration: pods exchange packets, and pods that start while v1 is locked run afterwards"
+migrate
+
+step "The end of v1: the object is deleted, then the manifest names v3"
+finish_migration
 
 if [ "$keep" = 1 ]; then
     say_what_was_skipped

@@ -36,13 +36,22 @@ remove_objects() {
     run kubectl delete --ignore-not-found -k deploy/base
     remove_restriction
     run kubectl delete -k deploy/rbac/kubernetes
+    run kubectl delete -k deploy/rbac/users
     run kubectl -n kube-system delete configmap -l k8s-app=calico-cni
     run kubectl -n kube-system delete lease/$controllers
-    run kubectl delete -f deploy/crds/v1 | sed -n '1p; $p'
+    remove_finalizers
+    run kubectl delete -f deploy/crds/v3 | sed -n '1p; $p'
     # For a moment, the API server still lists the deleted resources.
     wait_for 10 nothing_is_left || true
     echo "    remaining of Calico: $kinds kinds, $objects objects, $roles roles of the cluster"
     nothing_is_left
+}
+
+# Removes the finalizers that kube-controllers give to pools and tiers of v3.
+remove_finalizers() {
+    kubectl get ippools.projectcalico.org,tiers.projectcalico.org -o name | while read -r name; do
+        kubectl patch "$name" --type merge --patch '{ "metadata": { "finalizers": null } }' >/dev/null
+    done
 }
 
 # Counts Calico's objects in the API server.

@@ -33,10 +33,10 @@ end_watching() {
     sed 's/^/      /' $work/seen
 }
 
-# Starts a ping from one pod to another, 50 times per second. An interrupt ends it and makes it print the numbers of
-# requests and replies.
+# start_pinging FROM TO: starts a ping from one pod to another, 50 times per second. An interrupt ends it and makes it
+# print the numbers of requests and replies.
 start_pinging() {
-    ip netns exec "$(namespace_of "$(address web-2)")" ping -i 0.02 "$(address web-1)" >$work/pings &
+    ip netns exec "$(namespace_of "$(address "$1")")" ping -i 0.02 "$(address "$2")" >$work/pings &
     pinging=$!
 }
 sent() { sed -n 's/^\([0-9]*\) packets transmitted, [0-9]* received.*/\1/p' $work/pings; }
@@ -73,7 +73,7 @@ roll() {
     local from=$1 to=$2 since
     since=$(ready_since)
     begin_watching
-    start_pinging
+    start_pinging web-2 web-1
     run kubectl apply --server-side -f "$work/install-$to.yaml" | grep -E '[$]|daemonset|deployment|configmap'
     # shellcheck disable=SC2046 # names
     pods $(seq -f 'middle-%g' $many) >$work/middle.yaml

@@ -1,10 +1,12 @@
-//! Calico's custom resources, as `deploy/crds` defines them, and KubeVirt's.
+//! Calico's custom resources, as `deploy/crds` defines them, those that it lacks, and KubeVirt's.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use libcalico::kubernetes::{ApiGroup, Resource};
+use libcalico::migration::moved_kinds;
+use serde_json::{Value, json};
 
 use super::{ApiServer, Client};
 use crate::controllers::await_that;
@@ -12,17 +14,6 @@ use crate::manifests::deploy;
 
 const MACHINES: [(&str, &str); 2] =
     [("VirtualMachine", "virtualmachines"), ("VirtualMachineInstance", "virtualmachineinstances")];
-/// Calico's kinds without a definition in `deploy/crds`, each with its plural and whether it is namespaced.
-const OTHERS: [(&str, &str, bool); 8] = [
-    ("BGPConfiguration", "bgpconfigurations", false),
-    ("BGPFilter", "bgpfilters", false),
-    ("BGPPeer", "bgppeers", false),
-    ("CalicoNodeStatus", "caliconodestatuses", false),
-    ("FelixConfiguration", "felixconfigurations", false),
-    ("GlobalNetworkSet", "globalnetworksets", false),
-    ("NetworkSet", "networksets", true),
-    ("StagedKubernetesNetworkPolicy", "stagedkubernetesnetworkpolicies", true),
-];
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// Timeout until the list of groups has changed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -58,44 +49,42 @@ impl ApiServer {
         admin.apply_definitions(&manifests(api_version)?, |path| Ok(admin.get(path)?.code == 404))
     }
 
-    /// Defines Calico's kinds without a definition in `deploy/crds`, and waits until they are served. Their schema
-    /// accepts any field.
+    /// Defines the kinds of an API group and version that a migration copies and `deploy/crds` lacks, and waits until
+    /// they are served. Their schema accepts any field.
     pub fn define_others(&self, api_version: &str) -> Result<()> {
-        let (group, version) = api_version.split_once('/').context("GROUP/VERSION")?;
-        for (kind, plural, namespaced) in OTHERS {
-            let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-            let version =
-                json!({ "name": version, "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } });
-            self.admin().apply_object(&json!({
-                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-                "metadata": { "name": format!("{plural}.{group}") },
-                "spec": {
-                    "group": group, "scope": if namespaced { "Namespaced" } else { "Cluster" }, "versions": [version],
-                    "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
-                },
-            }))?;
+        let kinds = moved_kinds().into_iter().flat_map(|moved| [moved.v1, moved.v3]);
+        let kinds: Vec<Resource> = kinds.filter(|kind| kind.api_version == api_version).collect();
+        for kind in &kinds {
+            let (group, _) = kind.api_version.split_once('/').context("GROUP/VERSION")?;
+            if self.admin().get(&format!("{DEFINITIONS}/{}.{group}", kind.plural))?.code == 404 {
+                self.define_open(kind)?;
+            }
         }
         await_that(PATIENCE, || {
-            let kinds = self.admin().get(&format!("/apis/{api_version}"))?.success()?.to_string();
-            Ok(OTHERS.iter().all(|(_, plural, _)| kinds.contains(&format!("\"{plural}\""))))
+            let served = self.admin().get(&format!("/apis/{api_version}"))?.success()?.to_string();
+            Ok(kinds.iter().all(|kind| served.contains(&format!("\"{}\"", kind.plural))))
         })
         .with_context(|| format!("{api_version} does not list all kinds"))
+    }
+
+    /// Defines DatastoreMigration, and in both groups all kinds that a migration copies.
+    pub fn define_for_migration(&self) -> Result<()> {
+        for folder in ["v1", "v3", "migration"] {
+            self.admin().apply_definitions(&manifests(folder)?, |_| Ok(true))?;
+        }
+        [ApiGroup::CrdV1, ApiGroup::V3].into_iter().try_for_each(|group| self.define_others(group.api_version()))
+    }
+
+    /// Defines a kind whose schema accepts any field.
+    pub fn define_open(&self, resource: &Resource) -> Result<()> {
+        self.admin().apply_object(&open_definition(resource)?).map(drop)
     }
 
     /// Defines KubeVirt's kinds of VMs and VMIs. Their schema accepts any field.
     pub fn define_machines(&self) -> Result<()> {
         for (kind, plural) in MACHINES {
-            let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-            let version =
-                json!({ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } });
-            self.admin().apply_object(&json!({
-                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-                "metadata": { "name": format!("{plural}.kubevirt.io") },
-                "spec": {
-                    "group": "kubevirt.io", "scope": "Namespaced", "versions": [version],
-                    "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
-                },
-            }))?;
+            let resource = Resource { api_version: "kubevirt.io/v1", kind, plural, namespaced: true };
+            self.define_open(&resource)?;
         }
         Ok(())
     }
@@ -117,6 +106,23 @@ impl ApiServer {
         })
         .with_context(|| format!("{group} is not among the API groups"))
     }
+}
+
+/// Returns the definition of a kind whose schema accepts any field.
+fn open_definition(resource: &Resource) -> Result<Value> {
+    let Resource { kind, plural, .. } = resource;
+    let (group, version) = resource.api_version.split_once('/').context("GROUP/VERSION")?;
+    let scope = if resource.namespaced { "Namespaced" } else { "Cluster" };
+    let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    let version = json!({ "name": version, "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } });
+    Ok(json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{plural}.{group}") },
+        "spec": {
+            "group": group, "scope": scope, "versions": [version],
+            "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
+        },
+    }))
 }
 
 fn manifests(api_version: &str) -> Result<Vec<String>> {

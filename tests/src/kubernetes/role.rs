@@ -56,13 +56,18 @@ impl Role {
         ["rbac/kubernetes/calico-kube-controllers.yaml", "components/host-endpoints/rbac.yaml"].map(deploy)
     }
 
+    /// Reads the rules of a role.
+    pub fn of_rules(rules: &Value) -> Result<Role> {
+        let rules: Vec<Rule> = serde_json::from_value(rules.clone())?;
+        Ok(Role(rules.iter().flat_map(Rule::permissions).collect()))
+    }
+
     fn parse(manifest: &str) -> Result<Role> {
         let documents: Result<Vec<Value>, _> =
             serde_norway::Deserializer::from_str(manifest).map(Value::deserialize).collect();
         let mut permissions = BTreeSet::new();
-        for mut role in documents?.into_iter().filter(|object| object["kind"] == "ClusterRole") {
-            let rules: Vec<Rule> = serde_json::from_value(role["rules"].take())?;
-            permissions.extend(rules.iter().flat_map(Rule::permissions));
+        for role in documents?.into_iter().filter(|object| object["kind"] == "ClusterRole") {
+            permissions.extend(Role::of_rules(&role["rules"])?.0);
         }
         ensure!(!permissions.is_empty(), "no ClusterRole");
         Ok(Role(permissions))

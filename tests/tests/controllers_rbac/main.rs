@@ -1,10 +1,12 @@
 //! The roles in `deploy/rbac`: the role of kube-controllers grants the permissions that its work needs, and the roles
-//! for users grant access to Calico's resources to users who may view, edit or administer a namespace.
+//! for users grant access to Calico's resources to users who may view, edit or administer a namespace. The role of
+//! `deploy/components/migrate-to-v3` grants those of a migration.
 //!
 //! The tests withhold most permissions, to show that each of these is needed, see `grudging.rs`.
 
 mod grudging;
 mod life;
+mod migration;
 mod optional;
 mod users;
 

@@ -97,7 +97,7 @@ fn each_alert_fires_in_its_state_alone() {
         let conflict = [idle(), scraped(&replicas.conflict, &of_replica(3))].concat();
         fires([agent(), conflict, available()], &["CalicoAddressesInConflict"]);
 
-        // These two states last for minutes, so their series are written by hand, beside those of the replica.
+        // These states last for minutes, so their series are written by hand, beside those of the replica.
         let beside_idle = |series: &[(&str, &str)], labels: &str| {
             let of_leader = |(name, value): &(&str, &str)| {
                 let (metric, own) = name.trim_end_matches('}').split_once('{').unwrap();
@@ -134,6 +134,12 @@ fn each_alert_fires_in_its_state_alone() {
             fires([agent(), beside_idle(&[(&*waiting, "1")], &of_replica(3)), available()], expected);
         }
 
+        for (phase, alert) in [("migrating", true), ("waiting_for_conflict_resolution", false), ("converged", false)] {
+            let shown = format!("calico_migration_phase{{phase=\"{phase}\"}}");
+            let expected: &[&str] = if alert { &["CalicoMigrationHoldsTheLock"] } else { &[] };
+            fires([agent(), beside_idle(&[(&*shown, "1")], &of_replica(1)), available()], expected);
+        }
+
         fires([agent(), idle(), unavailable("2x120")], &["CalicoCniDaemonSetUnavailable"]);
         let container = r#"pod="calico-cni-x",container="install-cni""#;
         let in_state = |reason: &str, values: &str| {
@@ -162,5 +168,5 @@ fn promtool_accepts_the_rules() {
     let file = directory.path().join("rules.json");
     fs::write(&file, evaluation::rules().to_string()).unwrap();
     let checked = integration_tests::command::run(&promtool, &["check", "rules", &file.display().to_string()]).unwrap();
-    assert!(checked.contains("SUCCESS: 20 rules found"), "{checked}");
+    assert!(checked.contains("SUCCESS: 21 rules found"), "{checked}");
 }

@@ -3,6 +3,7 @@
 mod change;
 mod endpoint;
 mod metadata;
+mod migration;
 mod namespaces;
 mod options;
 mod platforms;

@@ -27,11 +27,13 @@ const OPTIONS: [(&str, &str); 16] = [
 ];
 
 /// Components that are compared elsewhere, or for which the chart needs no value.
-const OTHERS: [&str; 4] = [
+const OTHERS: [&str; 5] = [
     // Renders nothing in kube-system: namespaces.rs.
     "critical-quota",
     // Belongs to upstream's calico-node, which the chart does not contain.
     "keep-state",
+    // With the definitions of v3, which the component lacks: migration.rs.
+    "migrate-to-v3",
     // Compared without the other options, because kube-controllers on the host's network change it.
     "openshift-scc",
     // Compared one by one: platforms.rs.

@@ -43,6 +43,7 @@ fn invalid_values_are_refused_by_the_schema() {
         ("metrics.interval=often", "interval"),
         ("kubeControllers.leakGracePeriod=often", "leakGracePeriod"),
         ("kubeControllers.healthPort=0", "healthPort"),
+        ("kubeControllers.migrateToV3=perhaps", "migrateToV3"),
         ("kubeControllers.metricsPort=65536", "metricsPort"),
         ("ipam.strictAffinity=perhaps", "strictAffinity"),
         ("commonLabels.team=1", "team"),
@@ -94,6 +95,7 @@ fn server_dry_run_accepts_a_chart_with_many_values() {
             "datastore=etcd,etcd.secretName=mine,cni.updateStrategy.type=OnDelete,cni.tolerations[0].operator=Exists,\
              kubeControllers.nodeSelector.role=infra,kubeControllers.securityContext.runAsUser=1000,\
              etcd.certificates.ca=-----BEGIN C-----,etcd.certificates.cert=-----BEGIN C-----,etcd.certificates.key=-----BEGIN K-----",
+            "kubeControllers.migrateToV3=true,rbac.nodeRestriction=true",
             "apiGroup=projectcalico.org/v3,crds.keep=false,commonLabels.team=net,commonAnnotations.owner=me,\
              ipam.strictAffinity=true,kubeControllers.metricsPort=9095,serviceAccountAnnotations.calico-cni.a=b",
         ] {

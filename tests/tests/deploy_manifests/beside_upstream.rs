@@ -31,7 +31,7 @@ fn swapped(overlay: &str, upstream: &str) -> Objects {
     render_swapped(overlay, upstream, "").unwrap()
 }
 
-fn render_swapped(overlay: &str, upstream: &str, line: &str) -> Result<Objects> {
+pub(super) fn render_swapped(overlay: &str, upstream: &str, line: &str) -> Result<Objects> {
     let directory = tempfile::tempdir()?;
     let from = deploy("").display().to_string();
     let into = directory.path().join("deploy");
@@ -49,7 +49,7 @@ fn sorted(mut changed: Vec<String>) -> Vec<String> {
 }
 
 /// Returns the names and texts of upstream's manifests with several registries, and of a manifest for Canal.
-fn upstreams() -> Vec<(String, String)> {
+pub(super) fn upstreams() -> Vec<(String, String)> {
     let (separate, one) = (upstream("upstream-v3.32.yaml"), upstream("upstream-v3.33.yaml"));
     let mut manifests = Vec::new();
     for registry in ["quay.io/calico", "docker.io/calico", "calico", "harbor.example.com:8443/mirror/calico"] {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{COMPONENTS, CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 
 /// Renders an overlay with a component. Returns the objects, and their differences from the overlay alone.
-fn with(component: &str, base: &str) -> (Objects, Vec<String>) {
+pub(super) fn with(component: &str, base: &str) -> (Objects, Vec<String>) {
     let directory = tempfile::tempdir().unwrap();
     let objects = compose(directory.path(), &[base], &[component]).unwrap();
     let mut changed = changes(&overlay(base), &objects);

@@ -8,6 +8,7 @@ mod configuration;
 mod documented;
 mod endpoint;
 mod metrics;
+mod migration;
 mod overlays;
 mod platforms;
 mod policies;
@@ -22,7 +23,7 @@ use integration_tests::skip::skipped;
 /// The overlays that are complete installations.
 const OVERLAYS: [&str; 3] = ["overlays/kubernetes-v1", "overlays/kubernetes-v3", "overlays/etcd"];
 
-const COMPONENTS: [&str; 18] = [
+const COMPONENTS: [&str; 19] = [
     "components/agent-metrics",
     "components/cni-1.1",
     "components/critical-quota",
@@ -32,6 +33,7 @@ const COMPONENTS: [&str; 18] = [
     "components/former-directories",
     "components/host-endpoints",
     "components/host-network-controllers",
+    "components/migrate-to-v3",
     "components/node-condition",
     "components/node-restriction",
     "components/openshift-scc",

@@ -4,9 +4,9 @@ use std::fs;
 
 use datastore::kubernetes::API_GROUP_FILE;
 use integration_tests::cluster::Faulty;
-use integration_tests::migration::migrate;
-use integration_tests::store::Store;
+use integration_tests::migration::{handles, migrate};
 use libcalico::kubernetes::ApiGroup;
+use serde_json::json;
 
 use super::on_faulty_api;
 
@@ -82,11 +82,7 @@ fn migration_to_v3_is_followed_unless_v1_is_configured() {
         // The ADD has created a handle in v1 when it finds v1 locked.
         faulty.run("ADD", &second);
         assert!(remembered().contains(ApiGroup::V3.api_version()), "{}", remembered());
-        let handles = |group: ApiGroup| {
-            let url = format!("/apis/{}/ipamhandles", group.api_version());
-            let list = api.admin().get(&url).unwrap().success().unwrap();
-            list["items"].as_array().unwrap().len()
-        };
+        let handles = |group: ApiGroup| handles(api, group);
         assert_eq!((handles(ApiGroup::CrdV1), handles(ApiGroup::V3)), (1, 2));
         faulty.run("ADD", &third);
         assert_eq!((handles(ApiGroup::CrdV1), handles(ApiGroup::V3)), (1, 3), "nothing more is made in v1");
@@ -103,21 +99,33 @@ fn migration_to_v3_is_followed_unless_v1_is_configured() {
     });
 }
 
-/// The plugin has stored that Calico's objects are in v1.
+/// `calico-ipam` for people opens no cache: it would show and repair the locked v1.
 #[test]
 fn command_line_on_a_node_follows_a_migration() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
         faulty.conf.as_object_mut().unwrap().remove("calico_api_group");
         let pod = faulty.pod();
         faulty.run("ADD", &pod);
-        migrate(&control_plane.servers.api);
-        let remembered = || fs::read_to_string(API_GROUP_FILE).unwrap();
-        assert!(remembered().contains(ApiGroup::CrdV1.api_version()), "{}", remembered());
-        let Store::Kubernetes(objects) = &faulty.cluster.store else { panic!("not an API server") };
-        let call = faulty.cluster.plugins.call("calico-ipam").env("DATASTORE_TYPE", "kubernetes");
-        let call = call.env("KUBECONFIG", objects.kubeconfig());
-        let outcome = call.args(["get", "clusterinformation", "default", "-o", "json"]).run().unwrap();
-        assert!(outcome.stdout.contains("\"datastoreReady\": true"), "{outcome:?}");
-        assert!(remembered().contains(ApiGroup::CrdV1.api_version()), "{}", remembered());
+        let api = &control_plane.servers.api;
+        migrate(api);
+        let only_in_v3 = "10.99.0.0/24";
+        let spec = json!({ "cidr": only_in_v3, "nodeSelector": "all()" });
+        let metadata = json!({ "name": "only-in-v3" });
+        let pool =
+            json!({ "apiVersion": ApiGroup::V3.api_version(), "kind": "IPPool", "metadata": metadata, "spec": spec });
+        api.admin().apply_object(&pool).unwrap();
+
+        let cached = fs::read_to_string(API_GROUP_FILE).unwrap();
+        assert!(cached.contains(ApiGroup::CrdV1.api_version()), "{cached}");
+        let kubeconfig = faulty.conf["kubernetes"]["kubeconfig"].as_str().unwrap();
+        let tool = |args: &[&str]| {
+            let call = faulty.cluster.plugins.call("calico-ipam").args(args.iter().copied());
+            call.env("DATASTORE_TYPE", "kubernetes").env("KUBECONFIG", kubeconfig).run().unwrap()
+        };
+        faulty.proxy.arm(None);
+        let shown = tool(&["show"]);
+        assert!(shown.exit == Some(0) && shown.stdout.contains(only_in_v3), "{shown:?}");
+        let checked = tool(&["check"]);
+        assert_eq!(checked.exit, Some(0), "{checked:?}");
     });
 }

@@ -1,11 +1,15 @@
 //! A lock and a migration, seen by `calico-ipam` as the IPAM plugin of another main plugin, and by the connection test.
+//! A lock during an ADD.
 
 use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use datastore::kubernetes::API_GROUP_FILE;
 use integration_tests::cluster::{Faulty, Pod};
 use integration_tests::migration::{handles, migrate, set_ready};
-use integration_tests::plugin::{Call, Outcome};
+use integration_tests::plugin::{Call, DEADLINE, Outcome, wait};
+use integration_tests::proxy::{Fault, Point};
 use libcalico::kubernetes::ApiGroup;
 use libcalico::kubernetes::ApiGroup::{CrdV1, V3};
 use serde_json::{Value, json};
@@ -57,6 +61,41 @@ fn standalone_calico_ipam_writes_nothing_while_locked() {
 
         set_ready(&control_plane.servers.api, true);
         run(faulty, "DEL", &first);
+        faulty.cluster.assert_nothing_left();
+    });
+}
+
+/// A migration begins to copy blocks 10 s after its lock. An address that an ADD gets in v1 later would be free in v3.
+#[test]
+fn add_that_was_delayed_until_after_a_lock_fails() {
+    /// Less than the deadline of a request.
+    const DELAY: Duration = Duration::from_millis(8500);
+    on_faulty_api(CrdV1, |faulty, control_plane| {
+        let api = &control_plane.servers.api;
+        let (first, of_calico, of_ipam) = (faulty.pod(), faulty.pod(), faulty.pod());
+        run(faulty, "ADD", &first);
+        for (pod, delayed) in [(&of_calico, faulty.call("ADD", &of_calico)), (&of_ipam, call(faulty, "ADD", &of_ipam))]
+        {
+            faulty.proxy.arm(Some((Point::First("PUT", "/ipamblocks/"), Fault::Hold)));
+            let begun = Instant::now();
+            let child = delayed.spawn().unwrap();
+            faulty.proxy.await_held().unwrap();
+            set_ready(api, false);
+            thread::sleep(DELAY);
+            faulty.proxy.resume();
+            let error = wait(child, begun, DEADLINE).unwrap().error();
+            assert_eq!(error.code, 11, "{error:?}");
+            assert!(error.msg.contains("Calico is currently not ready to process requests"), "{error:?}");
+            // The runtime runs a DEL after a failed ADD.
+            let released = error.details.contains("the addresses were released");
+            assert_eq!(released, pod.container_id == of_calico.container_id, "{error:?}");
+            assert_eq!(handles(api, CrdV1), if released { 1 } else { 2 });
+            set_ready(api, true);
+        }
+        faulty.run("DEL", &of_calico);
+        for pod in [&of_ipam, &first] {
+            run(faulty, "DEL", pod);
+        }
         faulty.cluster.assert_nothing_left();
     });
 }

@@ -1,8 +1,9 @@
-//! `deploy/components/node-restriction` on a real API server.
+//! `deploy/components/node-restriction` on a real API server, and the seal of `deploy/components/migrate-to-v3`.
 
 mod affinities;
 mod blocks;
 mod life;
 mod pods;
 mod scene;
+mod seal;
 mod tokens;

@@ -23,23 +23,29 @@ pub(crate) struct Scene<'a> {
 
 /// Runs a test in a cluster with `components/node-restriction` and the nodes `node1` and `node2`.
 pub(crate) fn restricted(group: ApiGroup, test: impl FnOnce(&Scene<'_>) + Send) {
+    restricted_with(group, &[], test);
+}
+
+/// Runs a test as [`restricted`] does, with more components.
+pub(crate) fn restricted_with(group: ApiGroup, components: &[&str], test: impl FnOnce(&Scene<'_>) + Send) {
     if let Err(missing) = kustomizers() {
         return skipped(&missing.to_string());
     }
     on_kubernetes(|host, Kubernetes { api, .. }| {
         let scene = Scene { host, api, group };
-        scene.install();
+        scene.install(components);
         test(&scene);
     });
 }
 
 impl Scene<'_> {
-    fn install(&self) {
+    fn install(&self, components: &[&str]) {
         let overlay = match self.group {
             ApiGroup::CrdV1 => "overlays/kubernetes-v1",
             ApiGroup::V3 => "overlays/kubernetes-v3",
         };
-        let objects = compose(&self.host.dir("manifests"), &[overlay], &["components/node-restriction"]).unwrap();
+        let components = [&["components/node-restriction"][..], components].concat();
+        let objects = compose(&self.host.dir("manifests"), &[overlay], &components).unwrap();
         for object in objects.values() {
             self.api.admin().apply_object(object).unwrap();
         }

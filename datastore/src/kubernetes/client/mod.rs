@@ -30,7 +30,7 @@ use crate::backoff::Backoff;
 use crate::config::{ClientPlace, KubernetesConfig};
 use crate::deadline::Deadline;
 
-const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1";
 
 /// Maximum number of HTTP/1.1 connections for short requests in a long-running process. In a short-lived process, more
 /// than one connection would take more time for handshakes than it saves.
@@ -323,14 +323,22 @@ pub async fn is_allowed(
     [group, resource, subresource, verb]: [&str; 4],
 ) -> Result<Option<bool>, kube::Error> {
     let attributes = json!({ "group": group, "resource": resource, "subresource": subresource, "verb": verb });
-    let review = json!({
-        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-        "spec": { "resourceAttributes": attributes },
-    });
-    let post = Request::post(ACCESS_REVIEWS).header(CONTENT_TYPE, "application/json");
+    let status = review_access(client, "SelfSubjectAccessReview", &json!({ "resourceAttributes": attributes })).await?;
+    Ok(status["allowed"].as_bool())
+}
+
+/// Asks the API server about the rights of the account of `client`, and returns the status of the review. `kind` is
+/// `SelfSubjectAccessReview` or `SelfSubjectRulesReview`.
+///
+/// # Errors
+/// Returns an error if the API server gives no valid response.
+pub async fn review_access(client: &kube::Client, kind: &str, spec: &Value) -> Result<Value, kube::Error> {
+    let review = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec });
+    let post = Request::post(format!("{REVIEWS}/{}s", kind.to_ascii_lowercase()));
+    let post = post.header(CONTENT_TYPE, "application/json");
     let request = post.body(review.to_string().into_bytes()).map_err(kube::Error::HttpError)?;
-    let answer = client.request::<Value>(request).await?;
-    Ok(answer["status"]["allowed"].as_bool())
+    let mut answer = client.request::<Value>(request).await?;
+    Ok(answer.get_mut("status").map(Value::take).unwrap_or_default())
 }
 
 impl std::fmt::Debug for ApiClient {

@@ -1,4 +1,5 @@
-//! Upstream's migration of Calico's objects from `crd.projectcalico.org/v1` to `projectcalico.org/v3`.
+//! The migration of Calico's objects from `crd.projectcalico.org/v1` to `projectcalico.org/v3`, by upstream's
+//! kube-controllers or ours.
 //!
 //! The migration locks v1, copies the objects, and then opens v3 and marks its ClusterInformation. The API server
 //! serves the locked v1 until an operator removes it, and the rule of [`discovery`](super::discovery) alone would
@@ -7,7 +8,7 @@
 use std::time::Duration;
 
 use libcalico::kubernetes::ApiGroup;
-use libcalico::migration::{LOCKED_BY, MIGRATED_BY};
+use libcalico::migration::{LOCKED_BY, MIGRATED_BY, V1_LOCKED_BY};
 use serde_json::Value;
 use tokio::time::sleep;
 
@@ -29,6 +30,13 @@ pub(super) async fn is_v3_open(client: &ApiClient) -> Result<bool, RequestError>
         let annotations = &information["metadata"]["annotations"];
         is_ready(&information) && [MIGRATED_BY, LOCKED_BY].iter().any(|mark| annotations[mark].is_string())
     }))
+}
+
+/// Returns true if kube-controllers has locked v1 for a migration. v1 keeps the mark after v3 is open, until v1 is
+/// removed.
+pub(super) async fn is_v1_marked(client: &ApiClient) -> Result<bool, RequestError> {
+    let v1 = cluster_information(client, ApiGroup::CrdV1).await?;
+    Ok(v1.is_some_and(|information| information["metadata"]["annotations"][V1_LOCKED_BY].is_string()))
 }
 
 /// Returns `None` if the ClusterInformation is missing, or if this process may not read it, because roles for only one

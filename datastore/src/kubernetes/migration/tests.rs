@@ -125,6 +125,20 @@ async fn switch_to_v3_is_shared_with_later_processes_until_v1_is_unlocked() {
     assert_eq!(process().group().await.unwrap(), CrdV1);
 }
 
+#[tokio::test]
+async fn mark_of_v1_concerns_processes_that_use_v3() {
+    for (v1, group, expected) in [
+        (information(false, Some(V1_LOCKED_BY)), V3, true),
+        (information(false, Some(V1_LOCKED_BY)), CrdV1, false),
+        (information(false, None), V3, false),
+        (None, V3, false),
+    ] {
+        let server = Server::new(&[V1_GROUP, V3_GROUP], v1.clone(), information(false, MIGRATED));
+        let config = KubernetesConfig { group: Some(group), ..server.start().await };
+        assert_eq!(Kubernetes::uncached(&config).has_marked_v1().await.unwrap(), expected, "{v1:?} {group:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn group_change_is_reported_after_two_equal_reads() {
     for (answers, requests) in [

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use clap::Args;
 use datastore::Datastore;
 use libcalico::api::{ClusterInformation, ObjectKey};
-use libcalico::migration::calicoctl_file::{self, CalicoctlFile};
-use libcalico::store::{RawEntry, StoreError};
+use libcalico::ipam::{Block, BlockAffinity};
+use libcalico::migration::calicoctl_file::{self, CalicoctlFile, ExportError};
+use libcalico::store::{Kind, RawEntry, StoreError};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::datastore_type;
 use crate::cli::app::{App, CommandOutcome, Progress};
@@ -95,11 +96,21 @@ async fn check(app: &App<'_>) -> Result<(), CliError> {
 }
 
 fn content(pairs: &[RawEntry]) -> Result<CalicoctlFile, CliError> {
+    // Without the block, its addresses would be free.
+    let is_lost = |path: &str| path.starts_with(&Block::prefix(&None)) && !calicoctl_file::is_exported(path);
+    if let Some(lost) = pairs.iter().find(|pair| is_lost(&pair.path)) {
+        return Err(ExportError::Invalid(lost.path.clone()).into());
+    }
     let mut exported = Vec::new();
     for pair in pairs.iter().filter(|pair| calicoctl_file::is_exported(&pair.path)) {
         let corrupt =
             |error: serde_json::Error| StoreError::Corrupt { key: pair.path.clone(), reason: error.to_string() };
-        let value: Value = serde_json::from_slice(&pair.value).map_err(corrupt)?;
+        let value: Value = if pair.value.is_empty() && BlockAffinity::parse_path(&pair.path).is_some() {
+            // Calico before v3 wrote an empty value (DS-34).
+            json!({ "state": "confirmed", "deleted": false })
+        } else {
+            serde_json::from_slice(&pair.value).map_err(corrupt)?
+        };
         exported.push((pair.path.clone(), value));
     }
     Ok(calicoctl_file::of_pairs(&exported)?)

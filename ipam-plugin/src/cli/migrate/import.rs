@@ -8,28 +8,30 @@ use clap::Args;
 use datastore::bootstrap::built_in_tiers;
 use datastore::{Datastore, Kubernetes};
 use futures::future::join_all;
-use libcalico::api::{ClusterInformation, ObjectMeta, ObjectSelect, Tier};
+use libcalico::api::{ClusterInformation, Node, ObjectMeta, ObjectSelect, Tier};
+use libcalico::ipam::BlockAffinity;
 use libcalico::kubernetes::Codec;
 use libcalico::migration::calicoctl_file::{self, CalicoctlFile};
-use libcalico::store::{Entry, Kind, Store, StoreError, Write};
+use libcalico::store::{Entry, Kind, Store, StoreError, Write, WriteOp};
 use serde_json::Value;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::items::{self, Item};
 use super::plan::{Plan, plan};
-use super::report::LISTED;
+use super::report::{LISTED, Named};
 use super::target::Target;
 use super::{datastore_type, lock};
 use crate::cli::app::{App, CommandOutcome, Progress};
 use crate::cli::documents;
 use crate::cli::error::CliError;
 use crate::cli::transfer::open_input;
+use crate::reads::find;
 
 /// The maximum size of a file in bytes, which the program reads as a whole.
 const MAX_SIZE: u64 = 512 << 20;
-/// The maximum number of comparisons after a lost race.
-const ATTEMPTS: usize = 5;
+/// The maximum number of comparisons after the lock.
+const ATTEMPTS: usize = 6;
 /// The number of objects that are created at the same time.
 const AT_ONCE: usize = 10;
 
@@ -61,14 +63,19 @@ pub(super) async fn run(args: &ImportArgs, app: &mut App<'_>) -> Result<CommandO
     let file = read(&args.filename)?;
     let source = cluster(&file.cluster, &args.filename)?;
     let progress = app.progress("comparing objects");
+    let guid = source.spec.cluster_guid.as_str();
     let items = prepare(file, kubernetes).await?;
-    let plan = compare(&items, kubernetes).await?;
+    let mut plan = compare(&items, guid, kubernetes).await?;
     drop(progress);
     warn(&plan, app);
     if !plan.report.refused.is_empty() {
         documents::print_document(app.format, app.out, &plan.report)?;
         let (number, listed) = (plan.report.refused.len(), plan.report.listed_refusals());
-        return Err(CliError::ImportRefused { number, listed });
+        return Err(if plan.is_continued {
+            CliError::ImportDisturbed { number, listed }
+        } else {
+            CliError::ImportRefused { number, listed }
+        });
     }
     if !args.dry_run {
         let is_locked_now = lock::lock_target(app.store, &app.datastore, &source.spec).await?;
@@ -76,7 +83,10 @@ pub(super) async fn run(args: &ImportArgs, app: &mut App<'_>) -> Result<CommandO
             // Upstream's text.
             app.print_line("Datastore locked.")?;
         }
-        write(&items, &plan, app.store, kubernetes).await?;
+        plan.report.dropped_fields = write(&items, guid, app.store, kubernetes).await?;
+        let dropped = "lacks fields of the file, which the API server does not know";
+        note_fields(&plan.report.dropped_fields, dropped, app);
+        lock::complete_import(app.store, &app.datastore).await?;
     }
     print(&plan, args.dry_run, app)?;
     Ok(CommandOutcome::Success)
@@ -113,8 +123,12 @@ async fn prepare(file: CalicoctlFile, kubernetes: &Kubernetes) -> Result<Vec<Ite
     Ok(all)
 }
 
-async fn compare(items: &[Item], kubernetes: &Kubernetes) -> Result<Plan, CliError> {
-    let target = Target::read(kubernetes, &items::kinds(items)).await?;
+/// `guid` is that of the cluster in the file.
+async fn compare(items: &[Item], guid: &str, kubernetes: &Kubernetes) -> Result<Plan, CliError> {
+    let mut kinds = items::kinds(items);
+    // Blocks may belong to nodes that the file lacks.
+    kinds.insert(Node::KIND);
+    let target = Target::read(kubernetes, &kinds, guid).await?;
     Ok(plan(items, &target))
 }
 
@@ -142,40 +156,57 @@ fn warn(plan: &Plan, app: &mut App<'_>) {
         let blocks = plan.ownerless_blocks;
         app.notice(format_args!("note: {blocks} blocks belong to nodes that do not exist in Kubernetes"));
     }
-    for other in plan.report.other_fields.iter().take(LISTED) {
-        app.notice(format_args!(
-            "note: {} exists and has more fields than in the file: {}",
-            other.object, other.remark
-        ));
+    note_fields(&plan.report.other_fields, "exists and has more fields than in the file", app);
+}
+
+fn note_fields(objects: &[Named], what: &str, app: &mut App<'_>) {
+    for Named { object, remark } in objects.iter().take(LISTED) {
+        app.notice(format_args!("note: {object} {what}: {remark}"));
     }
-    if plan.report.other_fields.len() > LISTED {
-        let more = plan.report.other_fields.len() - LISTED;
-        app.notice(format_args!("note: so have {more} other objects; -o json lists all"));
+    if objects.len() > LISTED {
+        let more = objects.len() - LISTED;
+        app.notice(format_args!("note: and so on for {more} other objects; -o json lists all"));
     }
 }
 
-/// Writes the objects. Compares them again after a lost race: requests of a killed import may still take effect, and
-/// another import may run.
-async fn write(items: &[Item], first: &Plan, store: &Datastore, kubernetes: &Kubernetes) -> Result<(), CliError> {
-    let mut outcome = write_all(store, &first.writes).await;
-    for _ in 0..ATTEMPTS {
-        match &outcome {
-            Err(CliError::ImportStopped { cause, .. }) if cause.is_race() => {}
-            _ => break,
+/// Writes the objects, until a comparison finds all of them. Compares them also before the first write: another program
+/// may have written before the lock, requests of a killed import may still take effect, and another import may run.
+/// Returns the fields that the API server dropped.
+async fn write(items: &[Item], guid: &str, store: &Datastore, kubernetes: &Kubernetes) -> Result<Vec<Named>, CliError> {
+    let mut lost: Option<String> = None;
+    for attempt in 0..ATTEMPTS {
+        let Plan { writes, report, .. } = compare(items, guid, kubernetes).await?;
+        if !report.refused.is_empty() {
+            let (number, listed) = (report.refused.len(), report.listed_refusals());
+            return Err(CliError::ImportDisturbed { number, listed });
         }
-        let next = compare(items, kubernetes).await?;
-        if !next.report.refused.is_empty() {
-            break;
+        let is_update = |write: &Write| matches!(write.op, WriteOp::Update(..));
+        // A node does not store each value of the file, so that its update may remain.
+        let is_done = attempt > 0 && lost.is_none() && writes.iter().all(is_update);
+        if writes.is_empty() || is_done {
+            return Ok(report.dropped_fields);
         }
-        outcome = write_all(store, &next.writes).await;
+        lost = write_all(store, &writes).await?;
+        if attempt > 0 && lost.is_some() {
+            complete_deletions(store, &writes).await?;
+        }
     }
-    outcome
+    Err(CliError::Contended(lost.unwrap_or_else(|| "the objects of the file".to_owned())))
 }
 
-/// Writes the objects kind by kind.
-async fn write_all(store: &Datastore, writes: &[Write]) -> Result<(), CliError> {
+/// Reads the affinities to create. Lists omit an affinity that is marked as deleted, and its name is taken until a read
+/// of this affinity alone completes the deletion (DS-72).
+async fn complete_deletions(store: &Datastore, writes: &[Write]) -> Result<(), StoreError> {
+    for key in writes.iter().filter_map(|write| BlockAffinity::parse_path(&write.path)) {
+        find::<BlockAffinity>(store, &key).await?;
+    }
+    Ok(())
+}
+
+/// Writes the objects kind by kind. Returns the name of the first object that another process wrote meanwhile.
+async fn write_all(store: &Datastore, writes: &[Write]) -> Result<Option<String>, CliError> {
     let progress = Progress::new("importing", writes.len());
-    let mut done = 0;
+    let (mut done, mut lost) = (0, None);
     for same_kind in writes.chunk_by(|one, next| one.kind == next.kind) {
         for chunk in same_kind.chunks(AT_ONCE) {
             let outcomes = join_all(chunk.iter().map(async |write| store.write_one(write.clone()).await)).await;
@@ -186,6 +217,7 @@ async fn write_all(store: &Datastore, writes: &[Write]) -> Result<(), CliError> 
                         done += 1;
                         progress.step();
                     }
+                    Err(cause) if cause.is_race() => _ = lost.get_or_insert_with(|| write.key.clone()),
                     Err(cause) => _ = failed.get_or_insert((write, cause)),
                 }
             }
@@ -195,7 +227,7 @@ async fn write_all(store: &Datastore, writes: &[Write]) -> Result<(), CliError> 
             }
         }
     }
-    Ok(())
+    Ok(lost)
 }
 
 fn print(plan: &Plan, dry_run: bool, app: &mut App<'_>) -> Result<(), CliError> {

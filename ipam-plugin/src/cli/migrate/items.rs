@@ -63,6 +63,7 @@ pub(super) fn resource(mut object: Value, codec: &Codec, created: &str) -> Resul
         value,
         create,
     };
+    check_texts(&object, &name)?;
     if kind.kind == "Node" {
         return Ok(Some(item(object, None)));
     }
@@ -72,15 +73,35 @@ pub(super) fn resource(mut object: Value, codec: &Codec, created: &str) -> Resul
     }
     if let Some(metadata) = object["metadata"].as_object_mut() {
         metadata.insert("creationTimestamp".into(), created.into());
+        // The uids of etcd's objects name no object of the target, so Kubernetes would delete this one.
+        metadata.remove("ownerReferences");
     }
     let write = create(kind.kind, &path, &name, &object);
     let (url, value) = as_stored(codec, &write)?;
     Ok(Some(item(value, Some((url, write)))))
 }
 
+/// Checks the labels and annotations. On a Kubernetes node they become one text, and a number in it would make all of
+/// them unreadable.
+fn check_texts(object: &Value, name: &str) -> Result<(), StoreError> {
+    for part in ["labels", "annotations"] {
+        let texts = &object["metadata"][part];
+        let is_valid = texts.as_object().map_or(texts.is_null(), |texts| texts.values().all(Value::is_string));
+        if !is_valid {
+            let reason = format!("metadata.{part} has a value that is no text");
+            return Err(StoreError::Corrupt { key: name.to_owned(), reason });
+        }
+    }
+    Ok(())
+}
+
 fn ipam_object<K: Kind>(pair: Pair, codec: &Codec) -> Result<Option<Item>, CliError> {
     let Some(key) = K::parse_path(&pair.path) else { return Ok(None) };
     let name = identifier::<K>(&key);
+    // An API server may accept values that the allocators cannot read.
+    if let Err(error) = K::decode(&libcalico::kubernetes::json_bytes(&pair.value)) {
+        return Err(StoreError::Corrupt { key: name, reason: error.to_string() }.into());
+    }
     let write = create(K::KIND, &pair.path, &name, &pair.value);
     let (url, value) = as_stored(codec, &write)?;
     let create = Some((url, write));

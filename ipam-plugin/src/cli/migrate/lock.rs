@@ -1,10 +1,11 @@
 //! `migrate lock` and `migrate unlock`: set `datastoreReady` in ClusterInformation. While it is false, the plugins and
-//! kube-controllers change no addresses, endpoints or policies.
+//! kube-controllers change no addresses, endpoints or policies. The target of an import has a mark besides, until the
+//! import is complete.
 
 use clap::Args;
 use datastore::Datastore;
 use libcalico::api::{ClusterInformation, ClusterInformationSpec, ObjectKey};
-use libcalico::migration::V1_LOCKED_BY;
+use libcalico::migration::{IMPORTING, V1_LOCKED_BY};
 use libcalico::store::{Store, StoreError};
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -37,8 +38,14 @@ pub(super) struct LockArgs {}
 Examples:
   calico-ipam migrate unlock --kubeconfig ~/.kube/config
 
+An API server with an incomplete import is not unlocked.
+
 Exit status: 0; 1 after an error or a refusal; 2 if the arguments are invalid.")]
-pub(super) struct UnlockArgs {}
+pub(super) struct UnlockArgs {
+    /// Unlock despite an incomplete import or migration: pods may then get addresses that other pods have
+    #[arg(long)]
+    force: bool,
+}
 
 /// The document of both commands.
 #[derive(Serialize)]
@@ -49,16 +56,32 @@ struct LockState {
 }
 
 pub(super) async fn lock(app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    refuse_during_migration(app.store).await?;
     app.store.ensure_initialized().await?;
-    set_ready(false, app).await
+    let changed = change(app.store, &app.datastore, |information| {
+        information.spec.datastore_ready = Some(false);
+        Ok(())
+    });
+    let changed = changed.await?;
+    print(false, changed, app)
 }
 
-pub(super) async fn unlock(app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
-    set_ready(true, app).await
+pub(super) async fn unlock(args: &UnlockArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    if !args.force {
+        refuse_during_migration(app.store).await?;
+    }
+    let changed = change(app.store, &app.datastore, |information| {
+        if information.metadata.annotations.remove(IMPORTING).is_some() && !args.force {
+            return Err(CliError::ImportIncomplete);
+        }
+        information.spec.datastore_ready = Some(true);
+        Ok(())
+    });
+    let changed = changed.await?;
+    print(true, changed, app)
 }
 
-async fn set_ready(is_ready: bool, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
-    let changed = change(app.store, &app.datastore, |spec| spec.datastore_ready = Some(is_ready)).await?;
+fn print(is_ready: bool, changed: bool, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     if !documents::print_document(app.format, app.out, &LockState { locked: !is_ready, changed })? {
         // Upstream's text.
         app.print_line(if is_ready { "Datastore unlocked." } else { "Datastore locked." })?;
@@ -66,18 +89,26 @@ async fn set_ready(is_ready: bool, app: &mut App<'_>) -> Result<CommandOutcome, 
     Ok(CommandOutcome::Success)
 }
 
-/// Locks the target of an import, with the identity of the source. A new ClusterInformation is locked from its creation
-/// on. Returns true if the target was not locked before.
+/// Locks the target of an import, with the identity of the source and the mark of an incomplete import. A new
+/// ClusterInformation is locked from its creation on. Returns true if the target was not locked before.
 pub(super) async fn lock_target(
     store: &Datastore,
     name: &str,
     source: &ClusterInformationSpec,
 ) -> Result<bool, CliError> {
-    let identify = |spec: &mut ClusterInformationSpec| {
+    let identify = |information: &mut ClusterInformation| {
+        let guid = &source.cluster_guid;
+        let former = information.metadata.annotations.insert(IMPORTING.to_owned(), guid.clone());
+        if let Some(other) = former.filter(|former| former != guid) {
+            return Err(CliError::OtherImport(other));
+        }
+        let spec = &mut information.spec;
         spec.datastore_ready = Some(false);
-        spec.cluster_guid.clone_from(&source.cluster_guid);
+        spec.cluster_guid.clone_from(guid);
         spec.calico_version.clone_from(&source.calico_version);
+        Ok(())
     };
+    refuse_during_migration(store).await?;
     let key = ObjectKey::global(NAME);
     let was_ready = match find::<ClusterInformation>(store, &key).await? {
         Some(found) => found.value.spec.datastore_ready != Some(false),
@@ -88,7 +119,7 @@ pub(super) async fn lock_target(
                 ClusterInformationSpec { cluster_type, ..ClusterInformationSpec::default() },
             );
             new.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
-            identify(&mut new.spec);
+            identify(&mut new)?;
             match store.create(&key, &new).await {
                 Ok(_) => return Ok(true),
                 // Another process created the object first.
@@ -101,11 +132,25 @@ pub(super) async fn lock_target(
     Ok(was_ready)
 }
 
+/// Removes the mark of an incomplete import.
+pub(super) async fn complete_import(store: &Datastore, name: &str) -> Result<(), CliError> {
+    let unmarked = change(store, name, |information| {
+        information.metadata.annotations.remove(IMPORTING);
+        Ok(())
+    });
+    unmarked.await.map(drop)
+}
+
+/// During a migration to v3, the lock of v3 shows whether the copies are complete.
+async fn refuse_during_migration(store: &Datastore) -> Result<(), CliError> {
+    if store.has_marked_v1().await? { Err(CliError::MigratesToV3) } else { Ok(()) }
+}
+
 /// Changes ClusterInformation. Returns false if the change is none. `datastore` is the name in errors.
 async fn change(
     store: &Datastore,
     datastore: &str,
-    set: impl Fn(&mut ClusterInformationSpec),
+    set: impl Fn(&mut ClusterInformation) -> Result<(), CliError>,
 ) -> Result<bool, CliError> {
     retry_races("ClusterInformation default", async || {
         let Some(mut found) = find::<ClusterInformation>(store, &ObjectKey::global(NAME)).await? else {
@@ -114,9 +159,9 @@ async fn change(
         if found.value.metadata.annotations.contains_key(V1_LOCKED_BY) {
             return Err(CliError::MigratesToV3);
         }
-        let before = found.value.spec.clone();
-        set(&mut found.value.spec);
-        if found.value.spec == before {
+        let before = found.value.clone();
+        set(&mut found.value)?;
+        if found.value == before {
             return Ok(false);
         }
         store.update(&found.key, &found.value, &found.revision).await?;

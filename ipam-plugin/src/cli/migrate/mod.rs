@@ -52,7 +52,7 @@ enum MigrateStep {
 pub(super) async fn run(args: &MigrateArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     match &args.step {
         MigrateStep::Lock(_) => lock::lock(app).await,
-        MigrateStep::Unlock(_) => lock::unlock(app).await,
+        MigrateStep::Unlock(args) => lock::unlock(args, app).await,
         MigrateStep::Export(args) => export::run(args, app).await,
         MigrateStep::Import(args) => import::run(args, app).await,
     }

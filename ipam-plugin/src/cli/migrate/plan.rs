@@ -1,21 +1,26 @@
-//! [`plan`]: compares the objects of a file with those of the target, before the first write. Only built-in tiers are
-//! changed, and only missing fields of nodes are added.
+//! [`plan`]: compares the objects of a file with those of the target. Only built-in tiers are changed, and only missing
+//! fields of nodes are added.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use libcalico::api::{Node, ObjectKey};
 use libcalico::ipam::{AffinityOwner, Block, BlockAffinity, Handle, IpamConfig};
 use libcalico::kubernetes::merge_node;
 use libcalico::migration::calicoctl_file::{Comparison, compare};
+use libcalico::names::is_dns_name;
 use libcalico::net::{Cidr, first_overlap};
 use libcalico::store::{Kind, RawEntry, Write, WriteOp};
 use serde_json::Value;
 
 use super::items::{Item, comparable};
 use super::report::{Named, Report};
-use super::target::Target;
+use super::target::{FormerImport, Target};
 
 /// Tiers that every cluster has.
 const BUILT_IN_TIERS: [&str; 3] = ["Tier(default)", "Tier(kube-admin)", "Tier(kube-baseline)"];
+
+/// The maximum length in bytes of a name on an API server.
+const NAME_LIMIT: usize = 253;
 
 /// The writes of an import, in their order.
 #[derive(Debug, Default)]
@@ -24,11 +29,15 @@ pub(super) struct Plan {
     pub(super) report: Report,
     /// The number of blocks that belong to nodes that do not exist in Kubernetes.
     pub(super) ownerless_blocks: usize,
+    /// True if an earlier import of the same cluster is incomplete. The target is then locked.
+    pub(super) is_continued: bool,
 }
 
 /// Compares the items with the target.
 pub(super) fn plan(items: &[Item], target: &Target) -> Plan {
-    let mut plan = Plan::default();
+    let is_continued = target.former_import == FormerImport::Incomplete;
+    let mut plan = Plan { is_continued, ..Plan::default() };
+    plan.refuse_former_import(&target.former_import);
     plan.refuse_by_kind_and_name(items, target);
     for item in items.iter().filter(|item| !target.unserved.contains(&item.kind)) {
         if let Some(namespace) = item.namespace.as_ref().filter(|name| !target.namespaces.contains(*name)) {
@@ -46,15 +55,31 @@ pub(super) fn plan(items: &[Item], target: &Target) -> Plan {
         }
     }
     plan.refuse_other_addresses(items, target);
-    let is_skipped = |host: &str| plan.report.skipped_nodes.contains(&format!("Node({host})"));
+    let is_missing = |host: &str| !target.entries.contains_key(&Node::path(&ObjectKey::global(host)));
     let owners =
         items.iter().filter(|item| item.kind == Block::KIND).filter_map(|block| block.value["affinity"].as_str());
     let hosts = owners.filter_map(AffinityOwner::parse).filter(|owner| matches!(owner, AffinityOwner::Host(_)));
-    plan.ownerless_blocks = hosts.filter(|host| is_skipped(host.name())).count();
+    plan.ownerless_blocks = hosts.filter(|host| is_missing(host.name())).count();
     plan
 }
 
 impl Plan {
+    fn refuse_former_import(&mut self, former: &FormerImport) {
+        let remark = match former {
+            FormerImport::None | FormerImport::Incomplete => return,
+            FormerImport::Unlocked => {
+                "has the clusterGUID of the file and is unlocked, so that programs may use the imported objects; run \
+                 `calico-ipam migrate lock` to import again"
+                    .to_owned()
+            }
+            FormerImport::OfOther(guid) => format!(
+                "an import of the cluster with clusterGUID {guid} is incomplete; complete it, or end it with \
+                 `calico-ipam migrate unlock --force`"
+            ),
+        };
+        self.report.refuse("ClusterInformation(default)", remark);
+    }
+
     fn refuse_by_kind_and_name(&mut self, items: &[Item], target: &Target) {
         for kind in &target.unserved {
             let remark = "the API server does not serve this kind; apply deploy/crds, and Calico's own definitions for \
@@ -66,6 +91,10 @@ impl Plan {
             if let Some(other) = names.insert(url, &item.name) {
                 self.report.refuse(&item.name, format!("has the same name on an API server as {other}"));
             }
+            if !url.rsplit('/').next().is_some_and(|name| name.len() <= NAME_LIMIT && is_dns_name(name)) {
+                self.report
+                    .refuse(&item.name, "has a name that no API server accepts; delete it in etcd, and export again");
+            }
         }
     }
 
@@ -73,12 +102,20 @@ impl Plan {
         let Ok(stored @ Value::Object(_)) = serde_json::from_slice::<Value>(&entry.value) else {
             return self.report.refuse(&item.name, "exists and cannot be read; correct or delete it");
         };
-        let Comparison { differing, added } = compare(&item.value, &comparable(stored.clone()));
+        let Comparison { differing, missing, added } = compare(&item.value, &comparable(stored.clone()));
         let is_exact = item.is_ipam && item.kind != IpamConfig::KIND;
-        let differing = differing.or_else(|| added.first().filter(|_| is_exact).cloned());
+        // The first comparison refused objects that existed and lacked fields. So the API server dropped these.
+        let may_lack = !is_exact && self.is_continued;
+        let differing = differing
+            .or_else(|| missing.first().filter(|_| !may_lack).cloned())
+            .or_else(|| added.first().filter(|_| is_exact).cloned());
         match differing {
             None => {
                 self.report.counts(item.is_ipam).unchanged += 1;
+                if !missing.is_empty() {
+                    let dropped = Named { object: item.name.clone(), remark: missing.join(", ") };
+                    self.report.dropped_fields.push(dropped);
+                }
                 if !added.is_empty() {
                     self.report.other_fields.push(Named { object: item.name.clone(), remark: added.join(", ") });
                 }

@@ -18,6 +18,8 @@ pub(super) struct Report {
     pub(super) skipped_nodes: Vec<String>,
     /// Objects that exist with the fields in the file and with other fields, each with these fields.
     pub(super) other_fields: Vec<Named>,
+    /// Objects without fields of the file that the API server does not know, each with these fields.
+    pub(super) dropped_fields: Vec<Named>,
     /// The reasons why nothing is imported.
     pub(super) refused: Vec<Named>,
 }

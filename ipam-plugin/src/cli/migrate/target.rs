@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use datastore::Kubernetes;
+use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, Handle, IpamConfig};
 use libcalico::kubernetes::Namespace;
+use libcalico::migration::IMPORTING;
 use libcalico::migration::calicoctl_file::KINDS;
 use libcalico::store::{Kind, RawEntry, ReadBatch, Store, StoreError};
 
@@ -19,14 +21,47 @@ pub(super) struct Target {
     pub(super) namespaces: BTreeSet<String>,
     /// The kinds of the file that the API server does not serve.
     pub(super) unserved: Vec<&'static str>,
+    pub(super) former_import: FormerImport,
+}
+
+/// An import before this one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum FormerImport {
+    #[default]
+    None,
+    /// An incomplete import of the same cluster.
+    Incomplete,
+    /// A complete import of the same cluster, after which the target was unlocked.
+    Unlocked,
+    /// An incomplete import of another cluster, with this GUID.
+    OfOther(String),
+}
+
+impl FormerImport {
+    /// `guid` is that of the cluster in the file.
+    pub(super) fn of(information: &ClusterInformation, guid: &str) -> Self {
+        match information.metadata.annotations.get(IMPORTING) {
+            Some(other) if other != guid => FormerImport::OfOther(other.clone()),
+            Some(_) => FormerImport::Incomplete,
+            None if information.spec.datastore_ready == Some(true) && information.spec.cluster_guid == guid => {
+                FormerImport::Unlocked
+            }
+            None => FormerImport::None,
+        }
+    }
 }
 
 impl Target {
-    /// Reads the objects of `kinds`.
-    pub(super) async fn read(store: &Kubernetes, kinds: &BTreeSet<&'static str>) -> Result<Target, StoreError> {
+    /// Reads the objects of `kinds`. `guid` is that of the cluster in the file.
+    pub(super) async fn read(
+        store: &Kubernetes,
+        kinds: &BTreeSet<&'static str>,
+        guid: &str,
+    ) -> Result<Target, StoreError> {
         let listed: Vec<&'static str> = kinds.iter().copied().collect();
         let unserved = store.unserved_kinds(&listed).await?;
         let mut batch = ReadBatch::new();
+        let information = batch.get::<ClusterInformation>(&ObjectKey::global("default"));
         let namespaces = batch.list_keys::<Namespace>(&());
         let mut tickets = vec![
             batch.list_pairs(Block::KIND, Block::prefix(&None)),
@@ -39,11 +74,13 @@ impl Target {
             tickets.push(batch.list_pairs(kind.kind, kind.prefix()));
         }
         let answers = store.read(&batch).await?;
+        let information = answers.get(&information)?;
         let entries = tickets.iter().flat_map(|ticket| answers.pairs(ticket));
         Ok(Target {
             entries: entries.map(|entry| (entry.path.clone(), entry.clone())).collect(),
             namespaces: answers.listed_keys(&namespaces).map(|key| key.name).collect(),
             unserved,
+            former_import: information.map(|found| FormerImport::of(&found.value, guid)).unwrap_or_default(),
         })
     }
 }

@@ -5,14 +5,16 @@ use std::path::Path;
 
 use libcalico::api::{ClusterInformation, Node, ObjectKey};
 use libcalico::kubernetes::{ApiGroup, Codec, Request};
+use libcalico::migration::IMPORTING;
 use libcalico::migration::calicoctl_file::{CalicoctlFile, Pair, parse};
-use libcalico::store::{Freshness, Range, RawEntry, Write, WriteOp};
+use libcalico::store::{Freshness, Range, RawEntry, Store, Write, WriteOp};
+use node_process::process::block_on;
 use serde_json::{Value, json};
 
 use super::items::{Item, items};
 use super::plan::{Plan, plan};
 use super::report::Counts;
-use super::target::Target;
+use super::target::{FormerImport, Target};
 use crate::cli::testing::Shell;
 
 const CREATED: &str = "2026-08-22T06:33:20Z";
@@ -58,6 +60,70 @@ fn unlock_of_a_datastore_that_migrates_to_v3_is_refused() {
 }
 
 #[test]
+fn unlock_after_an_incomplete_import_needs_force() {
+    let shell = Shell::new();
+    shell.ok(&["migrate", "lock"]);
+    let mut information = shell.json(&["get", "clusterinformation", "default"]);
+    information["metadata"]["annotations"] = json!({IMPORTING: "guid"});
+    shell.apply(&information);
+    let error = shell.error(&["migrate", "unlock"]);
+    assert!(error.starts_with("an import into this datastore is incomplete"), "{error}");
+    assert_eq!(is_ready(&shell), Some(false));
+    shell.ok(&["migrate", "unlock", "--force"]);
+    assert_eq!(is_ready(&shell), Some(true));
+    shell.ok(&["migrate", "lock"]);
+    shell.ok(&["migrate", "unlock"]);
+}
+
+#[test]
+fn target_with_an_import_of_another_cluster_or_in_use_is_refused() {
+    let information = |guid: &str, is_ready: bool, mark: Option<&str>| {
+        let annotations = mark.map_or_else(|| json!({}), |mark| json!({IMPORTING: mark}));
+        let spec = json!({"clusterGUID": guid, "datastoreReady": is_ready});
+        let information = json!({"metadata": {"name": "default", "annotations": annotations}, "spec": spec});
+        serde_json::from_value::<ClusterInformation>(information).unwrap()
+    };
+    for (information, expected, refused) in [
+        (information("a", true, None), FormerImport::Unlocked, Some("has the clusterGUID of the file and is unlocked")),
+        (information("b", true, None), FormerImport::None, None),
+        (information("a", false, None), FormerImport::None, None),
+        (information("a", false, Some("a")), FormerImport::Incomplete, None),
+        (information("b", false, Some("b")), FormerImport::OfOther("b".into()), Some("clusterGUID b is incomplete")),
+    ] {
+        let former_import = FormerImport::of(&information, "a");
+        assert_eq!(former_import, expected);
+        let codec = Codec::new(ApiGroup::V3);
+        let refused_now = refusals(&plan(&recorded_items(&codec), &Target { former_import, ..empty_target() }));
+        match refused {
+            Some(text) => assert!(refused_now[0].contains(text), "{refused_now:?}"),
+            None => assert_eq!(refused_now, Vec::<String>::new()),
+        }
+    }
+}
+
+/// Definitions of other versions of Calico lack fields, which the API server then drops.
+#[test]
+fn fields_that_the_api_server_dropped_stop_no_incomplete_import() {
+    let codec = Codec::new(ApiGroup::V3);
+    let with_field = |target: &Target| {
+        plan_of(&codec, target, |file| {
+            let pool = file.resources.iter_mut().find(|object| object["metadata"]["name"] == "big").unwrap();
+            pool["spec"]["future"] = json!({"a": 1});
+        })
+    };
+    let mut target = full_target(&codec);
+    let refused = refusals(&with_field(&target));
+    assert_eq!(refused, ["IPPool(big): exists and differs in spec.future.a; correct or delete it"]);
+    target.former_import = FormerImport::Incomplete;
+    let Plan { report, writes, .. } = with_field(&target);
+    assert!(writes.is_empty() && report.refused.is_empty(), "{report:?}");
+    let [dropped] = &report.dropped_fields[..] else { panic!("{report:?}") };
+    assert_eq!((dropped.object.as_str(), dropped.remark.as_str()), ("IPPool(big)", "spec.future.a"));
+    let allocation = plan_of(&codec, &target, |file| file.ipam.handles[0].value["block"]["10.9.0.0/28"] = 1.into());
+    assert!(refusals(&allocation)[0].contains("exists and differs in block."), "{:?}", refusals(&allocation));
+}
+
+#[test]
 fn export_requires_the_lock() {
     let shell = shell_with_node();
     let file = shell.dir.path().join("calico.yaml");
@@ -98,6 +164,29 @@ fn export_with_a_node_unknown_to_kubernetes_writes_no_file() {
     let error = ran.outcome.unwrap_err();
     assert!(error.starts_with("node node1 missing a 'k8s' orchestrator reference. Unable to export"), "{error}");
     assert_eq!(ran.out, "");
+}
+
+#[test]
+fn block_under_an_unreadable_path_is_not_left_out() {
+    let shell = shell_with_node();
+    let path = "/calico/ipam/v2/assignment/ipv4/block/10.9.0.0_29";
+    let op = WriteOp::Create(b"{}".to_vec());
+    block_on(shell.store.write_one(Write { kind: "IPAMBlock", path: path.into(), key: path.into(), op })).unwrap();
+    shell.ok(&["migrate", "lock"]);
+    let error = shell.error(&["migrate", "export"]);
+    assert!(error.contains(path), "{error}");
+}
+
+#[test]
+fn affinity_without_a_value_is_exported_as_confirmed() {
+    let shell = shell_with_node();
+    let path = "/calico/ipam/v2/host/node1/ipv4/block/10.9.0.0-29";
+    let write = Write { kind: "BlockAffinity", path: path.into(), key: path.into(), op: WriteOp::Create(Vec::new()) };
+    block_on(shell.store.write_one(write)).unwrap();
+    shell.ok(&["migrate", "lock"]);
+    let exported = parse(&shell.ok(&["migrate", "export"])).unwrap();
+    let affinity = exported.ipam.affinities.iter().find(|pair| pair.path == path).unwrap();
+    assert_eq!(affinity.value, json!({"state": "confirmed", "deleted": false}));
 }
 
 #[test]
@@ -156,7 +245,7 @@ fn refusals(plan: &Plan) -> Vec<String> {
 fn plan_for_an_empty_target_creates_each_object_in_order() {
     for group in GROUPS {
         let codec = Codec::new(group);
-        let Plan { writes, report, ownerless_blocks } = plan(&recorded_items(&codec), &empty_target());
+        let Plan { writes, report, ownerless_blocks, .. } = plan(&recorded_items(&codec), &empty_target());
         assert!(report.refused.is_empty() && writes.iter().all(|write| matches!(write.op, WriteOp::Create(_))));
         assert_eq!((report.resources.created, report.ipam.created, writes.len()), (17, 13, 30));
         assert_eq!(report.skipped_nodes, ["Node(node1)", "Node(node2)"]);
@@ -291,6 +380,49 @@ fn contradictions_in_the_file_are_refused() {
             "IPAMBlock(10.66.0.0/27): overlaps the block 10.66.0.0/28 of the file",
         ]
     );
+}
+
+#[test]
+fn names_that_no_api_server_accepts_are_refused() {
+    let plan = plan_of(&Codec::new(ApiGroup::V3), &empty_target(), |file| {
+        let path = "/calico/ipam/v2/host/OLD_HOST/ipv4/block/10.66.0.0-28".into();
+        file.ipam.affinities.push(Pair { path, value: json!({"state": "confirmed"}) });
+    });
+    let refused = refusals(&plan);
+    assert!(refused[0].contains("host=OLD_HOST") && refused[0].contains("no API server accepts"), "{refused:?}");
+    assert_eq!(refused.len(), 1);
+}
+
+#[test]
+fn invalid_values_are_refused() {
+    let error_of = |change: &dyn Fn(&mut CalicoctlFile)| {
+        let mut file = recorded_file();
+        change(&mut file);
+        items(file, &Codec::new(ApiGroup::CrdV1), CREATED).unwrap_err().to_string()
+    };
+    let labels = error_of(&|file| {
+        let node = file.resources.iter_mut().find(|object| object["kind"] == "Node").unwrap();
+        node["metadata"]["labels"] = json!({"rack": 7});
+    });
+    assert!(labels.contains("metadata.labels has a value that is no text"), "{labels}");
+    let block = error_of(&|file| file.ipam.blocks[0].value["allocations"] = json!(["0"]));
+    assert!(block.contains("IPAMBlock("), "{block}");
+    let other = error_of(&|file| file.ipam.blocks[0].value["cidr"] = "10.99.0.0/28".into());
+    assert!(other.contains("belongs to another path"), "{other}");
+}
+
+/// Kubernetes deletes an object whose owners do not exist.
+#[test]
+fn references_to_owners_in_etcd_are_left_out() {
+    let mut file = recorded_file();
+    let pool = file.resources.iter_mut().find(|object| object["kind"] == "IPPool").unwrap();
+    pool["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "u"}]);
+    for group in GROUPS {
+        let items = items(file.clone(), &Codec::new(group), CREATED).unwrap();
+        let (_, write) = items.iter().find(|item| item.kind == "IPPool").and_then(|item| item.create.as_ref()).unwrap();
+        let Ok(Request::Create { body, .. }) = Codec::new(group).request(write) else { panic!("{write:?}") };
+        assert!(!body.to_string().contains("ownerReferences"), "{body}");
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ use libcalico::backoff::{Backoff, Jitter};
 use libcalico::store::{Store, StoreError, ignore_missing};
 
 use self::misnamed::{DuplicatePolicy, MisnamedPolicies, StoredPolicy, is_misnamed};
-use self::rollout::{Rollout, RolloutBlocker};
+use self::rollout::{NodeRollout, RolloutBlocker};
 use super::cached::ResyncKey;
 use crate::context::Context;
 use crate::runtime::{self, Controller, NextReconcile, Queue, Reconcile, ReconcileError};
@@ -34,14 +34,14 @@ const PAUSES: Backoff = Backoff { first: FIRST_PAUSE, longest: LONGEST_PAUSE, ji
 
 /// The controller.
 pub struct PolicyNames {
-    rollout: Rollout,
+    rollout: NodeRollout,
 }
 
 impl Controller for PolicyNames {
     const NAME: &'static str = misnamed::NAME;
 
     fn new(context: &Context, _: &mut Watches) -> Self {
-        PolicyNames { rollout: Rollout::from_environment(context.kubernetes.clone()) }
+        PolicyNames { rollout: NodeRollout::from_environment(context.kubernetes.clone()) }
     }
 
     async fn run(self, context: Context) {
@@ -56,7 +56,7 @@ impl Controller for PolicyNames {
 
 struct PolicyNameReconciler {
     context: Context,
-    rollout: Rollout,
+    rollout: NodeRollout,
     /// True if there are policies that wait for the roll-out.
     has_misnamed: AtomicBool,
     incomplete_checks: AtomicU32,

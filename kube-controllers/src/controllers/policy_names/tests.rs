@@ -48,7 +48,7 @@ impl Host {
             watchdog: Watchdog::default(),
             stop: tokio_util::sync::CancellationToken::new(),
         };
-        let rollout = Rollout::from_environment(kubernetes);
+        let rollout = NodeRollout::from_environment(kubernetes);
         let reconciler = PolicyNameReconciler {
             context,
             rollout,

@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 
 use super::super::abort::{self, Copies};
 use super::super::attempts::{LockTimer, is_overdue};
-use super::super::copy::{Copier, Outcome};
+use super::super::copy::{Copier, KindCount, Outcome};
 use super::super::metrics::MigrationMetrics;
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
@@ -17,6 +17,7 @@ use super::super::{api_service, door, end, late_writes, lock};
 use super::preparation::{conditions_of, conflict_message, listed};
 use super::{IDLE, Migration, Next, WAITING};
 use crate::settings::Mode;
+use crate::telemetry::CopiedObjects;
 
 /// Upstream's texts.
 const DRAINING: &str = "Waiting for in-flight datastore writes to drain";
@@ -118,8 +119,7 @@ impl Migration {
     /// Reports that v3 is open. A process that uses v1 has to end then; its successor uses v3.
     pub(super) async fn converge(&mut self, control: &mut Control) -> Result<Next, Problem> {
         (self.timer, self.failure) = (None, None);
-        let metrics = self.metrics().clone();
-        if let Err(problem) = end::report_open(&self.requests, control, &metrics).await {
+        if let Err(problem) = end::report_open(&self.requests, control).await {
             // The successor reports it again.
             tracing::warn!(object = MIGRATION_NAME, "migration: cannot report that v3 is open: {problem}");
         }
@@ -167,7 +167,7 @@ async fn copy_all(
         .await?;
     let mut copier = Copier::new(requests, control, timer);
     let outcome = copier.all().await?;
-    metrics.count_objects(&outcome.counts);
+    outcome.counts.iter().for_each(|count| metrics.count_objects(count.kind, copied_objects(count)));
     if let Some(failure) = LockedFailure::of(&outcome) {
         return Ok(Some(failure));
     }
@@ -180,4 +180,15 @@ async fn copy_all(
     late_writes::record(&mut shut, &seen);
     door::open(requests, shut).await?;
     Ok(None)
+}
+
+/// Returns the numbers of a kind, as the metrics count them.
+fn copied_objects(count: &KindCount) -> CopiedObjects {
+    CopiedObjects {
+        migrated: count.copied,
+        skipped: count.skipped,
+        conflicts: count.conflicts,
+        errors: count.refused,
+        seconds: count.took.as_secs_f64(),
+    }
 }

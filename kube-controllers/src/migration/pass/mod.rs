@@ -158,24 +158,20 @@ impl Migration {
         let Some(resource) = self.resource.take() else { return Ok(None) };
         if self.metrics.is_none() {
             let metrics = MigrationMetrics::register(&self.process_metrics);
-            if let Some(retries) = metrics.retries() {
-                self.requests = self.requests.clone().counting(retries);
-            }
+            self.requests = self.requests.clone().counting(metrics.retries());
             self.metrics = Some(metrics);
         }
-        let control = Control::read(&self.requests, resource).await?;
-        match &control {
-            Some(control) => {
-                self.resource = Some(resource);
-                if control.uid() != self.uid {
-                    control.uid().clone_into(&mut self.uid);
-                    (self.timer, self.failure, self.attempts) = (None, None, Attempts::default());
-                }
-                self.show(control);
-            }
-            None => self.report_others(&resource).await?,
+        let Some(control) = Control::read(&self.requests, resource).await? else {
+            self.metrics().clear();
+            self.report_others(&resource).await?;
+            return Ok(None);
+        };
+        self.resource = Some(resource);
+        if control.uid() != self.uid {
+            control.uid().clone_into(&mut self.uid);
+            (self.timer, self.failure, self.attempts) = (None, None, Attempts::default());
         }
-        Ok(control)
+        Ok(Some(control.shown_in(self.metrics())))
     }
 
     /// Returns the resource of the controlling object in the newest version that the API server serves.
@@ -209,16 +205,6 @@ impl Migration {
             }
         }
         Ok(())
-    }
-
-    /// Shows the state of the controlling object in the metrics.
-    fn show(&mut self, control: &Control) {
-        let (phase, locked_at) = (control.status.phase, control.status.datastore_locked_at);
-        let metrics = self.metrics();
-        metrics.set_phase(phase);
-        if let Some(locked_at) = locked_at.filter(|_| matches!(phase, Phase::Pending | Phase::Migrating)) {
-            metrics.set_locked((OffsetDateTime::now_utc() - locked_at).as_seconds_f64().max(0.0));
-        }
     }
 
     fn metrics(&mut self) -> &MigrationMetrics {
@@ -263,8 +249,7 @@ impl Migration {
                 if !control.is_being_deleted() {
                     control.add_finalizer(&self.requests).await?;
                 }
-                let metrics = self.metrics().clone();
-                end::report_open(&self.requests, control, &metrics).await?;
+                end::report_open(&self.requests, control).await?;
                 self.find_late_writes().await;
                 let check = checks::before_complete(&self.checked(control, &marks)).await?;
                 let is_complete = end::finish(&self.requests, control, check).await?;

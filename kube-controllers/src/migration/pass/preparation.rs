@@ -23,8 +23,6 @@ const MOST_NAMED: usize = 8;
 const LONGEST_REASON: usize = 200;
 
 const CHECKING: &str = "checking the cluster and all objects before the lock";
-/// The message if another program has locked v1 since the checks.
-const LOCKED_BY_OTHERS: &str = "v1 is locked (datastoreReady: false), and not by this migration";
 /// A migration deletes copies without a source, and an abort all copies. So it does not begin beside copies that may be
 /// in use.
 const IN_USE: &str = "projectcalico.org/v3 is ready, and a former migration has copied";
@@ -100,7 +98,7 @@ impl Migration {
             return Ok(Next::After((PAUSE_PER_CHECK * began.elapsed()).clamp(WAITING, IDLE)));
         }
         if !lock::lock(&self.requests, control.uid()).await? {
-            control.report(&self.requests, Phase::Pending, LOCKED_BY_OTHERS).await?;
+            control.report(&self.requests, Phase::Pending, checks::V1_IS_LOCKED).await?;
             return Ok(Next::After(WAITING));
         }
         self.timer = Some(LockTimer::start());

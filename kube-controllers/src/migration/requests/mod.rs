@@ -97,12 +97,44 @@ impl Requests {
         &self,
         of: &Resource,
         metadata_only: bool,
-        mut on_page: impl AsyncFnMut(Vec<Value>) -> Result<(), Problem>,
+        on_page: impl AsyncFnMut(Vec<Value>) -> Result<(), Problem>,
     ) -> Result<String, Problem> {
         let accept = if metadata_only { METADATA } else { JSON };
+        self.pages_of(of, &format!("{}?", of.collection(None)), accept, on_page).await
+    }
+
+    /// Lists the metadata of the objects in a namespace that `labels` selects, and returns the results of `project`.
+    ///
+    /// # Errors
+    /// As [`Requests::pages`].
+    pub(super) async fn selected<T>(
+        &self,
+        of: &Resource,
+        namespace: &str,
+        labels: &str,
+        project: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Vec<T>, Problem> {
+        let collection = format!("{}?labelSelector={}&", of.collection(Some(namespace)), escaped(labels));
+        let mut found = Vec::new();
+        self.pages_of(of, &collection, METADATA, async |page: Vec<Value>| {
+            found.extend(page.iter().filter_map(|object| project(&object["metadata"])));
+            Ok(())
+        })
+        .await?;
+        Ok(found)
+    }
+
+    /// Lists a collection, whose path ends with the beginning of a query.
+    async fn pages_of(
+        &self,
+        of: &Resource,
+        collection: &str,
+        accept: &'static str,
+        mut on_page: impl AsyncFnMut(Vec<Value>) -> Result<(), Problem>,
+    ) -> Result<String, Problem> {
         let mut token = String::new();
         loop {
-            let path = format!("{}?limit={PAGE}&continue={}", of.collection(None), escaped(&token));
+            let path = format!("{collection}limit={PAGE}&continue={}", escaped(&token));
             let read = Call { method: Method::GET, path, accept, body: None, kind: of.kind, operation: "list" };
             let list = self.send(&read).await.map_err(CallFailure::problem)?;
             let revision = text(&list["metadata"]["resourceVersion"]);

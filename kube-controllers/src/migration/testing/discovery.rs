@@ -19,7 +19,7 @@ pub(super) struct ServedKind {
 }
 
 /// Group, version, plural, kind and scope of Kubernetes' own kinds.
-const BUILT_IN: [(&str, &str, &str, &str, bool); 8] = [
+const BUILT_IN: [(&str, &str, &str, &str, bool); 9] = [
     ("", "v1", "configmaps", "ConfigMap", true),
     ("", "v1", "namespaces", "Namespace", false),
     ("", "v1", "pods", "Pod", true),
@@ -28,6 +28,7 @@ const BUILT_IN: [(&str, &str, &str, &str, bool); 8] = [
     ("apps", "v1", "daemonsets", "DaemonSet", true),
     ("apps", "v1", "deployments", "Deployment", true),
     ("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", false),
+    ("authorization.k8s.io", "v1", "selfsubjectrulesreviews", "SelfSubjectRulesReview", false),
 ];
 
 pub(super) fn built_in() -> impl Iterator<Item = ServedKind> {

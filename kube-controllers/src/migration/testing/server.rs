@@ -246,6 +246,7 @@ impl ServerState {
         };
         match request.method {
             Method::POST if kind.kind == "SelfSubjectAccessReview" => (201, self.review(&request.body)),
+            Method::POST if kind.kind == "SelfSubjectRulesReview" => (201, self.rules()),
             Method::POST => self.store.create(&kind, &path, request.body.clone()),
             Method::PUT => self.store.replace(&kind, &path, request.body.clone()),
             Method::DELETE => self.store.delete(&kind, &path, &request.body),
@@ -262,6 +263,13 @@ impl ServerState {
         let mut answer = review.clone();
         answer["status"] = json!({ "allowed": !is_denied });
         answer
+    }
+
+    /// Returns the rules of an account that may do everything, or none if a right is denied.
+    fn rules(&self) -> Value {
+        let all = json!({ "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"] });
+        let rules = if self.denied_rights.is_empty() { vec![all] } else { Vec::new() };
+        json!({ "kind": "SelfSubjectRulesReview", "status": { "resourceRules": rules, "incomplete": false } })
     }
 
     fn is_door_open(&self) -> bool {

@@ -1,6 +1,7 @@
 //! The whole migration, over the API server in memory and under a paused clock.
 
 mod abort;
+mod checks;
 mod copy;
 mod existing_v3;
 mod killed;
@@ -8,6 +9,7 @@ mod owners;
 mod phases;
 mod second_look;
 mod trial;
+mod wait;
 
 use std::collections::BTreeMap;
 
@@ -81,4 +83,13 @@ fn put_foreign(world: &World, at: &Location) {
 
 fn office_in_v3() -> Location {
     at(ApiGroup::V3, "GlobalNetworkSet", "", "office")
+}
+
+/// Changes an object beside all requests.
+fn change(world: &World, at: &Location, change: impl FnOnce(&mut Value)) {
+    world.server.with_store(|store| {
+        let mut object = store.get(at).unwrap().clone();
+        change(&mut object);
+        store.put(at, object);
+    });
 }

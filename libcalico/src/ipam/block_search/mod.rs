@@ -162,7 +162,7 @@ impl BlockWalk {
     /// Skips the blocks before `next`, which is inside `range`. Without `next`, or if the walk has already passed it,
     /// skips the rest of `range`, as [`BlockWalk::skip_past`].
     fn skip_to(&mut self, next: Option<Cidr>, range: &Cidr) {
-        match next.and_then(|block| self.position(&block)).filter(|position| *position >= self.taken) {
+        match next.and_then(|block| BlockWalk::position(self, &block)).filter(|position| *position >= self.taken) {
             Some(position) => self.taken = position,
             None => self.skip_past(range),
         }

@@ -11,6 +11,7 @@ use super::error::Malformed;
 use super::json::{Fields, put_object, set_if_missing, take_object, take_text, text};
 use super::kind::StoredKind;
 use super::resource::{ApiGroup, Location, Resource};
+use super::revision::PreservedMetadata;
 use super::{affinity, ipam, metadata};
 use crate::names::is_dns_name;
 
@@ -131,7 +132,8 @@ fn read_metadata(kind: &MovedKind, resource: Fields, object: &mut Fields) -> Res
     let stored = StoredKind::named(kind.v3.kind);
     let is_policy = matches!(stored, Some(StoredKind::Object(object)) if object.is_policy);
     let is_named_by_resource = is_policy && metadata::is_policy_named_by_resource(ApiGroup::CrdV1, &resource);
-    let (mut metadata, _) = metadata::read(ApiGroup::CrdV1, resource)?;
+    let (mut metadata, of_others) = metadata::read(ApiGroup::CrdV1, resource)?;
+    add_lists_of_others(&mut metadata, of_others);
     if is_policy {
         metadata::annotate_policy_name(&mut metadata, is_named_by_resource, object.get("spec"));
         let name = metadata::take_policy_name(&mut metadata);
@@ -168,6 +170,26 @@ fn read_metadata(kind: &MovedKind, resource: Fields, object: &mut Fields) -> Res
     Ok((metadata, name))
 }
 
+/// Adds the finalizers and owners that are on the resource, beside Calico's annotation. Calico's clients of v1 do not
+/// see them (DS-59), but the API server and the garbage collector heed no others.
+fn add_lists_of_others(metadata: &mut Fields, mut of_others: PreservedMetadata) {
+    let is_same =
+        |left: &Value, right: &Value| left == right || left.get("uid").is_some_and(|uid| right.get("uid") == Some(uid));
+    for key in ["finalizers", "ownerReferences"] {
+        let Some(Value::Array(others)) = of_others.metadata.remove(key) else { continue };
+        match metadata.get_mut(key) {
+            Some(Value::Array(all)) => {
+                for other in others {
+                    if !all.iter().any(|known| is_same(known, &other)) {
+                        all.push(other);
+                    }
+                }
+            }
+            _ => _ = metadata.insert(key.into(), Value::Array(others)),
+        }
+    }
+}
+
 /// Converts the IPAM settings. A missing field would get the default of v3, which may differ from the meaning of a
 /// missing field in v1 (DS-46).
 fn settings(spec: Fields) -> Fields {
@@ -191,7 +213,15 @@ fn take_calico_owners(metadata: &mut Fields) -> Result<Vec<Value>, Malformed> {
     } else {
         *references = others;
     }
-    owners.into_iter().map(owner_in_v3).collect()
+    let mut converted = Vec::new();
+    for owner in owners {
+        let owner = owner_in_v3(owner)?;
+        // The annotation and the resource may contain the same reference, with different versions and forms of the uid.
+        if !converted.contains(&owner) {
+            converted.push(owner);
+        }
+    }
+    Ok(converted)
 }
 
 /// Returns Calico's group that a reference names, with any version; `None` for another group.

@@ -203,6 +203,29 @@ fn owners_of_calicos_kinds_are_separated() {
     assert_eq!(policy.body["metadata"].get("ownerReferences"), None);
 }
 
+/// Another program puts them on a resource, where they have an effect, and Calico's clients keep them there.
+#[test]
+fn finalizers_and_owners_beside_the_annotation_are_copied() {
+    let owner =
+        |version: &str, kind: &str, uid: &str| json!({"apiVersion": version, "kind": kind, "name": "o", "uid": uid});
+    let (shared, other) = (owner("apps/v1", "Deployment", "a"), owner("example.org/v1", "Shop", "b"));
+    let kind = kind("NetworkPolicy");
+    // Two references to the same tier.
+    let tier = [owner("projectcalico.org/v3", "Tier", UID), owner("crd.projectcalico.org/v1", "Tier", UID)];
+    let inner = json!({"finalizers": ["f"], "ownerReferences": [shared, tier[0]]});
+    let mut policy = annotated(&kind, "p", inner, json!({}));
+    policy["metadata"]["finalizers"] = json!(["f", "g"]);
+    policy["metadata"]["ownerReferences"] = json!([other, shared, tier[1]]);
+    let policy = to_v3(&kind, policy).unwrap();
+    assert_eq!(policy.body["metadata"]["finalizers"], json!(["f", "g"]));
+    assert_eq!(policy.body["metadata"]["ownerReferences"], json!([shared, other]));
+    assert_eq!(policy.owners, [owner("projectcalico.org/v3", "Tier", REVERSED)]);
+
+    let mut bare = annotated(&kind, "p", json!({}), json!({}));
+    bare["metadata"]["finalizers"] = json!(["g"]);
+    assert_eq!(moved("NetworkPolicy", bare).body["metadata"]["finalizers"], json!(["g"]));
+}
+
 #[test]
 fn unmovable_objects_have_a_reason() {
     for (kind, v1, expected) in [

@@ -8,8 +8,10 @@ static MISSING: Value = Value::Null;
 /// The difference between a stored value and the value in a file. Fields are named as in `spec.cidr`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// A field of the file that is missing in the stored value, or that has another value there.
+    /// A field of the file that has another value in the stored value.
     pub differing: Option<String>,
+    /// The fields that only the file has, for example those that the API server's definition of the kind lacks.
+    pub missing: Vec<String>,
     /// The fields that only the stored value has, for example those with the API server's defaults.
     pub added: Vec<String>,
 }
@@ -42,6 +44,7 @@ impl Comparison {
             }
             (in_file, _) if is_empty(in_file) => self.added.push(at.join(".")),
             (in_file, stored) if is_same(in_file, stored) => {}
+            (_, Value::Null) => self.missing.push(at.join(".")),
             _ => {
                 self.differing.get_or_insert_with(|| at.join("."));
             }
@@ -87,7 +90,6 @@ mod tests {
             (json!({"a": null, "b": [], "c": {}}), json!({}), None),
             (json!({"a": {"b": null}}), json!({}), None),
             (json!({"a": {"b": 1}}), json!({"a": {"b": 2}}), Some("a.b")),
-            (json!({"a": {"b": 1}}), json!({}), Some("a.b")),
             (json!({"a": [1]}), json!({"a": [1, 2]}), Some("a")),
             (json!({"a": [{"b": 1}]}), json!({"a": [{"b": 2}]}), Some("a.[].b")),
             (json!({"a": "1"}), json!({"a": 1}), Some("a")),
@@ -95,14 +97,22 @@ mod tests {
         ] {
             let found = compare(&in_file, &stored);
             assert_eq!(found.differing.as_deref(), differing, "{in_file} {stored}");
-            assert_eq!(found.added, Vec::<String>::new(), "{in_file} {stored}");
+            assert_eq!((found.missing, found.added), (Vec::new(), Vec::new()), "{in_file} {stored}");
         }
     }
 
     #[test]
-    fn fields_of_the_stored_value_alone_are_named() {
-        let found =
-            compare(&json!({"a": {"b": 1}, "l": [{}]}), &json!({"a": {"b": 1, "c": 2}, "d": 3, "l": [{"e": 4}]}));
-        assert_eq!(found, Comparison { differing: None, added: vec!["a.c".into(), "l.[].e".into(), "d".into()] });
+    fn fields_of_one_value_alone_are_named() {
+        let (few, many) = (json!({"a": {"b": 1}, "l": [{}]}), json!({"a": {"b": 1, "c": 2}, "d": 3, "l": [{"e": 4}]}));
+        let alone = |mut found: Vec<String>| {
+            found.sort();
+            found
+        };
+        let (added, missing) = (compare(&few, &many), compare(&many, &few));
+        assert_eq!((&added.differing, &missing.differing), (&None, &None));
+        assert_eq!((&added.missing, &missing.added), (&Vec::new(), &Vec::new()));
+        assert_eq!(alone(added.added), ["a.c", "d", "l.[].e"]);
+        assert_eq!(alone(missing.missing), ["a.c", "d", "l.[].e"]);
+        assert_eq!(compare(&json!({"a": {"b": 1}}), &json!({})).missing, ["a.b"]);
     }
 }

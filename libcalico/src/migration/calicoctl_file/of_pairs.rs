@@ -1,11 +1,15 @@
 //! [`of_pairs`]: makes the content of a file out of etcd's pairs.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use super::kinds::{ExportedKind, KINDS, plural_of};
 use super::rename::NodeNames;
 use super::{CalicoctlFile, IpamPart, Pair};
-use crate::api::{ClusterInformation, DEFAULT_TIER, IpamConfiguration, ObjectKey, ObjectMeta, restore_policy_name};
+use crate::api::{
+    API_VERSION, ClusterInformation, DEFAULT_TIER, IpamConfiguration, ObjectKey, ObjectMeta, restore_policy_name,
+};
 use crate::ipam::{Block, BlockAffinity, Handle, HandleId, IpamConfig, IpamConfigKey};
 use crate::store::Kind;
 
@@ -38,6 +42,16 @@ pub enum ExportError {
         /// The name in Kubernetes.
         name: String,
     },
+    /// Two objects that get the same path, because nodes and policies have other names in a file.
+    #[error("{first} and {second} would both be {path} in the file; delete the one that is not in use any more")]
+    SamePath {
+        /// The path of the one object.
+        first: String,
+        /// The path of the other object.
+        second: String,
+        /// The path in the file.
+        path: String,
+    },
     /// A value that is not an object of its kind.
     #[error("{0} is not a valid object; correct or delete it")]
     Invalid(String),
@@ -60,18 +74,35 @@ pub fn omitted_plural(path: &str) -> Option<&str> {
 /// Returns the content of a file, with the nodes' names in Kubernetes.
 ///
 /// # Errors
-/// If a node has no name in Kubernetes, or shares it with another node, or if a pair is invalid.
+/// If a node has no name in Kubernetes, or shares it with another node, if two objects get the same path, or if a pair
+/// is invalid.
 pub fn of_pairs(pairs: &[(String, Value)]) -> Result<CalicoctlFile, ExportError> {
     let nodes = pairs.iter().filter(|(path, _)| kind_of(path).is_some_and(|kind| kind.kind == "Node"));
     let names = NodeNames::of(nodes.map(|(_, node)| node))?;
     let cluster = pairs.iter().find(|(path, _)| is_cluster(path)).map(|(_, value)| value.clone());
-    let mut resources = Vec::new();
+    let (mut resources, mut paths) = (Vec::new(), Paths::default());
     for kind in &KINDS {
         for (path, value) in pairs.iter().filter(|(path, _)| kind_of(path) == Some(kind)) {
-            resources.extend(resource(kind, path, value.clone(), &names)?);
+            let Some(object) = resource(kind, path, value.clone(), &names)? else { continue };
+            let key = kind.key_of(&object).ok_or_else(|| ExportError::Invalid(path.clone()))?;
+            paths.claim(kind.path(&key), path)?;
+            resources.push(object);
         }
     }
     Ok(CalicoctlFile { resources, cluster: cluster.ok_or(ExportError::NoCluster)?, ipam: ipam_part(pairs, &names)? })
+}
+
+/// For each path in the file, the path in etcd. A file with two objects of one path cannot be imported.
+#[derive(Default)]
+struct Paths(BTreeMap<String, String>);
+
+impl Paths {
+    fn claim(&mut self, path: String, in_etcd: &str) -> Result<(), ExportError> {
+        if let Some(first) = self.0.insert(path.clone(), in_etcd.to_owned()) {
+            return Err(ExportError::SamePath { first, second: in_etcd.to_owned(), path });
+        }
+        Ok(())
+    }
 }
 
 /// Returns `None` for a policy that kube-controllers derives.
@@ -93,6 +124,9 @@ fn resource(
     for field in SERVER_FIELDS {
         metadata.remove(field);
     }
+    // The writer of the file sorts objects by these fields, and calicoctl reads them.
+    object["kind"] = kind.kind.into();
+    object["apiVersion"] = API_VERSION.into();
     names.rename_object(&mut object);
     Ok(Some(object))
 }
@@ -109,10 +143,12 @@ fn name_policy(metadata: &mut Map<String, Value>, tier: &str) -> Result<(), serd
 
 fn ipam_part(pairs: &[(String, Value)], names: &NodeNames) -> Result<IpamPart, ExportError> {
     let mut part = IpamPart::default();
-    let mut settings = None;
+    let (mut settings, mut paths) = (None, Paths::default());
     for (path, value) in pairs {
         if let Some(key) = BlockAffinity::parse_path(path) {
-            part.affinities.push(Pair { path: BlockAffinity::path(&names.new_affinity(key)), value: value.clone() });
+            let renamed = BlockAffinity::path(&names.new_affinity(key));
+            paths.claim(renamed.clone(), path)?;
+            part.affinities.push(Pair { path: renamed, value: value.clone() });
         } else if Block::parse_path(path).is_some() {
             let mut value = value.clone();
             names.rename_block(&mut value);
@@ -120,7 +156,9 @@ fn ipam_part(pairs: &[(String, Value)], names: &NodeNames) -> Result<IpamPart, E
         } else if let Some(id) = Handle::parse_path(path) {
             // An old migration appended carriage returns (IPAM-58), which a name on an API server cannot have.
             let id = names.new_handle(id.as_str()).map_or_else(|| HandleId::new(id.as_str()), HandleId::new);
-            part.handles.push(Pair { path: Handle::path(&id), value: value.clone() });
+            let renamed = Handle::path(&id);
+            paths.claim(renamed.clone(), path)?;
+            part.handles.push(Pair { path: renamed, value: value.clone() });
         } else if IpamConfig::parse_path(path).is_some() {
             part.config = Some(Pair { path: path.clone(), value: value.clone() });
         } else if is_settings(path) {

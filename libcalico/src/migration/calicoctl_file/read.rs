@@ -64,7 +64,9 @@ struct List {
     items: Option<Vec<Value>>,
 }
 
+/// A part with another key is refused: a misspelt list would count as empty, and its addresses as free.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct ReadIpam {
     #[serde(default, deserialize_with = "null_as_empty")]
     block_affinities: Vec<Pair>,
@@ -153,6 +155,9 @@ fn parse_cluster(text: &str) -> Result<Value, FileError> {
     let cluster: Value = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
     if cluster["kind"] != "ClusterInformation" {
         return Err(invalid("it is not a ClusterInformation".into()));
+    }
+    if cluster["spec"]["clusterGUID"].as_str().is_none_or(str::is_empty) {
+        return Err(invalid("it has no spec.clusterGUID".into()));
     }
     Ok(cluster)
 }

@@ -115,7 +115,7 @@ impl NodeNames {
 fn kubernetes_name(node: &Value) -> Option<&str> {
     let references = node["spec"]["orchRefs"].as_array()?.iter();
     let last = references.rev().find(|reference| reference["orchestrator"] == KUBERNETES)?;
-    last["nodeName"].as_str().filter(|name| !name.is_empty())
+    last["nodeName"].as_str().filter(|name| !name.is_empty() && !name.contains('/'))
 }
 
 fn objects(list: Option<&mut Value>) -> impl Iterator<Item = &mut Map<String, Value>> {

@@ -131,12 +131,53 @@ fn nodes_without_a_name_of_their_own_in_kubernetes_are_refused() {
         of_pairs(&pairs_with(&path, node))
     };
     let reference = |name: &str| json!({"orchestrator": "k8s", "nodeName": name});
-    for references in [json!(null), json!([]), json!([reference("")]), json!([{"orchestrator": "x", "nodeName": "y"}])]
-    {
+    let other = json!([{"orchestrator": "x", "nodeName": "y"}]);
+    for references in [json!(null), json!([]), json!([reference("")]), json!([reference("a/b")]), other] {
         assert_eq!(node("third", references), Err(ExportError::NoReference("third".into())));
     }
     let same = node("third", json!([reference("x"), reference("node2")])).unwrap_err();
     assert!(same.to_string().starts_with("nodes node2 and third are both node2 in Kubernetes"), "{same}");
+}
+
+/// Objects of a former node remain in etcd under the name that another node has in Kubernetes.
+#[test]
+fn objects_that_get_the_same_path_are_refused() {
+    let ipam = "/calico/ipam/v2/";
+    let allow = |name: &str| {
+        let metadata = json!({"name": name, "namespace": "ns1"});
+        json!({"kind": "NetworkPolicy", "metadata": metadata, "spec": {"tier": "default"}})
+    };
+    for (path, value, same) in [
+        (
+            format!("{ipam}host/node1/ipv4/block/10.66.0.208-28"),
+            json!({"state": "confirmed"}),
+            format!("{ipam}host/node1/ipv4/block/10.66.0.208-28"),
+        ),
+        (format!("{ipam}handle/net1.c0\r"), json!({"block": {}}), format!("{ipam}handle/net1.c0")),
+        (
+            format!("{RESOURCES}felixconfigurations/node.node1"),
+            json!({"kind": "FelixConfiguration", "metadata": {"name": "node.node1"}}),
+            format!("{RESOURCES}felixconfigurations/node.node1"),
+        ),
+        (
+            format!("{RESOURCES}networkpolicies/ns1/default.allow"),
+            allow("default.allow"),
+            format!("{RESOURCES}networkpolicies/ns1/allow"),
+        ),
+    ] {
+        let error = of_pairs(&pairs_with(&path, value)).unwrap_err();
+        let ExportError::SamePath { path: in_file, .. } = &error else { panic!("{error}") };
+        assert_eq!(*in_file, same);
+        assert!(error.to_string().contains(&path), "{error}");
+    }
+}
+
+#[test]
+fn object_without_a_kind_is_exported_with_the_kind_of_its_path() {
+    let path = format!("{RESOURCES}networksets/ns1/bare");
+    let bare = json!({"metadata": {"name": "bare", "namespace": "ns1"}, "spec": {"nets": ["10.9.0.0/24"]}});
+    let text = of_pairs(&pairs_with(&path, bare)).unwrap().to_string();
+    assert_eq!(object(&parse(&text).unwrap(), "NetworkSet", "bare")["apiVersion"], "projectcalico.org/v3");
 }
 
 #[test]
@@ -229,6 +270,8 @@ fn incomplete_files_are_refused() {
     assert!(error(&file.replace("handle/net1.c1", "handle/net1.c0")).starts_with("two objects are called /calico/"));
     assert!(error(&file.replace("/block/10.66.0.0-28", "/10.66.0.0")).contains("invalid key"));
     assert!(error(&file.replace("\"kind\": \"ClusterInformation\"", "\"kind\": \"x\"")).contains("ClusterInformation"));
+    assert!(error(&file.replace("\"clusterGUID\": ", "\"guid\": ")).contains("it has no spec.clusterGUID"));
+    assert!(error(&file.replace("\"blocks\": [", "\"block\": [")).contains("unknown field `block`"));
     let with_crlf = file.replace('\n', "\r\n");
     assert_eq!(parse(&with_crlf).unwrap(), parse(&file).unwrap());
 }

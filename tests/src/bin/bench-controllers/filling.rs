@@ -93,7 +93,7 @@ fn bare(mut object: Value) -> Value {
 }
 
 /// Calls `act` for each number, from several clients in parallel.
-fn for_each(count: usize, act: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+pub(crate) fn for_each(count: usize, act: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
     let next = AtomicUsize::new(0);
     let work = || {
         loop {

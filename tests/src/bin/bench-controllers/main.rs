@@ -6,13 +6,16 @@
 //! * `served`: 5,000 nodes, 150,000 pods and 40,000 blocks. No API server fits on this machine beside the program with
 //!   that many objects, so a small server of our own ([`server`]) serves lists and watches of them over TLS and HTTP/2,
 //!   accepts writes, and counts them;
-//! * `growth`: the cost of one pod change among 10,000, 50,000 and 150,000 pods, on our own server.
+//! * `growth`: the cost of one pod change among 10,000, 50,000 and 150,000 pods, on our own server;
+//! * `migration`, only if it is named (`make bench-migration`): a migration of 20,000 objects to `projectcalico.org/v3` in
+//!   a real API server.
 //!
 //! All blocks are full, except at most the last one. Each pod is at least 4 kB of JSON, managedFields included.
 
 mod changes;
 mod cluster;
 mod filling;
+mod migration;
 mod outcome;
 mod program;
 mod scenario;
@@ -28,7 +31,7 @@ use anyhow::{Context, Result, bail};
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [program, work, scenarios @ ..] = args.as_slice() else {
-        bail!("usage: bench-controllers PROGRAM WORK-DIR [real|served|growth]…")
+        bail!("usage: bench-controllers PROGRAM WORK-DIR [real|served|growth|migration]…")
     };
     let program = Path::new(program).canonicalize().with_context(|| program.clone())?;
     std::fs::create_dir_all(work)?;

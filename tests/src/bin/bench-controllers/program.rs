@@ -22,8 +22,14 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    pub(crate) fn start(program: &Path, kubeconfig: &Path, directory: &Path) -> Result<Program> {
-        let log = File::create(directory.join("log"))?;
+    /// Starts the program with more variables in its environment. Its output is appended to `log` in `directory`.
+    pub(crate) fn start(
+        program: &Path,
+        kubeconfig: &Path,
+        directory: &Path,
+        more: &[(&str, String)],
+    ) -> Result<Program> {
+        let log = File::options().create(true).append(true).open(directory.join("log"))?;
         // The kernel kills the program when the thread that started it ends, also if the bench is killed.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
@@ -32,6 +38,7 @@ impl Program {
             .env("DATASTORE_TYPE", "kubernetes")
             .env("KUBECONFIG", kubeconfig)
             .env("LEADER_ELECTION", "false")
+            .envs(more.iter().map(|variable| (variable.0, &variable.1)))
             .current_dir(directory)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -57,6 +64,11 @@ impl Program {
             ensure!(self.started.elapsed() < SYNC_WITHIN, "the feeds are not synced; see the log");
             thread::sleep(GLANCE);
         }
+    }
+
+    /// Returns true if the program has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
     }
 
     pub(crate) fn cpu(&self) -> Result<f64> {

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use integration_tests::kubernetes::{Kubernetes, Request, on_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Kubernetes, Request, ServiceAccount, on_kubernetes};
 use integration_tests::namespaces::isolated;
 use serde_json::json;
 
@@ -16,7 +16,7 @@ use crate::filling::{self, CALICO};
 use crate::outcome::{self, Reclaimed};
 use crate::program::Program;
 use crate::server::{self, Objects};
-use crate::{table, texts};
+use crate::{migration, table, texts};
 
 const REAL: Size = Size { nodes: 500, pods: 20_000, blocks: None, leaked: 2_000, leaking_blocks: 46, leaking_size: 64 };
 const SERVED: Size =
@@ -26,7 +26,7 @@ const RATE: u32 = 50;
 /// Pod changes per second at which the cost of one change can be distinguished from the fixed cost.
 const HIGH_RATE: u32 = 500;
 /// The default grace period; the interval between lists of handles depends on it.
-const GRACE: &str = "15m0s";
+pub(crate) const GRACE: &str = "15m0s";
 /// Time until the end of the grace period that is set once everything else is measured.
 const SHORTLY: Duration = Duration::from_secs(5);
 const NEVER: &str = "0s";
@@ -40,7 +40,8 @@ pub(crate) fn run(name: &str, program: &Path, work: &Path) -> Result<String> {
     let measure: fn(&Path, &Path) -> Result<String> = match name {
         "served" => served,
         "growth" => growth,
-        "real" => return on_real_server(program, &work),
+        "real" => return on_real_server(program, &work, real),
+        "migration" => return on_real_server(program, &work, migration::measure),
         _ => bail!("there is no scenario `{name}`"),
     };
     let result = Mutex::new(None);
@@ -76,7 +77,7 @@ impl Served {
 fn served(program: &Path, work: &Path) -> Result<String> {
     let served = Served::new(SERVED, GRACE, work)?;
     let changes = served.changes(RATE);
-    let mut program = Program::start(program, &served.kubeconfig, work)?;
+    let mut program = Program::start(program, &served.kubeconfig, work, &[])?;
     let running = outcome::run(&mut program, &changes, STEADY)?;
     eprintln!("{running:?}");
     let (cpu, left) = (program.cpu()?, served.objects.count(CALICO, "ipamhandles") - filling::leaked(&served.cluster));
@@ -104,7 +105,7 @@ fn growth(program: &Path, work: &Path) -> Result<String> {
         let size = Size { nodes: pods / 30, pods, blocks: None, leaked: 0, leaking_blocks: 0, leaking_size: 0 };
         let served = Served::new(size, NEVER, work)?;
         let changes = served.changes(HIGH_RATE);
-        let mut program = Program::start(program, &served.kubeconfig, work)?;
+        let mut program = Program::start(program, &served.kubeconfig, work, &[])?;
         let running = outcome::run(&mut program, &changes, STEADY)?;
         eprintln!("{pods} pods: {running:?}");
         rows.push((pods, running));
@@ -112,13 +113,17 @@ fn growth(program: &Path, work: &Path) -> Result<String> {
     Ok(table::growth(&rows))
 }
 
-fn on_real_server(program: &Path, work: &Path) -> Result<String> {
+fn on_real_server(
+    program: &Path,
+    work: &Path,
+    measure: fn(&Kubernetes, &Path, &Path) -> Result<String>,
+) -> Result<String> {
     if let Err(missing) = integration_tests::kubernetes::program("kube-apiserver") {
         return Ok(format!("Nothing is measured on a real API server: {missing}\n"));
     }
     let result = Mutex::new(None);
     on_kubernetes(|_, kubernetes| {
-        *result.lock().expect("one thread") = Some(real(kubernetes, program, work));
+        *result.lock().expect("one thread") = Some(measure(kubernetes, program, work));
     });
     result.into_inner().expect("one thread").context("there is no API server here")?
 }
@@ -129,11 +134,7 @@ fn real(kubernetes: &Kubernetes, program: &Path, work: &Path) -> Result<String> 
     let begin = Instant::now();
     filling::fill_real(api, &cluster, GRACE)?;
     eprintln!("filled in {:?}", begin.elapsed());
-    let account = api.service_account("kube-system", "calico-kube-controllers")?;
-    let everything =
-        json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}, {"nonResourceURLs": ["*"], "verbs": ["*"]}]);
-    api.cluster_role("everything", &everything)?;
-    api.bind(&account, "everything")?;
+    let account = account(api)?;
     let audit = api.audit()?;
 
     let (client, changed) = (api.admin().clone(), cluster.clone());
@@ -144,7 +145,7 @@ fn real(kubernetes: &Kubernetes, program: &Path, work: &Path) -> Result<String> 
         }
     });
     let started = time::OffsetDateTime::now_utc();
-    let mut program = Program::start(program, &account.kubeconfig, work)?;
+    let mut program = Program::start(program, &account.kubeconfig, work, &[])?;
     let running = outcome::run(&mut program, &changes, STEADY)?;
     eprintln!("{running:?}");
     let cpu = program.cpu()?;
@@ -178,6 +179,16 @@ fn real(kubernetes: &Kubernetes, program: &Path, work: &Path) -> Result<String> 
         _ => None,
     };
     Ok(table::medium(&cluster, &running, reclaimed.as_ref(), grace))
+}
+
+/// Returns an account that may do everything.
+pub(crate) fn account(api: &ApiServer) -> Result<ServiceAccount> {
+    let account = api.service_account("kube-system", "calico-kube-controllers")?;
+    let everything =
+        json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}, {"nonResourceURLs": ["*"], "verbs": ["*"]}]);
+    api.cluster_role("everything", &everything)?;
+    api.bind(&account, "everything")?;
+    Ok(account)
 }
 
 /// Waits until the leaked addresses are released. At the deadline it prints a message instead of returning an error.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::cluster::Cluster;
 use crate::filling;
+use crate::migration::Migrated;
 use crate::outcome::{Reclaimed, Running};
 
 pub(crate) fn medium(cluster: &Cluster, running: &Running, reclaimed: Option<&Reclaimed>, grace: Duration) -> String {
@@ -37,6 +38,18 @@ pub(crate) fn growth(rows: &[(usize, Running)]) -> String {
         );
     }
     text
+}
+
+pub(crate) fn migration(objects: usize, migrated: &Migrated) -> String {
+    let mut rows =
+        format!("| {objects} objects from v1 to v3, in a real API server | measured | goal |\n|---|---:|---:|\n");
+    rows += &row("memory, peak", &mib(migrated.peak), "≤ 64 MiB");
+    rows += &row("no pod could start or end", &seconds(migrated.locked), "");
+    rows += &row("processor time of the process that copied", &format!("{:.1} s", migrated.cpu), "");
+    for (verb, count) in &migrated.requests {
+        rows += &row(&format!("requests under the lock: {verb}"), &count.to_string(), "");
+    }
+    rows
 }
 
 fn header(cluster: &Cluster, place: &str) -> String {

@@ -1,0 +1,99 @@
+//! Migrations of clusters where an aggregated API server serves v3. The tests have its APIService, and no such server.
+
+use integration_tests::controllers::{PATIENCE, await_that};
+use libcalico::kubernetes::ApiGroup;
+use libcalico::migration::{SAVED_API_SERVICE, moved_kinds};
+use serde_json::{Value, json};
+
+use super::{Scene, on};
+
+const API_SERVICE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v3.projectcalico.org";
+const REPORT: &str = "/api/v1/namespaces/kube-system/configmaps/calico-migration-v1-to-v3";
+/// Name of an object of v1 that the API server refuses to create in v3.
+const REFUSED: &str = "node1";
+
+/// Replaces the APIService of the API server by that of another server. Returns its `spec`.
+fn aggregate(scene: &Scene<'_>) -> Value {
+    let admin = scene.api.admin();
+    let mut service = admin.get(API_SERVICE).unwrap().success().unwrap();
+    // Without the label, the API server does not restore its own.
+    service["metadata"]["labels"] = json!({});
+    service["spec"]["service"] = json!({ "namespace": "calico-apiserver", "name": "calico-api" });
+    service["spec"]["insecureSkipTLSVerify"] = json!(true);
+    let spec = admin.replace(API_SERVICE, &service).unwrap().success().unwrap()["spec"].take();
+    await_that(PATIENCE, || Ok(admin.get("/apis/projectcalico.org/v3").is_ok_and(|answer| answer.code == 503)))
+        .unwrap();
+    spec
+}
+
+/// Returns the `spec` of the present APIService.
+fn service(scene: &Scene<'_>) -> Value {
+    scene.world.get(API_SERVICE)["spec"].clone()
+}
+
+#[test]
+fn migration_takes_the_aggregated_api_server_away() {
+    on(|scene| {
+        let migration = scene.migration;
+        let mut process = scene.start("one");
+        let aggregated = aggregate(scene);
+        migration.create(Some("first"));
+        scene.restart(&mut process);
+        migration.until(&process, "a dry run", || migration.condition("DryRun")["message"] == "first");
+        let summary = scene.world.get(REPORT)["data"]["summary"].clone();
+        assert!(summary.as_str().unwrap().contains("not checked: "), "{summary}");
+        assert_eq!(service(scene), aggregated, "a dry run takes nothing away");
+
+        migration.delete();
+        migration.until(&process, "the object is gone", || migration.is_gone());
+        migration.create(None);
+        scene.restart(&mut process);
+        migration.finish(&mut process);
+        assert_eq!(service(scene)["service"], Value::Null, "the API server itself serves v3");
+        let saved = migration.object()["metadata"]["annotations"][SAVED_API_SERVICE].clone();
+        let saved: Value = serde_json::from_str(saved.as_str().unwrap()).unwrap();
+        assert_eq!(saved["spec"], aggregated);
+        migration.delete();
+        scene.restart(&mut process);
+        migration.until(&process, "the object is gone", || migration.is_gone());
+        assert_eq!(scene.world.calico("tiers", "security"), Value::Null, "v1 is deleted");
+        assert!(!scene.in_v3("Tier", None, "security").is_null());
+    });
+}
+
+#[test]
+fn refused_and_aborted_migrations_give_the_aggregated_api_server_back() {
+    on(|scene| {
+        let migration = scene.migration;
+        let mut process = scene.start("one");
+        let statuses = moved_kinds().into_iter().find(|moved| moved.v3.kind == "CalicoNodeStatus").unwrap().v3;
+        scene.refuse(statuses, REFUSED, false);
+        let aggregated = aggregate(scene);
+        migration.create(None);
+        scene.restart(&mut process);
+        migration.await_message(&process, "projectcalico.org/v3 refuses 1 objects: CalicoNodeStatus/node1");
+        assert_eq!(service(scene), aggregated);
+        assert!(migration.is_ready(ApiGroup::CrdV1), "v1 was not locked");
+
+        // The policy accepts the trial and refuses the copy: v1 is locked then.
+        migration.delete();
+        migration.until(&process, "the object is gone", || migration.is_gone());
+        assert!(process.terminate().unwrap().success());
+        scene.world.remove(API_SERVICE);
+        let serves = || Ok(scene.api.admin().get(&statuses.collection(None)).is_ok_and(|answer| answer.code == 200));
+        await_that(PATIENCE, serves).unwrap();
+        scene.refuse(statuses, REFUSED, true);
+        let aggregated = aggregate(scene);
+        migration.create(None);
+        process.restart().unwrap();
+        migration.await_message(&process, "the datastore is not locked");
+        assert!(migration.message().contains("refuses 1 objects"), "{}", migration.message());
+        assert!(migration.is_ready(ApiGroup::CrdV1));
+        assert_eq!(service(scene), aggregated);
+        migration.delete();
+        scene.restart(&mut process);
+        migration.until(&process, "the object is gone", || migration.is_gone());
+        assert_eq!(service(scene), aggregated);
+        assert!(migration.is_ready(ApiGroup::CrdV1));
+    });
+}

@@ -1,0 +1,105 @@
+//! Kubernetes' garbage collector, which deletes each object whose owners do not exist, during a migration.
+
+use integration_tests::controllers::{PATIENCE, await_that};
+use integration_tests::kubernetes::{Client, program};
+use integration_tests::server_process::ServerProcess;
+use integration_tests::skip::skipped;
+use libcalico::kubernetes::{ApiGroup, Location};
+use libcalico::migration::MIGRATED_BY;
+use serde_json::{Value, json};
+
+use super::objects::{CALICO_METADATA, NAMESPACE, sources};
+use super::{Scene, at, create, on};
+
+/// The uid of no object.
+const UNKNOWN: &str = "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7";
+
+/// Starts the garbage collector of Kubernetes alone.
+fn start_collector(scene: &Scene<'_>) -> ServerProcess {
+    let directory = scene.host.dir("kube-controller-manager");
+    let kubeconfig = format!("--kubeconfig={}", scene.api.admin_kubeconfig().display());
+    let args =
+        [kubeconfig.as_str(), "--leader-elect=false", "--secure-port=0", "--controllers=garbage-collector-controller"];
+    let mut collector = ServerProcess::default();
+    let args = args.map(str::to_owned);
+    collector.start(&program("kube-controller-manager").unwrap(), &args, &directory.join("log")).unwrap();
+    collector
+}
+
+/// Returns references to one owner.
+fn owner(api_version: &str, kind: &str, name: &str, uid: &Value) -> Value {
+    json!([{ "apiVersion": api_version, "kind": kind, "name": name, "uid": uid }])
+}
+
+/// Creates a policy of v1 in the tier `security` with references to owners, as Calico's clients do.
+fn create_owned(client: &Client, name: &str, owners: &Value) {
+    let metadata = json!({ "name": name, "ownerReferences": owners });
+    let annotations = json!({ CALICO_METADATA: metadata.to_string() });
+    let spec = json!({ "tier": "security", "selector": "all()" });
+    create(client, &at(ApiGroup::CrdV1, "GlobalNetworkPolicy", None, name), annotations, &spec);
+}
+
+/// Waits until the garbage collector has deleted an object of v3 whose owner does not exist.
+fn await_collection(scene: &Scene<'_>, name: &str) {
+    let owner = json!({
+        "apiVersion": ApiGroup::V3.api_version(), "kind": "GlobalNetworkPolicy", "name": "missing", "uid": UNKNOWN,
+    });
+    let metadata = json!({ "name": name, "ownerReferences": [owner] });
+    let location: Location = at(ApiGroup::V3, "GlobalNetworkPolicy", None, name);
+    let policy = json!({
+        "apiVersion": ApiGroup::V3.api_version(), "kind": "GlobalNetworkPolicy", "metadata": metadata,
+        "spec": { "tier": "default", "selector": "all()" },
+    });
+    let admin = scene.api.admin();
+    admin.create(&location.collection(), &policy).unwrap().success().unwrap();
+    await_that(PATIENCE * 2, || Ok(admin.get(&location.url_path())?.code == 404)).unwrap();
+}
+
+#[test]
+fn owned_copies_outlive_the_garbage_collector() {
+    if let Err(missing) = program("kube-controller-manager") {
+        return skipped(&missing.to_string());
+    }
+    on(|scene| {
+        let (admin, migration) = (scene.api.admin(), scene.migration);
+        let tier = scene.world.calico("tiers", "security");
+        let v1 = ApiGroup::CrdV1.api_version();
+        create_owned(admin, "security.owned", &owner(v1, "Tier", "security", &tier["metadata"]["uid"]));
+        create_owned(admin, "security.orphan", &owner(v1, "Tier", "security", &json!(UNKNOWN)));
+        let namespace = scene.world.get(&format!("/api/v1/namespaces/{NAMESPACE}"));
+        create_owned(
+            admin,
+            "security.of-kubernetes",
+            &owner("v1", "Namespace", NAMESPACE, &namespace["metadata"]["uid"]),
+        );
+        let mut process = scene.start("one");
+        let _collector = start_collector(scene);
+        await_collection(scene, "before");
+
+        migration.create(None);
+        scene.restart(&mut process);
+        migration.await_open(&mut process);
+        await_collection(scene, "after");
+        let object = migration.object();
+        for source in sources() {
+            source.assert_copied(admin, &object);
+        }
+        let copy = |name: &str| scene.in_v3("GlobalNetworkPolicy", None, name);
+        let owners = |name: &str| {
+            let copy = copy(name);
+            assert!(copy["metadata"]["annotations"][MIGRATED_BY].is_string(), "{name}: {copy}");
+            copy["metadata"]["ownerReferences"].clone()
+        };
+        let tier_in_v3 = scene.in_v3("Tier", None, "security");
+        let reference = &owners("security.owned")[0];
+        assert_eq!((&reference["kind"], &reference["uid"]), (&json!("Tier"), &tier_in_v3["metadata"]["uid"]));
+        assert_eq!(reference["apiVersion"], ApiGroup::V3.api_version());
+        assert_eq!(owners("security.orphan"), Value::Null);
+        assert_eq!(owners("security.of-kubernetes")[0]["uid"], namespace["metadata"]["uid"]);
+
+        // The reference has its meaning: the policy is deleted with its tier.
+        admin.delete(&at(ApiGroup::V3, "Tier", None, "security").url_path()).unwrap().success().unwrap();
+        await_that(PATIENCE * 2, || Ok(copy("security.owned").is_null())).unwrap();
+        assert!(!copy("security.orphan").is_null());
+    });
+}

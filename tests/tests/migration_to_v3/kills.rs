@@ -1,0 +1,139 @@
+//! Leaders that are killed: the other replica continues the migration, in each phase.
+
+use std::time::Duration;
+
+use integration_tests::controllers::{Controllers, Proxied, told};
+use integration_tests::kubernetes::Client;
+use integration_tests::migration::{PLUGIN, installer};
+use integration_tests::proxy::{Fault, Point};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+use super::objects::sources;
+use super::{Scene, at, on};
+
+/// Time for which the proxy of a leader holds each request, so that the test can kill the leader in between.
+const HELD: Duration = Duration::from_millis(200);
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/calico-kube-controllers";
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+/// A leader, and a replica that waits for the Lease.
+struct Replicas<'a> {
+    scene: &'a Scene<'a>,
+    leader: Proxied,
+    standby: Proxied,
+    started: usize,
+}
+
+impl<'a> Replicas<'a> {
+    fn start(scene: &'a Scene<'a>) -> Replicas<'a> {
+        let leader = replica(scene, 1);
+        leader.controllers.await_log("this replica is the leader", 1).unwrap();
+        Replicas { scene, leader, standby: replica(scene, 2), started: 2 }
+    }
+
+    /// Kills the leader, and waits until the other replica has the Lease. Starts a third replica.
+    #[track_caller]
+    fn kill_leader(&mut self) {
+        self.leader.controllers.kill();
+        self.await_leader();
+        self.started += 1;
+        self.leader = std::mem::replace(&mut self.standby, replica(self.scene, self.started));
+    }
+
+    /// Waits until the standby has the Lease.
+    #[track_caller]
+    fn await_leader(&self) {
+        let name = self.standby.user.rsplit(':').next().unwrap().to_owned();
+        self.scene.migration.until(&self.standby.controllers, "the standby leads", || {
+            let lease = self.scene.world.get(LEASE);
+            lease["spec"]["holderIdentity"].as_str().is_some_and(|holder| holder.starts_with(&name))
+        });
+    }
+
+    /// Holds each request of the leader for a moment.
+    fn slow_down(&self) {
+        self.leader.api.arm(Some((Point::EveryRequest, Fault::Delay(HELD))));
+    }
+
+    fn process(&self) -> &Controllers {
+        &self.leader.controllers
+    }
+}
+
+fn replica(scene: &Scene<'_>, number: usize) -> Proxied {
+    let name = format!("replica-{number}");
+    Proxied::start(scene.host, &scene.world, &name, |setup| scene.migration.in_pod(setup, &name)).unwrap()
+}
+
+/// Returns true if the definition of the first kind is deleted, or is being deleted.
+fn has_begun_to_delete_v1(admin: &Client) -> bool {
+    let definition = admin.get(&format!("{DEFINITIONS}/tiers.crd.projectcalico.org")).unwrap();
+    definition.code == 404 || !definition.body["metadata"]["deletionTimestamp"].is_null()
+}
+
+#[test]
+fn leader_killed_in_each_phase_is_replaced() {
+    on(|scene| {
+        let (admin, migration) = (scene.api.admin(), scene.migration);
+        assert!(scene.start("one").terminate().unwrap().success());
+        // Obstacles in the order of the phases: the plugin, a conflict, and calico-node without v3.
+        migration.roll_out("DaemonSet", PLUGIN, &installer(None));
+        scene.create_in_v3("Tier", None, "security", &json!({ "order": 200 }));
+        let node =
+            |variables: Value| json!({ "containers": [{ "name": "calico-node", "image": "none", "env": variables }] });
+        // Not rolled out: kube-controllers would rename the policy with an old name.
+        migration.apply_workload("DaemonSet", "calico-node", &node(json!([])));
+        migration.create(None);
+        let mut replicas = Replicas::start(scene);
+
+        migration.await_message(replicas.process(), "with v1 locked no pod could start");
+        replicas.kill_leader();
+        migration.roll_out("DaemonSet", PLUGIN, &installer(Some("")));
+        migration.await_phase(replicas.process(), "WaitingForConflictResolution");
+        replicas.kill_leader();
+        assert!(migration.is_ready(ApiGroup::CrdV1));
+        admin.delete(&at(ApiGroup::V3, "Tier", None, "security").url_path()).unwrap().success().unwrap();
+
+        scene.await_lock(replicas.process());
+        // During the ten seconds before the first copy.
+        replicas.kill_leader();
+        assert!(!migration.is_ready(ApiGroup::CrdV1) && !migration.is_ready(ApiGroup::V3));
+        replicas.slow_down();
+        migration.until(replicas.process(), "half of the kinds are copied", || {
+            migration.object()["status"]["progress"]["completedTypes"].as_u64().is_some_and(|done| done >= 10)
+        });
+        assert_eq!(migration.phase(), "Migrating");
+        replicas.kill_leader();
+
+        migration.await_phase(replicas.process(), "Converged");
+        assert_eq!(told(replicas.leader.controllers.ended().unwrap()), "1");
+        replicas.standby.controllers.kill();
+        let object = migration.object();
+        for source in sources() {
+            source.assert_copied(admin, &object);
+        }
+        // Both replicas used v1. Their successors use v3.
+        for process in [&mut replicas.leader.controllers, &mut replicas.standby.controllers] {
+            process.restart().unwrap();
+        }
+        migration.await_message(replicas.process(), "CALICO_API_GROUP=projectcalico.org/v3 on calico-node");
+        let holder = scene.world.get(LEASE)["spec"]["holderIdentity"].as_str().unwrap().to_owned();
+        if holder.starts_with(replicas.standby.user.rsplit(':').next().unwrap()) {
+            std::mem::swap(&mut replicas.leader, &mut replicas.standby);
+        }
+        replicas.kill_leader();
+        let v3 = json!([{ "name": "CALICO_API_GROUP", "value": ApiGroup::V3.api_version() }]);
+        migration.roll_out("DaemonSet", "calico-node", &node(v3));
+        migration.await_phase(replicas.process(), "Complete");
+
+        replicas.slow_down();
+        migration.delete();
+        migration.until(replicas.process(), "the deletion of v1 has begun", || has_begun_to_delete_v1(admin));
+        let lock = admin.get(&format!("{DEFINITIONS}/clusterinformations.crd.projectcalico.org")).unwrap();
+        assert!(lock.success().unwrap()["metadata"]["deletionTimestamp"].is_null(), "the lock of v1 is deleted last");
+        replicas.kill_leader();
+        migration.until(replicas.process(), "the object is gone", || migration.is_gone());
+        assert!(!scene.in_v3("IPAMBlock", None, "10-65-1-0-26").is_null());
+    });
+}

@@ -1,0 +1,34 @@
+//! A write to v1 after v3 is open, by a program that does not observe the lock, on an API server without the seal.
+
+use integration_tests::controllers::{METRICS_PORT, metrics};
+use libcalico::kubernetes::ApiGroup;
+use serde_json::{Value, json};
+
+use super::objects::handle;
+use super::{at, create, on};
+
+#[test]
+fn late_write_is_reported() {
+    on(|scene| {
+        let (admin, migration) = (scene.api.admin(), scene.migration);
+        let mut process = scene.start("one");
+        migration.create(None);
+        scene.restart(&mut process);
+        // During the wait before the first copy, which exists for such writes.
+        scene.await_lock(&process);
+        create(admin, &at(ApiGroup::CrdV1, "IPAMHandle", None, "early"), json!({}), &handle("early"));
+        migration.await_open(&mut process);
+        assert!(!scene.in_v3("IPAMHandle", None, "early").is_null());
+        create(admin, &at(ApiGroup::CrdV1, "IPAMHandle", None, "late"), json!({}), &handle("late"));
+
+        process.restart().unwrap();
+        migration.await_phase(&process, "Complete");
+        process.await_log("written in v1 after v3 opened", 1).unwrap();
+        assert!(process.log().unwrap().contains("IPAMHandle/late"), "{}", process.log().unwrap());
+        migration.until(&process, "the metric counts the write", || {
+            let page = metrics(METRICS_PORT).unwrap_or_default();
+            page.lines().any(|line| line == "calico_migration_late_writes 1")
+        });
+        assert_eq!(scene.in_v3("IPAMHandle", None, "late"), Value::Null);
+    });
+}

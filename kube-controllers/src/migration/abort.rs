@@ -21,13 +21,23 @@ const PARALLEL: usize = 10;
 /// # Errors
 /// The finalizer stays, and the caller tries again.
 pub(super) async fn abort(requests: &Requests, control: &mut Control) -> Result<(), Problem> {
-    retreat(requests, control.uid(), Copies::Delete).await?;
+    undo(requests, control.uid()).await?;
     api_service::give_back(requests, control).await?;
     tracing::info!("migration: aborted; v1 is as it was before");
     control.remove_finalizer(requests).await
 }
 
-/// The copies of a migration whose ClusterInformation of v3 is deleted. No program can use them.
+/// Unlocks v1 for the migration with this uid, and removes all traces of the migration from v3.
+pub(super) async fn undo(requests: &Requests, migration: &str) -> Result<(), Problem> {
+    match retreat(requests, migration, Copies::Delete).await? {
+        // A failed attempt may have left copies.
+        Withdrawn::Missing => delete_copies(requests).await,
+        // The copies of a v3 that programs may use belong to a former migration.
+        Withdrawn::Shut { .. } | Withdrawn::Foreign => Ok(()),
+    }
+}
+
+/// The copies of a migration whose ClusterInformation of v3 did not exist before, so that no program can use them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Copies {
     /// The next attempt compares them, which saves their creation.
@@ -38,29 +48,29 @@ pub(super) enum Copies {
 /// Unlocks v1 for the migration with this uid, and gives back the ClusterInformation of v3. Safe to be repeated after
 /// an interruption at any request.
 ///
-/// The order is essential: v1 stays locked as long as v3 can be opened, pods can start again before copies are deleted,
-/// and a v3 that programs could use before stays locked until its copies are gone. Otherwise its programs would assign
-/// addresses of copied blocks, and the deletion of such a block would free the address of a running pod.
+/// The order is essential. v1 stays locked as long as v3 can be opened, and pods can start again before copies are
+/// deleted. v3 stays shut until then: a leader that takes over finds v1 unlocked and v3 shut, and deletes the copies
+/// before anything else, so that no late deletion of the former leader meets a copy in use. And programs that could use
+/// v3 before would assign addresses of copied blocks.
 ///
 /// # Errors
 /// [`Problem::Lost`] if v3 is or was open.
-pub(super) async fn retreat(requests: &Requests, migration: &str, copies: Copies) -> Result<(), Problem> {
+pub(super) async fn retreat(requests: &Requests, migration: &str, copies: Copies) -> Result<Withdrawn, Problem> {
     // While another server serves v3, the objects of the definitions are unreachable: before the migration has removed
     // the APIService, and again after an abort has restored it.
     if api_service::aggregated(requests).await?.is_some() {
-        return lock::unlock(requests, migration).await;
+        lock::unlock(requests, migration).await?;
+        return Ok(Withdrawn::Foreign);
     }
     let withdrawn = door::withdraw(requests).await?;
     lock::unlock(requests, migration).await?;
-    match (withdrawn, copies) {
-        (Withdrawn::Locked, _) => {
+    if let Withdrawn::Shut { existed } = withdrawn {
+        if existed || copies == Copies::Delete {
             delete_copies(requests).await?;
-            door::give_back(requests).await
         }
-        (Withdrawn::Missing, Copies::Delete) => delete_copies(requests).await,
-        // The copies of a v3 that programs may use belong to a former migration.
-        (Withdrawn::Missing, Copies::Keep) | (Withdrawn::Foreign, _) => Ok(()),
+        door::give_back(requests).await?;
     }
+    Ok(withdrawn)
 }
 
 /// Returns true if a migration has locked v1 and not opened v3.

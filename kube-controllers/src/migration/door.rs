@@ -60,10 +60,13 @@ pub(super) async fn open(requests: &Requests, shut: Value) -> Result<(), Problem
 /// The ClusterInformation of v3 after a withdrawal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Withdrawn {
-    /// Missing, as before the migration: no program can use v3.
+    /// Missing: no program can use v3.
     Missing,
-    /// Locked until [`give_back`]. Programs could use v3 before the migration.
-    Locked,
+    /// Shut until [`give_back`].
+    Shut {
+        /// Whether it existed before the migration, so that programs could use v3.
+        existed: bool,
+    },
     /// Not part of a migration: programs may use each object of v3.
     Foreign,
 }
@@ -78,29 +81,30 @@ pub(super) async fn withdraw(requests: &Requests) -> Result<Withdrawn, Problem> 
     match Door::of(Some(&information)) {
         Door::Open | Door::Locked => Err(Problem::Lost),
         Door::Absent | Door::Unmarked | Door::Foreign => Ok(Withdrawn::Foreign),
-        Door::Shut if has_mark(&information, MIGRATED_BY) => {
-            let text = |field: &str| information["metadata"][field].as_str().map(str::to_owned);
-            let conditions = Preconditions { uid: text("uid"), resource_version: text("resourceVersion") };
-            requests.delete(&at, &conditions).await.map(|()| Withdrawn::Missing)
-        }
         Door::Shut => {
             information["metadata"]["annotations"][ATTEMPT] = information["metadata"]["resourceVersion"].clone();
-            requests.replace(&at, &information).await.map(|_| Withdrawn::Locked)
+            requests.replace(&at, &information).await?;
+            Ok(Withdrawn::Shut { existed: !has_mark(&information, MIGRATED_BY) })
         }
     }
 }
 
-/// Unlocks a withdrawn ClusterInformation of v3. Call this only after the deletion of the copies: programs that use v3
-/// would assign addresses of copied blocks.
+/// Deletes a withdrawn ClusterInformation of v3, or unlocks one that existed before the migration. Call this only after
+/// the deletion of the copies, if programs could use v3: they would assign addresses of copied blocks.
 pub(super) async fn give_back(requests: &Requests) -> Result<(), Problem> {
     let at = cluster_information(ApiGroup::V3);
     let Some(mut information) = requests.get(&at).await? else { return Ok(()) };
-    if Door::of(Some(&information)) == Door::Shut && has_mark(&information, LOCKED_BY) {
-        set_ready(&mut information, true);
-        remove_annotations(&mut information, &[LOCKED_BY, ATTEMPT]);
-        requests.replace(&at, &information).await?;
+    if Door::of(Some(&information)) != Door::Shut {
+        return Ok(());
     }
-    Ok(())
+    if has_mark(&information, MIGRATED_BY) {
+        let text = |field: &str| information["metadata"][field].as_str().map(str::to_owned);
+        let conditions = Preconditions { uid: text("uid"), resource_version: text("resourceVersion") };
+        return requests.delete(&at, &conditions).await;
+    }
+    set_ready(&mut information, true);
+    remove_annotations(&mut information, &[LOCKED_BY, ATTEMPT]);
+    requests.replace(&at, &information).await.map(drop)
 }
 
 #[cfg(test)]
@@ -117,9 +121,10 @@ mod tests {
         let world = World::new();
         let requests = world.requests();
         let late = shut(&requests, "u").await.unwrap();
-        assert_eq!(withdraw(&requests).await, Ok(Withdrawn::Missing));
-        assert_eq!(v3(&world), None);
+        assert_eq!(withdraw(&requests).await, Ok(Withdrawn::Shut { existed: false }));
         assert_eq!(open(&requests, late).await, Err(Problem::Lost));
+        give_back(&requests).await.unwrap();
+        assert_eq!(v3(&world), None);
         assert_eq!(withdraw(&requests).await, Ok(Withdrawn::Missing));
 
         let held = shut(&requests, "u").await.unwrap();
@@ -164,7 +169,7 @@ mod tests {
         put(true);
         let late = shut(&requests, "u").await.unwrap();
         assert_eq!(Door::of(v3(&world).as_ref()), Door::Shut);
-        assert_eq!(withdraw(&requests).await, Ok(Withdrawn::Locked));
+        assert_eq!(withdraw(&requests).await, Ok(Withdrawn::Shut { existed: true }));
         assert_eq!(open(&requests, late).await, Err(Problem::Lost));
         assert_eq!(Door::of(v3(&world).as_ref()), Door::Shut);
         give_back(&requests).await.unwrap();

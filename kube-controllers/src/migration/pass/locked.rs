@@ -95,7 +95,9 @@ impl Migration {
         let LockedFailure { phase, cause, conditions } = failure;
         // Pods can start before the copies are deleted.
         let now = OffsetDateTime::now_utc();
-        abort::retreat(&self.requests, control.uid(), Copies::Keep).await?;
+        // Behind an aggregated API server, an abort would not reach the copies.
+        let copies = if control.saved_api_service().is_some() { Copies::Delete } else { Copies::Keep };
+        abort::retreat(&self.requests, control.uid(), copies).await?;
         api_service::give_back(&self.requests, control).await?;
         let locked = control.status.datastore_locked_at.map(|time| now - time).unwrap_or_default();
         let ended = format!("no pod could start or end for {} s", locked.whole_seconds().max(0));

@@ -139,7 +139,7 @@ impl Migration {
     async fn without_object(&mut self) -> Next {
         if self.metrics.is_some() {
             match abort::is_abandoned(&self.requests).await {
-                Ok(true) if self.is_abandoned => match abort::retreat(&self.requests, "", Copies::Delete).await {
+                Ok(true) if self.is_abandoned => match abort::undo(&self.requests, "").await {
                     Ok(()) => tracing::warn!("migration: aborted, because its object is missing"),
                     Err(problem) => tracing::warn!(%problem, "migration: cannot abort without its object"),
                 },
@@ -240,7 +240,7 @@ impl Migration {
                 self.release(control, LockedFailure { phase: Phase::Failed, cause, conditions: Vec::new() }).await
             }
             MigrationStep::Retreat => {
-                abort::retreat(&self.requests, control.uid(), Copies::Keep).await?;
+                abort::retreat(&self.requests, control.uid(), Copies::Delete).await?;
                 control.write_status(&self.requests, |status| status.datastore_locked_at = None).await?;
                 Ok(Next::After(Duration::ZERO))
             }

@@ -2,7 +2,9 @@ use libcalico::kubernetes::{ApiGroup, Location, Resource};
 use libcalico::migration::{FINALIZER, MIGRATED_BY, V1_LOCKED_BY, cluster_information, definition_name};
 use serde_json::{Value, json};
 
-use super::{assert_same, has_last_copy, is_gone, is_v1_locked, is_v3_open, office_in_v3, put_foreign, snapshot};
+use super::{
+    assert_same, has_last_copy, is_gone, is_v1_locked, is_v1_ready, is_v3_open, office_in_v3, put_foreign, snapshot,
+};
 use crate::migration::testing::{DEFINITIONS, ObjectStore, World, at, define, is_in_phase, object};
 
 fn has_finalizer(store: &ObjectStore) -> bool {
@@ -42,6 +44,22 @@ async fn abort_in_each_phase_unlocks_v1() {
     put_foreign(&waiting, &office_in_v3());
     let phase = "WaitingForConflictResolution";
     abort_after(phase, waiting, |store| is_in_phase(store, phase)).await;
+}
+
+/// After the failure, the aggregated API server is restored, and hides the copies from the abort.
+#[tokio::test(start_paused = true)]
+async fn failed_attempt_beside_an_aggregated_api_server_leaves_no_copies() {
+    let world = World::new();
+    world.aggregate();
+    let before = snapshot(&world);
+    world.start();
+    world.run_until(has_last_copy).await;
+    put_foreign(&world, &office_in_v3());
+    world.run_until(|store| is_v1_ready(store) && is_in_phase(store, "WaitingForConflictResolution")).await;
+    world.server.with_store(|store| store.remove(&office_in_v3()));
+    world.delete().await;
+    world.run_until(is_gone).await;
+    assert_same(&snapshot(&world), &before, "aggregated");
 }
 
 /// Upstream leaves v1 locked then (MIG-71).

@@ -11,7 +11,7 @@ use super::super::checks::{self, Check};
 use super::super::copy::{self, Named, Outcome};
 use super::super::marks::{Door, Marks};
 use super::super::object::{Control, set_condition, set_conflicts};
-use super::super::requests::Problem;
+use super::super::requests::{Problem, Requests};
 use super::super::{api_service, lock, report};
 use super::{IDLE, Migration, Next, WAITING};
 
@@ -48,6 +48,10 @@ impl Migration {
             return Ok(Next::After(WAITING));
         }
         let is_compared = !marks.is_aggregated;
+        if is_compared && let Some(text) = copies_in_use(&self.requests).await? {
+            control.report(&self.requests, Phase::Pending, &text).await?;
+            return Ok(Next::After(WAITING));
+        }
         let outcome = copy::trial(&self.requests, is_compared).await?;
         report::write(&self.requests, &self.namespace, &outcome, is_compared).await?;
         let message = format!(
@@ -128,12 +132,8 @@ impl Migration {
             Err(Problem::Refused { text, .. }) => return Ok(pending(text)),
             taken => taken?,
         }
-        let information = self.requests.get(&cluster_information(ApiGroup::V3)).await?;
-        if Door::of(information.as_ref()) == Door::Unmarked {
-            let copies = copy::count_copies(&self.requests).await?;
-            if copies > 0 {
-                return Ok(pending(format!("{IN_USE} {copies} blocks, affinities, handles or settings. {WAY_OUT}")));
-            }
+        if let Some(text) = copies_in_use(&self.requests).await? {
+            return Ok(pending(text));
         }
         let outcome = copy::trial(&self.requests, true).await?;
         let refusal = refusal_of(&outcome);
@@ -159,6 +159,16 @@ impl Migration {
             })
             .await
     }
+}
+
+/// Returns the reason not to migrate beside copies of a former migration that programs may use.
+async fn copies_in_use(requests: &Requests) -> Result<Option<String>, Problem> {
+    let information = requests.get(&cluster_information(ApiGroup::V3)).await?;
+    if Door::of(information.as_ref()) != Door::Unmarked {
+        return Ok(None);
+    }
+    let copies = copy::count_copies(requests).await?;
+    Ok((copies > 0).then(|| format!("{IN_USE} {copies} blocks, affinities, handles or settings. {WAY_OUT}")))
 }
 
 /// Returns the refusal for a trial with conflicts or refused objects.

@@ -217,10 +217,11 @@ fn log_path_without_an_installed_configuration_is_that_of_the_planned_one() {
     let settings = Settings::from_environment(&|_| None, "n").unwrap();
     let root = tempfile::tempdir().unwrap();
     let layout = Layout::below(root.path());
-    let planned = |path: &str| LogConf { log_file_path: path.into(), ..LogConf::default() };
-    let path = |planned| log_path(&settings, &layout, planned);
-    assert_eq!(path(Some(&planned("/log/cni.log"))), Some(root.path().join("log/cni.log")));
-    assert_eq!((path(Some(&planned(""))), path(None)), (None, None));
+    let path = |planned: &str| {
+        log_path(&settings, &layout, Some(&LogConf { log_file_path: planned.into(), ..LogConf::default() }))
+    };
+    assert_eq!(path("/log/cni.log"), Some(root.path().join("log/cni.log")));
+    assert_eq!((path(""), log_path(&settings, &layout, None)), (None, None));
 }
 
 /// The paused clock advances the pauses at once.

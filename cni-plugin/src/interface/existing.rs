@@ -121,8 +121,8 @@ fn pods(attribute: &Attribute) -> impl Iterator<Item = (&String, &String)> {
     })
 }
 
-/// Returns the owner of an interface, as far as it is known: `container …, pod …`, or an empty text. `aliased` is the
-/// container in the alias of the interface, and `caller` the namespace of the pod to be added. For a pod, the
+/// Returns the owner of an interface, as far as it is known: `container …, pod …`, or an empty text. `aliased` is
+/// the container in the alias of the interface, and `caller` the namespace of the pod to be added. For a pod, the
 /// description has only names of an allocation in the pod's namespace, because an alias does not show the namespace.
 fn owner_of(network: &str, caller: Option<&str>, aliased: Option<&str>, attributes: &[Attribute]) -> Holder {
     let whole = describe_owner(network, aliased, attributes.iter());

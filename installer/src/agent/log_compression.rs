@@ -104,9 +104,11 @@ pub(crate) async fn compress_repeatedly(interval: Option<Duration>, settings: &S
     }
 }
 
-/// Returns the path of the plugins' log file for this process; `None` if they write no file.
-pub(crate) fn log_path(settings: &Settings, layout: &Layout) -> Option<PathBuf> {
-    log_conf(settings, layout).map(|conf| layout.path(conf.log_file_path))
+/// Returns the path of the plugins' log file for this process; `None` if they write no file. `planned` is the
+/// configuration that the agent installs if there is none.
+pub(crate) fn log_path(settings: &Settings, layout: &Layout, planned: Option<&LogConf>) -> Option<PathBuf> {
+    let planned = planned.filter(|conf| !conf.log_file_path.is_empty()).cloned();
+    log_conf(settings, layout).or(planned).map(|conf| layout.path(conf.log_file_path))
 }
 
 fn log_conf(settings: &Settings, layout: &Layout) -> Option<LogConf> {

@@ -107,8 +107,9 @@ fn run_agent(
     let agent_settings = AgentSettings::from_environment(lookup)?;
     let net_dir = layout.net_dir(&settings.net_dir);
     let kubeconfig = net_dir.join(kubeconfig::NAME);
-    let on_kubernetes = installation.plugin_conf().filter(|conf| conf.datastore.kind() == DatastoreType::Kubernetes);
-    let configured = on_kubernetes.map(|conf| configured_group(&conf));
+    let planned = installation.plugin_conf();
+    let on_kubernetes = planned.as_ref().filter(|conf| conf.datastore.kind() == DatastoreType::Kubernetes);
+    let configured = on_kubernetes.map(configured_group);
     let group = configured.zip(account.cloned()).map(|(configured, account)| ApiGroupWatch { account, configured });
     let condition = agent_settings.node_interval.zip(account.cloned()).map(|(interval, account)| NodeCondition {
         account,
@@ -120,7 +121,8 @@ fn run_agent(
     let replaying = deferred_dels::replay_repeatedly(settings, layout, replay);
     let reconcile = || reconciler.reconcile();
     let compressing = log_compression::compress_repeatedly(agent_settings.log_interval, settings, layout);
-    let log_dir = log_compression::log_path(settings, layout).and_then(|log| log.parent().map(Path::to_owned));
+    let log = log_compression::log_path(settings, layout, planned.as_ref().map(|conf| &conf.log));
+    let log_dir = log.and_then(|log| log.parent().map(Path::to_owned));
     let directories = [net_dir, layout.state_dir(), layout.run_dir()].into_iter().chain(log_dir);
     let directories = layout.bin_paths().chain(directories).collect();
     let repair = agent_settings.removes_dead_interfaces.then_some(InterfaceRepair { settings, layout, network });

@@ -29,8 +29,9 @@ pub(super) async fn repair<S: Store>(
     problems(try_repair(store, blocks_by_handle(planned), is_wrong).await)
 }
 
-/// Corrects the handles of addresses that were allocated since the plan. Without the node's lock, a DEL or [`repair`] of
-/// another adoption may have deleted a handle between the writes of the handle and of the block. Returns the problems.
+/// Corrects the handles of addresses that were allocated since the plan. Without the node's lock, a DEL or [`repair`]
+/// of another adoption may have deleted a handle between the writes of the handle and of the block. Returns the
+/// problems.
 pub(super) async fn repair_allocated<S: Store>(
     store: &S,
     allocated: &BTreeMap<HandleId, BTreeSet<Cidr>>,

@@ -138,8 +138,9 @@ pub(crate) async fn adopt<S: Store, A: Store, C: Clock>(
     }
     let own = owner_for(AllowedUse::Workload, request.node);
     let mut writer = BlockWriter::new(store, clock, own, request.lock_file);
+    let is_conflict = |(_, adoption): &(FoundClaim, Adoption)| matches!(adoption, Adoption::Conflict(_));
     // Another run may have counted an address whose block it has not created yet.
-    let lock = writer.lock();
+    let lock = if planned.iter().all(is_conflict) { None } else { writer.lock() };
     let mut notices = handles::repair(store, &objects, &planned).await;
     drop(lock);
     for (_, adoption) in &planned {

@@ -1,5 +1,5 @@
-//! Kubernetes Events that kube-controllers posts. [`EventPublisher`] posts those of the leader; a replica posts an Event
-//! about its own configuration with [`post`].
+//! Kubernetes Events that kube-controllers posts. [`EventPublisher`] posts those of the leader; a replica posts an
+//! Event about its own configuration with [`post`].
 
 mod publisher;
 

@@ -1,5 +1,5 @@
-//! [`EventPublisher`]: posts Events, with the rule for namespaces that forbid them, and names for Events that are posted
-//! once.
+//! [`EventPublisher`]: posts Events, with the rule for namespaces that forbid them, and names for Events that are
+//! posted once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -212,6 +212,18 @@ async fn directory_that_is_missing_or_not_mounted_changes_nothing() {
     assert!(!Path::new("/no-such-directory").exists());
 }
 
+#[test]
+fn log_path_without_an_installed_configuration_is_that_of_the_planned_one() {
+    let settings = Settings::from_environment(&|_| None, "n").unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let layout = Layout::below(root.path());
+    let path = |planned: &str| {
+        log_path(&settings, &layout, Some(&LogConf { log_file_path: planned.into(), ..LogConf::default() }))
+    };
+    assert_eq!(path("/log/cni.log"), Some(root.path().join("log/cni.log")));
+    assert_eq!((path(""), log_path(&settings, &layout, None)), (None, None));
+}
+
 /// The paused clock advances the pauses at once.
 #[tokio::test(start_paused = true)]
 async fn log_named_by_the_installed_configuration_is_compressed_unless_off() {
@@ -223,7 +235,7 @@ async fn log_named_by_the_installed_configuration_is_compressed_unless_off() {
     fs::write(net_dir.join("10-calico.conflist"), list).unwrap();
     let settings = Settings::from_environment(&|_| None, "n").unwrap();
     let layout = node.layout();
-    assert_eq!(log_path(&settings, &layout), Some(node.path("cni.log")));
+    assert_eq!(log_path(&settings, &layout, Some(&LogConf::default())), Some(node.path("cni.log")));
     // The real clock, because the agent reads it.
     let node = Node { now: SystemTime::now(), ..node };
     for interval in [None, Some(DEFAULT_INTERVAL)] {

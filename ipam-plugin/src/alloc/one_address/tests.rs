@@ -86,10 +86,8 @@ async fn cooling_address_is_not_assigned_until_the_cooldown_ends() {
     ask(&cluster, "node1", "net.a", "10.65.1.9").await.unwrap();
     cluster.release("net.a").await.unwrap();
     let error = ask(&cluster, "node1", "net.b", "10.65.1.9").await.unwrap_err();
-    assert!(
-        matches!(error, IpamError::AlreadyAssigned { holder: Some(ref held), .. } if held.told.contains("cooling down")),
-        "{error:?}"
-    );
+    let IpamError::AlreadyAssigned { holder: Some(held), .. } = &error else { panic!("{error:?}") };
+    assert!(held.told.contains("cooling down"), "{error:?}");
     cluster.clock.advance(std::time::Duration::from_secs(32));
     ask(&cluster, "node1", "net.b", "10.65.1.9").await.unwrap();
 }

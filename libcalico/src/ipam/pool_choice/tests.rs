@@ -141,7 +141,8 @@ fn pool_selectors_match_node_and_namespace() {
         [
             "pool manual (10.1.0.0/16): its assignmentMode is Manual and the request does not name it",
             "pool node (10.2.0.0/16): its nodeSelector `rack == 'r1'` does not match node node1",
-            "pool space (10.3.0.0/16): its namespaceSelector `team == 'a'` does not match, as the request has no namespace",
+            "pool space (10.3.0.0/16): its namespaceSelector `team == 'a'` does not match, as the request has no \
+             namespace",
         ]
     );
     assert_eq!(on(labels(&[("rack", "r1")]), Some(labels(&[("team", "a")]))).0, "any node space");

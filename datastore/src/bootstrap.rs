@@ -54,7 +54,7 @@ pub async fn ensure_cluster_information(store: &impl Store, cluster_type: &str) 
 
 /// Returns the built-in tiers, as [`ensure_initialized`] creates them.
 pub fn built_in_tiers() -> [Tier; 3] {
-    TIERS.map(tier)
+    BUILT_IN_TIERS.map(tier)
 }
 
 /// Creates `node` if no node has its name. Returns true if the object was created. Not for the API server, where the

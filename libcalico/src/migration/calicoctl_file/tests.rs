@@ -281,7 +281,7 @@ fn incomplete_files_are_refused() {
 fn file_with_exponential_aliases_is_refused() {
     let mut bomb = String::from("items:\n- &a [x, x, x, x, x, x, x, x, x]\n");
     for (name, of) in [('b', 'a'), ('c', 'b'), ('d', 'c'), ('e', 'd'), ('f', 'e'), ('g', 'f'), ('h', 'g')] {
-        bomb += &format!("- &{name} [{}]\n", [format!("*{of}"); 9].join(", "));
+        bomb += &format!("- &{name} [{}]\n", vec![format!("*{of}"); 9].join(", "));
     }
     let text = format!("{bomb}---\n===\n{{}}\n===\n{{}}\n");
     assert!(matches!(parse(&text), Err(FileError::Yaml { document: 1, .. })));

@@ -22,9 +22,11 @@ async fn abort_after(case: &str, world: World, condition: impl Fn(&ObjectStore) 
     assert_eq!(world.server.violations(), Vec::<String>::new(), "{case}");
 }
 
+type Condition = fn(&ObjectStore) -> bool;
+
 #[tokio::test(start_paused = true)]
 async fn abort_in_each_phase_unlocks_v1() {
-    let conditions: [(&str, fn(&ObjectStore) -> bool); 5] = [
+    let conditions: [(&str, Condition); 5] = [
         ("Pending", |store| is_in_phase(store, "Pending")),
         ("with the finalizer", has_finalizer),
         ("locked", is_v1_locked),

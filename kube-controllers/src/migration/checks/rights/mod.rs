@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use datastore::kubernetes::review_access;
 use futures::future::join_all;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::super::requests::Problem;
 use super::{Check, Checked};
@@ -79,6 +79,8 @@ fn text(refused: &BTreeSet<String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]

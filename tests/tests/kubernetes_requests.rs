@@ -105,7 +105,8 @@ fn add_with_any_of_sends_two_more_at_most() {
                     objects.client().create(&path, &pod).unwrap().success().unwrap();
                     let sent = requests(cluster, control_plane, "ADD", &cluster.pod(number), &["4"]);
                     // A slow server makes the plugin read pools and settings again before it writes (IPAM-100).
-                    let inputs = ["blockaffinities", "ipamconfigs", "ippools", "ipreservations", "nodes"];
+                    let inputs =
+                        ["blockaffinities", "ipamconfigs", "ipamconfigurations", "ippools", "ipreservations", "nodes"];
                     let mut seen = BTreeSet::new();
                     sent.iter()
                         .map(|request| &request.resource)

@@ -34,10 +34,8 @@ pub(super) async fn repair<S: Store>(
 /// problems.
 pub(super) async fn repair_allocated<S: Store>(
     store: &S,
-    allocated: &BTreeMap<HandleId, BTreeSet<Cidr>>,
+    allocated: BTreeMap<HandleId, BTreeSet<Cidr>>,
 ) -> Vec<String> {
-    let allocated = allocated.iter().filter(|(id, _)| !id.may_be_of_vmi());
-    let allocated = allocated.map(|(id, blocks)| (id.clone(), blocks.clone())).collect();
     problems(try_repair(store, allocated, |_, _, _| true).await)
 }
 
@@ -50,12 +48,13 @@ fn problems(outcome: Result<Vec<(HandleId, StoreError)>, StoreError>) -> Vec<Str
 }
 
 /// Corrects the handles for which `is_wrong` is true of their stored counts and a block. Returns those that could not
-/// be corrected.
+/// be corrected. The handle of a virtual machine may be changing on another node, and garbage collection corrects it.
 async fn try_repair<S: Store>(
     store: &S,
-    blocks: BTreeMap<HandleId, BTreeSet<Cidr>>,
+    mut blocks: BTreeMap<HandleId, BTreeSet<Cidr>>,
     is_wrong: impl Fn(&HandleId, &BTreeMap<Cidr, i64>, &Cidr) -> bool,
 ) -> Result<Vec<(HandleId, StoreError)>, StoreError> {
+    blocks.retain(|id, _| !id.may_be_of_vmi());
     if blocks.is_empty() {
         return Ok(Vec::new());
     }
@@ -75,16 +74,13 @@ async fn try_repair<S: Store>(
     Ok(repair_unwatched_handles(store, &OpenGate, &suspects).await?.failed)
 }
 
-/// Returns the blocks of the claims that are no conflict, by handle. The handle of a virtual machine may be changing on
-/// another node, and garbage collection corrects it.
+/// Returns the blocks of the claims that are no conflict, by handle.
 fn blocks_by_handle(planned: &[(FoundClaim, Adoption)]) -> BTreeMap<HandleId, BTreeSet<Cidr>> {
     let mut blocks = BTreeMap::<HandleId, BTreeSet<Cidr>>::new();
     for (found, adoption) in planned {
         let (Adoption::Allocate { block, .. } | Adoption::Held { block }) = adoption else { continue };
         let Ok(handle) = &found.claim.handle else { continue };
-        if !handle.may_be_of_vmi() {
-            blocks.entry(handle.clone()).or_default().insert(*block);
-        }
+        blocks.entry(handle.clone()).or_default().insert(*block);
     }
     blocks
 }

@@ -162,8 +162,9 @@ pub(crate) async fn adopt<S: Store, A: Store, C: Clock>(
         addresses.push(found.result(outcome));
     }
     writer.finish_claims().await;
-    notices.extend(handles::repair_allocated(store, writer.allocated()).await);
-    notices.extend(writer.into_notices());
+    let (allocated, of_writes) = writer.into_results();
+    notices.extend(handles::repair_allocated(store, allocated).await);
+    notices.extend(of_writes);
     Ok(Adopted { addresses, notices })
 }
 

@@ -47,14 +47,10 @@ impl<'a, S: Store, C: Clock> BlockWriter<'a, S, C> {
         BlockWriter { store, clock, own, lock_file, missing, used, confirmed, allocated, unavailable, notices }
     }
 
-    pub(super) fn into_notices(self) -> Vec<String> {
-        self.notices
-    }
-
     /// Returns the blocks of addresses that this adoption allocated, or another process to the same handle meanwhile,
-    /// by handle.
-    pub(super) fn allocated(&self) -> &BTreeMap<HandleId, BTreeSet<Cidr>> {
-        &self.allocated
+    /// by handle, and the notices.
+    pub(super) fn into_results(self) -> (BTreeMap<HandleId, BTreeSet<Cidr>>, Vec<String>) {
+        (self.allocated, self.notices)
     }
 
     /// Records that the block of an address did not exist when the adoption was planned.

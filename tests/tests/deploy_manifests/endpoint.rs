@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
 use integration_tests::manifests::{Objects, api_server_on_page, changes, compose, deploy, kustomize, platforms};
 use serde_json::{Value, json};
 
-use super::api_server::{dry_run, manifest};
-use super::platforms::{on, page};
+use super::platforms::{assert_accepted, on, page};
 use super::{DEPLOYMENT, OVERLAYS, can_render};
 
 /// The ConfigMap from which every container reads the address of the API server, if it exists.
@@ -75,13 +73,7 @@ fn server_accepts_the_component_api_server_of_each_platform() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|host, Kubernetes { api, .. }| {
-        let directory = host.dir("manifests");
-        for (platform, objects) in with_api_server(OVERLAYS[0]) {
-            let said = dry_run(&api, &manifest(&directory, &objects)).unwrap();
-            assert_eq!(said.lines().count(), objects.len(), "{platform}: {said}");
-        }
-    });
+    assert_accepted(&with_api_server(OVERLAYS[0]));
 }
 
 /// The page of a platform whose address depends on the cluster names no command that sets the platform's address.

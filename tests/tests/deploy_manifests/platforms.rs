@@ -93,11 +93,19 @@ fn server_accepts_the_component_of_each_platform() {
     if !can_render() {
         return;
     }
+    let rendered = platforms().unwrap().into_iter().map(|platform| {
+        let objects = on(&platform, OVERLAYS[0]);
+        (platform, objects)
+    });
+    assert_accepted(&rendered.collect::<Vec<_>>());
+}
+
+/// Asserts that an API server accepts each object of the renderings, which have the names of platforms.
+pub(super) fn assert_accepted(rendered: &[(String, Objects)]) {
     with_kubernetes(|host, Kubernetes { api, .. }| {
         let directory = host.dir("manifests");
-        for platform in platforms().unwrap() {
-            let objects = on(&platform, OVERLAYS[0]);
-            let said = dry_run(&api, &manifest(&directory, &objects)).unwrap();
+        for (platform, objects) in rendered {
+            let said = dry_run(&api, &manifest(&directory, objects)).unwrap();
             assert_eq!(said.lines().count(), objects.len(), "{platform}: {said}");
         }
     });

@@ -76,6 +76,7 @@ fn agent_removes_dead_interfaces_only_with_the_setting() {
     on_a_node(|kubernetes, mut pod, runtime| {
         leave_an_interface(&kubernetes.api, &pod, "web");
         let mut agent = Hastened::start(&pod);
+        agent.agent.await_page("/readiness", 200).unwrap();
         agent.look_and_wait();
         agent.look_and_wait();
         assert!(agent.agent.metric("dead_interfaces").is_err() && agent.agent.metric("repair_unknown").is_err());

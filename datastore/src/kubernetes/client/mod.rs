@@ -110,6 +110,8 @@ impl ApiClient {
         let (is_read, mut request) = (request.is_read(), Cow::Borrowed(request));
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let (mut begun, mut is_token_renewed, mut turn) = (Instant::now(), false, None);
+        // The failure of the previous attempt.
+        let mut previous = None;
         loop {
             if turn.is_none() {
                 turn = self.turns.admit().await.map_err(|late| RequestError::NotSent(late.to_string()))?;
@@ -130,7 +132,7 @@ impl ApiClient {
                 Some(Ok(object)) => return Ok(object),
                 Some(Err(failure)) => Some(failure),
                 None if until < self.deadline.expiry(begun) => None,
-                None => return Err(self.timeout_error(&sent).await),
+                None => return Err(self.timeout_error(&sent, previous).await),
             };
             let failure = match failure {
                 Some(failure) if !(request.cache.is_some() && failure.is_cache_failure()) => failure,
@@ -174,6 +176,7 @@ impl ApiClient {
                 return Err(failure);
             }
             turn = None;
+            previous = Some(failure);
             sleep(wait.within(remaining)).await;
         }
     }
@@ -190,11 +193,14 @@ impl ApiClient {
     }
 
     /// Returns the failure of a request at its deadline. A request that was never written to a connection had no
-    /// effect.
-    async fn timeout_error(&self, sent: &RequestSent) -> RequestError {
+    /// effect. Its last attempt may have had only a moment, so the failure of the `previous` attempt is the reason.
+    async fn timeout_error(&self, sent: &RequestSent, previous: Option<RequestError>) -> RequestError {
         let deadline = self.deadline.limit();
         if sent.is_set() {
             return RequestError::NoResponse(format!("no answer within {deadline:?}"));
+        }
+        if let Some(previous) = previous {
+            return previous;
         }
         RequestError::NotSent(format!("cannot send the request to {} within {deadline:?}", self.server().await))
     }

@@ -409,6 +409,31 @@ async fn request_never_sent_has_a_known_outcome() {
     assert!(matches!(failure, RequestError::NotSent(_)), "{failure}");
 }
 
+/// The listener closes the first connection, and never sends a byte on a later connection.
+#[tokio::test]
+async fn request_whose_last_attempt_has_no_time_names_the_failure_of_the_previous_attempt() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+    tokio::spawn(async move {
+        drop(listener.accept().await.unwrap());
+        let mut silent = Vec::new();
+        loop {
+            silent.push(listener.accept().await.unwrap());
+        }
+    });
+    let server = Server::start(&["h2"], &[]).await;
+    let config = KubernetesConfig {
+        overrides: crate::config::Overrides { server: Some(url), ..Default::default() },
+        kubeconfig: vec![server.file()],
+        deadline: Duration::from_secs(2),
+        ..KubernetesConfig::default()
+    };
+    let write = ApiRequest::with_json(Method::PUT, "/write", &json!({}));
+    let failure = ApiClient::new(&config).send(&write).await.unwrap_err();
+    assert!(matches!(failure, RequestError::NotSent(_)), "{failure}");
+    assert!(failure.to_string().contains("handshake"), "{failure}");
+}
+
 #[tokio::test]
 async fn every_request_has_the_programs_user_agent() {
     let server = Server::start(&["h2"], &[]).await;

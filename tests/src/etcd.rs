@@ -128,10 +128,7 @@ impl Etcd {
 
     /// Reads the revision of the last write of each key below a prefix.
     pub fn revisions(&self, prefix: &str) -> Result<BTreeMap<String, u64>> {
-        // The range of a prefix ends at the prefix with its last byte incremented.
-        let mut end = prefix.as_bytes().to_vec();
-        *end.last_mut().context("an empty prefix")? += 1;
-        let question = json!({ "key": BASE64.encode(prefix), "range_end": BASE64.encode(end), "keys_only": true });
+        let question = json!({ "key": BASE64.encode(prefix), "range_end": end_of(prefix)?, "keys_only": true });
         let answer = post("kv/range", &question)?;
         let pairs = answer["kvs"].as_array().map_or(&[][..], Vec::as_slice);
         // The gateway encodes 64-bit numbers as strings.
@@ -140,14 +137,18 @@ impl Etcd {
         pairs.iter().map(pair).collect()
     }
 
+    /// Reads every pair below a prefix, with values as raw bytes.
+    pub(crate) fn dump_below(&self, prefix: &str) -> Result<BTreeMap<String, Vec<u8>>> {
+        let answer = post("kv/range", &json!({ "key": BASE64.encode(prefix), "range_end": end_of(prefix)? }))?;
+        pairs(&answer)
+    }
+
     /// Reads every pair, with values as raw bytes.
     pub fn dump_raw(&self) -> Result<BTreeMap<String, Vec<u8>>> {
         // A key and a range end of one zero byte select all keys.
         let all = BASE64.encode([0]);
         let answer = post("kv/range", &json!({ "key": all, "range_end": all }))?;
-        let none = Vec::new();
-        let pairs = answer["kvs"].as_array().unwrap_or(&none);
-        pairs.iter().map(|kv| Ok((String::from_utf8(bytes(&kv["key"])?)?, bytes(&kv["value"])?))).collect()
+        pairs(&answer)
     }
 
     /// Reads every pair except those of an API server, with parsed values.
@@ -158,6 +159,19 @@ impl Etcd {
         };
         self.dump_raw()?.into_iter().filter(|(key, _)| !key.starts_with(REGISTRY)).map(parse).collect()
     }
+}
+
+/// Returns the end of the range of a prefix: the prefix with its last byte incremented, encoded.
+fn end_of(prefix: &str) -> Result<String> {
+    let mut end = prefix.as_bytes().to_vec();
+    *end.last_mut().context("an empty prefix")? += 1;
+    Ok(BASE64.encode(end))
+}
+
+/// Returns the pairs in the response to a range request.
+fn pairs(answer: &Value) -> Result<BTreeMap<String, Vec<u8>>> {
+    let pairs = answer["kvs"].as_array().map_or(&[][..], Vec::as_slice);
+    pairs.iter().map(|kv| Ok((String::from_utf8(bytes(&kv["key"])?)?, bytes(&kv["value"])?))).collect()
 }
 
 fn post(method: &str, body: &Value) -> Result<Value> {

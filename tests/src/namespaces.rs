@@ -3,7 +3,9 @@
 //! The namespaces belong to the thread that unshared them, and to the threads and processes that it starts. Once these
 //! have ended and no [`Neighbor`] refers to the namespaces, the kernel removes them and their files.
 
+use std::env;
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -68,24 +70,33 @@ impl Host {
     /// Moves the calling thread onto a new private host.
     fn enter() -> Result<Host> {
         unshare(CloneFlags::CLONE_NEWNET).context("cannot unshare the network")?;
-        Self::own_files()?;
+        Self::own_files(&[])?;
         ip("link set lo up")?;
         fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
         fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")?;
         Ok(Host {})
     }
 
-    /// Gives the calling thread a mount namespace in which the private directories are empty.
-    fn own_files() -> Result<()> {
+    /// Gives the calling thread a mount namespace in which the private directories are empty, apart from the existing
+    /// directories `kept`.
+    fn own_files(kept: &[PathBuf]) -> Result<()> {
         unshare(CloneFlags::CLONE_NEWNS).context("cannot unshare mounts")?;
         let nothing = None::<&str>;
         mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)
             .context("cannot make mounts private")?;
+        // Only a directory of this mount namespace can be mounted in it.
+        let kept: Vec<(&PathBuf, File)> = kept.iter().map(|dir| Ok((dir, File::open(dir)?))).collect::<Result<_>>()?;
         for dir in PRIVATE_DIRS {
             if Path::new(dir).is_dir() {
                 mount(Some("tmpfs"), dir, Some("tmpfs"), MsFlags::empty(), Some("mode=755"))
                     .with_context(|| format!("cannot mount a private {dir}"))?;
             }
+        }
+        for (dir, opened) in kept {
+            fs::create_dir_all(dir)?;
+            let source = format!("/proc/self/fd/{}", opened.as_raw_fd());
+            mount(Some(source.as_str()), dir.as_path(), nothing, MsFlags::MS_BIND, nothing)
+                .with_context(|| format!("cannot keep {}", dir.display()))?;
         }
         Ok(fs::create_dir_all(NETNS_DIR)?)
     }
@@ -93,10 +104,19 @@ impl Host {
     /// Runs `f` as on a reinstalled host: in the same network, but with empty private directories and without pods. The
     /// calling thread keeps its directories and pods.
     pub fn reinstalled<T: Send>(&self, f: impl FnOnce(&Host) -> Result<T> + Send) -> Result<T> {
+        self.reinstalled_keeping(&[], f)
+    }
+
+    /// Does the same as [`Host::reinstalled`], but these directories of the host remain.
+    pub(crate) fn reinstalled_keeping<T: Send>(
+        &self,
+        kept: &[PathBuf],
+        f: impl FnOnce(&Host) -> Result<T> + Send,
+    ) -> Result<T> {
         let joined = thread::scope(|scope| {
             scope
                 .spawn(|| {
-                    Self::own_files()?;
+                    Self::own_files(kept)?;
                     f(&Host {})
                 })
                 .join()
@@ -177,13 +197,16 @@ impl Host {
 }
 
 impl Neighbor {
-    /// Runs `f` on this other host.
+    /// Runs `f` on this other host, in the same working directory.
     pub fn on<T: Send>(&self, f: impl FnOnce(&Host) -> Result<T> + Send) -> Result<T> {
+        let directory = env::current_dir()?;
         let enter = || {
             // A thread that shares its working directory with others cannot enter a mount namespace.
             unshare(CloneFlags::CLONE_FS)?;
             setns(&self.files, CloneFlags::CLONE_NEWNS).context("cannot enter the mounts of another host")?;
             setns(&self.network, CloneFlags::CLONE_NEWNET).context("cannot enter the network of another host")?;
+            // A thread that enters a mount namespace is in its root directory.
+            env::set_current_dir(&directory)?;
             f(&Host {})
         };
         thread::scope(|scope| scope.spawn(enter).join()).unwrap_or_else(|panic| resume_unwind(panic))
@@ -196,7 +219,7 @@ impl Neighbor {
 /// # Panics
 /// Panics if the copy cannot be started, or fails.
 pub fn with_own_processes(test: impl FnOnce()) {
-    if std::env::var_os(INSIDE_PID_NAMESPACE).is_some() {
+    if env::var_os(INSIDE_PID_NAMESPACE).is_some() {
         return test();
     }
     let user: &[&str] = if geteuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
@@ -206,7 +229,7 @@ pub fn with_own_processes(test: impl FnOnce()) {
 
 fn run_in_user_namespace() {
     assert!(
-        std::env::var_os(INSIDE_USER_NAMESPACE).is_none(),
+        env::var_os(INSIDE_USER_NAMESPACE).is_none(),
         "root of a user namespace was asked for but not granted (kernel.unprivileged_userns_clone?)"
     );
     let options = ["--user", "--map-root-user"];
@@ -219,7 +242,7 @@ fn run_self_under(options: &[&str], variable: &str) -> Result<()> {
     let test = thread.name().filter(|name| *name != "main").context("run as root, or without --test-threads=1")?;
     let inside = Command::new("unshare")
         .args(options)
-        .arg(std::env::current_exe()?)
+        .arg(env::current_exe()?)
         .args(["--exact", test, "--nocapture"])
         .env(variable, "1")
         .stdin(Stdio::null())
@@ -294,6 +317,20 @@ mod tests {
             assert_eq!(seen.unwrap(), (link_names(), vec!["pod2".to_owned()], false));
             assert_eq!(host.pods().unwrap(), ["pod1"]);
             assert!(!Path::new("/var/lib/other").exists());
+        });
+    }
+
+    #[test]
+    fn reinstalled_host_has_the_kept_directories_and_the_files_in_them() {
+        isolated(|host| {
+            let (kept, lost) = (host.dir("kept"), host.dir("lost"));
+            fs::write(kept.join("before"), "").unwrap();
+            let seen = host.reinstalled_keeping(std::slice::from_ref(&kept), |_| {
+                fs::write(kept.join("after"), "")?;
+                Ok((kept.join("before").exists(), lost.exists()))
+            });
+            assert_eq!(seen.unwrap(), (true, false));
+            assert!(kept.join("after").exists() && lost.exists());
         });
     }
 

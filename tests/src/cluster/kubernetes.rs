@@ -3,13 +3,16 @@
 
 use std::sync::Arc;
 
+use anyhow::{Context, Result};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 use super::Cluster;
 use crate::content::Content;
 use crate::kubernetes::node_restriction::NodeTokens;
-use crate::kubernetes::{ApiServer, Client, Kubernetes, Objects, ServiceAccount, on_kubernetes};
+use crate::kubernetes::{
+    ApiServer, Client, Kubernetes, Objects, ServiceAccount, on_kubernetes, on_prepared_kubernetes,
+};
 use crate::namespaces::Host;
 use crate::plugin::Plugins;
 use crate::proxy::Proxy;
@@ -37,36 +40,43 @@ pub struct ControlPlane<'k> {
     tokens: NodeTokens,
 }
 
-/// Runs a test with an API server that serves Calico's objects in one API group.
+/// Runs a test with an API server that serves Calico's objects in one API group. The tests of a process may share the
+/// server, see [`on_prepared_kubernetes`].
 pub fn on_api_server(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
-    on_kubernetes(|host, servers| {
+    let prepare = move |api: &ApiServer| {
+        api.define(group.api_version())?;
+        ControlPlane::account(api).map(drop)
+    };
+    on_prepared_kubernetes(group.api_version(), prepare, |host, servers| {
         let mut control_plane = ControlPlane::of(servers);
         let cluster = Cluster::with(host, |_| Ok(control_plane.store(group))).unwrap();
         test(&cluster, &mut control_plane);
     });
 }
 
-/// Runs a test with an API server that has `components/node-restriction`. The configuration of each of `nodes` has a
+/// Runs a test as [`on_api_server`] does, with `components/node-restriction`. The configuration of each of `nodes` has a
 /// kubeconfig with a token that is bound to this node.
 pub fn on_restricted_api_server(
     group: ApiGroup,
     nodes: &[&str],
     test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send,
 ) {
-    on_kubernetes(|host, servers| {
+    on_restricted(&[group], nodes, |host, servers| {
         let mut control_plane = ControlPlane::restricted(servers, nodes);
         let cluster = Cluster::with(host, |_| Ok(control_plane.store(group))).unwrap();
         test(&cluster, &mut control_plane);
     });
 }
 
-/// Runs a test once for each API group, one after the other on one API server with `components/node-restriction` and
-/// the nodes `node1` and `node2`. Expects that the server refuses no request of the plugins.
+/// Runs a test once for each API group, one after the other on one API server with both groups, with
+/// `components/node-restriction` and the nodes `node1` and `node2`. Expects that the server refuses no request of the
+/// plugins.
 pub fn on_each_group(test: impl Fn(&Cluster<'_>, &mut ControlPlane<'_>) + Send + Sync) {
-    on_kubernetes(|host, servers| {
+    let groups = [ApiGroup::CrdV1, ApiGroup::V3];
+    on_restricted(&groups, &NODES, |host, servers| {
         host.add_uplink().unwrap();
         let mut control_plane = ControlPlane::restricted(servers, &NODES);
-        for group in [ApiGroup::CrdV1, ApiGroup::V3] {
+        for group in groups {
             // The new host does not have the audit log, which is a file of this one.
             let audit = control_plane.servers.api.audit().unwrap();
             let on_new_host = |host: &Host| {
@@ -79,6 +89,25 @@ pub fn on_each_group(test: impl Fn(&Cluster<'_>, &mut ControlPlane<'_>) + Send +
             audit.assert_nothing_refused(&control_plane.account.user);
         }
     });
+}
+
+/// Runs a test on an API server with these groups, and policies that limit the tokens of these nodes.
+fn on_restricted(groups: &[ApiGroup], nodes: &[&str], test: impl FnOnce(&Host, &mut Kubernetes) + Send) {
+    let preparation = format!("{groups:?} restricted on {nodes:?}");
+    let groups = groups.to_vec();
+    let nodes: Vec<String> = nodes.iter().map(|&node| node.to_owned()).collect();
+    let prepare = move |api: &ApiServer| {
+        let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+        let (_, tokens) = api.restrict_nodes(&nodes)?;
+        api.namespace(NAMESPACE)?;
+        for group in groups {
+            api.define(group.api_version())?;
+            let token = tokens.values().next().context("no nodes")?;
+            api.await_node_restriction(group, token)?;
+        }
+        Ok(())
+    };
+    on_prepared_kubernetes(&preparation, prepare, test);
 }
 
 /// Runs a test on an API server with the objects that `install` creates, and with the definitions of
@@ -111,29 +140,32 @@ pub fn on_installation_of(
 impl<'k> ControlPlane<'k> {
     fn of(servers: &'k mut Kubernetes) -> ControlPlane<'k> {
         let proxy = Arc::new(servers.api.proxy().unwrap());
-        let account = servers.api.service_account("kube-system", "plugin").unwrap();
-        servers.api.bind(&account, "cluster-admin").unwrap();
-        servers.api.namespace(NAMESPACE).unwrap();
+        let account = Self::account(&servers.api).unwrap();
         ControlPlane { servers, proxy, account, tokens: NodeTokens::new() }
+    }
+
+    /// Creates the account that may do everything, and the namespace of the pods. Writes nothing if they exist.
+    fn account(api: &ApiServer) -> Result<ServiceAccount> {
+        let account = api.service_account("kube-system", "plugin")?;
+        api.bind(&account, "cluster-admin")?;
+        api.namespace(NAMESPACE)?;
+        Ok(account)
     }
 
     fn restricted(servers: &'k mut Kubernetes, nodes: &[&str]) -> ControlPlane<'k> {
         let proxy = Arc::new(servers.api.proxy().unwrap());
         let (account, tokens) = servers.api.restrict_nodes(nodes).unwrap();
-        servers.api.namespace(NAMESPACE).unwrap();
         ControlPlane { servers, proxy, account, tokens }
     }
 
-    /// Defines the group's resources if necessary.
+    /// Returns the objects of a group that the server defines.
     fn store(&self, group: ApiGroup) -> Store {
         let api = &self.servers.api;
-        api.define(group.api_version()).unwrap();
-        if let Some(token) = self.tokens.values().next() {
-            api.await_node_restriction(group, token).unwrap();
-            return Store::Kubernetes(api.objects_of_nodes(group, &self.proxy.endpoint(), &self.tokens).unwrap());
+        if self.tokens.is_empty() {
+            let kubeconfig = api.kubeconfig_to(&self.proxy.endpoint(), "plugin", &self.account.identity).unwrap();
+            return Store::Kubernetes(Objects::new(api.admin(), group, kubeconfig));
         }
-        let kubeconfig = api.kubeconfig_to(&self.proxy.endpoint(), "plugin", &self.account.identity).unwrap();
-        Store::Kubernetes(Objects::new(api.admin(), group, kubeconfig))
+        Store::Kubernetes(api.objects_of_nodes(group, &self.proxy.endpoint(), &self.tokens).unwrap())
     }
 }
 

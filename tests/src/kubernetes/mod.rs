@@ -29,6 +29,7 @@ mod objects;
 mod programs;
 mod role;
 mod service_account;
+mod shared;
 
 use anyhow::Result;
 
@@ -44,6 +45,7 @@ pub use objects::Objects;
 pub use programs::program;
 pub use role::{Permission, Role};
 pub use service_account::{Access, ServiceAccount, token_in, token_path, token_request};
+pub use shared::on_prepared_kubernetes;
 
 /// The servers of one private host. They end with the host.
 #[derive(Debug)]
@@ -70,11 +72,18 @@ pub fn on_kubernetes(test: impl FnOnce(&Host, &mut Kubernetes) + Send) {
 
 /// Runs a test as [`on_kubernetes`] does, and gives the test ownership of the control plane.
 pub fn with_kubernetes(test: impl FnOnce(&Host, Kubernetes) + Send) {
-    if !Etcd::installed() {
-        return skipped(etcd::REQUIRES);
+    if installed() {
+        isolated(|host| test(host, Kubernetes::start(host).unwrap()));
     }
-    if let Err(missing) = program("kube-apiserver") {
-        return skipped(&missing.to_string());
-    }
-    isolated(|host| test(host, Kubernetes::start(host).unwrap()));
+}
+
+/// Returns true if both servers are installed. Skips the calling test otherwise.
+fn installed() -> bool {
+    let missing = match program("kube-apiserver") {
+        _ if !Etcd::installed() => etcd::REQUIRES.to_owned(),
+        Err(missing) => missing.to_string(),
+        Ok(_) => return true,
+    };
+    skipped(&missing);
+    false
 }

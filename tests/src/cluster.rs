@@ -162,7 +162,7 @@ impl<'h> Cluster<'h> {
 
     /// Reads the present bookkeeping from the datastore.
     pub fn accounts(&self) -> Accounts {
-        Accounts::of(&self.store.dump().unwrap())
+        self.store.accounts().unwrap()
     }
 
     /// Reads the endpoints in etcd or the embedded datastore, keyed by `<namespace>/<name>`.

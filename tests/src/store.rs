@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Map, Value, json};
 
+use crate::accounts::Accounts;
 use crate::etcd::{ENDPOINT, Etcd};
 use crate::kubernetes::Objects;
 use crate::namespaces::Host;
@@ -151,6 +152,15 @@ impl Store {
                 None => self.delete(key),
             }
         })
+    }
+
+    /// Reads the bookkeeping of addresses. May read all content where that takes no more requests.
+    pub fn accounts(&self) -> Result<Accounts> {
+        let content = match self {
+            Store::Kubernetes(objects) => objects.dump_accounts()?,
+            Store::Etcd(_) | Store::Local(_) => self.dump()?,
+        };
+        Ok(Accounts::of(&content))
     }
 
     /// Reads the content, without the keys of an API server that uses the same etcd.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use integration_tests::command::present;
 use integration_tests::controllers::{Controllers, PATIENCE, Setup, await_that, merge, told};
-use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Kubernetes, on_prepared_kubernetes};
 use integration_tests::namespaces::Host;
 use integration_tests::plugin::Plugins;
 use integration_tests::proxy::{Fault, Point};
@@ -47,15 +47,13 @@ const RESTARTING: &str = "Received exit status 129, restarting";
 /// A control plane, and the location of Calico's objects: etcd if `group` is `None`.
 struct Lab<'a> {
     host: &'a Host,
-    kubernetes: Kubernetes,
+    kubernetes: &'a mut Kubernetes,
     group: Option<ApiGroup>,
 }
 
 fn on(group: Option<ApiGroup>, test: fn(&mut Lab<'_>)) {
-    with_kubernetes(|host, kubernetes| {
-        if let Some(group) = group {
-            kubernetes.api.define(group.api_version()).unwrap();
-        }
+    let prepare = move |api: &ApiServer| group.map_or(Ok(()), |group| api.define(group.api_version()));
+    on_prepared_kubernetes(&format!("{group:?}"), prepare, |host, kubernetes| {
         test(&mut Lab { host, kubernetes, group });
     });
 }

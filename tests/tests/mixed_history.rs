@@ -118,7 +118,7 @@ fn succeed(call: &Call) -> Result<()> {
 }
 
 fn accounts(lab: &Lab<'_>) -> Result<Accounts> {
-    Ok(Accounts::of(&lab.store.dump()?))
+    lab.store.accounts()
 }
 
 fn all_gone(lab: &Lab<'_>) -> Result<()> {

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::{Controllers, Setup, World};
 use crate::etcd::ENDPOINT;
-use crate::kubernetes::ServiceAccount;
+use crate::kubernetes::{ApiServer, ServiceAccount};
 use crate::namespaces::Host;
 use crate::proxy::Proxy;
 
@@ -24,8 +24,7 @@ pub struct Proxied {
 impl Proxied {
     /// Starts a replica called `name`, whose user may do everything. `more` extends its setup.
     pub fn start(host: &Host, world: &World<'_>, name: &str, more: impl FnOnce(Setup) -> Setup) -> Result<Proxied> {
-        let account: ServiceAccount = world.api.service_account("kube-system", name)?;
-        world.api.bind(&account, "cluster-admin")?;
+        let account = Self::account(world.api, name)?;
         let api = world.api.proxy()?;
         let kubeconfig = world.api.kubeconfig_to(&api.endpoint(), name, &account.identity)?;
         let mut setup = world.setup().env("KUBECONFIG", kubeconfig.display().to_string()).env("POD_NAME", name);
@@ -36,6 +35,13 @@ impl Proxied {
             etcd = Some(proxy);
         }
         Ok(Proxied { user: account.user, controllers: more(setup).start(host, name)?, api, etcd })
+    }
+
+    /// Creates the account of the replica called `name`. Writes nothing if it exists.
+    pub fn account(api: &ApiServer, name: &str) -> Result<ServiceAccount> {
+        let account = api.service_account("kube-system", name)?;
+        api.bind(&account, "cluster-admin")?;
+        Ok(account)
     }
 
     /// Returns the proxies.

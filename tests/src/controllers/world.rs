@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Result;
 use libcalico::kubernetes::ApiGroup;
 use libcalico::names::{HOSTNAME_HASH_LABEL, hostname_hash};
 use serde_json::{Value, json};
@@ -29,12 +30,22 @@ pub struct World<'a> {
 
 /// Methods that send a request panic if the server does not respond.
 impl<'a> World<'a> {
-    /// Returns the world of these servers, after defining Calico's kinds and creating the namespace [`NAMESPACE`].
-    pub fn new(Kubernetes { api, etcd, .. }: &'a Kubernetes, group: Option<ApiGroup>) -> World<'a> {
+    /// Returns the world of these servers, after [`World::prepare`].
+    pub fn new(servers: &'a Kubernetes, group: Option<ApiGroup>) -> World<'a> {
+        World::prepare(&servers.api, group).unwrap();
+        World::prepared(servers, group)
+    }
+
+    /// Defines Calico's kinds and creates the namespace [`NAMESPACE`].
+    pub fn prepare(api: &ApiServer, group: Option<ApiGroup>) -> Result<()> {
         if let Some(group) = group {
-            api.define(group.api_version()).unwrap();
+            api.define(group.api_version())?;
         }
-        api.namespace(NAMESPACE).unwrap();
+        api.namespace(NAMESPACE)
+    }
+
+    /// Returns the world of servers on which [`World::prepare`] has run.
+    pub fn prepared(Kubernetes { api, etcd, .. }: &'a Kubernetes, group: Option<ApiGroup>) -> World<'a> {
         World { api, etcd, group }
     }
 

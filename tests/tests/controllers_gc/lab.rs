@@ -8,7 +8,7 @@ use std::time::Duration;
 use datastore::Datastore;
 use integration_tests::controllers::collecting::calico;
 pub(crate) use integration_tests::controllers::collecting::{Collecting, GRACE, QUIET, SOON, settings, within};
-use integration_tests::kubernetes::{Client, Kubernetes, on_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Client, Kubernetes, ServiceAccount, on_prepared_kubernetes};
 use kube_controllers::settings::Settings;
 use libcalico::api::{
     ClusterInformation, IpPool, IpPoolSpec, Node, NodeSpec, ObjectKey, ObjectSelect, OrchRef, WorkloadEndpoint,
@@ -40,14 +40,15 @@ pub(crate) struct Lab<'k> {
 
 /// Runs a test with Calico's objects in etcd if `group` is `None`, otherwise as custom resources.
 pub(crate) fn on(group: Option<ApiGroup>, test: fn(&Lab<'_>)) {
-    on_kubernetes(|_, servers| {
-        let api = &servers.api;
+    let prepare = move |api: &ApiServer| {
         if let Some(group) = group {
-            api.define(group.api_version()).unwrap();
+            api.define(group.api_version())?;
         }
-        api.namespace(NAMESPACE).unwrap();
-        let account = api.service_account("kube-system", "collector").unwrap();
-        api.bind(&account, "cluster-admin").unwrap();
+        collector(api).map(drop)
+    };
+    on_prepared_kubernetes(&format!("collector, {group:?}"), prepare, |_, servers| {
+        let api = &servers.api;
+        let account = collector(api).unwrap();
         let lab = Lab {
             servers,
             group,
@@ -58,6 +59,14 @@ pub(crate) fn on(group: Option<ApiGroup>, test: fn(&Lab<'_>)) {
         lab.runtime.block_on(lab.store.ensure_initialized_for_kubernetes()).unwrap();
         test(&lab);
     });
+}
+
+/// Creates the account of garbage collection, and the namespace of the pods. Writes nothing if they exist.
+fn collector(api: &ApiServer) -> anyhow::Result<ServiceAccount> {
+    api.namespace(NAMESPACE)?;
+    let account = api.service_account("kube-system", "collector")?;
+    api.bind(&account, "cluster-admin")?;
+    Ok(account)
 }
 
 pub(crate) fn with_a_long_grace_period(lab: &Lab<'_>) -> Settings {

@@ -1,7 +1,7 @@
 //! Replicas with different users on one API server, and work for them.
 
 use integration_tests::controllers::{Controllers, PATIENCE, Setup, await_that};
-use integration_tests::kubernetes::{Audit, Kubernetes, Request, on_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Audit, Kubernetes, Request, on_prepared_kubernetes};
 use integration_tests::namespaces::Host;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
@@ -19,8 +19,8 @@ pub(crate) struct Lab<'a> {
 }
 
 pub(crate) fn on(test: impl FnOnce(Lab<'_>) + Send) {
-    on_kubernetes(|host, kubernetes| {
-        kubernetes.api.define(ApiGroup::CrdV1.api_version()).unwrap();
+    let prepare = |api: &ApiServer| api.define(ApiGroup::CrdV1.api_version());
+    on_prepared_kubernetes("replicas", prepare, |host, kubernetes| {
         let audit = kubernetes.api.audit().unwrap();
         test(Lab { host, kubernetes, audit, nodes: 0 });
     });

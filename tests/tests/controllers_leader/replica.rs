@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use integration_tests::controllers::{PATIENCE, Proxied, Setup, World, await_that};
-use integration_tests::kubernetes::{Audit, Request, on_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Audit, Request, on_prepared_kubernetes};
 use integration_tests::namespaces::Host;
 use integration_tests::proxy::{Fault, Point, Proxy};
 use libcalico::kubernetes::ApiGroup;
@@ -29,8 +29,12 @@ pub(crate) struct Pair<'a> {
 
 /// Runs a test with two replicas, of which `one` is the leader.
 pub(crate) fn on_pair(group: Option<ApiGroup>, before: fn(&World<'_>), test: fn(Pair<'_>)) {
-    on_kubernetes(|host, kubernetes| {
-        let world = World::new(kubernetes, group);
+    let prepare = move |api: &ApiServer| {
+        World::prepare(api, group)?;
+        ["one", "two"].into_iter().try_for_each(|name| Proxied::account(api, name).map(drop))
+    };
+    on_prepared_kubernetes(&format!("a pair, {group:?}"), prepare, |host, kubernetes| {
+        let world = World::prepared(kubernetes, group);
         before(&world);
         let one = start(host, &world, "one");
         one.controllers.await_log(LEADS, 1).unwrap();

@@ -9,7 +9,7 @@ use datastore::config::EtcdConfig;
 use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
 use futures::future::{BoxFuture, FutureExt, join_all};
 use integration_tests::etcd::ENDPOINT;
-use integration_tests::kubernetes::{ApiServer, Audit, Client, Kubernetes, Role, on_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Audit, Client, Kubernetes, Role, on_prepared_kubernetes};
 use kube_controllers::context::Context;
 use kube_controllers::controllers::host_endpoints::HostEndpoints;
 use kube_controllers::controllers::ip_pool::IpPools;
@@ -62,9 +62,19 @@ pub(crate) struct Running {
 type Build = fn(&Context, &mut Watches) -> BoxFuture<'static, ()>;
 
 pub(crate) fn on_each(modes: &[Mode], test: impl Fn(&Scene) + Send + Sync) {
-    for mode in modes {
-        on_kubernetes(|_, kubernetes| test(&Scene::new(kubernetes, *mode)));
+    for &mode in modes {
+        let prepare = move |api: &ApiServer| prepare(api, mode);
+        on_prepared_kubernetes(&format!("{mode:?}"), prepare, |_, kubernetes| test(&Scene::new(kubernetes, mode)));
     }
+}
+
+fn prepare(api: &ApiServer, mode: Mode) -> anyhow::Result<()> {
+    api.namespace("default")?;
+    if let Mode::Kubernetes(group) = mode {
+        api.define(group.api_version())?;
+        controllers_user(api);
+    }
+    Ok(())
 }
 
 /// Returns the kubeconfig of an account with the rights of `deploy/rbac`.
@@ -76,7 +86,6 @@ fn controllers_user(api: &ApiServer) -> PathBuf {
 impl Scene {
     fn new(kubernetes: &Kubernetes, mode: Mode) -> Scene {
         let api = &kubernetes.api;
-        api.namespace("default").unwrap();
         let deadline = Duration::from_secs(5);
         let user =
             |kubeconfig| KubernetesConfig { kubeconfig: vec![kubeconfig], deadline, ..KubernetesConfig::default() };
@@ -88,7 +97,6 @@ impl Scene {
                 (user(api.admin_kubeconfig()), calico.clone(), calico)
             }
             Mode::Kubernetes(group) => {
-                api.define(group.api_version()).unwrap();
                 let of = |user| DatastoreConfig::Kubernetes(Box::new(KubernetesConfig { group: Some(group), ..user }));
                 let controllers = user(controllers_user(api));
                 (controllers.clone(), of(controllers), of(user(api.admin_kubeconfig())))

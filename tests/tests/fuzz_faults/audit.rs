@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, ensure};
-use integration_tests::accounts::Accounts;
 use integration_tests::content::NETWORK;
 use integration_tests::kernel;
 use integration_tests::namespaces::Host;
@@ -29,7 +28,7 @@ pub(crate) fn check(world: &mut World<'_>) -> Result<()> {
 }
 
 fn datastore(world: &World<'_>) -> Result<()> {
-    let accounts = Accounts::of(&world.cluster.store.dump()?);
+    let accounts = world.cluster.store.accounts()?;
     let problem = |problem: &&String| !world.live.values().any(|live| is_overcount(problem, &handle_of(live)));
     let problems: Vec<&String> = accounts.problems.iter().filter(problem).collect();
     ensure!(problems.is_empty(), "{problems:#?}");

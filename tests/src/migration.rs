@@ -2,6 +2,7 @@
 //! [`migrate`] and [`set_ready`]: states of an API server during and after a migration, without the program that
 //! migrates.
 
+use anyhow::Result;
 use libcalico::kubernetes::{ApiGroup, Location};
 use libcalico::migration::{
     DATASTORE_MIGRATIONS, DRY_RUN, MIGRATED_BY, MIGRATION_NAME, MIGRATION_TYPE, cluster_information,
@@ -23,10 +24,20 @@ pub struct Migration<'a> {
 
 /// Methods that send a request panic if the API server refuses the request.
 impl<'a> Migration<'a> {
-    /// Defines all kinds, and creates the plugin's DaemonSet, whose configuration names no API group.
+    /// Prepares the API server, and creates the plugin's DaemonSet, whose configuration names no API group.
     pub fn new(api: &'a ApiServer) -> Migration<'a> {
-        api.define_for_migration().unwrap();
-        api.namespace(NAMESPACE).unwrap();
+        Migration::prepare(api).unwrap();
+        Migration::prepared(api)
+    }
+
+    /// Defines all kinds, and creates the namespace of the plugin.
+    pub fn prepare(api: &ApiServer) -> Result<()> {
+        api.define_for_migration()?;
+        api.namespace(NAMESPACE)
+    }
+
+    /// Does the same as [`Migration::new`] on an API server on which [`Migration::prepare`] has run.
+    pub fn prepared(api: &'a ApiServer) -> Migration<'a> {
         let migration = Migration { api };
         migration.roll_out("DaemonSet", PLUGIN, &installer(Some("")));
         migration

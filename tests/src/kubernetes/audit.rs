@@ -73,19 +73,28 @@ impl Audit {
 
     /// Returns the logged requests in order of arrival. Waits for the responses of running requests, at most `SETTLED`.
     pub fn requests(&self) -> Result<Vec<Request>> {
+        self.requests_in(|_| true)
+    }
+
+    /// Returns the requests of one user, and waits as [`Audit::requests`] does for those.
+    pub fn of(&self, user: &str) -> Result<Vec<Request>> {
+        // The lines of other users, most of the log, need not be parsed.
+        let name = format!("\"username\":\"{user}\"");
+        let mut requests = self.requests_in(|line| line.contains(&name))?;
+        requests.retain(|request| request.user == user);
+        Ok(requests)
+    }
+
+    fn requests_in(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Request>> {
         let deadline = Instant::now() + SETTLED;
         loop {
-            let requests = event::requests(&self.read()?)?;
+            let log = self.read()?;
+            let requests = event::requests(log.lines().filter(|line| is_wanted(line)))?;
             if requests.iter().all(|request| request.code.is_some()) || Instant::now() > deadline {
                 return Ok(requests);
             }
             thread::sleep(Duration::from_millis(5));
         }
-    }
-
-    /// Returns the requests of one user.
-    pub fn of(&self, user: &str) -> Result<Vec<Request>> {
-        Ok(self.requests()?.into_iter().filter(|request| request.user == user).collect())
     }
 
     /// Expects that a user sent requests, and that the server refused none of them. A refused request without an effect

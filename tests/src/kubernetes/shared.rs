@@ -23,7 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Directories of the servers, which a test on a shared control plane finds as on its own one.
 const DIRECTORIES: [&str; 2] = ["etcd", "kube-apiserver"];
 
-/// Keys that the API server writes by itself at any time.
+/// Keys that the API server writes by itself at any time. A test that changes an APIService must not share a control
+/// plane unless it also changes a definition, because nobody notices the first change.
 const OF_SERVER: [&str; 8] = [
     "/registry/apiregistration.k8s.io/",
     "/registry/configmaps/kube-system/extension-apiserver-authentication",
@@ -42,14 +43,17 @@ const WITH_STATUS: [&str; 2] = ["/registry/flowschemas/", "/registry/prioritylev
 const RESTORED: [&str; 2] = ["/registry/minions/", "/registry/namespaces/"];
 
 /// Keys that tests create. They are deleted unless the preparation has created them.
-const OF_TESTS: [&str; 15] = [
+const OF_TESTS: [&str; 18] = [
     "/calico/",
     "/registry/configmaps/",
     "/registry/crd.projectcalico.org/",
+    "/registry/daemonsets/",
+    "/registry/deployments/",
     "/registry/endpointslices/",
     "/registry/events/",
     "/registry/ipaddresses/",
     "/registry/leases/",
+    "/registry/migration.projectcalico.org/",
     "/registry/minions/",
     "/registry/namespaces/",
     "/registry/networkpolicies/",

@@ -14,7 +14,7 @@ mod tenant;
 use std::collections::BTreeMap;
 
 use integration_tests::controllers::{Controllers, PATIENCE, World, await_that};
-use integration_tests::kubernetes::{ApiServer, Client, Objects, on_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Client, Objects, on_prepared_kubernetes};
 use integration_tests::migration::Migration;
 use integration_tests::namespaces::Host;
 use libcalico::kubernetes::{ApiGroup, Location, Resource};
@@ -31,9 +31,14 @@ pub(crate) struct Scene<'a> {
 
 /// Runs a test on a cluster with the node `node1` and an object of each kind in v1.
 pub(crate) fn on(test: impl FnOnce(&Scene<'_>) + Send) {
-    on_kubernetes(|host, servers| {
-        let world = World::new(servers, Some(ApiGroup::CrdV1));
-        let scene = Scene { host, api: world.api, world, migration: Migration::new(world.api) };
+    let group = Some(ApiGroup::CrdV1);
+    let prepare = move |api: &ApiServer| {
+        World::prepare(api, group)?;
+        Migration::prepare(api)
+    };
+    on_prepared_kubernetes("a migration", prepare, |host, servers| {
+        let world = World::prepared(servers, group);
+        let scene = Scene { host, api: world.api, world, migration: Migration::prepared(world.api) };
         world.node("node1", "192.0.2.1");
         scene.api.admin().create(&information().collection(), &ready_information()).unwrap().success().unwrap();
         objects::sources().iter().for_each(|source| source.create(scene.api.admin()));

@@ -59,11 +59,11 @@ struct Status {
     message: String,
 }
 
-/// Parses a part of the log that ends with a complete line.
-pub(super) fn requests(log: &str) -> Result<Vec<Request>> {
+/// Parses lines of the log, those of each request complete.
+pub(super) fn requests<'l>(lines: impl Iterator<Item = &'l str>) -> Result<Vec<Request>> {
     let mut requests: Vec<Request> = Vec::new();
     let mut places = HashMap::new();
-    for line in log.lines() {
+    for line in lines {
         let event: Event = serde_json::from_str(line).with_context(|| format!("the audit log has {line}"))?;
         let code = event.response_status.as_ref().and_then(|status| status.code);
         // The server rejects unauthenticated clients before it logs the stage RequestReceived.

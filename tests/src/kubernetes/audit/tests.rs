@@ -21,7 +21,7 @@ fn line(id: &str, stage: &str, verb: &str, at: u64, code: Option<u16>) -> String
 }
 
 fn texts(log: &str) -> Vec<String> {
-    event::requests(log).unwrap().iter().map(Request::to_string).collect()
+    event::requests(log.lines()).unwrap().iter().map(Request::to_string).collect()
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn request_has_the_fields_and_status_code_of_its_audit_events() {
         answered: datetime!(2026-11-21 10:00:00.007 UTC),
     };
     assert_eq!(request.to_string(), "patch pods/status golden/pod1: 409");
-    assert_eq!(event::requests(&log).unwrap(), [request]);
+    assert_eq!(event::requests(log.lines()).unwrap(), [request]);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn partially_written_audit_line_is_ignored() {
 #[test]
 fn overlapping_requests_count_as_one_round() {
     let at = |received: i64, answered: i64| {
-        let mut request = event::requests(&line("a", "RequestReceived", "get", 0, None)).unwrap().remove(0);
+        let mut request = event::requests(line("a", "RequestReceived", "get", 0, None).lines()).unwrap().remove(0);
         let begin = request.received;
         request.received = begin + time::Duration::milliseconds(received);
         request.answered = begin + time::Duration::milliseconds(answered);

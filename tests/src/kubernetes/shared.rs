@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::{ApiServer, Kubernetes, installed};
-use crate::command::{ip, ip_json};
+use crate::command::{ip, ip_json, run};
 use crate::controllers::await_that;
 use crate::etcd::Etcd;
 use crate::namespaces::{Host, Neighbor, isolated};
@@ -71,15 +71,22 @@ static IDLE: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 struct Shared {
     preparation: String,
     servers: Kubernetes,
-    /// The process IDs of the servers.
-    pids: [Option<u32>; 2],
-    prepared: Content,
+    prepared: Prepared,
     host: Arc<Neighbor>,
     /// The thread that started the servers ends once this is dropped.
     _keeper: mpsc::Sender<()>,
 }
 
-/// The content of an etcd after the preparation.
+/// What a test finds after the preparation.
+struct Prepared {
+    /// The process IDs of the servers.
+    pids: [Option<u32>; 2],
+    content: Content,
+    /// The addresses, routes and rules of the host.
+    network: Vec<String>,
+}
+
+/// The content of an etcd.
 struct Content {
     /// The revision of the last write of each key, or 0 if the key is one of [`WITH_STATUS`].
     revisions: BTreeMap<String, u64>,
@@ -120,7 +127,8 @@ fn idle() -> MutexGuard<'static, Vec<Shared>> {
 /// Returns a waiting control plane with this preparation. If there is none, makes room for a new one.
 fn take(preparation: &str) -> Option<Shared> {
     let mut idle = idle();
-    if let Some(found) = idle.iter().position(|shared| shared.preparation == preparation) {
+    let found = idle.iter().position(|shared| shared.preparation == preparation);
+    if let Some(found) = found {
         return Some(idle.remove(found));
     }
     let surplus = (idle.len() >= MOST_IDLE).then(|| idle.remove(0));
@@ -156,8 +164,7 @@ impl Shared {
             })
         });
         let (servers, prepared) = given.recv().context("the thread of a control plane ended")??;
-        let pids = pids(&servers);
-        Ok(Shared { preparation: preparation.to_owned(), servers, pids, prepared, host, _keeper: keeper })
+        Ok(Shared { preparation: preparation.to_owned(), servers, prepared, host, _keeper: keeper })
     }
 
     fn run(&mut self, test: impl FnOnce(&Host, &mut Kubernetes) + Send) -> Result<()> {
@@ -173,20 +180,23 @@ impl Shared {
 
     /// Restores the control plane and its host. Returns an error if anything has changed that cannot be restored.
     fn restore(&self) -> Result<()> {
-        ensure!(pids(&self.servers) == self.pids, "a server was stopped or started again");
-        let (prepared, etcd) = (&self.prepared, &self.servers.etcd);
-        self.host.on(|_| {
-            prepared.restore(etcd)?;
-            delete_links()
+        let Shared { servers, prepared, host, .. } = self;
+        ensure!(pids(servers) == prepared.pids, "a server was stopped or started again");
+        let etcd = &servers.etcd;
+        host.on(|_| {
+            prepared.content.restore(etcd)?;
+            delete_links()?;
+            ensure!(network()? == prepared.network, "the test has left an address, a route or a rule");
+            Ok(())
         })
     }
 }
 
-fn start_prepared(host: &Host, prepare: impl FnOnce(&ApiServer) -> Result<()>) -> Result<(Kubernetes, Content)> {
+fn start_prepared(host: &Host, prepare: impl FnOnce(&ApiServer) -> Result<()>) -> Result<(Kubernetes, Prepared)> {
     let servers = Kubernetes::start(host)?;
     prepare(&servers.api)?;
-    let content = Content::read(&servers.etcd)?;
-    Ok((servers, content))
+    let prepared = Prepared { pids: pids(&servers), content: Content::read(&servers.etcd)?, network: network()? };
+    Ok((servers, prepared))
 }
 
 fn pids(servers: &Kubernetes) -> [Option<u32>; 2] {
@@ -195,6 +205,11 @@ fn pids(servers: &Kubernetes) -> [Option<u32>; 2] {
 
 fn is_below(key: &str, prefixes: &[&str]) -> bool {
     prefixes.iter().any(|prefix| key.starts_with(prefix))
+}
+
+fn network() -> Result<Vec<String>> {
+    let lists = ["address show", "-4 route show table all", "-6 route show table all", "rule show"];
+    lists.into_iter().map(|list| run("ip", &list.split(' ').collect::<Vec<_>>())).collect()
 }
 
 /// Deletes all links except `lo`. The deletion of one end also deletes the other one, in the network of a pod.

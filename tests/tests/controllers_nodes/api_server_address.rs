@@ -5,9 +5,9 @@ use std::fs;
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 
 use integration_tests::command::ip;
-use integration_tests::controllers::{Controllers, Setup, World};
+use integration_tests::controllers::{Controllers, Proxied, Setup, World};
 use integration_tests::forward_proxy::{ForwardProxy, REQUIRES};
-use integration_tests::kubernetes::{Identity, with_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Identity, on_prepared_kubernetes, with_kubernetes};
 use integration_tests::namespaces::Host;
 use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
@@ -45,11 +45,15 @@ fn add_silent_address(host: &Host) {
 /// Starts kube-controllers with an API server at this address, which a URL calls `name`, and waits until a leak is
 /// released.
 fn collects_at(address: &str, name: &str, variables: &[(&str, &str)], prepare: fn(&Host)) {
-    with_kubernetes(|host, servers| {
+    let group = Some(ApiGroup::CrdV1);
+    let define = move |api: &ApiServer| {
+        World::prepare(api, group)?;
+        Proxied::account(api, "controllers").map(drop)
+    };
+    on_prepared_kubernetes("controllers", define, |host, servers| {
         prepare(host);
-        let world = World::new(&servers, Some(ApiGroup::CrdV1));
-        let account = servers.api.service_account("kube-system", "controllers").unwrap();
-        servers.api.bind(&account, "cluster-admin").unwrap();
+        let world = World::prepared(servers, group);
+        let account = Proxied::account(&servers.api, "controllers").unwrap();
         let listener = TcpListener::bind(format!("{address}:0")).unwrap();
         let url = format!("https://{name}:{}", listener.local_addr().unwrap().port());
         let _proxy = servers.api.proxy_on(listener).unwrap();

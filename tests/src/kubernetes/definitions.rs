@@ -52,19 +52,13 @@ impl ApiServer {
     /// Defines the kinds of an API group and version that a migration copies and `deploy/crds` lacks, and waits until
     /// they are served. Their schema accepts any field.
     pub fn define_others(&self, api_version: &str) -> Result<()> {
+        let admin = self.admin();
         let kinds = moved_kinds().into_iter().flat_map(|moved| [moved.v1, moved.v3]);
-        let kinds: Vec<Resource> = kinds.filter(|kind| kind.api_version == api_version).collect();
-        for kind in &kinds {
-            let (group, _) = kind.api_version.split_once('/').context("GROUP/VERSION")?;
-            if self.admin().get(&format!("{DEFINITIONS}/{}.{group}", kind.plural))?.code == 404 {
-                self.define_open(kind)?;
-            }
-        }
-        await_that(PATIENCE, || {
-            let served = self.admin().get(&format!("/apis/{api_version}"))?.success()?.to_string();
-            Ok(kinds.iter().all(|kind| served.contains(&format!("\"{}\"", kind.plural))))
-        })
-        .with_context(|| format!("{api_version} does not list all kinds"))
+        let kinds = kinds.filter(|kind| kind.api_version == api_version);
+        // YAML includes JSON.
+        let definitions: Vec<String> =
+            kinds.map(|kind| Ok(open_definition(&kind)?.to_string())).collect::<Result<_>>()?;
+        admin.apply_definitions(&definitions, |path| Ok(admin.get(path)?.code == 404))
     }
 
     /// Defines DatastoreMigration, and in both groups all kinds that a migration copies.

@@ -77,17 +77,17 @@ struct Shared {
     _keeper: mpsc::Sender<()>,
 }
 
-/// What a test finds after the preparation.
+/// The state after the preparation, to which [`Shared::restore`] returns.
 struct Prepared {
     /// The process IDs of the servers.
     pids: [Option<u32>; 2],
-    content: Content,
+    content: EtcdContent,
     /// The addresses, routes and rules of the host.
     network: Vec<String>,
 }
 
 /// The content of an etcd.
-struct Content {
+struct EtcdContent {
     /// The revision of the last write of each key, or 0 if the key is one of [`WITH_STATUS`].
     revisions: BTreeMap<String, u64>,
     /// The values of the keys [`RESTORED`].
@@ -195,7 +195,7 @@ impl Shared {
 fn start_prepared(host: &Host, prepare: impl FnOnce(&ApiServer) -> Result<()>) -> Result<(Kubernetes, Prepared)> {
     let servers = Kubernetes::start(host)?;
     prepare(&servers.api)?;
-    let prepared = Prepared { pids: pids(&servers), content: Content::read(&servers.etcd)?, network: network()? };
+    let prepared = Prepared { pids: pids(&servers), content: EtcdContent::read(&servers.etcd)?, network: network()? };
     Ok((servers, prepared))
 }
 
@@ -227,8 +227,8 @@ fn delete_links() -> Result<()> {
     .context("the links of the test cannot be deleted")
 }
 
-impl Content {
-    fn read(etcd: &Etcd) -> Result<Content> {
+impl EtcdContent {
+    fn read(etcd: &Etcd) -> Result<EtcdContent> {
         let mut revisions = etcd.revisions("/")?;
         revisions.retain(|key, _| !is_below(key, &OF_SERVER) && !is_below(key, &RESTORED));
         for (key, revision) in &mut revisions {
@@ -240,12 +240,12 @@ impl Content {
         for prefix in RESTORED {
             restored.extend(etcd.dump_below(prefix)?);
         }
-        Ok(Content { revisions, restored })
+        Ok(EtcdContent { revisions, restored })
     }
 
     /// Restores this content. Returns an error if other keys have changed.
     fn restore(&self, etcd: &Etcd) -> Result<()> {
-        let present = Content::read(etcd)?;
+        let present = EtcdContent::read(etcd)?;
         let is_new = |key: &&String| !self.revisions.contains_key(*key) && !self.restored.contains_key(*key);
         let new = present.revisions.keys().chain(present.restored.keys()).filter(is_new);
         for key in new.filter(|key| is_below(key, &OF_TESTS)) {
@@ -256,13 +256,13 @@ impl Content {
                 etcd.put(key, value)?;
             }
         }
-        let now = Content::read(etcd)?;
+        let now = EtcdContent::read(etcd)?;
         let changes = self.changes(&now);
         ensure!(changes.is_empty(), "the test has changed {}", changes.join(", "));
         Ok(())
     }
 
-    fn changes<'c>(&'c self, present: &'c Content) -> Vec<&'c str> {
+    fn changes<'c>(&'c self, present: &'c EtcdContent) -> Vec<&'c str> {
         let (before, now) = (&self.revisions, &present.revisions);
         let gone = before.iter().filter(|(key, revision)| now.get(*key) != Some(*revision));
         let new = now.iter().filter(|(key, _)| !before.contains_key(*key));
@@ -307,7 +307,7 @@ mod tests {
             api.cluster_role("new", &json!([])).unwrap();
         });
         on_prepared(|_, Kubernetes { api, .. }| seen.push(api.pid()));
-        // Nothing has run without servers.
+        // Without installed servers, no test has run.
         if let [first, second, third, fourth] = seen[..] {
             assert_eq!((first, second), (second, third));
             assert_ne!(third, fourth);

@@ -15,7 +15,7 @@ use crate::etcd::Etcd;
 use crate::namespaces::{Host, Neighbor, isolated};
 
 /// Maximum number of control planes that wait for a test. Each needs some hundred megabytes of memory.
-const MOST_IDLE: usize = 2;
+const MOST_IDLE: usize = 3;
 
 /// Timeout until the links of a test are deleted.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -54,8 +54,8 @@ pub fn on_api_server(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut Contr
     });
 }
 
-/// Runs a test as [`on_api_server`] does, with `components/node-restriction`. The configuration of each of `nodes` has a
-/// kubeconfig with a token that is bound to this node.
+/// Runs a test as [`on_api_server`] does, with `components/node-restriction`. The configuration of each of `nodes` has
+/// a kubeconfig with a token that is bound to this node.
 pub fn on_restricted_api_server(
     group: ApiGroup,
     nodes: &[&str],

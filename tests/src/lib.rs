@@ -21,6 +21,7 @@ pub mod kernel;
 pub mod kubernetes;
 pub mod machine;
 pub mod manifests;
+pub mod memo;
 pub mod migration;
 pub mod namespaces;
 pub mod neighbours;

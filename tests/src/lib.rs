@@ -32,6 +32,7 @@ pub mod proxy;
 pub mod runtime;
 pub mod seeds;
 pub mod server_process;
+pub mod shared_files;
 pub mod skip;
 pub mod store;
 

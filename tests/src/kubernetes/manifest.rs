@@ -10,6 +10,9 @@ use ureq::http::Method;
 
 use super::client::Client;
 
+/// The option that takes fields over from their owners.
+const FORCE: &str = "force=true";
+
 impl Client {
     /// Applies each object of a YAML manifest in turn. The objects of a CustomResourceDefinition may follow in the same
     /// manifest.
@@ -29,7 +32,7 @@ impl Client {
             for definition in objects(manifest)? {
                 let path = self.path(&definition)?;
                 if is_wanted(&path)? {
-                    self.send_apply(&path, &definition)?;
+                    self.send_apply(&path, FORCE, &definition)?;
                 }
                 paths.push(path);
             }
@@ -40,11 +43,17 @@ impl Client {
     /// Applies one object and returns the stored object.
     pub fn apply_object(&self, object: &Value) -> Result<Value> {
         let path = self.path(object)?;
-        let kept = self.send_apply(&path, object)?;
+        let kept = self.send_apply(&path, FORCE, object)?;
         if object["kind"] == "CustomResourceDefinition" {
             self.await_established(&path)?;
         }
         Ok(kept)
+    }
+
+    /// Applies one object as `kubectl apply --server-side --dry-run=server --validate=strict` does.
+    pub fn dry_run(&self, object: &Value) -> Result<()> {
+        let path = self.path(object)?;
+        self.send_apply(&path, "dryRun=All&fieldValidation=Strict", object).map(drop)
     }
 
     /// Applies a node that has only a name.
@@ -54,8 +63,8 @@ impl Client {
     }
 
     /// Applies the object of a URL path and returns the stored object.
-    fn send_apply(&self, path: &str, object: &Value) -> Result<Value> {
-        let query = format!("{path}?fieldManager=integration-tests&force=true");
+    fn send_apply(&self, path: &str, options: &str, object: &Value) -> Result<Value> {
+        let query = format!("{path}?fieldManager=integration-tests&{options}");
         let answer = self.request(Method::PATCH, &query, "application/apply-patch+yaml", &object.to_string())?;
         answer.success().with_context(|| path.to_owned())
     }

@@ -45,7 +45,8 @@ fn write_schemas(api: &ApiServer, objects: &[Objects], into: &Path) {
         for (kind, name) in kinds.iter().zip(schemas) {
             let reference = format!("#/components/schemas/{name}");
             let schema = json!({
-                "$schema": "http://json-schema.org/draft-07/schema#", "allOf": [{ "$ref": reference }], "components": components,
+                "$schema": "http://json-schema.org/draft-07/schema#", "allOf": [{ "$ref": reference }],
+                "components": components,
             });
             fs::write(into.join(format!("{group}_{version}_{}.json", kind.to_lowercase())), schema.to_string())
                 .unwrap();

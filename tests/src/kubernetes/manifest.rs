@@ -13,11 +13,27 @@ use super::client::Client;
 /// The option that takes fields over from their owners.
 const FORCE: &str = "force=true";
 
+const DEFINITION: &str = "CustomResourceDefinition";
+
 impl Client {
-    /// Applies each object of a YAML manifest in turn. The objects of a CustomResourceDefinition may follow in the same
-    /// manifest.
+    /// Applies the objects of a YAML manifest as [`Client::apply_all`] does.
     pub fn apply(&self, manifest: &str) -> Result<()> {
-        objects(manifest)?.iter().try_for_each(|object| self.apply_object(object).map(drop))
+        self.apply_all(&objects(manifest)?)
+    }
+
+    /// Applies objects: first the CustomResourceDefinitions, all of which the server prepares at the same time, and then
+    /// the others, which may be objects of these definitions.
+    pub fn apply_all<'o>(&self, objects: impl IntoIterator<Item = &'o Value>) -> Result<()> {
+        let (definitions, others): (Vec<&Value>, Vec<&Value>) =
+            objects.into_iter().partition(|object| object["kind"] == DEFINITION);
+        let mut paths = Vec::new();
+        for definition in definitions {
+            let path = self.path(definition)?;
+            self.send_apply(&path, FORCE, definition)?;
+            paths.push(path);
+        }
+        paths.iter().try_for_each(|path| self.await_established(path))?;
+        others.into_iter().try_for_each(|object| self.apply_object(object).map(drop))
     }
 
     /// Applies the CustomResourceDefinitions that `is_wanted` selects by their URL path. Waits for all afterwards,
@@ -44,7 +60,7 @@ impl Client {
     pub fn apply_object(&self, object: &Value) -> Result<Value> {
         let path = self.path(object)?;
         let kept = self.send_apply(&path, FORCE, object)?;
-        if object["kind"] == "CustomResourceDefinition" {
+        if object["kind"] == DEFINITION {
             self.await_established(&path)?;
         }
         Ok(kept)

@@ -33,8 +33,8 @@ if [ ${#failed[@]} -gt 0 ]; then
     exit 1
 fi
 # An API server of a test lives for seconds. Its start allocates so much that the collection of garbage takes a large
-# part of the processor time (kubernetes/kubernetes#66368). With these values a program in Go, of which seven servers run
-# at a time, collects no garbage until it has allocated this much memory.
+# part of the processor time (kubernetes/kubernetes#66368). With these values a program in Go collects no garbage below
+# this much memory. The two suites run at most six API servers at a time.
 export GOGC="${GOGC:-off}" GOMEMLIMIT="${GOMEMLIMIT:-700MiB}"
 stage format cargo fmt --all --check
 stage clippy cargo clippy "${locked[@]}" --workspace --all-targets -- -D warnings

@@ -13,6 +13,9 @@ use super::client::Client;
 /// The option that takes fields over from their owners.
 const FORCE: &str = "force=true";
 
+/// The pause between two requests that ask whether a definition is established. The answer is long.
+const PAUSE: Duration = Duration::from_millis(50);
+
 const DEFINITION: &str = "CustomResourceDefinition";
 
 impl Client {
@@ -21,37 +24,29 @@ impl Client {
         self.apply_all(&objects(manifest)?)
     }
 
-    /// Applies objects: first the CustomResourceDefinitions, all of which the server prepares at the same time, and then
-    /// the others, which may be objects of these definitions.
+    /// Applies objects: first the CustomResourceDefinitions, and then the others, which may be objects of these
+    /// definitions.
     pub fn apply_all<'o>(&self, objects: impl IntoIterator<Item = &'o Value>) -> Result<()> {
         let (definitions, others): (Vec<&Value>, Vec<&Value>) =
             objects.into_iter().partition(|object| object["kind"] == DEFINITION);
-        let mut paths = Vec::new();
-        for definition in definitions {
-            let path = self.path(definition)?;
-            self.send_apply(&path, FORCE, definition)?;
-            paths.push(path);
-        }
-        paths.iter().try_for_each(|path| self.await_established(path))?;
+        self.apply_definitions(definitions, |_| Ok(true))?;
         others.into_iter().try_for_each(|object| self.apply_object(object).map(drop))
     }
 
     /// Applies the CustomResourceDefinitions that `is_wanted` selects by their URL path. Waits for all afterwards,
     /// because the server prepares them at the same time.
-    pub(super) fn apply_definitions(
+    pub(super) fn apply_definitions<'o>(
         &self,
-        manifests: &[String],
+        definitions: impl IntoIterator<Item = &'o Value>,
         is_wanted: impl Fn(&str) -> Result<bool>,
     ) -> Result<()> {
         let mut paths = Vec::new();
-        for manifest in manifests {
-            for definition in objects(manifest)? {
-                let path = self.path(&definition)?;
-                if is_wanted(&path)? {
-                    self.send_apply(&path, FORCE, &definition)?;
-                }
-                paths.push(path);
+        for definition in definitions {
+            let path = self.path(definition)?;
+            if is_wanted(&path)? {
+                self.send_apply(&path, FORCE, definition)?;
             }
+            paths.push(path);
         }
         paths.iter().try_for_each(|path| self.await_established(path))
     }
@@ -110,7 +105,7 @@ impl Client {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !self.is_served(&self.get(path)?.success()?)? {
             ensure!(Instant::now() < deadline, "{path} is not established");
-            thread::sleep(Duration::from_millis(20));
+            thread::sleep(PAUSE);
         }
         Ok(())
     }
@@ -137,7 +132,8 @@ impl Client {
     }
 }
 
-fn objects(manifest: &str) -> Result<Vec<Value>> {
+/// Parses the objects of a YAML manifest.
+pub(super) fn objects(manifest: &str) -> Result<Vec<Value>> {
     let documents = serde_norway::Deserializer::from_str(manifest);
     let objects: Result<Vec<Value>, _> = documents.map(Value::deserialize).collect();
     Ok(objects.context("a manifest is no YAML")?.into_iter().filter(|object| !object.is_null()).collect())

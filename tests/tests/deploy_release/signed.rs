@@ -12,7 +12,7 @@ use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
 use super::files::{VERSION, path, unpack};
-use super::{can_release, release, release_for_registry, shared_release};
+use super::{FAST, can_release, release, release_for_registry, shared_release};
 
 /// Creates a key without a password: NAME.key and NAME.pub.
 fn create_key(folder: &Path, name: &str) -> String {
@@ -43,7 +43,7 @@ fn signed_release_passes_the_documented_verification_only_unchanged() {
     }
     let keys = tempfile::tempdir().unwrap();
     let (own, _) = (create_key(keys.path(), "calico-cni"), create_key(keys.path(), "other"));
-    let made = release(&[ANY_SIZE, &format!("SIGNING_KEY={own}")]).unwrap();
+    let made = release(&[ANY_SIZE, FAST, &format!("SIGNING_KEY={own}")]).unwrap();
     let trust = |name: &str| {
         fs::copy(keys.path().join(format!("{name}.pub")), made.path().join("calico-cni.pub")).unwrap();
     };

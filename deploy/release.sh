@@ -8,7 +8,8 @@
 # commit gives the same bytes (deploy/README.md lists the tests of this). REGISTRY, such as ghcr.io/me/calico, is the
 # registry of the images in the manifests and in the chart. With --programs, the script uses the static programs in DIR,
 # built for this machine's architecture, and the tree need not be clean. The result is a trial in
-# target/release-VERSION-trial, which must not be published. An existing release is replaced; any other folder is not.
+# target/release-VERSION-trial, which must not be published. COMPRESSION=--fast makes a trial in less time. An existing
+# release is replaced; any other folder is not.
 #
 # SIGNING_KEY is the file of a secret key of minisign, relative to the tree, with which SHA256SUMS is signed. BUILDER_ID
 # and SOURCE_URI are the builder and the address of the source in the provenance.
@@ -30,6 +31,8 @@ done
 
 registry=${REGISTRY:-registry.example.com/calico}
 out=${out:-target/release-$version${programs[0]:+-trial}}
+compression=--best
+[ ${#programs[@]} = 0 ] || compression=${COMPRESSION:---best}
 
 fail() {
     echo "no release: $*" >&2
@@ -92,11 +95,11 @@ pack_programs() {
             ln "$into/$program" "$into/$alias"
             cp LICENSE "$into/LICENSE"
             cp "$folder/$program.THIRD-PARTY" "$into/THIRD-PARTY"
-            pack "$staged/packed" -- "$name" | gzip --no-name --best >"$files/$name.tar.gz"
+            pack "$staged/packed" -- "$name" | gzip --no-name "$compression" >"$files/$name.tar.gz"
             cp "$folder/$program.cdx.json" "$files/$name.cdx.json"
         done
         [ -f "$folder/kube-controllers.debug" ] || fail "${programs[1]} has no kube-controllers.debug; run make build"
-        pack "$folder" -- kube-controllers.debug | gzip --no-name --best >"$files/kube-controllers-$tag-linux-$arch-names.tar.gz"
+        pack "$folder" -- kube-controllers.debug | gzip --no-name "$compression" >"$files/kube-controllers-$tag-linux-$arch-names.tar.gz"
     done
 }
 
@@ -140,7 +143,7 @@ pack_manifests() {
     # rendered by hand: a node into which an image was imported knows the tag alone.
     cp "$files/install.yaml" "$files/workloads.yaml" "$staged/deploy/"
     pack "$staged" --exclude=deploy/helm --exclude=deploy/images --exclude='deploy/*.sh' -- deploy docs kube-controllers LICENSE SECURITY.md |
-        gzip --no-name --best >"$files/deploy-$tag.tar.gz"
+        gzip --no-name "$compression" >"$files/deploy-$tag.tar.gz"
     for manifest in "$files"/*.yaml; do
         pin_images "$manifest"
     done
@@ -154,7 +157,7 @@ pack_chart() {
             -e 's#^(\S+) \S+/kube-controllers:\S+$#  calico-cni/digest-kubeControllers: \1#p' "$files/digests.txt"
     } >>"$staged/deploy/helm/calico-cni/Chart.yaml"
     pack "$staged/deploy/helm" --dereference --exclude-from="$staged/deploy/helm/calico-cni/.helmignore" -- calico-cni |
-        gzip --no-name --best >"$files/calico-cni-$version.tgz"
+        gzip --no-name "$compression" >"$files/calico-cni-$version.tgz"
 }
 
 # Converts lines of sha256sum into elements of a list in JSON, each after the given indentation.

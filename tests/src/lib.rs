@@ -21,6 +21,7 @@ pub mod kernel;
 pub mod kubernetes;
 pub mod machine;
 pub mod manifests;
+pub mod memo;
 pub mod migration;
 pub mod namespaces;
 pub mod neighbours;
@@ -31,6 +32,7 @@ pub mod proxy;
 pub mod runtime;
 pub mod seeds;
 pub mod server_process;
+pub mod shared_files;
 pub mod skip;
 pub mod store;
 

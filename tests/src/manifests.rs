@@ -16,6 +16,7 @@ use crate::command::{built_programs, run};
 use crate::golden::compare::differences;
 use crate::golden::marks::Bindings;
 use crate::kubernetes::{ApiServer, program};
+use crate::memo::Memo;
 
 /// Objects by their identity, such as `Deployment.apps kube-system/calico-kube-controllers`.
 pub type Objects = BTreeMap<String, Value>;
@@ -26,6 +27,9 @@ pub const NAMESPACE: &str = "kube-system";
 /// The name of the workloads' configuration, with the hash that kustomize appends.
 static HASHED: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\bcalico-cni-config-[a-z0-9]{10}\b").expect("a constant pattern"));
+
+/// The renderings of the repository's files, by the arguments in JSON. No test changes these files.
+static RENDERED: Memo<String, Objects> = Memo::new();
 
 /// Returns the path of a file or folder below `deploy/`.
 pub fn deploy(path: &str) -> PathBuf {
@@ -125,8 +129,21 @@ pub fn kustomizers() -> Result<[(PathBuf, &'static str); 2]> {
     Ok([(program("kubectl")?, "kustomize"), (built("kustomize")?, "build")])
 }
 
-/// Renders a folder with each of [`kustomizers`], and expects the same result from both.
+/// Renders a folder with each of [`kustomizers`], and expects the same result from both. A folder of `deploy/` is
+/// rendered once per process.
 pub fn kustomize(folder: &Path) -> Result<Objects> {
+    if folder.starts_with(deploy("")) {
+        return rendered(&json!({ "folder": folder }), || render(folder));
+    }
+    render(folder)
+}
+
+/// Returns the rendering that `key` identifies.
+fn rendered(key: &Value, render: impl FnOnce() -> Result<Objects>) -> Result<Objects> {
+    RENDERED.get(key.to_string(), render).map(|objects| (*objects).clone())
+}
+
+fn render(folder: &Path) -> Result<Objects> {
     let [today, old] = kustomizers()?.map(|(program, verb)| {
         let text = run(&program.display().to_string(), &[verb.as_ref(), folder.as_os_str()])?;
         parse(&text).with_context(|| folder.display().to_string())
@@ -137,7 +154,8 @@ pub fn kustomize(folder: &Path) -> Result<Objects> {
     Ok(today)
 }
 
-/// Writes a kustomization of other folders into a folder, as an operator does, and renders it.
+/// Writes a kustomization of folders below `deploy/` into a folder, as an operator does, and renders it. Each selection
+/// of folders is rendered once per process.
 pub fn compose(into: &Path, resources: &[&str], components: &[&str]) -> Result<Objects> {
     // kustomize accepts no absolute paths.
     let up: PathBuf = fs::canonicalize(into)?.components().skip(1).map(|_| "..").collect();
@@ -151,12 +169,14 @@ pub fn compose(into: &Path, resources: &[&str], components: &[&str]) -> Result<O
         "resources": list(resources)?, "components": list(components)?,
     });
     fs::write(into.join("kustomization.yaml"), kustomization.to_string())?;
-    kustomize(into)
+    rendered(&json!({ "resources": resources, "components": components }), || render(into))
 }
 
-/// Renders the chart, without the pod of `helm test`, with additional arguments.
+/// Renders the chart, without the pod of `helm test`, with additional arguments. The same arguments are rendered once
+/// per process, so a file among them must not change.
 pub fn template(args: &[&str]) -> Result<Objects> {
     let chart = deploy("helm/calico-cni");
+    let key = json!({ "chart": args });
     let own: [&OsStr; 6] = [
         "template".as_ref(),
         "calico-cni".as_ref(),
@@ -166,7 +186,7 @@ pub fn template(args: &[&str]) -> Result<Objects> {
         NAMESPACE.as_ref(),
     ];
     let args: Vec<_> = own.into_iter().chain(args.iter().map(AsRef::as_ref)).collect();
-    parse(&run(&helm()?.display().to_string(), &args)?)
+    rendered(&key, || parse(&run(&helm()?.display().to_string(), &args)?))
 }
 
 /// Writes objects into a folder as one manifest for kubectl, and returns the path of the file.

@@ -222,7 +222,8 @@ impl ApiServer {
             if Instant::now() > deadline {
                 bail!("kube-apiserver is not ready: {answer:?}; {}", tail(&self.file("log")));
             }
-            thread::sleep(Duration::from_millis(20));
+            // While the server starts, each answer needs processor time of the server and of the client.
+            thread::sleep(Duration::from_millis(50));
         }
     }
 }

@@ -8,6 +8,7 @@ use libcalico::kubernetes::{ApiGroup, Resource};
 use libcalico::migration::moved_kinds;
 use serde_json::{Value, json};
 
+use super::manifest::objects;
 use super::{ApiServer, Client};
 use crate::controllers::await_that;
 use crate::manifests::deploy;
@@ -40,13 +41,13 @@ impl Client {
 impl ApiServer {
     /// Defines the kinds of an API group and version, and waits until they are served.
     pub fn define(&self, api_version: &str) -> Result<()> {
-        self.admin().apply_definitions(&manifests(api_version)?, |_| Ok(true))
+        self.admin().apply_definitions(&definitions(api_version)?, |_| Ok(true))
     }
 
     /// Does the same, but leaves existing definitions and the owners of their fields unchanged.
     pub fn ensure_defined(&self, api_version: &str) -> Result<()> {
         let admin = self.admin();
-        admin.apply_definitions(&manifests(api_version)?, |path| Ok(admin.get(path)?.code == 404))
+        admin.apply_definitions(&definitions(api_version)?, |path| Ok(admin.get(path)?.code == 404))
     }
 
     /// Defines the kinds of an API group and version that a migration copies and `deploy/crds` lacks, and waits until
@@ -64,7 +65,7 @@ impl ApiServer {
     /// Defines DatastoreMigration, and in both groups all kinds that a migration copies.
     pub fn define_for_migration(&self) -> Result<()> {
         for folder in ["v1", "v3", "migration"] {
-            self.admin().apply_definitions(&manifests(folder)?, |_| Ok(true))?;
+            self.admin().apply_definitions(&definitions(folder)?, |_| Ok(true))?;
         }
         [ApiGroup::CrdV1, ApiGroup::V3].into_iter().try_for_each(|group| self.define_others(group.api_version()))
     }
@@ -119,17 +120,18 @@ fn open_definition(resource: &Resource) -> Result<Value> {
     }))
 }
 
-fn manifests(api_version: &str) -> Result<Vec<String>> {
+/// Reads the definitions of a folder of `deploy/crds`.
+fn definitions(api_version: &str) -> Result<Vec<Value>> {
     let version = api_version.rsplit('/').next().context("GROUP/VERSION")?;
     let folder = deploy("crds").join(version);
-    let mut manifests = Vec::new();
+    let mut definitions = Vec::new();
     for file in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
         let path = file?.path();
         // `kubectl apply -f` skips the file `Kustomization`, too.
         if path.extension().is_some_and(|extension| extension == "yaml") {
-            manifests.push(fs::read_to_string(path)?);
+            definitions.extend(objects(&fs::read_to_string(path)?)?);
         }
     }
-    ensure!(!manifests.is_empty(), "{} is empty", folder.display());
-    Ok(manifests)
+    ensure!(!definitions.is_empty(), "{} is empty", folder.display());
+    Ok(definitions)
 }

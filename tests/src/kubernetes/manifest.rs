@@ -10,29 +10,43 @@ use ureq::http::Method;
 
 use super::client::Client;
 
+/// The option that takes fields over from their owners.
+const FORCE: &str = "force=true";
+
+/// The pause between two requests that ask whether a definition is established. The answer is long.
+const PAUSE: Duration = Duration::from_millis(50);
+
+const DEFINITION: &str = "CustomResourceDefinition";
+
 impl Client {
-    /// Applies each object of a YAML manifest in turn. The objects of a CustomResourceDefinition may follow in the same
-    /// manifest.
+    /// Applies the objects of a YAML manifest as [`Client::apply_all`] does.
     pub fn apply(&self, manifest: &str) -> Result<()> {
-        objects(manifest)?.iter().try_for_each(|object| self.apply_object(object).map(drop))
+        self.apply_all(&objects(manifest)?)
+    }
+
+    /// Applies objects: first the CustomResourceDefinitions, and then the others, which may be objects of these
+    /// definitions.
+    pub fn apply_all<'o>(&self, objects: impl IntoIterator<Item = &'o Value>) -> Result<()> {
+        let (definitions, others): (Vec<&Value>, Vec<&Value>) =
+            objects.into_iter().partition(|object| object["kind"] == DEFINITION);
+        self.apply_definitions(definitions, |_| Ok(true))?;
+        others.into_iter().try_for_each(|object| self.apply_object(object).map(drop))
     }
 
     /// Applies the CustomResourceDefinitions that `is_wanted` selects by their URL path. Waits for all afterwards,
     /// because the server prepares them at the same time.
-    pub(super) fn apply_definitions(
+    pub(super) fn apply_definitions<'o>(
         &self,
-        manifests: &[String],
+        definitions: impl IntoIterator<Item = &'o Value>,
         is_wanted: impl Fn(&str) -> Result<bool>,
     ) -> Result<()> {
         let mut paths = Vec::new();
-        for manifest in manifests {
-            for definition in objects(manifest)? {
-                let path = self.path(&definition)?;
-                if is_wanted(&path)? {
-                    self.send_apply(&path, &definition)?;
-                }
-                paths.push(path);
+        for definition in definitions {
+            let path = self.path(definition)?;
+            if is_wanted(&path)? {
+                self.send_apply(&path, FORCE, definition)?;
             }
+            paths.push(path);
         }
         paths.iter().try_for_each(|path| self.await_established(path))
     }
@@ -40,11 +54,17 @@ impl Client {
     /// Applies one object and returns the stored object.
     pub fn apply_object(&self, object: &Value) -> Result<Value> {
         let path = self.path(object)?;
-        let kept = self.send_apply(&path, object)?;
-        if object["kind"] == "CustomResourceDefinition" {
+        let kept = self.send_apply(&path, FORCE, object)?;
+        if object["kind"] == DEFINITION {
             self.await_established(&path)?;
         }
         Ok(kept)
+    }
+
+    /// Applies one object as `kubectl apply --server-side --dry-run=server --validate=strict` does.
+    pub fn dry_run(&self, object: &Value) -> Result<()> {
+        let path = self.path(object)?;
+        self.send_apply(&path, "dryRun=All&fieldValidation=Strict", object).map(drop)
     }
 
     /// Applies a node that has only a name.
@@ -54,8 +74,8 @@ impl Client {
     }
 
     /// Applies the object of a URL path and returns the stored object.
-    fn send_apply(&self, path: &str, object: &Value) -> Result<Value> {
-        let query = format!("{path}?fieldManager=integration-tests&force=true");
+    fn send_apply(&self, path: &str, options: &str, object: &Value) -> Result<Value> {
+        let query = format!("{path}?fieldManager=integration-tests&{options}");
         let answer = self.request(Method::PATCH, &query, "application/apply-patch+yaml", &object.to_string())?;
         answer.success().with_context(|| path.to_owned())
     }
@@ -85,7 +105,7 @@ impl Client {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !self.is_served(&self.get(path)?.success()?)? {
             ensure!(Instant::now() < deadline, "{path} is not established");
-            thread::sleep(Duration::from_millis(20));
+            thread::sleep(PAUSE);
         }
         Ok(())
     }
@@ -112,7 +132,8 @@ impl Client {
     }
 }
 
-fn objects(manifest: &str) -> Result<Vec<Value>> {
+/// Parses the objects of a YAML manifest.
+pub(super) fn objects(manifest: &str) -> Result<Vec<Value>> {
     let documents = serde_norway::Deserializer::from_str(manifest);
     let objects: Result<Vec<Value>, _> = documents.map(Value::deserialize).collect();
     Ok(objects.context("a manifest is no YAML")?.into_iter().filter(|object| !object.is_null()).collect())

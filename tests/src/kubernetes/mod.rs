@@ -18,6 +18,7 @@
 
 mod api_server;
 mod audit;
+mod bootstrap;
 mod certificates;
 mod client;
 mod cni_user;
@@ -58,10 +59,13 @@ pub struct Kubernetes {
 }
 
 impl Kubernetes {
-    /// Starts both servers, empty, and waits until they respond.
+    /// Starts both servers, without objects of users, and waits until they respond.
     pub fn start(host: &Host) -> Result<Kubernetes> {
         let etcd = Etcd::start(host)?;
-        Ok(Kubernetes { api: ApiServer::start(host)?, etcd })
+        bootstrap::load(&etcd)?;
+        let api = ApiServer::start(host)?;
+        bootstrap::keep(&etcd)?;
+        Ok(Kubernetes { api, etcd })
     }
 }
 

@@ -28,7 +28,8 @@ fn files(folder: &Path) -> BTreeSet<String> {
 #[test]
 fn images_contain_the_programs_under_all_names_and_no_shell() {
     let Some(directory) = images() else { return };
-    let root = directory.path().join("root");
+    let unpacked_images = tempfile::tempdir().unwrap();
+    let root = unpacked_images.path();
     let plugins = ["bandwidth", "flannel", "host-local", "loopback", "portmap", "tuning"];
     let ours = [
         "opt/cni/bin/calico",
@@ -42,7 +43,7 @@ fn images_contain_the_programs_under_all_names_and_no_shell() {
     let controllers = ["usr/bin/calico", "usr/bin/check-status", "usr/bin/kube-controllers", "usr/bin/wrapper"];
     for (name, programs) in [("cni", cni), ("kube-controllers", controllers.map(str::to_owned).into())] {
         let root = root.join(name);
-        unpacked(&Image::read(&directory.path().join(name)), &root);
+        unpacked(&Image::read(&directory.join(name)), &root);
         let mut expected = programs.clone();
         expected.insert("licenses/LICENSE".to_owned());
         expected.insert("licenses/THIRD-PARTY".to_owned());
@@ -71,9 +72,10 @@ fn images_contain_the_programs_under_all_names_and_no_shell() {
 #[test]
 fn every_program_of_the_images_is_static() {
     let Some(directory) = images() else { return };
+    let unpacked_images = tempfile::tempdir().unwrap();
     for name in ["cni", "kube-controllers"] {
-        let root = directory.path().join("root").join(name);
-        unpacked(&Image::read(&directory.path().join(name)), &root);
+        let root = unpacked_images.path().join(name);
+        unpacked(&Image::read(&directory.join(name)), &root);
         let all = files(&root);
         let programs: Vec<_> = all.iter().filter(|file| file.contains("bin/")).collect();
         assert!(!programs.is_empty(), "{name}: {all:?}");

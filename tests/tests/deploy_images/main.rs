@@ -5,24 +5,41 @@ mod content;
 mod layout;
 mod run;
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
 use integration_tests::command;
 use integration_tests::images::{ANY_SIZE, arch, can_be_made, in_tree};
+use integration_tests::memo::Memo;
 use integration_tests::plugin::Plugins;
-use tempfile::TempDir;
+use integration_tests::shared_files::shared_folder;
 
-/// Builds both images in a new folder. Returns `None`, and marks the test as skipped, if a program is missing.
-fn images() -> Option<TempDir> {
+/// The folder of [`images`].
+static SHARED: Memo<(), PathBuf> = Memo::new();
+
+/// Returns a folder with both images, which other tests read, too. Returns `None`, and marks the test as skipped, if a
+/// program is missing.
+fn images() -> Option<Arc<PathBuf>> {
     if !can_be_made().unwrap() {
         return None;
     }
-    Some(images_of(&Plugins::locate().unwrap().dir().display().to_string()))
+    let build = || {
+        let folder = shared_folder("images")?;
+        build_images(&programs(), &folder);
+        Ok(folder)
+    };
+    Some(SHARED.get((), build).unwrap())
 }
 
-fn images_of(programs: &str) -> TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    let out = directory.path().display().to_string();
+/// Returns the folder of the programs under test.
+fn programs() -> String {
+    Plugins::locate().unwrap().dir().display().to_string()
+}
+
+/// Builds both images with the programs in a folder.
+fn build_images(programs: &str, into: &Path) {
+    let out = into.display().to_string();
     let build = in_tree("deploy/images/build.sh");
     command::run("env", &["SOURCE_DATE_EPOCH=1700000000", ANY_SIZE, &build, "--programs", programs, "--out", &out])
         .unwrap();
-    directory
 }

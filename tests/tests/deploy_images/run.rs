@@ -28,10 +28,11 @@ fn inside(root: &Path, user: &str, line: &str) -> anyhow::Result<String> {
 #[test]
 fn every_program_runs_with_only_the_files_of_its_image() {
     let Some(directory) = images() else { return };
+    let unpacked_images = tempfile::tempdir().unwrap();
     let version = env!("CARGO_PKG_VERSION");
     let roots = ["cni", "kube-controllers"].map(|name| {
-        let root = directory.path().join("root").join(name);
-        unpacked(&Image::read(&directory.path().join(name)), &root);
+        let root = unpacked_images.path().join(name);
+        unpacked(&Image::read(&directory.join(name)), &root);
         root
     });
     isolated(|_| {
@@ -116,9 +117,10 @@ fn replaced(container: &Value) -> Option<(&'static str, &'static str)> {
 #[test]
 fn manifests_with_replaced_images_start_the_intended_programs() {
     let Some(directory) = images() else { return };
-    let root = |name: &str| directory.path().join("root").join(name);
+    let unpacked_images = tempfile::tempdir().unwrap();
+    let root = |name: &str| unpacked_images.path().join(name);
     let configs = ["cni", "kube-controllers"].map(|name| {
-        let image = Image::read(&directory.path().join(name));
+        let image = Image::read(&directory.join(name));
         unpacked(&image, &root(name));
         (name, image.config)
     });

@@ -12,9 +12,7 @@ fn agent_may_create_tokens_for_the_plugins_user_only() {
         return;
     }
     with_kubernetes(|_, Kubernetes { api, .. }| {
-        for object in overlay("overlays/kubernetes-v1").values() {
-            api.admin().apply_object(object).unwrap();
-        }
+        api.admin().apply_all(overlay("overlays/kubernetes-v1").values()).unwrap();
         let agent = api.service_account(NAMESPACE, "calico-cni").unwrap();
         let request = token_request(json!({ "expirationSeconds": 86400 }));
         let token = |account: &str| agent.client.create(&token_path(NAMESPACE, account), &request).unwrap();
@@ -55,7 +53,7 @@ fn component_node_condition_lets_the_agent_get_nodes_only() {
     with_kubernetes(|host, Kubernetes { api, .. }| {
         let directory = host.dir("manifests");
         let objects = compose(&directory, &["overlays/etcd"], &["components/node-condition"]).unwrap();
-        objects.values().for_each(|object| _ = api.admin().apply_object(object).unwrap());
+        api.admin().apply_all(objects.values()).unwrap();
         let user = format!("system:serviceaccount:{NAMESPACE}:calico-cni");
         await_code(|| u16::from(may(&api, &user, "get", "", "nodes")), 1);
         for verb in ["list", "watch", "patch", "update", "delete"] {

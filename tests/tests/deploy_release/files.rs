@@ -10,8 +10,9 @@ use integration_tests::images::{ANY_SIZE, arch};
 use integration_tests::manifests::helm;
 use integration_tests::namespaces::isolated;
 use integration_tests::skip::skipped;
+use tempfile::TempDir;
 
-use super::{can_release, release};
+use super::{FAST, REGISTRY, can_release, release, release_for_registry, shared_release};
 
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -24,11 +25,11 @@ pub(super) fn path(folder: &Path, name: &str) -> String {
     folder.join("release").join(named(name)).display().to_string()
 }
 
-pub(super) fn unpack(folder: &Path, name: &str) -> std::path::PathBuf {
-    let into = folder.join("unpacked").join(named(name));
-    fs::create_dir_all(&into).unwrap();
-    run("tar", &["--extract", "--gzip", "--file", &path(folder, name), "--directory", &into.display().to_string()])
-        .unwrap();
+/// Unpacks an archive of a release into a new folder.
+pub(super) fn unpack(folder: &Path, name: &str) -> TempDir {
+    let into = tempfile::tempdir().unwrap();
+    let to = into.path().display().to_string();
+    run("tar", &["--extract", "--gzip", "--file", &path(folder, name), "--directory", &to]).unwrap();
     into
 }
 
@@ -37,8 +38,9 @@ fn two_releases_are_identical_and_checksums_cover_every_file() {
     if !can_release() {
         return;
     }
-    let (first, second) = (release(&[ANY_SIZE]).unwrap(), release(&[ANY_SIZE]).unwrap());
-    let folders = [&first, &second].map(|one| one.path().join("release").display().to_string());
+    // The test changes a file of the first release, which therefore belongs to the test alone.
+    let (first, second) = (release(&[ANY_SIZE, FAST]).unwrap(), shared_release());
+    let folders = [first.path(), second.as_path()].map(|one| one.join("release").display().to_string());
     run("diff", &["--recursive", &folders[0], &folders[1]]).unwrap();
 
     let found: BTreeSet<String> =
@@ -86,12 +88,13 @@ fn programs_run_from_their_release_tarballs() {
     if !can_release() {
         return;
     }
-    let made = release(&[ANY_SIZE]).unwrap();
+    let made = shared_release();
     for (program, alias, version) in
         [("calico", "calico-ipam", "-v"), ("kube-controllers", "check-status", "--version")]
     {
         let name = named(&format!("{program}-v{VERSION}-linux-A"));
-        let root = unpack(made.path(), &format!("{name}.tar.gz")).join(&name);
+        let unpacked = unpack(&made, &format!("{name}.tar.gz"));
+        let root = unpacked.path().join(&name);
         let own = root.join(program);
         assert_eq!(fs::metadata(&own).unwrap().ino(), fs::metadata(root.join(alias)).unwrap().ino(), "{program}");
         assert_eq!(fs::metadata(&own).unwrap().mode() & 0o7777, 0o755, "{program}");
@@ -104,7 +107,7 @@ fn programs_run_from_their_release_tarballs() {
             assert!(notices.contains(wanted), "{program}: {wanted}");
         }
         assert!(!notices.contains("libcalico"), "{program}");
-        let bill = fs::read_to_string(path(made.path(), &format!("{name}.cdx.json"))).unwrap();
+        let bill = fs::read_to_string(path(&made, &format!("{name}.cdx.json"))).unwrap();
         assert!(bill.contains("\"type\": \"application\"") && bill.contains("pkg:cargo/serde_json@"), "{program}");
         assert!(!bill.contains("pkg:golang/"), "{program} has nothing of the CNI project's plugins");
     }
@@ -115,10 +118,11 @@ fn debug_file_beside_the_program_has_the_function_names() {
     if !can_release() {
         return;
     }
-    let made = release(&[ANY_SIZE]).unwrap();
+    let made = shared_release();
     let name = named(&format!("kube-controllers-v{VERSION}-linux-A"));
-    let program = unpack(made.path(), &format!("{name}.tar.gz")).join(&name).join("kube-controllers");
-    let names = unpack(made.path(), &format!("{name}-names.tar.gz")).join("kube-controllers.debug");
+    let folders = ["", "-names"].map(|part| unpack(&made, &format!("{name}{part}.tar.gz")));
+    let program = folders[0].path().join(&name).join("kube-controllers");
+    let names = folders[1].path().join("kube-controllers.debug");
     let [program, names] = [program, names].map(|path| path.display().to_string());
     let build_id = |file: &str| {
         let notes = run("readelf", &["--wide", "--notes", file]).unwrap();
@@ -142,8 +146,9 @@ fn podman_loads_the_image_archives() {
         skipped("there is no podman");
         return;
     }
-    let made = release(&[ANY_SIZE, "REGISTRY=ghcr.io/me/calico"]).unwrap();
-    let storage = made.path().join("storage").display().to_string();
+    let made = release_for_registry();
+    let storage = tempfile::tempdir().unwrap();
+    let storage = storage.path().display().to_string();
     let podman = |words: &[&str]| {
         let options =
             ["--root", &storage, "--runroot", &storage, "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"];
@@ -152,7 +157,7 @@ fn podman_loads_the_image_archives() {
     // podman records blobs in /var/lib/containers/cache, whatever its storage.
     isolated(|_| {
         for (name, user) in [("cni", "0"), ("kube-controllers", "999")] {
-            let archive = path(made.path(), &format!("image-{name}-v{VERSION}.tar"));
+            let archive = path(&made, &format!("image-{name}-v{VERSION}.tar"));
             let loaded = podman(&["load", "--quiet", "--input", &archive]);
             let image = loaded.trim().rsplit(' ').next().unwrap();
             assert_eq!(podman(&["image", "inspect", "--format", "{{.Config.User}}", image]).trim(), user, "{loaded}");
@@ -170,8 +175,8 @@ fn links_of_the_deploy_page_are_in_the_archive() {
     if !can_release() {
         return;
     }
-    let made = release(&[ANY_SIZE]).unwrap();
-    let deploy = unpack(made.path(), &format!("deploy-v{VERSION}.tar.gz")).join("deploy");
+    let unpacked = unpack(&shared_release(), &format!("deploy-v{VERSION}.tar.gz"));
+    let deploy = unpacked.path().join("deploy");
     let page = fs::read_to_string(deploy.join("README.md")).unwrap();
     let links: BTreeSet<&str> = page.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()).collect();
     let gone = links.iter().filter(|link| !link.contains("://") && !deploy.join(link).exists());
@@ -185,32 +190,33 @@ fn release_registry_is_in_every_manifest_and_the_chart() {
     if !can_release() {
         return;
     }
-    let made = release(&[ANY_SIZE, "REGISTRY=ghcr.io/me/calico"]).unwrap();
+    let made = release_for_registry();
     for name in ["install.yaml", "install-kubernetes-v3.yaml", "install-etcd.yaml", "workloads.yaml", "uninstall.yaml"]
     {
-        let text = fs::read_to_string(path(made.path(), name)).unwrap();
-        assert!(text.contains(&format!("image: ghcr.io/me/calico/cni:v{VERSION}@sha256:")), "{name}");
+        let text = fs::read_to_string(path(&made, name)).unwrap();
+        assert!(text.contains(&format!("image: {REGISTRY}/cni:v{VERSION}@sha256:")), "{name}");
         assert!(applied(&text).all(|line| !line.contains("registry.example.com")), "{name}");
     }
-    let deploy = unpack(made.path(), &format!("deploy-v{VERSION}.tar.gz")).join("deploy");
+    let unpacked = unpack(&made, &format!("deploy-v{VERSION}.tar.gz"));
+    let deploy = unpacked.path().join("deploy");
     for name in ["install.yaml", "overlays/beside-upstream/images.yaml", "components/upgrade-ipam/patch.yaml"] {
         let text = fs::read_to_string(deploy.join(name)).unwrap();
-        assert!(applied(&text).any(|line| line.contains("ghcr.io/me/calico/cni")), "{name}");
+        assert!(applied(&text).any(|line| line.contains(&format!("{REGISTRY}/cni"))), "{name}");
         assert!(applied(&text).all(|line| !line.contains("registry.example.com/calico")), "{name}");
     }
     // The commands in the documents keep the placeholder, which they replace.
     for name in ["README.md", "uninstall/uninstall.yaml", "overlays/beside-upstream/kustomization.yaml"] {
         let text = fs::read_to_string(deploy.join(name)).unwrap();
-        assert!(text.contains("s#registry.example.com/calico#$REGISTRY#") && !text.contains("s#ghcr.io"), "{name}");
+        assert!(text.contains("s#registry.example.com/calico#$REGISTRY#") && !text.contains("s#127.0.0.1"), "{name}");
     }
     let helm = match helm() {
         Ok(helm) => helm.display().to_string(),
         Err(missing) => return skipped(&missing.to_string()),
     };
-    let chart = path(made.path(), &format!("calico-cni-{VERSION}.tgz"));
+    let chart = path(&made, &format!("calico-cni-{VERSION}.tgz"));
     let rendered = run(&helm, &["template", "calico-cni", &chart, "--namespace", "kube-system"]).unwrap();
     for image in ["cni", "kube-controllers"] {
-        assert!(rendered.contains(&format!("image: ghcr.io/me/calico/{image}@sha256:")), "{image}");
+        assert!(rendered.contains(&format!("image: {REGISTRY}/{image}@sha256:")), "{image}");
     }
     assert!(!rendered.contains("registry.example.com"));
 }

@@ -6,23 +6,24 @@ use std::net::TcpStream;
 use anyhow::Result;
 use integration_tests::command::run;
 use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::images::{ANY_SIZE, arch, in_tree};
+use integration_tests::images::{arch, in_tree};
 use integration_tests::manifests::{built, helm};
 use integration_tests::namespaces::{Host, isolated};
 use integration_tests::server_process::ServerProcess;
 use integration_tests::skip::skipped;
 
 use super::files::{VERSION, path};
-use super::{can_release, release};
+use super::{REGISTRY, can_release, release_for_registry};
 
-const REGISTRY: &str = "127.0.0.1:5000";
+/// Address of the private registry, the first part of [`REGISTRY`].
+const ADDRESS: &str = "127.0.0.1:5000";
 
 /// Starts a registry in memory, without TLS.
 fn start_registry(host: &Host) -> Result<ServerProcess> {
     let mut registry = ServerProcess::default();
-    let args = ["registry", "serve", "--address", REGISTRY].map(str::to_owned);
+    let args = ["registry", "serve", "--address", ADDRESS].map(str::to_owned);
     registry.start(&built("crane")?, &args, &host.dir("registry").join("log"))?;
-    await_that(PATIENCE, || Ok(TcpStream::connect(REGISTRY).is_ok()))?;
+    await_that(PATIENCE, || Ok(TcpStream::connect(ADDRESS).is_ok()))?;
     Ok(registry)
 }
 
@@ -34,8 +35,8 @@ fn published_release_has_its_digests_referrers_and_chart_in_the_registry() {
     if let Err(missing) = ["crane", "oras"].map(built).into_iter().chain([helm()]).collect::<Result<Vec<_>>>() {
         return skipped(&missing.to_string());
     }
-    let made = release(&[ANY_SIZE, &format!("REGISTRY={REGISTRY}/calico")]).unwrap();
-    let folder = made.path().join("release").display().to_string();
+    let made = release_for_registry();
+    let folder = made.join("release").display().to_string();
     isolated(|host| {
         let _registry = start_registry(host).unwrap();
         let home = host.dir("home").display().to_string();
@@ -49,7 +50,7 @@ fn published_release_has_its_digests_referrers_and_chart_in_the_registry() {
         let oras = built("oras").unwrap().display().to_string();
         let ask = |words: &[&str]| run("env", &environment(&[&[oras.as_str()], words].concat())).unwrap();
         publish();
-        let digests = fs::read_to_string(path(made.path(), "digests.txt")).unwrap();
+        let digests = fs::read_to_string(path(&made, "digests.txt")).unwrap();
         let referrers = || -> Vec<String> {
             let subjects = digests.lines().map(|line| {
                 let words: Vec<&str> = line.split(' ').collect();
@@ -72,11 +73,11 @@ fn published_release_has_its_digests_referrers_and_chart_in_the_registry() {
             let [wanted, other] = [kinds[index % 2], kinds[(index + 1) % 2]];
             assert!(said.contains(wanted) && !said.contains(other), "{said}");
         }
-        let chart = format!("oci://{REGISTRY}/calico/charts/calico-cni");
+        let chart = format!("oci://{REGISTRY}/charts/calico-cni");
         let words = ["pull", &chart, "--version", VERSION, "--plain-http", "--destination", &home];
         run("env", &environment(&[&[helm().unwrap().display().to_string().as_str()], &words[..]].concat())).unwrap();
         let name = format!("calico-cni-{VERSION}.tgz");
-        assert!(fs::read(host.dir("home").join(&name)).unwrap() == fs::read(path(made.path(), &name)).unwrap());
+        assert!(fs::read(host.dir("home").join(&name)).unwrap() == fs::read(path(&made, &name)).unwrap());
         publish();
         assert_eq!(referrers(), found);
     });

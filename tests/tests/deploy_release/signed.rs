@@ -12,7 +12,7 @@ use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
 use super::files::{VERSION, path, unpack};
-use super::{can_release, release};
+use super::{FAST, can_release, release, release_for_registry, shared_release};
 
 /// Creates a key without a password: NAME.key and NAME.pub.
 fn create_key(folder: &Path, name: &str) -> String {
@@ -43,7 +43,7 @@ fn signed_release_passes_the_documented_verification_only_unchanged() {
     }
     let keys = tempfile::tempdir().unwrap();
     let (own, _) = (create_key(keys.path(), "calico-cni"), create_key(keys.path(), "other"));
-    let made = release(&[ANY_SIZE, &format!("SIGNING_KEY={own}")]).unwrap();
+    let made = release(&[ANY_SIZE, FAST, &format!("SIGNING_KEY={own}")]).unwrap();
     let trust = |name: &str| {
         fs::copy(keys.path().join(format!("{name}.pub")), made.path().join("calico-cni.pub")).unwrap();
     };
@@ -71,9 +71,8 @@ fn provenance_names_each_file_with_its_checksum_and_the_commit() {
     if !can_release() {
         return;
     }
-    let made =
-        release(&[ANY_SIZE, "SOURCE_URI=git+https://example.com/calico", "BUILDER_ID=https://example.com/ci"]).unwrap();
-    let text = fs::read_to_string(path(made.path(), "provenance.intoto.json")).unwrap();
+    let made = release_for_registry();
+    let text = fs::read_to_string(path(&made, "provenance.intoto.json")).unwrap();
     let statement: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(statement["_type"], "https://in-toto.io/Statement/v1");
     assert_eq!(statement["predicateType"], "https://slsa.dev/provenance/v1");
@@ -83,7 +82,7 @@ fn provenance_names_each_file_with_its_checksum_and_the_commit() {
         .iter()
         .map(|subject| (subject["name"].as_str().unwrap(), subject["digest"]["sha256"].as_str().unwrap()))
         .collect();
-    let sums = fs::read_to_string(path(made.path(), "SHA256SUMS")).unwrap();
+    let sums = fs::read_to_string(path(&made, "SHA256SUMS")).unwrap();
     let mut files: BTreeMap<&str, &str> =
         sums.lines().map(|line| line.split_once("  ").unwrap()).map(|(sum, file)| (file, sum)).collect();
     assert!(files.remove("provenance.intoto.json").is_some());
@@ -111,30 +110,30 @@ fn manifests_and_chart_name_images_by_the_digests_of_the_archives() {
     if !can_release() {
         return;
     }
-    let made = release(&[ANY_SIZE]).unwrap();
-    let digests = fs::read_to_string(path(made.path(), "digests.txt")).unwrap();
+    let made = shared_release();
+    let digests = fs::read_to_string(path(&made, "digests.txt")).unwrap();
     assert_eq!(digests.lines().count(), 4, "two images, and one architecture of each: {digests}");
     let pinned = ["cni", "kube-controllers"].map(|image| {
-        let (name, digest) = (format!("registry.example.com/calico/{image}:v{VERSION}"), archived(made.path(), image));
+        let (name, digest) = (format!("registry.example.com/calico/{image}:v{VERSION}"), archived(&made, image));
         assert!(digests.lines().any(|line| line == format!("{digest} {name}")), "{digests}");
         assert!(digests.lines().any(|line| line.ends_with(&format!(" {name} linux/{}", arch()))), "{digests}");
         format!("image: {name}@{digest}")
     });
     for manifest in ["install.yaml", "install-kubernetes-v3.yaml", "install-etcd.yaml", "uninstall.yaml"] {
-        let text = fs::read_to_string(path(made.path(), manifest)).unwrap();
+        let text = fs::read_to_string(path(&made, manifest)).unwrap();
         let images = text.lines().map(|line| line.trim_start().trim_start_matches("- "));
         let images: Vec<&str> = images.filter(|line| line.starts_with("image: registry.example.com")).collect();
         assert!(!images.is_empty() && images.iter().all(|image| pinned.iter().any(|it| it == image)), "{images:?}");
     }
     // A node knows an imported image by its tag only, so these manifests name no digest.
-    let deploy = unpack(made.path(), &format!("deploy-v{VERSION}.tar.gz")).join("deploy/install.yaml");
-    assert!(!fs::read_to_string(deploy).unwrap().contains("@sha256:"));
+    let unpacked = unpack(&made, &format!("deploy-v{VERSION}.tar.gz"));
+    assert!(!fs::read_to_string(unpacked.path().join("deploy/install.yaml")).unwrap().contains("@sha256:"));
 
     let helm = match helm() {
         Ok(helm) => helm.display().to_string(),
         Err(missing) => return skipped(&missing.to_string()),
     };
-    let chart = path(made.path(), &format!("calico-cni-{VERSION}.tgz"));
+    let chart = path(&made, &format!("calico-cni-{VERSION}.tgz"));
     let render = |more: &[&str]| run(&helm, &[&["template", "calico-cni", &chart], more].concat()).unwrap();
     let rendered = render(&[]);
     for pinned in &pinned {

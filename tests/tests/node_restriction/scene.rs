@@ -46,9 +46,7 @@ impl Scene<'_> {
         };
         let components = [&["components/node-restriction"][..], components].concat();
         let objects = compose(&self.host.dir("manifests"), &[overlay], &components).unwrap();
-        for object in objects.values() {
-            self.api.admin().apply_object(object).unwrap();
-        }
+        self.api.admin().apply_all(objects.values()).unwrap();
         self.api.namespace(NAMESPACE).unwrap();
         for node in ["node1", "node2"] {
             self.api.admin().node(node).unwrap();

@@ -21,10 +21,7 @@ pub const ENDPOINT: &str = "http://127.0.0.1:2379";
 pub const REQUIRES: &str = "etcd is not installed (Debian: etcd-server)";
 
 /// Key prefix of an API server's objects, not all of which are JSON.
-pub(crate) const REGISTRY: &str = "/registry/";
-
-/// Number of writes per transaction; etcd accepts 128.
-const WRITES: usize = 100;
+const REGISTRY: &str = "/registry/";
 
 /// A single-member etcd. Killed on drop; its data disappear with the host's tmpfs.
 #[derive(Debug)]
@@ -116,16 +113,6 @@ impl Etcd {
     /// Writes one raw value.
     pub fn put(&self, key: &str, value: &[u8]) -> Result<()> {
         post("kv/put", &json!({ "key": BASE64.encode(key), "value": BASE64.encode(value) })).map(|_| ())
-    }
-
-    /// Writes every pair of raw values, in a few transactions.
-    pub fn load_raw(&self, content: &BTreeMap<String, Vec<u8>>) -> Result<()> {
-        let write = |(key, value): (&String, &Vec<u8>)| {
-            let (key, value) = (BASE64.encode(key), BASE64.encode(value));
-            json!({ "requestPut": { "key": key, "value": value } })
-        };
-        let writes: Vec<Value> = content.iter().map(write).collect();
-        writes.chunks(WRITES).try_for_each(|some| post("kv/txn", &json!({ "success": some })).map(drop))
     }
 
     /// Deletes one key.
@@ -226,11 +213,6 @@ mod tests {
             });
             etcd.delete("/calico/a").unwrap();
             assert!(etcd.dump().unwrap().is_empty());
-
-            let many: BTreeMap<String, Vec<u8>> =
-                (0..2 * WRITES + 1).map(|n| (format!("/raw/{n}"), vec![0xff])).collect();
-            etcd.load_raw(&many).unwrap();
-            assert_eq!(etcd.dump_raw().unwrap(), many);
         });
     }
 }

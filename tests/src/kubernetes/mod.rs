@@ -18,7 +18,6 @@
 
 mod api_server;
 mod audit;
-mod bootstrap;
 mod certificates;
 mod client;
 mod cni_user;
@@ -59,13 +58,10 @@ pub struct Kubernetes {
 }
 
 impl Kubernetes {
-    /// Starts both servers, without objects of users, and waits until they respond.
+    /// Starts both servers, empty, and waits until they respond.
     pub fn start(host: &Host) -> Result<Kubernetes> {
         let etcd = Etcd::start(host)?;
-        bootstrap::load(&etcd)?;
-        let api = ApiServer::start(host)?;
-        bootstrap::keep(&etcd)?;
-        Ok(Kubernetes { api, etcd })
+        Ok(Kubernetes { api: ApiServer::start(host)?, etcd })
     }
 }
 

@@ -127,7 +127,7 @@ fn show_counts_former_blocks(cluster: &Cluster<'_>) {
     assert!(text.contains("\npool pool4: 1 of 2 blocks have another size than /28\n"), "{text}");
 }
 
-/// Upstream's plugin, which finds a free range by the name of its block, claims a part of a former block, and assigns an
+/// Upstream's plugin, which finds a free range by the name of its block, claims a part of a former block and assigns an
 /// address in it. Only a person can decide which pod keeps an address, so an ADD leaves both blocks unchanged.
 fn check_names_overlapping_blocks(cluster: &Cluster<'_>) {
     load(cluster, POOL, 26);

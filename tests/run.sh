@@ -38,11 +38,14 @@ fi
 export GOGC="${GOGC:-off}" GOMEMLIMIT="${GOMEMLIMIT:-1GiB}"
 stage format cargo fmt --all --check
 stage clippy cargo clippy "${locked[@]}" --workspace --all-targets -- -D warnings
-# The configuration of kube-controllers, without SQLite; the workspace as a whole has every feature.
-stage clippy-narrow cargo clippy "${locked[@]}" -p datastore -p ipam-plugin --no-default-features --lib -- -D warnings
 stage documentation env RUSTDOCFLAGS="-D warnings" cargo doc "${locked[@]}" --workspace --no-deps --document-private-items
-# The state of the machine before the first test must be the same after the last.
-machine() { cargo run "${locked[@]}" --quiet -p integration-tests --bin machine-state; }
+# The programs of all tests are built together. For another set of crates, which enables other features, the compiler
+# would build the dependencies again.
+build() { tests/test-programs.sh "${locked[@]}" --workspace >"$logs/programs"; }
+stage build build
+# The state of the machine before the first test must be the same after the last. The program is part of the build,
+# because it is in a crate with suites.
+machine() { target/debug/machine-state; }
 as_it_was() { machine | diff "$logs/machine.before" -; }
 machine >"$logs/machine.before"
 # Skipped by name without a control plane, as the suites are.
@@ -53,12 +56,15 @@ demo_on_api_server() {
         echo "SKIPPED make demo-$1: there is no kube-apiserver or no kubectl"
     fi
 }
+# kube-controllers is built without SQLite. The other stages build the workspace with every feature, and so miss code
+# that kube-controllers does not use.
 programs() {
     local plugin status=0
     make --no-print-directory plugin PROFILE=release &
     plugin=$!
-    make --no-print-directory controllers PROFILE=controllers || status=1
+    make --no-print-directory controllers PROFILE=controllers 2>&1 | tee "$logs/controllers" || status=1
     wait "$plugin" || status=1
+    ! grep -q '^warning' "$logs/controllers" || status=1
     return "$status"
 }
 image() {
@@ -68,7 +74,18 @@ image() {
         echo "SKIPPED make image: the image tool could not be built"
     fi
 }
-stage unit env FUZZ_SECONDS="${FUZZ_SECONDS:-20}" cargo test "${locked[@]}" --no-fail-fast --workspace --exclude integration-tests
+# in_crate DIRECTORY PROGRAM: runs a test program as cargo does
+in_crate() (cd "$1" && CARGO_MANIFEST_DIR=$1 exec "$2")
+# The tests of each crate; the suites in `tests` run later.
+unit() {
+    local name directory program status=0
+    while read -r name directory _ program; do
+        echo "--- $name"
+        in_crate "$directory" "$program" </dev/null || status=1
+    done < <(grep -v '^tests/' "$logs/programs")
+    return "$status"
+}
+FUZZ_SECONDS="${FUZZ_SECONDS:-20}" stage unit unit
 # The tests run the released programs, whose size matters too: an image has room for 12 MiB of them. Both are built
 # together, because the last step of each build, the optimization of the whole program, uses a single processor.
 stage programs programs
@@ -89,8 +106,6 @@ job() {
     } 9>"$logs/lock"
     [ $status = ok ]
 }
-# in_crate DIRECTORY PROGRAM: runs a test program as cargo does
-in_crate() (cd "$1" && CARGO_MANIFEST_DIR=$1 exec "$2")
 export logs
 export -f job in_crate demo_on_api_server
 # Suites spend more time waiting for servers than computing, so two of them run at a time, each with one test more than
@@ -100,15 +115,14 @@ suites() {
     local name directory program status=0
     export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) + 1))}"
     mkdir "$logs/jobs"
-    tests/test-programs.sh "${locked[@]}" -p integration-tests >"$logs/programs" || status=1
     {
         echo demo tests/demo/run.sh
         echo demo-kubernetes demo_on_api_server kubernetes
         echo demo-controllers demo_on_api_server controllers
-        sort --reverse "$logs/programs" | while read -r name directory _ program; do
+        grep '^tests/' "$logs/programs" | sort --reverse | while read -r name directory _ program; do
             echo "${name#*/} in_crate $directory $program"
         done
-        echo "doc cargo test ${locked[*]} --doc -p integration-tests"
+        echo "doc cargo test ${locked[*]} --doc --workspace"
     } | xargs --max-procs=2 --max-lines=1 bash -c 'job "$@"' job || status=1
     [ ! -e "$logs/failed-jobs" ] || echo "failed: $(paste -sd ' ' "$logs/failed-jobs")"
     return "$status"

@@ -103,15 +103,15 @@ async fn conflict_before_the_lock_locks_nothing() {
     assert_eq!(world.status()["conditions"][0]["reason"], "ResourceMismatch");
     let service = world.server.object(&api_service()).unwrap();
     assert!(service["spec"]["service"].is_object(), "{service}");
-    assert_eq!(locks(&world), 0);
+    assert_eq!(lock_writes(&world), 0);
 
     world.server.with_store(|store| store.remove(&office_in_v3()));
     world.run_until(|store| is_in_phase(store, "Complete")).await;
-    assert_eq!(locks(&world), 1);
+    assert_eq!(lock_writes(&world), 2, "the lock, and its confirmation before v3 opens");
 }
 
-/// Returns the number of requests so far that have locked v1.
-fn locks(world: &World) -> usize {
+/// Returns the number of requests since the last call that have written the ClusterInformation of v1.
+fn lock_writes(world: &World) -> usize {
     let path = format!("PUT {}", cluster_information(ApiGroup::CrdV1).url_path());
     world.server.take_log().iter().filter(|line| **line == path).count()
 }
@@ -152,7 +152,7 @@ async fn refusal_of_v3_is_found_before_the_lock() {
         world.run_for(4 * MINUTE).await;
         let expected = "projectcalico.org/v3 refuses 1 objects: GlobalNetworkSet/office: ";
         assert!(world.message().starts_with(expected) && world.message().contains("too few"), "{}", world.message());
-        assert_eq!((world.phase().as_str(), locks(&world)), ("Pending", 0));
+        assert_eq!((world.phase().as_str(), lock_writes(&world)), ("Pending", 0));
         let service = world.server.object(&api_service());
         assert_eq!(service.is_some_and(|service| service["spec"]["service"].is_object()), aggregated);
     }

@@ -127,10 +127,12 @@ fn show_counts_former_blocks(cluster: &Cluster<'_>) {
     assert!(text.contains("\npool pool4: 1 of 2 blocks have another size than /28\n"), "{text}");
 }
 
-/// Upstream's plugin, which finds a free range by the name of its block, claims a part of a former block.
+/// Upstream's plugin, which finds a free range by the name of its block, claims a part of a former block and assigns an
+/// address in it. Only a person can decide which pod keeps an address, so an ADD leaves both blocks unchanged.
 fn check_names_overlapping_blocks(cluster: &Cluster<'_>) {
     load(cluster, POOL, 26);
     add(cluster, "node1", 1);
+    recreate(cluster, POOL, 28);
     let content = cluster.store.dump().unwrap();
     let is_block = |key: &str| key.starts_with("ipamblocks/") || key.contains("/ipam/v2/assignment/");
     let (key, block) = content.iter().find(|(key, _)| is_block(key)).unwrap();
@@ -148,12 +150,24 @@ fn check_names_overlapping_blocks(cluster: &Cluster<'_>) {
     spec["cidr"] = json!(cidr);
     spec["affinity"] = json!("host:node2");
     spec["allocations"] = json!(vec![Value::Null; 16]);
-    spec["unallocated"] = json!((0..16).collect::<Vec<u8>>());
-    spec["attributes"] = json!([]);
+    spec["allocations"][0] = json!(0);
+    spec["unallocated"] = json!((1..16).collect::<Vec<u8>>());
+    let owner = json!({ "node": "node2", "namespace": "suite", "pod": "of-upstream" });
+    spec["attributes"] = json!([{ "handle_id": "k8s-pod-network.upstream", "secondary": owner }]);
     spec["sequenceNumberForAllocation"] = json!({});
     cluster.store.put(&inner_key, &inner).unwrap();
+
+    let overlapping = || {
+        let mut content = cluster.store.dump().unwrap();
+        [key, &inner_key].map(|key| content.remove(key).unwrap())
+    };
+    let before = overlapping();
+    add(cluster, "node1", 2);
+    assert_eq!(sizes(cluster, "node1"), [26, 28]);
+    assert_eq!(overlapping(), before);
 
     let check = cluster.store.calico_ipam(&cluster.plugins, &["check", "--settle", "0"]).unwrap();
     assert_eq!(check.exit, Some(1), "{check:?}");
     assert!(check.stdout.contains(&format!("overlapping blocks: {outer} and {cidr}; ")), "{check:?}");
+    assert_eq!(check.stdout.matches("overlapping blocks: ").count(), 1, "{check:?}");
 }

@@ -34,6 +34,11 @@ pub(super) enum UpgradeError {
         "a migration to projectcalico.org/v3 has locked the datastore; the addresses of host-local stay until its end"
     )]
     Moving,
+    #[error(
+        "an import into the datastore is incomplete; the addresses of host-local stay until `calico-ipam migrate \
+         import` has ended and `calico-ipam migrate unlock` has run"
+    )]
+    Importing,
     #[error("cannot assign {ip} in Calico: {cause}")]
     Address { ip: IpAddr, cause: IpamError },
     #[error(transparent)]

@@ -19,7 +19,7 @@ use datastore::{Datastore, DatastoreSettings, Kubernetes, KubernetesConfig};
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::{Pod, PodOnNode};
-use libcalico::migration::V1_LOCKED_BY;
+use libcalico::migration::{IMPORTING, V1_LOCKED_BY};
 use libcalico::store::Store;
 use netconf::conf::LogConf;
 use netconf::{CallError, CniError, Code};
@@ -92,8 +92,8 @@ async fn migrate_in_present_group<C: Clock>(
 async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node: &str) -> Result<(), UpgradeError> {
     let Some(leases) = Leases::open(&places.leases)? else { return Ok(()) };
     let cluster = find::<ClusterInformation>(store, &ObjectKey::global("default")).await?;
-    if cluster.is_some_and(|cluster| is_moving(&cluster.value)) {
-        return Err(UpgradeError::Moving);
+    if let Some(refusal) = cluster.and_then(|cluster| refusal_of(&cluster.value)) {
+        return Err(refusal);
     }
     ensure_tunnel_ip(store, clock, node).await?;
     if leases.files()?.is_empty() {
@@ -142,8 +142,8 @@ async fn set_ready<S: Store, C: Clock>(store: &S, clock: &C, ready: bool) -> Res
     let key = ObjectKey::global("default");
     until_written(clock, async || {
         let mut cluster = store.get::<ClusterInformation>(&key).await?;
-        if is_moving(&cluster.value) {
-            return Err(UpgradeError::Moving);
+        if let Some(refusal) = refusal_of(&cluster.value) {
+            return Err(refusal);
         }
         if cluster.value.spec.datastore_ready != Some(ready) {
             cluster.value.spec.datastore_ready = Some(ready);
@@ -154,10 +154,16 @@ async fn set_ready<S: Store, C: Clock>(store: &S, clock: &C, ready: bool) -> Res
     .await
 }
 
-/// Returns true if a migration to `projectcalico.org/v3` has locked the datastore. If another program unlocked it, both
-/// groups would be in use.
-fn is_moving(cluster: &ClusterInformation) -> bool {
-    cluster.spec.datastore_ready != Some(true) && cluster.metadata.annotations.contains_key(V1_LOCKED_BY)
+/// Returns an error if a migration to `projectcalico.org/v3`, or an incomplete import, has locked the datastore. An
+/// upgrade would unlock it: both groups would be in use, or pods would get addresses that the import has yet to write.
+fn refusal_of(cluster: &ClusterInformation) -> Option<UpgradeError> {
+    let has = |mark: &str| cluster.metadata.annotations.contains_key(mark);
+    match cluster.spec.datastore_ready {
+        Some(true) => None,
+        _ if has(V1_LOCKED_BY) => Some(UpgradeError::Moving),
+        _ if has(IMPORTING) => Some(UpgradeError::Importing),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

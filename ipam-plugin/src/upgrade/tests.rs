@@ -3,7 +3,7 @@ use std::fs;
 
 use libcalico::api::{ClusterInformation, ClusterInformationSpec, Node, ObjectKey};
 use libcalico::kubernetes::{PodOnNode, PodOnNodeKey};
-use libcalico::migration::V1_LOCKED_BY;
+use libcalico::migration::{IMPORTING, V1_LOCKED_BY};
 use libcalico::store::Kind;
 use serde_json::json;
 
@@ -56,10 +56,10 @@ impl Lab {
         cluster.unwrap().spec.datastore_ready == Some(true)
     }
 
-    fn lock_for_a_migration(&self) {
+    fn lock_with(&self, mark: &str) {
         let mut cluster = ready();
         cluster.spec.datastore_ready = Some(false);
-        cluster.metadata.annotations.insert(V1_LOCKED_BY.into(), "uid".into());
+        cluster.metadata.annotations.insert(mark.into(), "uid".into());
         self.cluster.store.put(&ObjectKey::global("default"), &cluster);
     }
 
@@ -142,7 +142,7 @@ async fn upgrade_during_a_migration_to_v3_changes_nothing() {
     for files in [&FILES[..], &[]] {
         let lab = Lab::with(files);
         lab.pod("web", "10.244.7.2", "Running");
-        lab.lock_for_a_migration();
+        lab.lock_with(V1_LOCKED_BY);
         lab.cluster.store.before_each(|_, writes, _| {
             assert!(writes.unwrap_or_default().is_empty(), "v1 belongs to the migration");
             Fault::None
@@ -157,16 +157,36 @@ async fn upgrade_during_a_migration_to_v3_changes_nothing() {
     }
 }
 
-/// The migration may lock the datastore after the first look at it.
+/// The datastore may be locked after the first look at it.
 #[tokio::test]
-async fn upgrade_does_not_end_the_lock_of_a_migration() {
+async fn upgrade_does_not_end_the_lock_of_a_migration_or_an_import() {
     let lab = Lab::with(&FILES);
     assert!(super::set_ready(&lab.cluster.store, &lab.cluster.clock, true).await.is_ok());
-    lab.lock_for_a_migration();
-    for ready in [false, true] {
-        assert!(super::set_ready(&lab.cluster.store, &lab.cluster.clock, ready).await.is_err());
-        assert!(!lab.is_ready());
+    for mark in [V1_LOCKED_BY, IMPORTING] {
+        lab.lock_with(mark);
+        for ready in [false, true] {
+            assert!(super::set_ready(&lab.cluster.store, &lab.cluster.clock, ready).await.is_err());
+            assert!(!lab.is_ready());
+        }
     }
+}
+
+#[tokio::test]
+async fn upgrade_during_an_incomplete_import_writes_nothing_until_the_import_has_ended() {
+    let lab = Lab::with(&FILES);
+    lab.pod("web", "10.244.7.2", "Running");
+    lab.lock_with(IMPORTING);
+    lab.cluster.store.before_each(|_, writes, _| {
+        assert!(writes.unwrap_or_default().is_empty(), "the datastore belongs to the import");
+        Fault::None
+    });
+    let error = lab.pass().await.unwrap_err();
+    assert!(error.contains("an import into the datastore is incomplete"), "{error}");
+    assert!(lab.places.leases.exists() && lab.places.plugins.join("calico").exists());
+    lab.cluster.store.end_faults();
+    lab.cluster.store.put(&ObjectKey::global("default"), &ready());
+    lab.pass().await.unwrap();
+    assert!(lab.is_ready() && !lab.places.leases.exists());
 }
 
 #[tokio::test]

@@ -9,31 +9,75 @@ use super::marks::{ATTEMPT, Door, has_mark, set_ready};
 use super::object::remove_annotations;
 use super::requests::{Created, Problem, Requests};
 
+/// The write that shuts the door.
+enum Shutting {
+    Create(Value),
+    Replace(Value),
+}
+
+impl Shutting {
+    /// Prepares the write, for the migration with this uid.
+    ///
+    /// # Errors
+    /// [`Problem::Refused`] if another program has locked v3. [`Problem::Lost`] if the door is or was open.
+    async fn prepare(requests: &Requests, migration: &str) -> Result<Shutting, Problem> {
+        let at = cluster_information(ApiGroup::V3);
+        let Some(mut information) = requests.get(&at).await? else {
+            return first_content(requests, migration).await.map(Shutting::Create);
+        };
+        match Door::of(Some(&information)) {
+            Door::Open | Door::Locked | Door::Absent => return Err(Problem::Lost),
+            Door::Foreign => {
+                let text = "ClusterInformation of v3 is locked, and not by a migration".to_owned();
+                return Err(Problem::Refused { code: 409, text });
+            }
+            Door::Shut => {}
+            Door::Unmarked => {
+                set_ready(&mut information, false);
+                information["metadata"]["annotations"][LOCKED_BY] = migration.into();
+            }
+        }
+        information["metadata"]["annotations"][ATTEMPT] = information["metadata"]["resourceVersion"].clone();
+        Ok(Shutting::Replace(information))
+    }
+}
+
 /// Shuts the door for the migration with this uid, and marks it. Returns the object, which [`open`] needs.
 ///
 /// # Errors
-/// [`Problem::Refused`] if another program has locked v3. [`Problem::Lost`] if the door is or was open.
+/// [`Problem::Refused`] if another program has locked v3, or the API server refuses the write. [`Problem::Lost`] if the
+/// door is or was open.
 pub(super) async fn shut(requests: &Requests, migration: &str) -> Result<Value, Problem> {
     let at = cluster_information(ApiGroup::V3);
-    let Some(mut information) = requests.get(&at).await? else { return create(requests, migration).await };
-    match Door::of(Some(&information)) {
-        Door::Open | Door::Locked | Door::Absent => return Err(Problem::Lost),
-        Door::Foreign => {
-            let text = "ClusterInformation of v3 is locked, and not by a migration".to_owned();
-            return Err(Problem::Refused { code: 409, text });
-        }
-        Door::Shut => {}
-        Door::Unmarked => {
-            set_ready(&mut information, false);
-            information["metadata"]["annotations"][LOCKED_BY] = migration.into();
-        }
+    match Shutting::prepare(requests, migration).await? {
+        Shutting::Create(body) => match requests.create(&at, &body, false).await? {
+            Created::New(information) => Ok(information),
+            Created::Exists => Err(Problem::Lost),
+            Created::Refused(text) => Err(Problem::Refused { code: 422, text }),
+        },
+        Shutting::Replace(body) => requests.replace(&at, &body).await,
     }
-    information["metadata"]["annotations"][ATTEMPT] = information["metadata"]["resourceVersion"].clone();
-    requests.replace(&at, &information).await
 }
 
-/// Creates the ClusterInformation of v3 with the content of that of v1.
-async fn create(requests: &Requests, migration: &str) -> Result<Value, Problem> {
+/// Lets the API server check the write of [`shut`], and stores nothing. Admission can let only some accounts write the
+/// object (DS-90), which would otherwise be found under the lock of v1.
+///
+/// # Errors
+/// The same as those of [`shut`].
+pub(super) async fn check(requests: &Requests, migration: &str) -> Result<(), Problem> {
+    let at = cluster_information(ApiGroup::V3);
+    match Shutting::prepare(requests, migration).await? {
+        Shutting::Create(body) => match requests.create(&at, &body, true).await? {
+            Created::New(_) => Ok(()),
+            Created::Exists => Err(Problem::Lost),
+            Created::Refused(text) => Err(Problem::Refused { code: 422, text }),
+        },
+        Shutting::Replace(body) => requests.check_replacement(&at, &body).await.map(drop),
+    }
+}
+
+/// Returns the first content of the ClusterInformation of v3: that of v1, with the mark of the migration.
+async fn first_content(requests: &Requests, migration: &str) -> Result<Value, Problem> {
     let at = cluster_information(ApiGroup::V3);
     let v1 = requests.get(&cluster_information(ApiGroup::CrdV1)).await?.ok_or(Problem::Lost)?;
     let annotations = json!({ MIGRATED_BY: migration, ATTEMPT: "" });
@@ -42,11 +86,7 @@ async fn create(requests: &Requests, migration: &str) -> Result<Value, Problem> 
         "metadata": { "name": at.name, "annotations": annotations }, "spec": v1["spec"],
     });
     set_ready(&mut body, false);
-    match requests.create(&at, &body, false).await? {
-        Created::New(information) => Ok(information),
-        Created::Exists => Err(Problem::Lost),
-        Created::Refused(text) => Err(Problem::Refused { code: 422, text }),
-    }
+    Ok(body)
 }
 
 /// Opens the door, if no other process has written `shut` since. From this request on, plugins use v3.

@@ -55,7 +55,8 @@ pub(super) async fn wait_for_move(
     };
     let (kubernetes, elected, metrics) = (clients.kubernetes.clone(), elected.clone(), metrics.clone());
     let migrated = async {
-        match migration::run(kubernetes, configured, clients.mode, elected, metrics, stop.clone()).await {
+        // On the heap: the futures of a migration would need more than a thread's stack, together with their callers'.
+        match Box::pin(migration::run(kubernetes, configured, clients.mode, elected, metrics, stop.clone())).await {
             Some(moved) => moved,
             None => std::future::pending().await,
         }

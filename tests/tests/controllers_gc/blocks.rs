@@ -44,14 +44,19 @@ fn empty_blocks_are_released_after_grace_except_the_last_of_each_family(lab: &La
 }
 
 /// The pool was created again with smaller blocks. Of the blocks of another size, those with addresses and those in a
-/// disabled pool stay.
+/// disabled pool stay. Overlapping blocks with addresses, the inner one of upstream's plugin, stay unchanged.
 fn empty_blocks_of_a_former_size_go_with_their_affinity(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 28);
     lab.disabled_pool("disabled", "10.1.0.0/16", 28);
-    lab.node("node-a");
-    lab.node("node-b");
-    let address = lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
-    lab.pod("pod", "node-a", &address);
+    for node in ["node-a", "node-b", "node-c"] {
+        lab.node(node);
+    }
+    let overlapping = [("10.0.0.0/26", "node-a", "pod"), ("10.0.0.16/28", "node-c", "of-upstream")];
+    for (block, node, pod) in overlapping {
+        let address = lab.block(block, Some(node), &[to_pod(node, pod)]);
+        lab.pod(pod, node, &address);
+    }
+    let before = overlapping.map(|(block, ..)| lab.stored_block(block));
     lab.block("10.0.0.64/26", Some("node-a"), &[]);
     lab.block("10.0.0.128/28", Some("node-a"), &[]);
     lab.block("10.0.1.0/26", Some("node-b"), &[]);
@@ -60,13 +65,14 @@ fn empty_blocks_of_a_former_size_go_with_their_affinity(lab: &Lab<'_>) {
     collecting.has_looked();
     collecting.pass_after(LONG_GRACE / 2);
     collecting.pass_after(LONG_GRACE / 4);
-    assert_eq!(lab.blocks().len(), 5);
-    collecting.as_time_goes_by(LONG_GRACE / 2, "two blocks", || lab.blocks().len() == 3 && lab.affinities().len() == 3);
+    assert_eq!(lab.blocks().len(), 6);
+    collecting
+        .as_time_goes_by(LONG_GRACE / 2, "four blocks", || lab.blocks().len() == 4 && lab.affinities().len() == 4);
     collecting.pass_after(LONG_GRACE * 2);
     collecting.pass_after(LONG_GRACE * 2);
     let left: Vec<String> = lab.blocks().into_keys().collect();
-    assert_eq!(left, ["10.0.0.0/26", "10.0.0.128/28", "10.1.0.0/26"]);
-    assert_eq!(lab.held().len(), 1);
+    assert_eq!(left, ["10.0.0.0/26", "10.0.0.128/28", "10.0.0.16/28", "10.1.0.0/26"]);
+    assert_eq!(overlapping.map(|(block, ..)| lab.stored_block(block)), before);
 }
 
 /// Without a grace period, empty blocks of an existing node stay (KC-438).

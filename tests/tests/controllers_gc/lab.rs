@@ -20,7 +20,7 @@ use libcalico::ipam::{
 use libcalico::kubernetes::ApiGroup;
 use libcalico::names::EndpointIdentifiers;
 use libcalico::net::Cidr;
-use libcalico::store::{Kind, Store};
+use libcalico::store::{Entry, Kind, Store};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use tokio::runtime::Runtime;
@@ -263,6 +263,11 @@ impl Lab<'_> {
     pub(crate) fn blocks(&self) -> BTreeMap<String, Option<String>> {
         let blocks = self.runtime.block_on(self.store.list::<Block>(&None)).unwrap();
         blocks.iter().map(|entry| (entry.key.to_string(), entry.value.affinity.clone())).collect()
+    }
+
+    /// Returns a block as it is stored, with its revision.
+    pub(crate) fn stored_block(&self, cidr: &str) -> Entry<Block> {
+        self.runtime.block_on(self.store.get::<Block>(&cidr.parse().unwrap())).unwrap()
     }
 
     /// Returns the handles with the number of their addresses.

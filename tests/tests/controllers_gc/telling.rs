@@ -99,6 +99,10 @@ fn gc_in_report_mode_lists_leaks_and_releases_none() {
         assert!(messages.iter().any(|text| text.contains(leak)), "{messages:?}");
         // A tenant of the namespace `default` can read these Events.
         assert!(messages.iter().all(|text| !text.contains("suite/")), "{messages:?}");
+        let log = collecting.log();
+        let leaks: Vec<&str> = log.lines().filter(|line| line.contains(": an address is leaked ")).collect();
+        let is_named = |pod: &str| leaks.iter().any(|line| line.contains(&format!(" pod={NAMESPACE}/{pod} ")));
+        assert!(is_named("missing") && is_named("other"), "{leaks:?}");
     });
 }
 

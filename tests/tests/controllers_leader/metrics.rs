@@ -23,6 +23,7 @@ const OF_WORK: [&str; 8] = [
 const ADDED: &str = "workqueue_adds_total{name=\"host-endpoints\"}";
 const COLLECTED: &str = "controller_runtime_reconcile_total{controller=\"gc\",result=\"success\"}";
 const REQUESTS: &str = "rest_client_requests_total{";
+const DURATIONS: &str = "rest_client_request_duration_seconds_count{";
 /// The audit policy of the tests leaves these requests out.
 const UNLOGGED: &str = "selfsubjectaccessreviews";
 
@@ -86,17 +87,28 @@ fn standby_publishes_an_empty_queue() {
     });
 }
 
-/// Returns the counts of a page by verb, kind and code.
-fn counted(page: &str) -> BTreeMap<String, u64> {
+/// Returns the values of the series that begin with `metric`, by the values of some labels.
+fn counted(page: &str, metric: &str, by: &[&str]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
-    for (labels, count) in page.lines().filter_map(|line| line.strip_prefix(REQUESTS)?.split_once("} ")) {
+    for (labels, count) in page.lines().filter_map(|line| line.strip_prefix(metric)?.split_once("} ")) {
         let labels: BTreeMap<_, _> = labels.split(',').filter_map(|label| label.split_once('=')).collect();
-        let [verb, kind, code] = ["verb", "kind", "code"].map(|label| labels[label].trim_matches('"'));
-        if kind != UNLOGGED {
-            counts.insert(format!("{verb} {kind} {code}"), count.parse().unwrap());
+        let value = |name: &str| labels[name].trim_matches('"');
+        if value("kind") != UNLOGGED {
+            let values: Vec<&str> = by.iter().map(|name| value(name)).collect();
+            counts.insert(values.join(" "), count.parse().unwrap());
         }
     }
     counts
+}
+
+/// Returns the sums of counts by verb, kind and code over all codes.
+fn of_all_codes(counts: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for (labels, count) in counts {
+        let (verb_and_kind, _) = labels.rsplit_once(' ').unwrap();
+        *sums.entry(verb_and_kind.to_owned()).or_insert(0) += *count;
+    }
+    sums
 }
 
 /// Returns the counts of the audit log by verb, kind and code.
@@ -123,16 +135,18 @@ fn requests_of_the_api_server_are_counted_as_its_audit_does() {
         }
         await_page(METRICS_PORT, "the replica has listed the nodes", has_listed);
         // The replica renews its Lease meanwhile. The counts are compared between two renewals.
-        let mut last = [BTreeMap::new(), BTreeMap::new()];
+        let mut last = [BTreeMap::new(), BTreeMap::new(), BTreeMap::new()];
         let same = await_that(PATIENCE, || {
             let before = logged(&lab.audit.of("one")?);
-            let shown = counted(&metrics(METRICS_PORT)?);
+            let page = metrics(METRICS_PORT)?;
+            let shown = counted(&page, REQUESTS, &["verb", "kind", "code"]);
+            let timed = counted(&page, DURATIONS, &["verb", "kind"]);
             let is_quiet = logged(&lab.audit.of("one")?) == before;
-            last = [before, shown];
-            Ok(is_quiet && last[0] == last[1])
+            last = [before, shown, timed];
+            Ok(is_quiet && last[0] == last[1] && of_all_codes(&last[0]) == last[2])
         });
-        let [logged, shown] = last;
-        assert!(same.is_ok(), "the log has {logged:#?}\nthe metrics have {shown:#?}");
+        let [logged, shown, timed] = last;
+        assert!(same.is_ok(), "the log has {logged:#?}\nthe metrics have {shown:#?}\nand times of {timed:#?}");
         for expected in ["watch nodes 200", "create hostendpoints 201", "update leases 200", "get other 200"] {
             assert!(shown.contains_key(expected), "{expected} is missing: {shown:#?}");
         }

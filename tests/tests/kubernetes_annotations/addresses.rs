@@ -111,19 +111,28 @@ fn taken_address_names_its_holder_in_the_same_namespace_only() {
 
         control_plane.servers.api.namespace(TENANT).unwrap();
         let far = tenants_pod(cluster, 3, &wanted);
-        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={TENANT};K8S_POD_NAME={}", far.name);
-        let call = |verb: &str, conf: &Value| cluster.verb(verb, &far, conf).env("CNI_ARGS", &args).run().unwrap();
-        let outcome = call("ADD", &conf);
+        let call = |verb: &str, pod: &Pod, conf: &Value| {
+            let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={TENANT};K8S_POD_NAME={}", pod.name);
+            cluster.verb(verb, pod, conf).env("CNI_ARGS", args).run().unwrap()
+        };
+        let outcome = call("ADD", &far, &conf);
         assert_eq!(outcome.error().details, "it is held by another namespace");
+        assert_unnamed(&outcome, &holder);
+        let with_a_list = tenants_pod(cluster, 4, &[("ipAddrsAnyOf", wanted[0].1)]);
+        let outcome = call("ADD", &with_a_list, &conf);
+        assert_eq!(outcome.error().details, "10.65.3.3 is held by another namespace");
+        assert!(outcome.stderr.contains(": no listed address is free addresses="), "{}", outcome.stderr);
         assert_unnamed(&outcome, &holder);
         cluster.assert_only(&[&holder]);
 
         conf["prevResult"] = result;
-        let outcome = call("CHECK", &conf);
+        let outcome = call("CHECK", &far, &conf);
         let details = outcome.error().details;
         assert!(details.contains("10.65.3.3 is held by another namespace"), "{details}");
         assert_unnamed(&outcome, &holder);
-        api(cluster).delete(&format!("/api/v1/namespaces/{TENANT}/pods/{}", far.name)).unwrap().success().unwrap();
+        for Pod { name, .. } in [&far, &with_a_list] {
+            api(cluster).delete(&format!("/api/v1/namespaces/{TENANT}/pods/{name}")).unwrap().success().unwrap();
+        }
     });
 }
 

@@ -6,7 +6,7 @@ use integration_tests::cluster::{Cluster, Pod, on_each_group};
 use integration_tests::content::Content;
 use serde_json::{Value, json};
 
-use crate::pools::pool_of_namespaces;
+use crate::pools::{pool_of_namespaces, pool_of_tunnels};
 use crate::{addresses, annotated, annotation, api, check, create_on, host_routes, mark_namespace};
 
 const NONE_FREE: &str = "no address of the annotation \"cni.projectcalico.org/ipAddrsAnyOf\" is free";
@@ -188,22 +188,27 @@ fn listed_addresses_outside_the_namespaces_pools_are_refused() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         pool_of_namespaces(cluster, "blues", "10.71.0.0/24", "team == 'blue'");
+        pool_of_tunnels(cluster, "tunnels", "10.72.0.0/24");
         let open = cluster.conf("node1", json!({}));
         let restricted = cluster.conf("node1", json!({ "feature_control": { "restrict_annotations": true } }));
         for (number, conf) in [&open, &restricted].into_iter().enumerate() {
-            let pod = annotated(cluster, number, &[("ipAddrsAnyOf", "[\"10.71.0.8/30\"]")]);
+            let pod = annotated(cluster, number, &[("ipAddrsAnyOf", "[\"10.72.0.8\", \"10.71.0.8/30\"]")]);
             let before = cluster.state();
             let error = cluster.verb("ADD", &pod, conf).run().unwrap().error();
             assert_eq!((error.code, error.msg.as_str()), (7, NONE_FREE));
             let reason = "its namespaceSelector `team == 'blue'` does not match namespace suite";
             assert!(error.details.contains(reason), "{error:?}");
+            let other_use = "10.72.0.8 is in no IPPool for this pod: pool tunnels (10.72.0.0/24): its allowedUses \
+                [Tunnel] do not include Workload";
+            assert!(error.details.contains(other_use), "{error:?}");
             cluster.assert_unchanged(&before);
-            let (mixed, found) = add(cluster, number + 10, "[\"10.71.0.8\", \"10.65.3.3\"]", conf);
+            let list = "[\"10.72.0.8\", \"10.71.0.8\", \"10.65.3.3\"]";
+            let (mixed, found) = add(cluster, number + 10, list, conf);
             assert_eq!(found, ["10.65.3.3/32"]);
             cluster.delete(&mixed, conf);
         }
         mark_namespace(cluster, &json!({}), &json!({ "team": "blue" }));
-        let (pod, found) = add(cluster, 20, "[\"10.71.0.8/30\"]", &restricted);
+        let (pod, found) = add(cluster, 20, "[\"10.72.0.8\", \"10.71.0.8/30\"]", &restricted);
         assert_eq!(found, ["10.71.0.8/32"]);
         cluster.delete(&pod, &restricted);
         mark_namespace(cluster, &json!({}), &json!({ "team": null }));

@@ -45,14 +45,19 @@ fn pools_of_the_pod_precede_those_of_namespace_and_configuration() {
 }
 
 pub(crate) fn pool_of_namespaces(cluster: &Cluster<'_>, name: &str, cidr: &str, selector: &str) {
-    create_pool(cluster, name, cidr, ("all()", selector));
+    create_pool(cluster, name, cidr, "Workload", ("all()", selector));
 }
 
-/// Creates a pool with a node selector and a namespace selector.
-fn create_pool(cluster: &Cluster<'_>, name: &str, cidr: &str, (nodes, namespaces): (&str, &str)) {
+/// Creates a pool whose addresses are for tunnels alone.
+pub(crate) fn pool_of_tunnels(cluster: &Cluster<'_>, name: &str, cidr: &str) {
+    create_pool(cluster, name, cidr, "Tunnel", ("all()", ""));
+}
+
+/// Creates a pool for one use, with a node selector and a namespace selector.
+fn create_pool(cluster: &Cluster<'_>, name: &str, cidr: &str, allowed: &str, (nodes, namespaces): (&str, &str)) {
     let Store::Kubernetes(objects) = &cluster.store else { panic!("the suite runs on Kubernetes") };
     let spec = json!({ "cidr": cidr, "blockSize": 26, "namespaceSelector": namespaces, "nodeSelector": nodes,
-        "allowedUses": ["Workload"], "assignmentMode": "Automatic", "ipipMode": "Never", "vxlanMode": "Never" });
+        "allowedUses": [allowed], "assignmentMode": "Automatic", "ipipMode": "Never", "vxlanMode": "Never" });
     let version = objects.group().api_version();
     let pool = json!({ "apiVersion": version, "kind": "IPPool", "metadata": { "name": name }, "spec": spec });
     api(cluster).apply_object(&pool).unwrap();
@@ -126,8 +131,8 @@ fn restricted_annotations_select_only_pools_of_the_namespace() {
 fn annotated_pools_respect_the_node_selector_if_told() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
-        create_pool(cluster, "here", "10.71.0.0/24", ("kubernetes.io/hostname == 'node1'", ""));
-        create_pool(cluster, "there", "10.72.0.0/24", ("kubernetes.io/hostname == 'node2'", ""));
+        create_pool(cluster, "here", "10.71.0.0/24", "Workload", ("kubernetes.io/hostname == 'node1'", ""));
+        create_pool(cluster, "there", "10.72.0.0/24", "Workload", ("kubernetes.io/hostname == 'node2'", ""));
         let node = json!({ "metadata": { "labels": { "kubernetes.io/hostname": "node1" } } });
         api(cluster).patch("/api/v1/nodes/node1", &node).unwrap().success().unwrap();
         let open = cluster.conf("node1", json!({}));

@@ -70,6 +70,16 @@ fn apply_rejects_violations_of_the_api_rules() {
     let limit = manifest("IPAMConfiguration", "default", json!({"maxBlocksPerHost": 3}));
     assert!(refused(&shell, &limit).contains("only be set together with strictAffinity"));
     assert_eq!(shell.stored::<IpamConfig>(&IpamConfigKey), None, "neither key is written");
+
+    // A pool that was deleted while its blocks were in use.
+    shell.allocate("c1");
+    let key = ObjectKey::global("default-ipv4-ippool");
+    shell.remove(&IpPool::path(&key));
+    let of_size = |size: u8| manifest("IPPool", &key.name, json!({"cidr": "10.0.0.0/24", "blockSize": size}));
+    let resized = refused(&shell, &of_size(28));
+    assert!(resized.contains("IPPool.Spec.BlockSize = '28' (IPPool blocksSize conflicts with existing"), "{resized}");
+    assert_eq!((shell.stored::<IpPool>(&key), shell.blocks().len()), (None, 1));
+    assert_eq!(applied(&shell, &of_size(29)), "IPPool default-ipv4-ippool created\n");
 }
 
 #[test]

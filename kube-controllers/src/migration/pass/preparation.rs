@@ -12,7 +12,7 @@ use super::super::copy::{self, Named, Outcome};
 use super::super::marks::{Door, Marks};
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
-use super::super::{api_service, lock, report};
+use super::super::{api_service, door, lock, report};
 use super::{IDLE, Migration, Next, WAITING};
 
 /// The pause after refused checks, as a multiple of their time. They read each object, and can fail for days.
@@ -49,6 +49,10 @@ impl Migration {
         }
         let is_compared = !marks.is_aggregated;
         if is_compared && let Some(text) = copies_in_use(&self.requests).await? {
+            control.report(&self.requests, Phase::Pending, &text).await?;
+            return Ok(Next::After(WAITING));
+        }
+        if is_compared && let Some(text) = door_refusal(&self.requests, control.uid()).await? {
             control.report(&self.requests, Phase::Pending, &text).await?;
             return Ok(Next::After(WAITING));
         }
@@ -139,8 +143,9 @@ impl Migration {
         let refusal = refusal_of(&outcome);
         if refusal.is_some() {
             report::write(&self.requests, &self.namespace, &outcome, true).await?;
+            return Ok(refusal);
         }
-        Ok(refusal)
+        Ok(door_refusal(&self.requests, control.uid()).await?.and_then(pending))
     }
 
     /// Reports the refusal, and restores an aggregated API server.
@@ -169,6 +174,17 @@ async fn copies_in_use(requests: &Requests) -> Result<Option<String>, Problem> {
     }
     let copies = copy::count_copies(requests).await?;
     Ok((copies > 0).then(|| format!("{IN_USE} {copies} blocks, affinities, handles or settings. {WAY_OUT}")))
+}
+
+/// Returns the reason why the API server would not let the migration shut the door.
+async fn door_refusal(requests: &Requests, migration: &str) -> Result<Option<String>, Problem> {
+    match door::check(requests, migration).await {
+        Ok(()) => Ok(None),
+        Err(Problem::Refused { text, .. }) => {
+            Ok(Some(format!("projectcalico.org/v3 refuses ClusterInformation/default: {text}")))
+        }
+        Err(problem) => Err(problem),
+    }
 }
 
 /// Returns the refusal for a trial with conflicts or refused objects.

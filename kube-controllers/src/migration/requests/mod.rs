@@ -218,6 +218,11 @@ impl Requests {
         self.put(at, at.url_path(), body).await
     }
 
+    /// Lets the API server check a replacement, and stores nothing. Returns the object that would be stored.
+    pub(super) async fn check_replacement(&self, at: &Location, body: &Value) -> Result<Value, Problem> {
+        self.put(at, at.url_path() + "?dryRun=All", body).await
+    }
+
     /// Replaces the status of the object, which must still have the resourceVersion in `body`. Returns the stored
     /// object.
     pub(super) async fn replace_status(&self, at: &Location, body: &Value) -> Result<Value, Problem> {

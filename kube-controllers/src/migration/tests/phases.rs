@@ -1,3 +1,4 @@
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -109,6 +110,32 @@ async fn conflict_before_the_lock_locks_nothing() {
     world.server.with_store(|store| store.remove(&office_in_v3()));
     world.run_until(|store| is_in_phase(store, "Complete")).await;
     assert_eq!(lock_writes(&world), 2, "the lock, and its confirmation before v3 opens");
+}
+
+/// Admission lets another account write the ClusterInformation of v3.
+#[tokio::test(start_paused = true)]
+async fn refused_cluster_information_of_v3_is_found_before_the_lock() {
+    let world = World::new();
+    let is_refused = Arc::new(AtomicBool::new(true));
+    let rule = is_refused.clone();
+    world.server.with_store(|store| {
+        store.refuse(move |object| {
+            let is_v3 = object["apiVersion"] == "projectcalico.org/v3" && object["kind"] == "ClusterInformation";
+            (is_v3 && rule.load(Ordering::Relaxed)).then(|| "only calico-node".to_owned())
+        });
+    });
+    world.start();
+    world.run_for(MINUTE).await;
+    assert_eq!(world.phase(), "Pending");
+    let expected = "projectcalico.org/v3 refuses ClusterInformation/default: ";
+    assert!(
+        world.message().starts_with(expected) && world.message().ends_with("only calico-node"),
+        "{}",
+        world.message()
+    );
+    assert_eq!(lock_writes(&world), 0);
+    is_refused.store(false, Ordering::Relaxed);
+    world.run_until(|store| is_in_phase(store, "Complete")).await;
 }
 
 /// Returns the number of requests since the last call that have written the ClusterInformation of v1.

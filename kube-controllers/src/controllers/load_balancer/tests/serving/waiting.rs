@@ -1,6 +1,8 @@
 //! A Service that waits for an address has one Event with the reason.
 
 use super::*;
+use crate::logging::captured::Captured;
+use crate::settings::LogSeverity;
 
 fn key() -> ObjectKey {
     ObjectKey::namespaced("n", "s")
@@ -114,6 +116,7 @@ async fn each_reason_is_told_once() {
         if let Some(namespace) = taken_in {
             scene.take_address(namespace).await;
         }
+        let (log, _logging) = Captured::on_this_thread(LogSeverity::Warning);
         for _ in 0..3 {
             assert_eq!(scene.look().await, NextReconcile::AwaitChange, "{reason:?}");
         }
@@ -124,6 +127,15 @@ async fn each_reason_is_told_once() {
         assert_eq!(counted, WaitReason::ALL.map(|other| i64::from(other == reason)));
         let event = scene.server.lock().unwrap().events[0].clone();
         assert_eq!((&event["involvedObject"]["uid"], &event["type"]), (&json!("u"), &json!("Warning")), "{event}");
+        let [line] = &log.from("a LoadBalancer Service waits for an address")[..] else { panic!("{}", log.text()) };
+        assert!(line.ends_with(&format!(" reason={:?} service=n/s", reason.label())), "{line}");
+        // The log names also the pool, and the owner in another namespace.
+        let whole = match (reason, taken_in) {
+            (WaitReason::PoolFull, _) => "pool p (10.0.0.5/32): ".to_owned(),
+            (_, Some(namespace)) => format!("service {namespace}/other"),
+            (_, None) => " cause=\"".to_owned(),
+        };
+        assert!(line.contains(&whole), "{whole} is not in {line}");
     }
 }
 

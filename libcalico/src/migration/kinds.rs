@@ -111,7 +111,7 @@ mod tests {
             (110, &["CalicoNodeStatus"]),
         ];
         let mut expected: Vec<(u8, &str)> =
-            upstream.iter().flat_map(|(order, kinds)| kinds.iter().map(|kind| (*order, *kind))).collect();
+            upstream.iter().flat_map(|(order, kinds)| kinds.iter().map(move |kind| (*order, *kind))).collect();
         expected.sort_unstable();
         let kinds: Vec<(u8, &str)> = moved_kinds().iter().map(|kind| (kind.order, kind.v3.kind)).collect();
         assert_eq!(kinds, expected);

@@ -79,10 +79,13 @@ impl<'a> Kubelet<'a> {
         self.pods.push((sandbox, address.parse().unwrap()));
     }
 
-    /// Ends the oldest pod.
+    /// Ends the oldest pod. After a failure, another pod is started first: a kubelet treats each pod by itself.
     pub(crate) fn end(&mut self) {
         let (sandbox, _) = self.pods.remove(0);
-        self.until_success("DEL", &sandbox);
+        if self.attempt("DEL", &sandbox).is_none() {
+            self.start();
+            self.until_success("DEL", &sandbox);
+        }
         self.node.on(|host| host.delete_pod(&sandbox.netns)).unwrap();
         let (_, name) = sandbox.pod.unwrap();
         self.admin.delete(&pod_path(&name)).unwrap().success().unwrap();
@@ -105,17 +108,25 @@ impl<'a> Kubelet<'a> {
 
     fn until_success(&mut self, verb: &'static str, sandbox: &Sandbox) -> Value {
         for _ in 0..MOST_CALLS {
-            let began = OffsetDateTime::now_utc();
-            let outcome = self.node.run(&self.node.verb_with(verb, sandbox, &self.more)).unwrap();
-            if outcome.exit == Some(0) {
-                return outcome.answer();
+            if let Some(answer) = self.attempt(verb, sandbox) {
+                return answer;
             }
-            let error = outcome.error();
-            let error = format!("{} {}", error.msg, error.details);
-            self.failed.push(FailedCall { verb, began, ended: OffsetDateTime::now_utc(), error });
             thread::sleep(PAUSE);
         }
         panic!("{verb} never succeeds: {:#?}", self.failed.last());
+    }
+
+    /// Makes one call. Returns `None` after a failure, which is recorded.
+    fn attempt(&mut self, verb: &'static str, sandbox: &Sandbox) -> Option<Value> {
+        let began = OffsetDateTime::now_utc();
+        let outcome = self.node.run(&self.node.verb_with(verb, sandbox, &self.more)).unwrap();
+        if outcome.exit == Some(0) {
+            return Some(outcome.answer());
+        }
+        let error = outcome.error();
+        let error = format!("{} {}", error.msg, error.details);
+        self.failed.push(FailedCall { verb, began, ended: OffsetDateTime::now_utc(), error });
+        None
     }
 }
 

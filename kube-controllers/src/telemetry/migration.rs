@@ -217,6 +217,13 @@ mod tests {
         ] {
             assert!(found.iter().any(|line| line == expected), "{expected}: {found:?}");
         }
+        let text = metrics.text().unwrap();
+        let buckets: Vec<&str> =
+            text.lines().filter(|line| line.starts_with("calico_migration_type_duration_seconds_bucket{")).collect();
+        assert_eq!(buckets.len(), 13, "12 limits, and the rest: {buckets:?}");
+        for limit in ["le=\"0.1\"", "le=\"0.2\"", "le=\"204.8\"", "le=\"+Inf\""] {
+            assert_eq!(buckets.iter().filter(|line| line.contains(limit)).count(), 1, "{limit}: {buckets:?}");
+        }
     }
 
     #[test]

@@ -89,6 +89,34 @@ mod tests {
         }
     }
 
+    /// Upstream's positions (MIG-61). It sorts the kinds of one position arbitrarily.
+    #[test]
+    fn positions_of_kinds_are_upstreams() {
+        let upstream: [(u8, &[&str]); 7] = [
+            (10, &["Tier"]),
+            (20, &["FelixConfiguration", "BGPConfiguration", "KubeControllersConfiguration"]),
+            (40, &["IPPool", "IPReservation", "BGPPeer", "BGPFilter"]),
+            (
+                50,
+                &[
+                    "GlobalNetworkPolicy",
+                    "NetworkPolicy",
+                    "StagedGlobalNetworkPolicy",
+                    "StagedNetworkPolicy",
+                    "StagedKubernetesNetworkPolicy",
+                ],
+            ),
+            (60, &["HostEndpoint", "GlobalNetworkSet", "NetworkSet"]),
+            (100, &["IPAMConfiguration", "BlockAffinity", "IPAMBlock", "IPAMHandle"]),
+            (110, &["CalicoNodeStatus"]),
+        ];
+        let mut expected: Vec<(u8, &str)> =
+            upstream.iter().flat_map(|(order, kinds)| kinds.iter().map(move |kind| (*order, *kind))).collect();
+        expected.sort_unstable();
+        let kinds: Vec<(u8, &str)> = moved_kinds().iter().map(|kind| (kind.order, kind.v3.kind)).collect();
+        assert_eq!(kinds, expected);
+    }
+
     #[test]
     fn namespaced_kinds_are_upstreams() {
         let namespaced: Vec<_> =

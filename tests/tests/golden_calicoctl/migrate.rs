@@ -100,6 +100,10 @@ fn import_of_calicoctls_file_writes_and_prints_as_upstream_does() {
         let unchanged = "Successfully applied 19 resource(s), of which 19 existed already\nImporting IPAM resources\n\
                          Successfully applied 13 IPAM resource(s), of which 13 existed already\n";
         assert!(outcome.stdout.starts_with(unchanged), "{outcome:?}");
+        // The target is locked, and no source of an export.
+        let not_etcd = "invalid datastore type: kubernetes to export from for datastore migration. Datastore type must \
+                        be etcdv3";
+        assert_refused(lab.run(&["migrate", "export"]), not_etcd);
 
         assert_as_recorded(lab, "04");
         assert_reports(lab, &["05"]);

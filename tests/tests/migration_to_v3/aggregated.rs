@@ -1,10 +1,14 @@
 //! Migrations of clusters where an aggregated API server serves v3. The tests have its APIService, and no such server.
 
+use std::collections::BTreeSet;
+
+use integration_tests::accounts::Accounts;
 use integration_tests::controllers::{PATIENCE, await_that};
 use libcalico::kubernetes::ApiGroup;
 use libcalico::migration::{SAVED_API_SERVICE, moved_kinds};
 use serde_json::{Value, json};
 
+use super::kubelet::{Kubelet, assert_failed_under_the_lock, with_pods};
 use super::{Scene, on};
 
 const API_SERVICE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v3.projectcalico.org";
@@ -46,9 +50,19 @@ fn migration_takes_the_aggregated_api_server_away() {
 
         migration.delete();
         migration.until(&process, "the object is gone", || migration.is_gone());
-        migration.create(None);
-        scene.restart(&mut process);
-        migration.finish(&mut process);
+        let node = scene.node();
+        let mut kubelets = [Kubelet::new(&node, scene.api.admin())];
+        let audit = scene.api.audit().unwrap();
+        with_pods(&mut kubelets, || {
+            migration.create(None);
+            scene.restart(&mut process);
+            migration.finish(&mut process);
+        });
+        assert_failed_under_the_lock(&kubelets, &audit);
+        let [mut kubelet] = kubelets;
+        kubelet.start();
+        let held = Accounts::of(&scene.dump(ApiGroup::V3)).held;
+        assert!(kubelet.addresses().all(|(address, handle)| held.get(&address) == Some(&handle)), "{held:?}");
         assert_eq!(service(scene)["service"], Value::Null, "the API server itself serves v3");
         let saved = migration.object()["metadata"]["annotations"][SAVED_API_SERVICE].clone();
         let saved: Value = serde_json::from_str(saved.as_str().unwrap()).unwrap();
@@ -58,6 +72,11 @@ fn migration_takes_the_aggregated_api_server_away() {
         migration.until(&process, "the object is gone", || migration.is_gone());
         assert_eq!(scene.world.calico("tiers", "security"), Value::Null, "v1 is deleted");
         assert!(!scene.in_v3("Tier", None, "security").is_null());
+        while !kubelet.pods.is_empty() {
+            kubelet.end();
+        }
+        let handles: BTreeSet<String> = Accounts::of(&scene.dump(ApiGroup::V3)).held.into_values().collect();
+        assert_eq!(handles, ["k8s-pod-network.Mixed", "k8s-pod-network.lower"].map(str::to_owned).into());
     });
 }
 

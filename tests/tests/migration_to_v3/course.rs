@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use integration_tests::accounts::Accounts;
 use integration_tests::kubernetes::{Client, Request};
 use integration_tests::migration::{PLUGIN, installer};
 use libcalico::kubernetes::{ApiGroup, Resource};
 use libcalico::migration::{FINALIZER, MIGRATED_BY, moved_kinds};
 use serde_json::{Value, json};
 
+use super::kubelet::Kubelet;
 use super::objects::sources;
 use super::{Scene, on};
 
@@ -104,6 +106,13 @@ fn aborted_migration_leaves_v1_as_it_was() {
             scene.dump(ApiGroup::V3).into_values().map(|object| object["metadata"]["uid"].clone()).collect();
         assert_eq!(left, [status["metadata"]["uid"].clone()]);
         assert!(process.terminate().unwrap().success());
+        let node = scene.node();
+        let mut kubelet = Kubelet::new(&node, scene.api.admin());
+        kubelet.start();
+        let held = Accounts::of(&scene.dump(ApiGroup::CrdV1)).held;
+        assert!(kubelet.addresses().all(|(address, handle)| held.get(&address) == Some(&handle)), "{held:?}");
+        kubelet.end();
+        assert!(kubelet.failed.is_empty(), "{:?}", kubelet.failed);
     });
 }
 

@@ -5,6 +5,7 @@ mod collector;
 mod course;
 mod dry_run;
 mod kills;
+mod kubelet;
 mod late_writes;
 mod objects;
 mod pods;
@@ -17,6 +18,7 @@ use integration_tests::controllers::{Controllers, PATIENCE, World, await_that};
 use integration_tests::kubernetes::{ApiServer, Client, Objects, on_prepared_kubernetes};
 use integration_tests::migration::Migration;
 use integration_tests::namespaces::Host;
+use integration_tests::node::Node;
 use libcalico::kubernetes::{ApiGroup, Location, Resource};
 use libcalico::migration::moved_kinds;
 use serde_json::{Value, json};
@@ -69,6 +71,13 @@ impl Scene<'_> {
     pub(crate) fn await_lock(&self, process: &Controllers) {
         self.migration.until(process, "v1 is locked", || !self.migration.is_ready(ApiGroup::CrdV1));
         self.migration.await_message(process, "Waiting for in-flight datastore writes to drain");
+    }
+
+    /// Creates the plugins of `node1`, which may do everything and follow a migration.
+    pub(crate) fn node(&self) -> Node {
+        let account = self.api.service_account("kube-system", "plugin").unwrap();
+        self.api.bind(&account, "cluster-admin").unwrap();
+        kubelet::following_node(self.host, kubelet::NODES[0], (self.api, &account))
     }
 
     /// Reads all objects of a group, without the resourceVersion of its ClusterInformation.

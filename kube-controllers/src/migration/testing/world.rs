@@ -46,6 +46,8 @@ pub(crate) struct World {
     pub(crate) server: ApiServer,
     /// The group in the environment of kube-controllers.
     pub(crate) configured: Option<ApiGroup>,
+    /// The metrics of all processes, whose counters go on from one process to the next.
+    pub(crate) metrics: Metrics,
 }
 
 impl World {
@@ -69,7 +71,7 @@ impl World {
                 store.put(&at(ApiGroup::CrdV1, kind, namespace, name), object);
             }
         });
-        World { server, configured: None }
+        World { server, configured: None, metrics: Metrics::new() }
     }
 
     /// Returns the requests of a process that is the leader.
@@ -116,7 +118,7 @@ impl World {
 
     /// Does the same as [`World::run_once`], with another right to write.
     pub(crate) async fn run_as(&self, elected: Leadership, condition: impl Fn(&ObjectStore) -> bool) -> Ended {
-        let (metrics, stop) = (Metrics::new(), CancellationToken::new());
+        let (metrics, stop) = (self.metrics.clone(), CancellationToken::new());
         let run = migration::run(self.server.client(), self.configured, self.mode(), elected, metrics, stop);
         tokio::select! {
             biased;

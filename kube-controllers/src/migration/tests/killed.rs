@@ -153,6 +153,29 @@ async fn abort_killed_at_each_request_gives_back_v1() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn deletion_after_complete_killed_at_each_request_removes_v1_and_the_object() {
+    let course = async |interruption: Interruption| {
+        let world = aggregated_world();
+        world.run_until(is_complete).await;
+        world.delete().await;
+        world.server.interrupt(interruption);
+        world.run_until(is_gone).await;
+        world
+    };
+    let finished = course(Interruption::Before(usize::MAX)).await;
+    let is_in_v3 = |store: &mut ObjectStore| is_v3_open(store) && has_last_copy(store);
+    assert!(finished.server.with_store(is_in_v3));
+    let expected = snapshot(&finished);
+    assert!(!expected.keys().any(|key| key.contains("crd.projectcalico.org")), "{:?}", expected.keys());
+    for interruption in KILLS {
+        let interrupted = interrupt_each_request(interruption, &course, |world, case| {
+            assert_same(&snapshot(world), &expected, case);
+        });
+        assert_eq!(interrupted.await, 24, "the status, 22 definitions, and the finalizer");
+    }
+}
+
 /// Runs a migration until v1 is locked, calls `change`, and lets the next process go on.
 async fn changed_under_the_lock(change: impl FnOnce(&mut ObjectStore)) -> World {
     let world = World::new();

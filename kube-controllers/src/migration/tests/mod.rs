@@ -5,6 +5,7 @@ mod checks;
 mod copy;
 mod existing_v3;
 mod killed;
+mod metrics;
 mod owners;
 mod phases;
 mod second_look;

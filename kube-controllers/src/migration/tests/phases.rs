@@ -7,7 +7,8 @@ use libcalico::kubernetes::ApiGroup;
 use libcalico::migration::{DATASTORE_MIGRATIONS, DRY_RUN, cluster_information};
 use serde_json::{Value, json};
 
-use super::{is_v1_locked, is_v1_ready, is_v3_open, office_in_v3, put_foreign};
+use super::metrics::assert_sample;
+use super::{change, is_v1_locked, is_v1_ready, is_v3_open, office_in_v3, put_foreign};
 use crate::migration::testing::{
     Ended, ObjectStore, ReceivedRequest, World, api_service, at, definition, failure, is_in_phase, object,
 };
@@ -104,11 +105,11 @@ async fn conflict_before_the_lock_locks_nothing() {
     assert_eq!(world.status()["conditions"][0]["reason"], "ResourceMismatch");
     let service = world.server.object(&api_service()).unwrap();
     assert!(service["spec"]["service"].is_object(), "{service}");
-    assert_eq!(locks(&world), 0);
+    assert_eq!(lock_writes(&world), 0);
 
     world.server.with_store(|store| store.remove(&office_in_v3()));
     world.run_until(|store| is_in_phase(store, "Complete")).await;
-    assert_eq!(locks(&world), 1);
+    assert_eq!(lock_writes(&world), 2, "the lock, and its confirmation before v3 opens");
 }
 
 /// Admission lets another account write the ClusterInformation of v3.
@@ -132,15 +133,37 @@ async fn refused_cluster_information_of_v3_is_found_before_the_lock() {
         "{}",
         world.message()
     );
-    assert_eq!(locks(&world), 0);
+    assert_eq!(lock_writes(&world), 0);
     is_refused.store(false, Ordering::Relaxed);
     world.run_until(|store| is_in_phase(store, "Complete")).await;
 }
 
-/// Returns the number of requests so far that have locked v1.
-fn locks(world: &World) -> usize {
+/// Returns the number of requests since the last call that have written the ClusterInformation of v1.
+fn lock_writes(world: &World) -> usize {
     let path = format!("PUT {}", cluster_information(ApiGroup::CrdV1).url_path());
     world.server.take_log().iter().filter(|line| **line == path).count()
+}
+
+/// Upstream counts a failed read as "no conflict" (MB-6).
+#[tokio::test(start_paused = true)]
+async fn failed_read_of_a_conflicting_object_keeps_the_phase_and_locks_nothing() {
+    let world = World::new();
+    world.start();
+    put_foreign(&world, &office_in_v3());
+    world.run_until(|store| is_in_phase(store, "WaitingForConflictResolution")).await;
+    let path = office_in_v3().url_path();
+    world.server.fail(move |request: &ReceivedRequest| {
+        let is_read = request.method == Method::GET && request.uri.path() == path;
+        is_read.then(|| failure(500, "InternalError", "etcd has no leader"))
+    });
+    world.run_for(10 * MINUTE).await;
+    let expected = ("WaitingForConflictResolution", "etcd has no leader");
+    assert_eq!((world.phase().as_str(), world.message().as_str()), expected);
+    assert_eq!(lock_writes(&world), 0);
+
+    world.server.end_faults();
+    world.server.with_store(|store| store.remove(&office_in_v3()));
+    world.run_until(|store| is_in_phase(store, "Complete")).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,6 +179,7 @@ async fn conflict_under_the_lock_unlocks_v1() {
     assert_eq!(world.spec_of_information(ApiGroup::V3), Value::Null);
     assert_eq!(world.status()["datastoreLockedAt"], Value::Null);
     assert_eq!(world.server.object(&office).unwrap()["spec"], json!({ "nets": ["203.0.113.0/24"] }));
+    assert_sample(&world, "calico_migration_resources_total{kind=\"GlobalNetworkSet\",outcome=\"conflict\"} 1");
 
     world.server.with_store(|store| store.remove(&office));
     world.run_until(|store| is_in_phase(store, "Complete")).await;
@@ -179,7 +203,7 @@ async fn refusal_of_v3_is_found_before_the_lock() {
         world.run_for(4 * MINUTE).await;
         let expected = "projectcalico.org/v3 refuses 1 objects: GlobalNetworkSet/office: ";
         assert!(world.message().starts_with(expected) && world.message().contains("too few"), "{}", world.message());
-        assert_eq!((world.phase().as_str(), locks(&world)), ("Pending", 0));
+        assert_eq!((world.phase().as_str(), lock_writes(&world)), ("Pending", 0));
         let service = world.server.object(&api_service());
         assert_eq!(service.is_some_and(|service| service["spec"]["service"].is_object()), aggregated);
     }
@@ -289,21 +313,70 @@ async fn dry_run_locks_nothing_and_is_made_once_for_each_text() {
     world.run_until(|store| is_in_phase(store, "Complete")).await;
 }
 
+/// Replaces the definition of the controlling object by one that serves v1beta1 alone.
+fn serve_v1beta1(world: &World) {
+    change(world, &definition(&DATASTORE_MIGRATIONS), |found| found["spec"]["versions"][0]["name"] = json!("v1beta1"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn old_definition_starts_no_migration_but_is_read() {
     let world = World::new();
     world.start();
-    world.server.with_store(|store| {
-        let kind = definition(&DATASTORE_MIGRATIONS);
-        let mut definition = store.get(&kind).unwrap().clone();
-        definition["spec"]["versions"][0]["name"] = json!("v1beta1");
-        store.put(&kind, definition);
-    });
+    serve_v1beta1(&world);
     world.run_for(5 * MINUTE).await;
     let log = world.server.take_log();
     assert!(log.iter().any(|line| line.contains("/v1beta1/datastoremigrations/v1-to-v3")), "{log:?}");
     assert_eq!(world.phase(), "Failed");
     assert!(world.server.with_store(|store| is_v1_ready(store)), "{log:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn migration_under_way_continues_with_an_old_definition() {
+    let stages: [fn(&ObjectStore) -> bool; 3] = [
+        |store| store.get(&object()).is_some_and(|found| found["metadata"]["finalizers"].is_array()),
+        |store| is_in_phase(store, "Migrating"),
+        |store| is_in_phase(store, "Converged"),
+    ];
+    for has_begun in stages {
+        let world = World::new();
+        world.start();
+        world.run_until(has_begun).await;
+        serve_v1beta1(&world);
+        world.server.take_log();
+        world.run_until(|store| is_in_phase(store, "Complete")).await;
+        let log = world.server.take_log();
+        assert!(!log.iter().any(|line| line.contains("/v1/datastoremigrations/")), "{log:?}");
+        assert_eq!(world.server.violations(), Vec::<String>::new());
+    }
+}
+
+/// Returns the last word of the path of each creation in v3, each word once.
+fn created_in_v3(world: &World) -> Vec<String> {
+    let log = world.server.take_log();
+    let paths = log.iter().filter_map(|line| line.strip_prefix("POST /apis/projectcalico.org/v3/"));
+    let stored = paths.filter(|path| !path.contains("dryRun"));
+    let mut plurals: Vec<String> = stored.filter_map(|path| Some(path.rsplit('/').next()?.to_owned())).collect();
+    plurals.dedup();
+    plurals
+}
+
+#[tokio::test(start_paused = true)]
+async fn kinds_are_copied_in_upstreams_order_after_v3_is_locked() {
+    let world = World::new();
+    world.start();
+    world.run_until(|store| is_in_phase(store, "Complete")).await;
+    let expected = [
+        "clusterinformations",
+        "tiers",
+        "ippools",
+        "globalnetworksets",
+        "networksets",
+        "blockaffinities",
+        "ipamblocks",
+        "ipamconfigurations",
+        "ipamhandles",
+    ];
+    assert_eq!(created_in_v3(&world), expected);
 }
 
 #[tokio::test(start_paused = true)]

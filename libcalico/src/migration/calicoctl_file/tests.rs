@@ -242,6 +242,7 @@ fn omitted_kinds_are_named_by_their_plurals() {
     for (path, plural) in [
         ("workloadendpoints/ns1/a", Some("workloadendpoints")),
         ("caliconodestatuses/a", Some("caliconodestatuses")),
+        ("profiles/kns.ns1", Some("profiles")),
         ("ippools/a", None),
         ("ipamconfigurations/default", None),
         ("clusterinformations/default", None),

@@ -116,11 +116,11 @@ async fn release_unused(
     }
     let node = node_name::from_conf(conf)?;
     let (config, store) = node_conf::datastore(conf, DEADLINE)?;
-    cluster_state::ensure_unlocked(&store).await?;
     let clock = SystemClock::start();
     // An ADD assigns its address under this lock if it can, so the blocks read below should include the address.
     let lock_file = Path::new(&conf.node.ipam_lock_file);
     let _lock = options.yes.then(|| HostLock::acquire_within(lock_file, LONGEST_WAIT)).transpose()?;
+    cluster_state::ensure_unlocked(&store).await?;
     let blocks = store.list::<Block>(&None).await?;
     let leaked = cni::leaked(&blocks, &conf.name, &node, &BTreeSet::new());
     let others = other_allocations(&blocks, &node, &leaked);

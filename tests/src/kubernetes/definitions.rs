@@ -56,9 +56,7 @@ impl ApiServer {
         let admin = self.admin();
         let kinds = moved_kinds().into_iter().flat_map(|moved| [moved.v1, moved.v3]);
         let kinds = kinds.filter(|kind| kind.api_version == api_version);
-        // YAML includes JSON.
-        let definitions: Vec<String> =
-            kinds.map(|kind| Ok(open_definition(&kind)?.to_string())).collect::<Result<_>>()?;
+        let definitions: Vec<Value> = kinds.map(|kind| open_definition(&kind)).collect::<Result<_>>()?;
         admin.apply_definitions(&definitions, |path| Ok(admin.get(path)?.code == 404))
     }
 

@@ -256,7 +256,8 @@ impl EtcdContent {
         let present = EtcdContent::read(etcd)?;
         let is_new = |key: &&String| !self.revisions.contains_key(*key) && !self.restored.contains_key(*key);
         let new = present.revisions.keys().chain(present.restored.keys()).filter(is_new);
-        for key in new.filter(|key| is_listed(key, &OF_TESTS)) {
+        // In reverse order, because the API server may create the IPAddress of a remaining Service again.
+        for key in new.filter(|key| is_listed(key, &OF_TESTS)).rev() {
             etcd.delete(key)?;
         }
         for (key, value) in &self.restored {

@@ -32,9 +32,9 @@ if [ ${#failed[@]} -gt 0 ]; then
     echo "cannot continue without these packages and programs" >&2
     exit 1
 fi
-# An API server of a test lives for seconds. Its start allocates so much that the collection of garbage takes a large
-# part of the processor time (kubernetes/kubernetes#66368). With these values a program in Go collects no garbage below
-# this much memory. The two suites run at most six API servers at a time.
+# The start of an API server allocates so much that the collection of garbage takes a large part of the processor time
+# (kubernetes/kubernetes#66368). With these values a program in Go collects no garbage below this much memory. Each of
+# the two suites has at most one API server per running test, and three that wait for a test: twelve on two processors.
 export GOGC="${GOGC:-off}" GOMEMLIMIT="${GOMEMLIMIT:-1GiB}"
 stage format cargo fmt --all --check
 stage clippy cargo clippy "${locked[@]}" --workspace --all-targets -- -D warnings

@@ -50,20 +50,19 @@ pub fn isolated(test: impl FnOnce(&Host) + Send) {
     if !geteuid().is_root() {
         return run_in_user_namespace();
     }
+    on_new_thread(|| {
+        let host = Host::enter().expect("a private host could not be made");
+        test(&host);
+    });
+}
+
+/// Runs `f` on another thread with the same name, which is that of the test in reports of panics and skips.
+fn on_new_thread<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     let name = thread::current().name().unwrap_or("host").to_owned();
     let joined = thread::scope(|scope| {
-        thread::Builder::new()
-            .name(name)
-            .spawn_scoped(scope, || {
-                let host = Host::enter().expect("a private host could not be made");
-                test(&host);
-            })
-            .expect("no thread for a private host")
-            .join()
+        thread::Builder::new().name(name).spawn_scoped(scope, f).expect("no thread for a private host").join()
     });
-    if let Err(panic) = joined {
-        resume_unwind(panic);
-    }
+    joined.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 impl Host {
@@ -113,25 +112,19 @@ impl Host {
         kept: &[PathBuf],
         f: impl FnOnce(&Host) -> Result<T> + Send,
     ) -> Result<T> {
-        let joined = thread::scope(|scope| {
-            scope
-                .spawn(|| {
-                    Self::own_files(kept)?;
-                    f(&Host {})
-                })
-                .join()
-        });
-        joined.unwrap_or_else(|panic| resume_unwind(panic))
+        on_new_thread(|| {
+            Self::own_files(kept)?;
+            f(&Host {})
+        })
     }
 
     /// Creates another private host. The two share neither the network nor the private directories.
     pub fn neighbor(&self) -> Result<Neighbor> {
-        let make = || {
+        on_new_thread(|| {
             Self::enter()?;
             let open = |name: &str| File::open(Path::new("/proc/thread-self/ns").join(name));
             Ok(Neighbor { network: open("net")?, files: open("mnt")? })
-        };
-        thread::scope(|scope| scope.spawn(make).join()).unwrap_or_else(|panic| resume_unwind(panic))
+        })
     }
 
     /// Returns a directory of this host, on tmpfs. Creates it if it is missing.
@@ -172,15 +165,10 @@ impl Host {
     /// Runs `f` in the network namespace of a pod, with the files of the host.
     pub fn in_pod<T: Send>(&self, name: &str, f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let namespace = File::open(Path::new(NETNS_DIR).join(name))?;
-        let joined = thread::scope(|scope| {
-            scope
-                .spawn(move || {
-                    setns(&namespace, CloneFlags::CLONE_NEWNET).context("cannot enter the pod's namespace")?;
-                    f()
-                })
-                .join()
-        });
-        joined.unwrap_or_else(|panic| resume_unwind(panic))
+        on_new_thread(move || {
+            setns(&namespace, CloneFlags::CLONE_NEWNET).context("cannot enter the pod's namespace")?;
+            f()
+        })
     }
 
     /// Gives the host an uplink with a default route: the host answers ARP for 169.254.1.1 only if it has a route to
@@ -200,7 +188,7 @@ impl Neighbor {
     /// Runs `f` on this other host, in the same working directory.
     pub fn on<T: Send>(&self, f: impl FnOnce(&Host) -> Result<T> + Send) -> Result<T> {
         let directory = env::current_dir()?;
-        let enter = || {
+        on_new_thread(|| {
             // A thread that shares its working directory with others cannot enter a mount namespace.
             unshare(CloneFlags::CLONE_FS)?;
             setns(&self.files, CloneFlags::CLONE_NEWNS).context("cannot enter the mounts of another host")?;
@@ -208,8 +196,7 @@ impl Neighbor {
             // A thread that enters a mount namespace is in its root directory.
             env::set_current_dir(&directory)?;
             f(&Host {})
-        };
-        thread::scope(|scope| scope.spawn(enter).join()).unwrap_or_else(|panic| resume_unwind(panic))
+        })
     }
 }
 

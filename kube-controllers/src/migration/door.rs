@@ -48,15 +48,7 @@ impl Shutting {
 /// [`Problem::Refused`] if another program has locked v3, or the API server refuses the write. [`Problem::Lost`] if the
 /// door is or was open.
 pub(super) async fn shut(requests: &Requests, migration: &str) -> Result<Value, Problem> {
-    let at = cluster_information(ApiGroup::V3);
-    match Shutting::prepare(requests, migration).await? {
-        Shutting::Create(body) => match requests.create(&at, &body, false).await? {
-            Created::New(information) => Ok(information),
-            Created::Exists => Err(Problem::Lost),
-            Created::Refused(text) => Err(Problem::Refused { code: 422, text }),
-        },
-        Shutting::Replace(body) => requests.replace(&at, &body).await,
-    }
+    write_shut(requests, migration, false).await
 }
 
 /// Lets the API server check the write of [`shut`], and stores nothing. Admission can let only some accounts write the
@@ -65,14 +57,20 @@ pub(super) async fn shut(requests: &Requests, migration: &str) -> Result<Value, 
 /// # Errors
 /// The same as those of [`shut`].
 pub(super) async fn check(requests: &Requests, migration: &str) -> Result<(), Problem> {
+    write_shut(requests, migration, true).await.map(drop)
+}
+
+/// Sends the write that shuts the door. With `dry`, the API server checks the write and stores nothing.
+async fn write_shut(requests: &Requests, migration: &str, dry: bool) -> Result<Value, Problem> {
     let at = cluster_information(ApiGroup::V3);
     match Shutting::prepare(requests, migration).await? {
-        Shutting::Create(body) => match requests.create(&at, &body, true).await? {
-            Created::New(_) => Ok(()),
+        Shutting::Create(body) => match requests.create(&at, &body, dry).await? {
+            Created::New(information) => Ok(information),
             Created::Exists => Err(Problem::Lost),
             Created::Refused(text) => Err(Problem::Refused { code: 422, text }),
         },
-        Shutting::Replace(body) => requests.check_replacement(&at, &body).await.map(drop),
+        Shutting::Replace(body) if dry => requests.check_replacement(&at, &body).await,
+        Shutting::Replace(body) => requests.replace(&at, &body).await,
     }
 }
 

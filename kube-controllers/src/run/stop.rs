@@ -55,7 +55,7 @@ pub(super) async fn wait_for_move(
     };
     let (kubernetes, elected, metrics) = (clients.kubernetes.clone(), elected.clone(), metrics.clone());
     let migrated = async {
-        // On the heap: the futures of a migration would need more than a thread's stack, together with their callers'.
+        // On the heap, because a thread's stack is too small for the futures of a migration and of its callers.
         match Box::pin(migration::run(kubernetes, configured, clients.mode, elected, metrics, stop.clone())).await {
             Some(moved) => moved,
             None => std::future::pending().await,

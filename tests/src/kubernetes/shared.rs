@@ -2,6 +2,7 @@
 //! most tests.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -23,8 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Directories of the servers, which a test on a shared control plane finds as on its own one.
 const DIRECTORIES: [&str; 2] = ["etcd", "kube-apiserver"];
 
-/// Keys that the API server writes by itself at any time. A test that changes an APIService must not share a control
-/// plane unless it also changes a definition, because nobody notices the first change.
+/// Maximum size of the audit log of a shared API server in bytes. The log is in memory.
+const LARGEST_LOG: u64 = 256 << 20;
+
+/// Keys that the API server writes by itself at any time, and beginnings of such keys. They are not compared, so a test
+/// that changes an APIService must not share a control plane unless it also changes a definition.
 const OF_SERVER: [&str; 8] = [
     "/registry/apiregistration.k8s.io/",
     "/registry/configmaps/kube-system/extension-apiserver-authentication",
@@ -100,7 +104,7 @@ struct EtcdContent {
 /// An earlier test of the process with the same preparation may have used the control plane. What tests usually create
 /// is deleted after each of them, and the host has neither links nor pods nor files of another test. If anything else
 /// has changed, for example a definition or a permission, or if a test fails or starts a server again, no other test
-/// uses the control plane.
+/// uses the control plane. Kernel settings of the host are not compared: a test that changes them needs its own host.
 pub fn on_prepared_kubernetes(
     preparation: &str,
     prepare: impl FnOnce(&ApiServer) -> Result<()> + Send + 'static,
@@ -183,7 +187,9 @@ impl Shared {
         let Shared { servers, prepared, host, .. } = self;
         ensure!(pids(servers) == prepared.pids, "a server was stopped or started again");
         let etcd = &servers.etcd;
-        host.on(|_| {
+        host.on(|host| {
+            let log = fs::metadata(host.dir("kube-apiserver").join("audit.log"));
+            ensure!(log.map_or(0, |log| log.len()) < LARGEST_LOG, "the audit log is large");
             prepared.content.restore(etcd)?;
             delete_links()?;
             ensure!(network()? == prepared.network, "the test has left an address, a route or a rule");
@@ -203,8 +209,10 @@ fn pids(servers: &Kubernetes) -> [Option<u32>; 2] {
     [servers.api.pid(), servers.etcd.pid()]
 }
 
-fn is_below(key: &str, prefixes: &[&str]) -> bool {
-    prefixes.iter().any(|prefix| key.starts_with(prefix))
+/// Returns true if a list contains the key, or its beginning up to a `/` or `-`.
+fn is_listed(key: &str, list: &[&str]) -> bool {
+    let is_it = |listed: &&str| if listed.ends_with(['/', '-']) { key.starts_with(*listed) } else { key == *listed };
+    list.iter().any(is_it)
 }
 
 fn network() -> Result<Vec<String>> {
@@ -230,9 +238,9 @@ fn delete_links() -> Result<()> {
 impl EtcdContent {
     fn read(etcd: &Etcd) -> Result<EtcdContent> {
         let mut revisions = etcd.revisions("/")?;
-        revisions.retain(|key, _| !is_below(key, &OF_SERVER) && !is_below(key, &RESTORED));
+        revisions.retain(|key, _| !is_listed(key, &OF_SERVER) && !is_listed(key, &RESTORED));
         for (key, revision) in &mut revisions {
-            if is_below(key, &WITH_STATUS) {
+            if is_listed(key, &WITH_STATUS) {
                 *revision = 0;
             }
         }
@@ -248,7 +256,8 @@ impl EtcdContent {
         let present = EtcdContent::read(etcd)?;
         let is_new = |key: &&String| !self.revisions.contains_key(*key) && !self.restored.contains_key(*key);
         let new = present.revisions.keys().chain(present.restored.keys()).filter(is_new);
-        for key in new.filter(|key| is_below(key, &OF_TESTS)) {
+        // In reverse order, because the API server may create the IPAddress of a remaining Service again.
+        for key in new.filter(|key| is_listed(key, &OF_TESTS)).rev() {
             etcd.delete(key)?;
         }
         for (key, value) in &self.restored {
@@ -264,9 +273,9 @@ impl EtcdContent {
 
     fn changes<'c>(&'c self, present: &'c EtcdContent) -> Vec<&'c str> {
         let (before, now) = (&self.revisions, &present.revisions);
-        let gone = before.iter().filter(|(key, revision)| now.get(*key) != Some(*revision));
+        let changed = before.iter().filter(|(key, revision)| now.get(*key) != Some(*revision));
         let new = now.iter().filter(|(key, _)| !before.contains_key(*key));
-        gone.chain(new).map(|(key, _)| key.as_str()).collect()
+        changed.chain(new).map(|(key, _)| key.as_str()).collect()
     }
 }
 
@@ -284,6 +293,18 @@ mod tests {
     }
 
     #[test]
+    fn key_is_listed_by_its_whole_text_or_by_its_beginning_up_to_a_separator() {
+        let list = ["/registry/leases/kube-system/apiserver-", "/registry/ipaddresses/10.96.0.1", "/registry/ranges/"];
+        for key in ["/registry/leases/kube-system/apiserver-a", "/registry/ipaddresses/10.96.0.1", "/registry/ranges/a"]
+        {
+            assert!(is_listed(key, &list), "{key}");
+        }
+        for key in ["/registry/leases/kube-system/api", "/registry/ipaddresses/10.96.0.12", "/registry/ranges"] {
+            assert!(!is_listed(key, &list), "{key}");
+        }
+    }
+
+    #[test]
     fn shared_control_plane_is_as_prepared_until_a_test_changes_a_permission() {
         let mut seen = Vec::new();
         for _ in 0..2 {
@@ -298,7 +319,7 @@ mod tests {
 
                 admin.node("node1").unwrap();
                 admin.patch(NAMESPACE, &json!({ "metadata": { "annotations": { "a": "b" } } })).unwrap();
-                std::fs::write(host.dir("other").join("file"), "").unwrap();
+                fs::write(host.dir("other").join("file"), "").unwrap();
                 host.add_uplink().unwrap();
             });
         }

@@ -20,12 +20,13 @@ pub(super) fn dry_run(api: &ApiServer, file: &str) -> anyhow::Result<String> {
     api.kubectl(&["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", file])
 }
 
-/// Renderings that the server accepts in a dry run. Most objects are the same in many renderings, so each is sent once.
+/// The objects that the server has accepted in a dry run. Most objects are the same in many renderings, so each is sent
+/// once.
 #[derive(Default)]
 pub(super) struct Accepted(BTreeSet<String>);
 
 impl Accepted {
-    /// Expects that the server accepts a rendering, without kinds that this server does not define.
+    /// Expects that the server accepts each object of a rendering, except those of kinds that it does not define.
     pub(super) fn assert(&mut self, api: &ApiServer, rendering: &str, objects: &Objects) {
         for (name, object) in objects.iter().filter(|(name, _)| !is_for_prometheus(name)) {
             if self.0.insert(object.to_string()) {

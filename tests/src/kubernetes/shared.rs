@@ -16,7 +16,7 @@ use crate::etcd::Etcd;
 use crate::namespaces::{Host, Neighbor, isolated};
 
 /// Maximum number of control planes that wait for a test. Each needs some hundred megabytes of memory.
-const MOST_IDLE: usize = 3;
+const MOST_IDLE: usize = 2;
 
 /// Timeout until the links of a test are deleted.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -216,7 +216,7 @@ fn is_listed(key: &str, list: &[&str]) -> bool {
 }
 
 fn network() -> Result<Vec<String>> {
-    let lists = ["address show", "-4 route show table all", "-6 route show table all", "rule show"];
+    let lists = ["address show", "-4 route show table all", "-6 route show table all", "-4 rule show", "-6 rule show"];
     lists.into_iter().map(|list| run("ip", &list.split(' ').collect::<Vec<_>>())).collect()
 }
 

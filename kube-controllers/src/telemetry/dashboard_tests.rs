@@ -50,15 +50,18 @@ fn expressions(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Returns the sources of the program, without the files whose names end with `tests`.
+/// Returns the sources of the program, without the files and folders whose names end with `tests`.
 fn sources() -> Vec<String> {
     fn files(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("a folder").flatten() {
             let path = entry.path();
             let is_test = path.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("tests"));
+            if is_test {
+                continue;
+            }
             if path.is_dir() {
                 files(&path, found)
-            } else if !is_test {
+            } else {
                 found.push(path)
             }
         }

@@ -163,9 +163,11 @@ impl Datastore {
         }
     }
 
-    /// Creates missing objects that Calico needs. See [`bootstrap::ensure_initialized`].
+    /// Creates missing objects that Calico needs. Records in the ClusterInformation if an API server is the datastore
+    /// (DS-52). See [`bootstrap::ensure_initialized`].
     pub async fn ensure_initialized(&self) -> Result<(), StoreError> {
-        bootstrap::ensure_initialized(self, "").await
+        let cluster_type = if matches!(self, Datastore::Kubernetes(_)) { "kdd" } else { "" };
+        bootstrap::ensure_initialized(self, cluster_type).await
     }
 
     /// Does the same as [`ensure_initialized`](Self::ensure_initialized), and records in the ClusterInformation that

@@ -26,6 +26,9 @@ pub async fn status(store: &Datastore, call: &IpamRequest) -> Result<(), CniErro
 
 /// Verifies that the node exists and that each requested family has a pool, for a caller that found the datastore
 /// ready.
+///
+/// # Errors
+/// The same as those of [`status`].
 pub fn status_of(call: &IpamRequest, inputs: &AllocationInputs) -> Result<(), CniError> {
     let request = call.assign_request(time::OffsetDateTime::UNIX_EPOCH);
     for version in [IpVersion::V4, IpVersion::V6].into_iter().filter(|version| request.wanted(*version) > 0) {

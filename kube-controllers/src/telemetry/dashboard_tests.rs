@@ -59,11 +59,7 @@ fn sources() -> Vec<String> {
             if is_test {
                 continue;
             }
-            if path.is_dir() {
-                files(&path, found)
-            } else {
-                found.push(path)
-            }
+            if path.is_dir() { files(&path, found) } else { found.push(path) }
         }
     }
     let mut found = Vec::new();

@@ -39,8 +39,8 @@ pub fn plugin_group(variable: Option<&str>, template: Option<&str>) -> PluginGro
 }
 
 impl PluginGroup {
-    /// Returns the group of a node with several plugins: a node follows only if each of its plugins does. `None` without
-    /// any plugin.
+    /// Returns the group of a node with several plugins: a node follows only if each of its plugins does. Returns
+    /// `None` without any plugin.
     pub fn worst(groups: impl IntoIterator<Item = PluginGroup>) -> Option<PluginGroup> {
         groups.into_iter().max_by_key(|group| match group {
             PluginGroup::Follows => 0,

@@ -161,7 +161,9 @@ impl Lab<'_> {
     pub(crate) fn pod(&self, name: &str, node: &str, addresses: &[IpAddr]) {
         let pod = json!({
             "metadata": { "name": name },
-            "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "i" }], "automountServiceAccountToken": false },
+            "spec": {
+                "nodeName": node, "containers": [{ "name": "c", "image": "i" }], "automountServiceAccountToken": false,
+            },
         });
         let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
         self.admin().create(&pods, &pod).unwrap().success().unwrap();

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::kinds::{ExportedKind, KINDS, plural_of};
 use super::rename::NodeNames;
-use super::{CalicoctlFile, IpamPart, Pair};
+use super::{CalicoctlFile, ExportError, IpamPart, Pair};
 use crate::api::{
     API_VERSION, ClusterInformation, DEFAULT_TIER, IpamConfiguration, ObjectKey, ObjectMeta, restore_policy_name,
 };
@@ -19,43 +19,6 @@ const DERIVED_POLICY: &str = "knp.default.";
 /// Fields that the target sets.
 const SERVER_FIELDS: [&str; 5] =
     ["uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"];
-
-/// Pairs of which no complete file can be made.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ExportError {
-    /// There is no ClusterInformation.
-    #[error("there is no ClusterInformation; name the datastore of the cluster")]
-    NoCluster,
-    /// A node without a name in Kubernetes. The text is upstream's up to the semicolon.
-    #[error(
-        "node {0} missing a 'k8s' orchestrator reference. Unable to export data unless every node has a 'k8s' \
-         orchestrator reference; add it to spec.orchRefs, or delete the node if it does not exist any more"
-    )]
-    NoReference(String),
-    /// Two nodes with the same name in Kubernetes.
-    #[error("nodes {first} and {second} are both {name} in Kubernetes; delete the one that does not exist any more")]
-    SameNode {
-        /// The one node.
-        first: String,
-        /// The other node.
-        second: String,
-        /// The name in Kubernetes.
-        name: String,
-    },
-    /// Two objects that get the same path, because nodes and policies have other names in a file.
-    #[error("{first} and {second} would both be {path} in the file; delete the one that is not in use any more")]
-    SamePath {
-        /// The path of the one object.
-        first: String,
-        /// The path of the other object.
-        second: String,
-        /// The path in the file.
-        path: String,
-    },
-    /// A value that is not an object of its kind.
-    #[error("{0} is not a valid object; correct or delete it")]
-    Invalid(String),
-}
 
 /// Returns true for the path of a pair that a file contains.
 pub fn is_exported(path: &str) -> bool {

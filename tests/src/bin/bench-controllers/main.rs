@@ -7,8 +7,8 @@
 //!   that many objects, so a small server of our own ([`server`]) serves lists and watches of them over TLS and HTTP/2,
 //!   accepts writes, and counts them;
 //! * `growth`: the cost of one pod change among 10,000, 50,000 and 150,000 pods, on our own server;
-//! * `migration`, only if it is named (`make bench-migration`): a migration of 20,000 objects to `projectcalico.org/v3` in
-//!   a real API server.
+//! * `migration`, only if it is named (`make bench-migration`): a migration of 20,000 objects to `projectcalico.org/v3`
+//!   in a real API server.
 //!
 //! All blocks are full, except at most the last one. Each pod is at least 4 kB of JSON, managedFields included.
 

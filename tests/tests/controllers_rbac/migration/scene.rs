@@ -77,8 +77,9 @@ impl<'a> Scene<'a> {
         let path = format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/calico-cni");
         let daemon_set = world.get(&path);
         let status = json!({
-            "observedGeneration": daemon_set["metadata"]["generation"], "desiredNumberScheduled": 1, "currentNumberScheduled": 1,
-            "numberMisscheduled": 0, "numberReady": 1, "updatedNumberScheduled": 1, "numberAvailable": 1,
+            "observedGeneration": daemon_set["metadata"]["generation"], "desiredNumberScheduled": 1,
+            "currentNumberScheduled": 1, "numberMisscheduled": 0, "numberReady": 1, "updatedNumberScheduled": 1,
+            "numberAvailable": 1,
         });
         world.merge(&format!("{path}/status"), &json!({ "status": status }));
         world.apply(json!({

@@ -1,5 +1,5 @@
 //! The container runtime of this node, by Kubernetes' Container Runtime Interface: the sandboxes that are ready, and
-//! [`all_sandboxes`].
+//! [`all_sandboxes()`].
 
 mod all_sandboxes;
 mod wire;

@@ -1,4 +1,4 @@
-//! [`write`]: the ConfigMap that lists the outcome of a trial.
+//! [`write()`]: the ConfigMap that lists the outcome of a trial.
 
 use std::fmt::Write as _;
 

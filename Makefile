@@ -63,7 +63,7 @@ bench-controllers: build ## measure kube-controllers with 20,000 and 150,000 pod
 
 bench-migration: build ## measure a migration of 20,000 objects to projectcalico.org/v3: memory (at most 64 MiB), time of the lock, requests
 	@tests/install-needs.sh bench
-	@tests/bench-migration.sh
+	@tests/bench-controllers.sh bench-migration
 
 # The tests of etcd, v1 and v3 run concurrently, each with its own clusters.
 fuzz-faults: build-test ## run calls of two nodes with random faults for an hour (FUZZ_FAULTS_SECONDS: duration, FUZZ_FAULTS_SEED: seed)

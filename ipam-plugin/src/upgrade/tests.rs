@@ -63,6 +63,24 @@ impl Lab {
         self.cluster.store.put(&ObjectKey::global("default"), &cluster);
     }
 
+    /// Asserts that a pass beside this lock fails with `reason` and writes nothing, and that a pass after the unlock
+    /// succeeds.
+    async fn assert_waits_for_unlock(&self, mark: &str, reason: &str) {
+        self.pod("web", "10.244.7.2", "Running");
+        self.lock_with(mark);
+        self.cluster.store.before_each(|_, writes, _| {
+            assert!(writes.unwrap_or_default().is_empty(), "the datastore belongs to the program that locked it");
+            Fault::None
+        });
+        let error = self.pass().await.unwrap_err();
+        assert!(error.contains(reason), "{error}");
+        assert!(self.places.leases.exists() && self.places.plugins.join("calico").exists());
+        self.cluster.store.end_faults();
+        self.cluster.store.put(&ObjectKey::global("default"), &ready());
+        self.pass().await.unwrap();
+        assert!(self.is_ready() && !self.places.leases.exists());
+    }
+
     fn tunnel_address(&self) -> String {
         let node = self.cluster.store.pairs().get::<Node>(&ObjectKey::global("node1")).unwrap();
         node.spec.bgp.unwrap_or_default().ipv4_ipip_tunnel_addr
@@ -141,19 +159,7 @@ async fn upgrade_without_host_local_files_does_not_lock_the_datastore() {
 async fn upgrade_during_a_migration_to_v3_changes_nothing() {
     for files in [&FILES[..], &[]] {
         let lab = Lab::with(files);
-        lab.pod("web", "10.244.7.2", "Running");
-        lab.lock_with(V1_LOCKED_BY);
-        lab.cluster.store.before_each(|_, writes, _| {
-            assert!(writes.unwrap_or_default().is_empty(), "v1 belongs to the migration");
-            Fault::None
-        });
-        let error = lab.pass().await.unwrap_err();
-        assert!(error.contains("a migration to projectcalico.org/v3 has locked the datastore"), "{error}");
-        assert!(lab.places.leases.exists() && lab.places.plugins.join("calico").exists());
-        lab.cluster.store.end_faults();
-        lab.cluster.store.put(&ObjectKey::global("default"), &ready());
-        lab.pass().await.unwrap();
-        assert!(lab.is_ready() && !lab.places.leases.exists());
+        lab.assert_waits_for_unlock(V1_LOCKED_BY, "a migration to projectcalico.org/v3 has locked the datastore").await;
     }
 }
 
@@ -173,20 +179,7 @@ async fn upgrade_does_not_end_the_lock_of_a_migration_or_an_import() {
 
 #[tokio::test]
 async fn upgrade_during_an_incomplete_import_writes_nothing_until_the_import_has_ended() {
-    let lab = Lab::with(&FILES);
-    lab.pod("web", "10.244.7.2", "Running");
-    lab.lock_with(IMPORTING);
-    lab.cluster.store.before_each(|_, writes, _| {
-        assert!(writes.unwrap_or_default().is_empty(), "the datastore belongs to the import");
-        Fault::None
-    });
-    let error = lab.pass().await.unwrap_err();
-    assert!(error.contains("an import into the datastore is incomplete"), "{error}");
-    assert!(lab.places.leases.exists() && lab.places.plugins.join("calico").exists());
-    lab.cluster.store.end_faults();
-    lab.cluster.store.put(&ObjectKey::global("default"), &ready());
-    lab.pass().await.unwrap();
-    assert!(lab.is_ready() && !lab.places.leases.exists());
+    Lab::with(&FILES).assert_waits_for_unlock(IMPORTING, "an import into the datastore is incomplete").await;
 }
 
 #[tokio::test]

@@ -102,7 +102,7 @@ pub(super) enum Withdrawn {
     Missing,
     /// Shut until [`give_back`].
     Shut {
-        /// Whether it existed before the migration, so that programs could use v3.
+        /// True if the ClusterInformation existed before the migration, so that programs could use v3.
         existed: bool,
     },
     /// Not part of a migration: programs may use each object of v3.

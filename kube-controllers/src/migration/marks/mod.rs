@@ -81,7 +81,7 @@ pub(super) enum MigrationStep {
     Converge,
     /// Waits until all programs use v3.
     Finish,
-    /// Nothing is to be done until the object is deleted.
+    /// The migration does nothing until the object is deleted.
     Rest,
     /// Deletes the definitions of v1.
     RemoveV1,

@@ -33,6 +33,15 @@ pub(super) async fn interrupt_each_request(
     unreachable!("the numbers do not end")
 }
 
+/// Interrupts each write of `course`, asserts that each end is `expected`, and returns the number of the writes.
+async fn assert_same_end(
+    interruption: fn(usize) -> Interruption,
+    course: &impl AsyncFn(Interruption) -> World,
+    expected: &BTreeMap<String, Value>,
+) -> usize {
+    interrupt_each_request(interruption, course, |world, case| assert_same(&snapshot(world), expected, case)).await
+}
+
 fn is_complete(store: &ObjectStore) -> bool {
     is_in_phase(store, "Complete")
 }
@@ -60,9 +69,7 @@ async fn migration_killed_at_each_request_ends_in_the_same_state() {
         world
     };
     for interruption in KILLS {
-        let interrupted = interrupt_each_request(interruption, &course, |world, case| {
-            assert_same(&snapshot(world), &expected, case);
-        });
+        let interrupted = assert_same_end(interruption, &course, &expected);
         assert!(interrupted.await > 35, "the course has more writes");
     }
 }
@@ -78,10 +85,7 @@ async fn late_request_of_a_former_leader_changes_no_finished_migration() {
         world.server.release_held();
         world
     };
-    let interrupted = interrupt_each_request(Interruption::Hold, &course, |world, case| {
-        assert_same(&snapshot(world), &expected, case);
-    });
-    assert!(interrupted.await > 35);
+    assert!(assert_same_end(Interruption::Hold, &course, &expected).await > 35);
 }
 
 /// A leader that unlocks v1 after a conflict may end before its last request takes effect. The next leader finds no
@@ -104,10 +108,7 @@ async fn late_request_of_a_failed_attempt_changes_no_finished_migration() {
         world.server.release_held();
         world
     };
-    let interrupted = interrupt_each_request(Interruption::Hold, &course, |world, case| {
-        assert_same(&snapshot(world), &expected, case);
-    });
-    assert!(interrupted.await > 35);
+    assert!(assert_same_end(Interruption::Hold, &course, &expected).await > 35);
 }
 
 /// The most harmful late requests: to open the door, and to lock v1, after an abort has unlocked v1.
@@ -146,9 +147,7 @@ async fn abort_killed_at_each_request_gives_back_v1() {
         world
     };
     for interruption in KILLS {
-        let interrupted = interrupt_each_request(interruption, &course, |world, case| {
-            assert_same(&snapshot(world), &before, case);
-        });
+        let interrupted = assert_same_end(interruption, &course, &before);
         assert!(interrupted.await > 10);
     }
 }
@@ -169,9 +168,7 @@ async fn deletion_after_complete_killed_at_each_request_removes_v1_and_the_objec
     let expected = snapshot(&finished);
     assert!(!expected.keys().any(|key| key.contains("crd.projectcalico.org")), "{:?}", expected.keys());
     for interruption in KILLS {
-        let interrupted = interrupt_each_request(interruption, &course, |world, case| {
-            assert_same(&snapshot(world), &expected, case);
-        });
+        let interrupted = assert_same_end(interruption, &course, &expected);
         assert_eq!(interrupted.await, 24, "the status, 22 definitions, and the finalizer");
     }
 }

@@ -28,7 +28,7 @@ const OF_V3: &str = "/apis/projectcalico.org/v3";
 /// The permissions of a migration.
 pub(super) struct Rights {
     pub(super) cluster: Role,
-    /// Those in the namespace of kube-controllers.
+    /// The rules in the namespace of kube-controllers.
     pub(super) namespace: Role,
 }
 

@@ -33,9 +33,9 @@ pub(super) async fn explain(context: &Checked<'_>, found: Result<Check, Problem>
 
 /// Returns the reason to wait if the API server would refuse a request of the migration.
 ///
-/// One request lists the rules of the account. Not each authorizer can list its rules, so each right that they lack is
-/// asked for. A rule of a Role in Calico's namespace counts as one for the whole cluster; if the API server then
-/// refuses a request, its text is the reason to wait.
+/// A single request lists the rules of the account. Some authorizers cannot list their rules, so a further request asks
+/// for each right that the list lacks. A rule of a Role in Calico's namespace counts as a rule for the whole cluster.
+/// If the API server then refuses a request, its text is the reason to wait.
 pub(super) async fn missing(context: &Checked<'_>) -> Result<Option<String>, Problem> {
     let client = &context.requests.client;
     let spec = json!({ "namespace": context.namespace });

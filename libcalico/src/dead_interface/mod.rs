@@ -3,7 +3,7 @@
 //! An interface outlives its container if something keeps the network namespace of its other end, for example a mount
 //! that a program left behind. Several sources on the node and the datastore tell whether an interface is in use.
 //! [`assess`] needs all of them: a source that says nothing keeps the interface. [`Suspects`] confirms that an
-//! interface stays dead for a minute, because an ADD creates it before the container runs.
+//! interface stays dead for a time, because an ADD creates it before the container runs.
 
 mod suspects;
 
@@ -12,7 +12,7 @@ use std::fmt;
 
 use crate::ipam::Statement;
 
-pub use self::suspects::{DeadLink, LOOK_INTERVAL, Suspects};
+pub use self::suspects::{DeadLink, LOOK_INTERVAL, Suspects, UNNAMED_POD_CONFIRMATION};
 
 /// The place of the other end of an interface pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub enum Peer {
 pub struct LinkEvidence {
     /// True if a process of the node is in the network namespace of the other end.
     pub process: Statement<bool>,
+    /// True if a CNI plugin runs for the container for which the interface was created.
+    pub call: Statement<bool>,
     /// True if a container runtime lists the sandbox for which the interface was created, in any state.
     pub sandbox: Statement<bool>,
     /// True if an endpoint in the datastore has the interface.
@@ -52,6 +54,8 @@ pub enum LinkVerdict {
 pub enum UseEvidence {
     /// A process is in the network namespace of the other end.
     Process,
+    /// A CNI plugin runs for the container.
+    Call,
     /// A container runtime lists the sandbox.
     Sandbox,
     /// An endpoint in the datastore has the interface.
@@ -77,8 +81,13 @@ impl Peer {
 /// Decides whether an interface is in use. One source that knows a use suffices; for [`LinkVerdict::Dead`] each source
 /// has to deny a use.
 pub fn assess(evidence: &LinkEvidence) -> LinkVerdict {
-    let LinkEvidence { process, sandbox, endpoint } = evidence;
-    let sources = [(process, UseEvidence::Process), (sandbox, UseEvidence::Sandbox), (endpoint, UseEvidence::Endpoint)];
+    let LinkEvidence { process, call, sandbox, endpoint } = evidence;
+    let sources = [
+        (process, UseEvidence::Process),
+        (call, UseEvidence::Call),
+        (sandbox, UseEvidence::Sandbox),
+        (endpoint, UseEvidence::Endpoint),
+    ];
     if let Some((_, found)) = sources.into_iter().find(|(source, _)| **source == Statement::Known(true)) {
         return LinkVerdict::InUse(found);
     }
@@ -93,6 +102,7 @@ impl fmt::Display for UseEvidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             UseEvidence::Process => "a process is in the network namespace of its other end",
+            UseEvidence::Call => "a CNI plugin runs for its container",
             UseEvidence::Sandbox => "the container runtime lists its sandbox",
             UseEvidence::Endpoint => "an endpoint has it",
         })
@@ -110,30 +120,33 @@ mod tests {
         Statement::Unknown(source.to_owned())
     }
 
-    fn verdict(process: Statement<bool>, sandbox: Statement<bool>, endpoint: Statement<bool>) -> LinkVerdict {
-        assess(&LinkEvidence { process, sandbox, endpoint })
+    /// Takes the evidence in the order of the fields.
+    fn verdict([process, call, sandbox, endpoint]: [Statement<bool>; 4]) -> LinkVerdict {
+        assess(&LinkEvidence { process, call, sandbox, endpoint })
     }
 
     #[test]
     fn interface_is_dead_only_if_each_source_denies_a_use() {
-        assert_eq!(verdict(NO, NO, NO), LinkVerdict::Dead);
-        assert_eq!(verdict(YES, NO, NO), LinkVerdict::InUse(UseEvidence::Process));
-        assert_eq!(verdict(NO, YES, NO), LinkVerdict::InUse(UseEvidence::Sandbox));
-        assert_eq!(verdict(NO, NO, YES), LinkVerdict::InUse(UseEvidence::Endpoint));
-        assert_eq!(verdict(silent("p"), silent("s"), YES), LinkVerdict::InUse(UseEvidence::Endpoint));
+        assert_eq!(verdict([NO, NO, NO, NO]), LinkVerdict::Dead);
+        let uses = [UseEvidence::Process, UseEvidence::Call, UseEvidence::Sandbox, UseEvidence::Endpoint];
+        for (at, used) in uses.into_iter().enumerate() {
+            let mut statements = [NO, NO, NO, NO];
+            statements[at] = YES;
+            assert_eq!(verdict(statements), LinkVerdict::InUse(used));
+        }
+        let found = verdict([silent("p"), silent("c"), silent("s"), YES]);
+        assert_eq!(found, LinkVerdict::InUse(UseEvidence::Endpoint));
     }
 
     #[test]
     fn unknown_evidence_keeps_an_interface() {
-        for source in 0..3 {
-            let statement = |at| if at == source { silent("why") } else { NO };
-            assert_eq!(
-                verdict(statement(0), statement(1), statement(2)),
-                LinkVerdict::Unknown("why".into()),
-                "{source}"
-            );
+        for source in 0..4 {
+            let mut statements = [NO, NO, NO, NO];
+            statements[source] = silent("why");
+            assert_eq!(verdict(statements), LinkVerdict::Unknown("why".into()), "{source}");
         }
-        assert_eq!(verdict(NO, silent("the runtime"), silent("etcd")), LinkVerdict::Unknown("the runtime".into()));
+        let found = verdict([NO, NO, silent("the runtime"), silent("etcd")]);
+        assert_eq!(found, LinkVerdict::Unknown("the runtime".into()));
     }
 
     #[test]

@@ -4,10 +4,16 @@ use std::time::Duration;
 
 use crate::names::InterfaceAlias;
 
-/// The interval between two looks. An interface is removed after it was dead in two looks that are at least this far
-/// apart, and in each look between them. On an API server a pod exists before its interface. On etcd an ADD writes the
-/// endpoint after the interface, with at most three writes and two reads of 10 s each, so within a shorter time.
+/// The interval between two looks. An interface whose pod the datastore names is removed after it was dead in two looks
+/// that are at least this far apart, and in each look between them. On an API server such a pod exists before its
+/// interface, so it has an endpoint. On etcd an ADD writes the endpoint after the interface, while its process runs.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The time for which an interface has to be dead if the datastore names no pod for it, as for the target of a live
+/// migration: the allocation has the handle of the virtual machine, and no host route leads to the address. After the
+/// ADD such a pod has no evidence of its use until the container runtime has started its sandbox. The runtime has to do
+/// so within the timeout of kubelet, which is 4 minutes for a sandbox by default.
+pub const UNNAMED_POD_CONFIRMATION: Duration = Duration::from_secs(600);
 
 /// An interface that no container uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,19 +31,21 @@ pub struct DeadLink {
 pub struct Suspects(Vec<(DeadLink, Duration)>);
 
 impl Suspects {
-    /// Records a look at `now`, on a clock that never jumps, which found the interfaces `dead`. Returns those to
-    /// remove.
-    pub fn look(&mut self, now: Duration, dead: Vec<DeadLink>) -> Vec<DeadLink> {
+    /// Records a look at `now`, on a clock that never jumps, which found the interfaces `dead`, each with the time for
+    /// which it has to be dead. Returns those to remove.
+    pub fn look(&mut self, now: Duration, dead: Vec<(DeadLink, Duration)>) -> Vec<DeadLink> {
         let former = std::mem::take(&mut self.0);
         let first_seen =
             |link: &DeadLink| former.iter().find(|(known, _)| known == link).map_or(now, |(_, since)| *since);
-        let with_time = |link: DeadLink| {
+        let mut due = Vec::new();
+        for (link, confirmation) in dead {
             let since = first_seen(&link);
-            (link, since)
-        };
-        self.0 = dead.into_iter().map(with_time).collect();
-        let due = self.0.iter().filter(|(_, since)| now.saturating_sub(*since) >= LOOK_INTERVAL);
-        due.map(|(link, _)| link.clone()).collect()
+            if now.saturating_sub(since) >= confirmation {
+                due.push(link.clone());
+            }
+            self.0.push((link, since));
+        }
+        due
     }
 }
 
@@ -53,34 +61,48 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
+    /// An interface of a pod that the datastore names.
+    fn dead(name: &str, index: u32, container: &str) -> (DeadLink, Duration) {
+        (link(name, index, container), LOOK_INTERVAL)
+    }
+
     #[test]
     fn second_look_needs_sixty_seconds_and_the_same_interface() {
         let mut suspects = Suspects::default();
-        assert_eq!(suspects.look(at(0), vec![link("cali1", 7, "c1")]), []);
-        assert_eq!(suspects.look(at(59), vec![link("cali1", 7, "c1")]), []);
-        assert_eq!(suspects.look(at(60), vec![link("cali1", 7, "c1")]), [link("cali1", 7, "c1")]);
-        for other in [link("cali1", 8, "c1"), link("cali1", 7, "c2"), link("cali2", 7, "c1")] {
+        assert_eq!(suspects.look(at(0), vec![dead("cali1", 7, "c1")]), []);
+        assert_eq!(suspects.look(at(59), vec![dead("cali1", 7, "c1")]), []);
+        assert_eq!(suspects.look(at(60), vec![dead("cali1", 7, "c1")]), [link("cali1", 7, "c1")]);
+        for other in [dead("cali1", 8, "c1"), dead("cali1", 7, "c2"), dead("cali2", 7, "c1")] {
             let mut suspects = Suspects::default();
-            suspects.look(at(0), vec![link("cali1", 7, "c1")]);
+            suspects.look(at(0), vec![dead("cali1", 7, "c1")]);
             assert_eq!(suspects.look(at(60), vec![other.clone()]), [], "{other:?}");
         }
     }
 
     #[test]
+    fn interface_of_an_unnamed_pod_is_due_after_ten_minutes() {
+        let (mut suspects, unnamed) = (Suspects::default(), || (link("cali1", 7, "c1"), UNNAMED_POD_CONFIRMATION));
+        for seconds in [0, 60, 599] {
+            assert_eq!(suspects.look(at(seconds), vec![unnamed()]), [], "{seconds}");
+        }
+        assert_eq!(suspects.look(at(600), vec![unnamed()]), [link("cali1", 7, "c1")]);
+    }
+
+    #[test]
     fn look_that_finds_an_interface_in_use_begins_a_new_series() {
         let mut suspects = Suspects::default();
-        suspects.look(at(0), vec![link("cali1", 7, "c1")]);
+        suspects.look(at(0), vec![dead("cali1", 7, "c1")]);
         suspects.look(at(60), Vec::new());
-        assert_eq!(suspects.look(at(120), vec![link("cali1", 7, "c1")]), []);
-        assert_eq!(suspects.look(at(180), vec![link("cali1", 7, "c1")]), [link("cali1", 7, "c1")]);
+        assert_eq!(suspects.look(at(120), vec![dead("cali1", 7, "c1")]), []);
+        assert_eq!(suspects.look(at(180), vec![dead("cali1", 7, "c1")]), [link("cali1", 7, "c1")]);
     }
 
     #[test]
     fn interface_that_could_not_be_removed_stays_due() {
         let mut suspects = Suspects::default();
-        let dead = || vec![link("cali1", 7, "c1"), link("cali2", 9, "c2")];
-        suspects.look(at(0), vec![link("cali1", 7, "c1")]);
-        assert_eq!(suspects.look(at(60), dead()), [link("cali1", 7, "c1")]);
-        assert_eq!(suspects.look(at(120), dead()), dead());
+        let both = || vec![dead("cali1", 7, "c1"), dead("cali2", 9, "c2")];
+        suspects.look(at(0), vec![dead("cali1", 7, "c1")]);
+        assert_eq!(suspects.look(at(60), both()), [link("cali1", 7, "c1")]);
+        assert_eq!(suspects.look(at(120), both()), [link("cali1", 7, "c1"), link("cali2", 9, "c2")]);
     }
 }

@@ -63,6 +63,10 @@ pub trait HostNetwork: std::fmt::Debug + Sync {
     /// link, so call that first.
     fn inhabited_namespaces(&self) -> Result<Statement<BTreeSet<i32>>, NetworkError>;
 
+    /// Returns the IDs of the containers for which a CNI plugin runs in the network namespace of this process, or the
+    /// reason why some processes of this node may be hidden from this one.
+    fn containers_of_calls(&self) -> Result<Statement<BTreeSet<String>>, NetworkError>;
+
     /// Deletes an interface if it still has the name, the index and the alias of `link`. Returns false if not.
     fn remove_dead_link(&self, link: &DeadLink) -> Result<bool, NetworkError>;
 }
@@ -130,6 +134,10 @@ pub(crate) mod testing {
         }
 
         fn inhabited_namespaces(&self) -> Result<Statement<BTreeSet<i32>>, NetworkError> {
+            Ok(Statement::Unknown("no process is visible here".into()))
+        }
+
+        fn containers_of_calls(&self) -> Result<Statement<BTreeSet<String>>, NetworkError> {
             Ok(Statement::Unknown("no process is visible here".into()))
         }
 

@@ -28,7 +28,8 @@ pub(crate) struct FoundEndpoints {
     /// The addresses of the endpoints that exist.
     pub(crate) by_interface: Endpoints,
     /// On Kubernetes, the wanted interfaces whose pod IPAM names, also of a pod that does not exist any more. Without
-    /// such a name, a missing endpoint proves nothing about a pod without an allocation.
+    /// such a name, a missing endpoint proves nothing about a pod without an allocation, or about the target of a live
+    /// migration: the allocation has the handle of the virtual machine, and no host route leads to the address.
     pub(crate) with_named_pod: BTreeSet<String>,
 }
 

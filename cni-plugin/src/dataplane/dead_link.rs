@@ -9,9 +9,9 @@ use installer::host_network::PodLink;
 use libcalico::dead_interface::{DeadLink, Peer};
 use libcalico::ipam::Statement;
 
-use super::DataplaneError;
 use super::netlink::{Link, NetlinkSocket, link};
 use super::processes::{Examined, each_netns};
+use super::{DataplaneError, plugin_calls};
 
 /// The bit of CAP_SYS_PTRACE, with which a process sees the namespaces of processes of other users.
 const SYS_PTRACE: u32 = 19;
@@ -25,22 +25,33 @@ pub(super) fn pod_links() -> Result<Vec<PodLink>, DataplaneError> {
 
 /// Returns the IDs of the network namespaces with a thread, or the reason why threads may be hidden from this process.
 pub(super) fn inhabited_namespaces() -> Result<Statement<BTreeSet<i32>>, DataplaneError> {
+    of_all_processes(|proc| {
+        let mut host = NetlinkSocket::open()?;
+        let mut inhabited = BTreeSet::new();
+        each_netns(proc, Examined::Threads, |_, netns| {
+            inhabited.extend(link::netns_id_of(&mut host, netns)?);
+            Ok(())
+        })?;
+        Ok(inhabited)
+    })
+}
+
+/// Returns the containers for which a CNI plugin runs, or the reason why processes may be hidden from this process.
+pub(super) fn containers_of_calls() -> Result<Statement<BTreeSet<String>>, DataplaneError> {
+    of_all_processes(plugin_calls::containers)
+}
+
+/// Returns the result of a look at all processes in `/proc`, or the reason why some may be hidden from this process.
+fn of_all_processes<T>(look: impl FnOnce(&Path) -> Result<T, DataplaneError>) -> Result<Statement<T>, DataplaneError> {
     let proc = Path::new("/proc");
     if let Some(reason) = hidden_processes(proc) {
         return Ok(Statement::Unknown(reason));
     }
-    let mut host = NetlinkSocket::open()?;
-    let mut inhabited = BTreeSet::new();
-    let visited = each_netns(proc, Examined::Threads, |_, netns| {
-        inhabited.extend(link::netns_id_of(&mut host, netns)?);
-        Ok(())
-    });
-    match visited {
-        Ok(()) => Ok(Statement::Known(inhabited)),
+    match look(proc) {
+        Ok(found) => Ok(Statement::Known(found)),
         // The agent logs each reason once, so it names no process.
         Err(DataplaneError::HiddenProcess { source, .. }) => Ok(Statement::Unknown(format!(
-            "cannot read the network namespace of each process: {source}; this needs root, the capability SYS_PTRACE \
-             and no AppArmor profile"
+            "cannot examine each process: {source}; this needs root, the capability SYS_PTRACE and no AppArmor profile"
         ))),
         Err(error) => Err(error),
     }

@@ -47,7 +47,7 @@ pub enum DataplaneError {
     /// `/proc` cannot be read, so the network namespaces with processes are unknown.
     #[error("cannot read the processes in /proc: {0}")]
     Processes(#[source] io::Error),
-    /// The network namespace of a process cannot be read.
+    /// The network namespace or the environment of a process cannot be read.
     #[error("cannot read {}: {source}", .path.display())]
     HiddenProcess {
         /// The path in `/proc`.

@@ -43,6 +43,10 @@ impl HostNetwork for KernelNetwork {
         dead_link::inhabited_namespaces().map_err(network_error)
     }
 
+    fn containers_of_calls(&self) -> Result<Statement<BTreeSet<String>>, NetworkError> {
+        dead_link::containers_of_calls().map_err(network_error)
+    }
+
     fn remove_dead_link(&self, link: &DeadLink) -> Result<bool, NetworkError> {
         dead_link::remove(link).map_err(network_error)
     }

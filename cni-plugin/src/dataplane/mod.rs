@@ -15,6 +15,7 @@ mod netlink;
 pub mod netns;
 mod ownership;
 pub mod plan;
+mod plugin_calls;
 mod processes;
 mod setup;
 mod suspects;

@@ -132,7 +132,7 @@ mod tests {
     use std::cell::Cell;
     use std::time::Duration;
 
-    use libcalico::dead_interface::{DeadLink, UseEvidence};
+    use libcalico::dead_interface::{DeadLink, UNNAMED_POD_CONFIRMATION, UseEvidence};
     use libcalico::names::InterfaceAlias;
 
     use super::*;
@@ -141,7 +141,7 @@ mod tests {
     fn found(name: &str, verdict: LinkVerdict) -> AssessedLink {
         let alias = InterfaceAlias::for_container("c1");
         let link = DeadLink { name: name.to_owned(), index: 7, alias };
-        AssessedLink { link, addresses: Vec::new(), verdict }
+        AssessedLink { link, addresses: Vec::new(), verdict, confirmation: LOOK_INTERVAL }
     }
 
     fn at(seconds: u64) -> Moment {
@@ -160,6 +160,18 @@ mod tests {
         assert_eq!(looks.stuck.len(), 1);
         looks.repair(&network, at(180), &[]).await;
         assert!(looks.stuck.is_empty(), "{:?}", looks.stuck);
+    }
+
+    /// The network of [`FixedNetwork`] refuses each removal.
+    #[tokio::test]
+    async fn interface_of_an_unnamed_pod_is_removed_after_ten_minutes() {
+        let (network, mut looks) = (FixedNetwork::default(), Looks::default());
+        let dead = found("cali1", LinkVerdict::Dead);
+        let unnamed = [AssessedLink { confirmation: UNNAMED_POD_CONFIRMATION, ..dead }];
+        for (seconds, attempts) in [(0, 0), (60, 0), (540, 0), (600, 1)] {
+            assert_eq!(looks.repair(&network, at(seconds), &unnamed).await.dead, 1, "{seconds}");
+            assert_eq!(looks.stuck.len(), attempts, "{seconds}");
+        }
     }
 
     /// The agent is one task.

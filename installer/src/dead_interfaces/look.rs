@@ -8,8 +8,11 @@ use std::time::Duration;
 use datastore::DatastoreConfig;
 use ipam_plugin::cluster_state;
 use ipam_plugin::cri::{CriError, all_sandboxes};
-use libcalico::dead_interface::{DeadLink, LinkEvidence, LinkVerdict, Peer, assess};
+use libcalico::dead_interface::{
+    DeadLink, LOOK_INTERVAL, LinkEvidence, LinkVerdict, Peer, UNNAMED_POD_CONFIRMATION, assess,
+};
 use libcalico::ipam::Statement;
+use libcalico::names::InterfaceAlias;
 use netconf::conf::DatastoreType;
 use netconf::{CniError, NetConf};
 use node_process::node_name;
@@ -41,6 +44,8 @@ pub(crate) struct AssessedLink {
     pub(crate) addresses: Vec<IpAddr>,
     /// The use of the interface.
     pub(crate) verdict: LinkVerdict,
+    /// The time for which the interface has to be dead before it is removed.
+    pub(crate) confirmation: Duration,
 }
 
 /// Reasons why the datastore gives no evidence.
@@ -63,34 +68,33 @@ struct Candidate {
     link: DeadLink,
     addresses: Vec<IpAddr>,
     evidence: LinkEvidence,
+    confirmation: Duration,
 }
 
 impl Candidate {
     fn assess(self) -> AssessedLink {
-        let Candidate { link, addresses, evidence } = self;
-        AssessedLink { link, addresses, verdict: assess(&evidence) }
+        let Candidate { link, addresses, evidence, confirmation } = self;
+        AssessedLink { link, addresses, verdict: assess(&evidence), confirmation }
     }
 
     fn is_unused_so_far(&self) -> bool {
-        let LinkEvidence { process, sandbox, .. } = &self.evidence;
-        *process == Statement::Known(false) && *sandbox != Statement::Known(true)
+        let LinkEvidence { process, call, sandbox, .. } = &self.evidence;
+        *process == Statement::Known(false) && *call != Statement::Known(true) && *sandbox != Statement::Known(true)
     }
 }
 
 impl Sources<'_> {
-    /// Returns the interfaces of this plugin with their use. Asks the container runtimes about interfaces whose other
-    /// end is in a namespace without a process, and the datastore about those without a sandbox.
+    /// Returns the interfaces of this plugin with their use. Asks for the CNI calls, and the container runtimes, about
+    /// interfaces whose other end is in a namespace without a process, and the datastore about those without a sandbox.
     pub(crate) async fn look(&self) -> Result<Vec<AssessedLink>, NetworkError> {
         let mut candidates = self.candidates()?;
         if candidates.iter().any(Candidate::is_unused_so_far) {
+            // In this order, because the runtime may list a sandbox only after the ADD.
+            let calls = self.network.containers_of_calls()?;
             let sandboxes = self.sandboxes().await;
             for candidate in candidates.iter_mut().filter(|candidate| candidate.is_unused_so_far()) {
-                candidate.evidence.sandbox = match &sandboxes {
-                    Statement::Known(ids) => {
-                        Statement::Known(ids.iter().any(|id| candidate.link.alias.is_of_container(id)))
-                    }
-                    Statement::Unknown(reason) => Statement::Unknown(reason.clone()),
-                };
+                candidate.evidence.call = contains_container(&calls, &candidate.link.alias);
+                candidate.evidence.sandbox = contains_container(&sandboxes, &candidate.link.alias);
             }
             if matches!(sandboxes, Statement::Known(_)) {
                 self.add_endpoints(&mut candidates).await;
@@ -116,10 +120,12 @@ impl Sources<'_> {
             addresses: addresses_behind(&link.name, &routes),
             evidence: LinkEvidence {
                 process: peer.has_process(&inhabited),
+                call: not_asked(),
                 sandbox: not_asked(),
                 endpoint: not_asked(),
             },
             link,
+            confirmation: LOOK_INTERVAL,
         };
         Ok(own.into_iter().map(candidate).collect())
     }
@@ -162,11 +168,32 @@ impl Sources<'_> {
         };
         for candidate in candidates.iter_mut().filter(|candidate| candidate.is_unused_so_far()) {
             candidate.evidence.endpoint = match &read {
-                Ok((conf, found)) => endpoint_evidence(conf, found, &candidate.link),
+                Ok((conf, found)) => {
+                    candidate.confirmation = confirmation(conf, found, &candidate.link.name);
+                    endpoint_evidence(conf, found, &candidate.link)
+                }
                 Err(error) => Statement::Unknown(error.to_string()),
             };
         }
     }
+}
+
+/// Returns whether one of the containers is that of an alias.
+fn contains_container(containers: &Statement<BTreeSet<String>>, alias: &InterfaceAlias) -> Statement<bool> {
+    match containers {
+        Statement::Known(ids) => Statement::Known(ids.iter().any(|id| alias.is_of_container(id))),
+        Statement::Unknown(reason) => Statement::Unknown(reason.clone()),
+    }
+}
+
+/// Returns true if the datastore leads from an interface to its pod. On Kubernetes, only an allocation does.
+fn leads_to_pod(conf: &NetConf, found: &FoundEndpoints, interface: &str) -> bool {
+    conf.datastore.kind() != DatastoreType::Kubernetes || found.with_named_pod.contains(interface)
+}
+
+/// Returns the time for which an interface has to be dead before it is removed.
+fn confirmation(conf: &NetConf, found: &FoundEndpoints, interface: &str) -> Duration {
+    if leads_to_pod(conf, found, interface) { LOOK_INTERVAL } else { UNNAMED_POD_CONFIRMATION }
 }
 
 /// Returns whether an endpoint has the interface.
@@ -174,8 +201,7 @@ fn endpoint_evidence(conf: &NetConf, found: &FoundEndpoints, link: &DeadLink) ->
     if found.by_interface.contains_key(&link.name) {
         return Statement::Known(true);
     }
-    // On Kubernetes, only an allocation leads to the pod.
-    if conf.datastore.kind() == DatastoreType::Kubernetes && !found.with_named_pod.contains(&link.name) {
+    if !leads_to_pod(conf, found, &link.name) {
         if conf.feature_control.ip_addrs_no_ipam {
             let reason =
                 "IPAM names no pod for it, and with feature_control.ip_addrs_no_ipam a pod may have no allocation";

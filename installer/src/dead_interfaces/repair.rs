@@ -1,6 +1,7 @@
 //! [`repair_once`]: removes the interfaces that are dead in two looks, and [`Repair`]: what happened to an interface.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use libcalico::dead_interface::{DeadLink, LOOK_INTERVAL, LinkVerdict, Suspects, UseEvidence};
 use tokio::time::{Instant, sleep};
@@ -43,10 +44,10 @@ impl Repair {
     }
 }
 
-/// Returns the interfaces that no source knows as used.
-pub(crate) fn dead_links(assessed: &[AssessedLink]) -> Vec<DeadLink> {
+/// Returns the interfaces that no source knows as used, each with the time for which it has to be dead.
+pub(crate) fn dead_links(assessed: &[AssessedLink]) -> Vec<(DeadLink, Duration)> {
     let dead = assessed.iter().filter(|found| found.verdict == LinkVerdict::Dead);
-    dead.map(|found| found.link.clone()).collect()
+    dead.map(|found| (found.link.clone(), found.confirmation)).collect()
 }
 
 /// Removes an interface if it is still the same one.
@@ -59,16 +60,17 @@ pub(crate) fn remove(network: &dyn HostNetwork, dead: &AssessedLink) -> Repair {
     Repair::of(dead, outcome)
 }
 
-/// Looks at the interfaces, and if some are dead, looks again after [`LOOK_INTERVAL`] and removes those that still are.
-/// `announce` gets the number of dead interfaces before the wait. Returns the interfaces whose other end is in a
-/// namespace that is not known to contain a process.
+/// Looks at the interfaces, and if some are dead, looks again after [`LOOK_INTERVAL`] and removes those that still are,
+/// except those that have to be dead for longer. `announce` gets the number of dead interfaces before the wait. Returns
+/// the interfaces whose other end is in a namespace that is not known to contain a process.
 pub(crate) async fn repair_once(
     sources: Sources<'_>,
     announce: impl FnOnce(usize),
 ) -> Result<Vec<Repair>, NetworkError> {
     let (begun, mut suspects) = (Instant::now(), Suspects::default());
     let mut assessed = sources.look().await?;
-    let dead = dead_links(&assessed);
+    let mut dead = dead_links(&assessed);
+    dead.retain(|(_, confirmation)| *confirmation <= LOOK_INTERVAL);
     let mut due = Vec::new();
     if !dead.is_empty() {
         announce(dead.len());
@@ -82,10 +84,40 @@ pub(crate) async fn repair_once(
         LinkVerdict::InUse(used) => Some(Repair::of(found, RepairOutcome::Kept(used.to_string()))),
         LinkVerdict::Unknown(reason) => Some(Repair::of(found, RepairOutcome::Kept(reason.clone()))),
         LinkVerdict::Dead if due.contains(&found.link) => Some(remove(sources.network, found)),
-        LinkVerdict::Dead => {
-            let reason = "no container uses it since the second look; run the command again".into();
-            Some(Repair::of(found, RepairOutcome::Kept(reason)))
-        }
+        LinkVerdict::Dead => Some(Repair::of(found, RepairOutcome::Kept(reason_to_wait(found)))),
     };
     Ok(assessed.iter().filter_map(repair).collect())
+}
+
+/// Returns the reason why a dead interface is not due yet.
+fn reason_to_wait(dead: &AssessedLink) -> String {
+    if dead.confirmation <= LOOK_INTERVAL {
+        return "no container uses it since the second look; run the command again".into();
+    }
+    let (name, minutes) = (&dead.link.name, dead.confirmation.as_secs() / 60);
+    format!(
+        "no container uses it, but IPAM names no pod for it, as for the target of a live migration; let the agent \
+         (CNI_AGENT_REPAIR=true) remove it after {minutes} minutes, or if `crictl pods` does not list its container: \
+         ip link delete {name}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use libcalico::dead_interface::UNNAMED_POD_CONFIRMATION;
+    use libcalico::names::InterfaceAlias;
+
+    use super::*;
+
+    #[test]
+    fn dead_interface_of_an_unnamed_pod_is_left_to_the_agent() {
+        let reason = |confirmation| {
+            let alias = InterfaceAlias::for_container("c1");
+            let link = DeadLink { name: "cali1".into(), index: 7, alias };
+            reason_to_wait(&AssessedLink { link, addresses: Vec::new(), verdict: LinkVerdict::Dead, confirmation })
+        };
+        let unnamed = reason(UNNAMED_POD_CONFIRMATION);
+        assert!(unnamed.contains("after 10 minutes") && unnamed.ends_with("ip link delete cali1"), "{unnamed}");
+        assert!(reason(LOOK_INTERVAL).ends_with("run the command again"));
+    }
 }

@@ -255,6 +255,10 @@ mod tests {
             Ok(Statement::Known(BTreeSet::new()))
         }
 
+        fn containers_of_calls(&self) -> Result<Statement<BTreeSet<String>>, NetworkError> {
+            Ok(Statement::Known(BTreeSet::new()))
+        }
+
         fn remove_dead_link(&self, _: &DeadLink) -> Result<bool, NetworkError> {
             Ok(false)
         }

@@ -15,6 +15,8 @@ struct Kernel {
     links: Vec<PodLink>,
     /// The reason why processes may be hidden.
     hidden: Option<String>,
+    /// The containers for which a CNI plugin runs.
+    calls: BTreeSet<String>,
     removed: Mutex<Vec<String>>,
 }
 
@@ -55,6 +57,10 @@ impl HostNetwork for Kernel {
         })
     }
 
+    fn containers_of_calls(&self) -> Result<Statement<BTreeSet<String>>, NetworkError> {
+        Ok(Statement::Known(self.calls.clone()))
+    }
+
     fn remove_dead_link(&self, link: &DeadLink) -> Result<bool, NetworkError> {
         self.removed.lock().unwrap().push(link.name.clone());
         Ok(true)
@@ -90,6 +96,16 @@ async fn interfaces_without_an_alias_or_our_prefix_are_not_assessed() {
     assert_eq!(verdicts(&network).await, Vec::new());
 }
 
+/// The ADD of a pod may wait for its policy longer than the time between two looks.
+#[tokio::test]
+async fn interface_whose_add_is_running_is_in_use_before_the_runtime_lists_its_sandbox() {
+    let links = [("cali1", Some("c1"), Peer::Namespace(2)), ("cali2", Some("c2"), Peer::Namespace(3))];
+    let network = Kernel { calls: BTreeSet::from(["c1".to_owned()]), ..Kernel::with(&links) };
+    let found = verdicts(&network).await;
+    assert_eq!(found[0], ("cali1".to_owned(), LinkVerdict::InUse(UseEvidence::Call)));
+    assert!(matches!(&found[1].1, LinkVerdict::Unknown(_)), "{found:?}");
+}
+
 #[tokio::test]
 async fn missing_runtime_or_hidden_processes_leave_the_use_unknown() {
     let mut network = Kernel::with(&[("cali1", Some("c1"), Peer::Namespace(2))]);
@@ -123,16 +139,29 @@ fn own_process_is_visible_and_a_process_of_another_namespace_is_not() {
     assert!(!is_visible(0) && !is_visible(-1) && !is_visible(i32::MAX));
 }
 
+fn conf(datastore: &str, has_no_ipam: bool) -> NetConf {
+    let text = format!(
+        r#"{{"name":"n","type":"calico","datastore_type":"{datastore}","etcd_endpoints":"http://127.0.0.1:2379",
+        "feature_control":{{"ip_addrs_no_ipam":{has_no_ipam}}}}}"#
+    );
+    NetConf::parse(text.as_bytes()).unwrap()
+}
+
+/// The allocation of a migration's target has the handle of the virtual machine, and no host route leads to the target.
+#[test]
+fn interface_without_a_named_pod_has_to_be_dead_for_ten_minutes() {
+    let with_named_pod = BTreeSet::from(["cali1".to_owned()]);
+    let (named, unnamed) = (FoundEndpoints { with_named_pod, ..FoundEndpoints::default() }, FoundEndpoints::default());
+    let minutes = |datastore, found| confirmation(&conf(datastore, false), found, "cali1").as_secs() / 60;
+    assert_eq!(
+        [minutes("kubernetes", &unnamed), minutes("kubernetes", &named), minutes("etcdv3", &unnamed)],
+        [10, 1, 1]
+    );
+}
+
 /// A pod may exist although no allocation names it.
 #[test]
 fn missing_endpoint_is_evidence_only_if_ipam_would_name_the_pod() {
-    let conf = |datastore: &str, has_no_ipam: bool| {
-        let text = format!(
-            r#"{{"name":"n","type":"calico","datastore_type":"{datastore}","etcd_endpoints":"http://127.0.0.1:2379",
-            "feature_control":{{"ip_addrs_no_ipam":{has_no_ipam}}}}}"#
-        );
-        NetConf::parse(text.as_bytes()).unwrap()
-    };
     let long_id = "1".repeat(65);
     let interfaces = || BTreeSet::from(["cali1".to_owned()]);
     let (named, unnamed) =

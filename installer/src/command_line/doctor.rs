@@ -27,8 +27,9 @@ Usage: calico doctor [-o json] [--repair [--runtime-socket PATH]] [--root DIR] [
 
   -o, --output FORMAT          text or json [default: text]
       --repair                 remove interfaces of ended containers first. Such an interface has an alias of this
-                               plugin, but no process in its container's network namespace, no sandbox in the container
-                               runtime and no endpoint in the datastore, now and 60 s later. Needs root on the node
+                               plugin, but no process in its container's network namespace, no running CNI call, no
+                               sandbox in the container runtime and no endpoint in the datastore, now and 60 s later.
+                               On Kubernetes, one whose pod IPAM does not name stays. Needs root on the node
       --runtime-socket PATH    socket of the container runtime (CRI) for --repair [default: each usual socket that
                                exists]
       --root DIR               directory to use as / [default: /]; if it contains a directory `host`, the node's

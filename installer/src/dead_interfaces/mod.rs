@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! kernel: links, namespaces of processes ─┐ only for links without a process:
+//! processes: CNI calls ───────────────────┤
 //! container runtimes: sandboxes ──────────┼▶ assess (pure) ─▶ Suspects (pure) ─▶ removal
 //! datastore: endpoints ───────────────────┘
 //! ```

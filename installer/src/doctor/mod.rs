@@ -36,9 +36,9 @@ pub async fn examine(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
     DoctorReport { node, findings: checks::run_all(&snapshot), repairs: None }
 }
 
-/// Removes the interfaces of ended containers, after two looks at the node that are 60 s apart. `runtime_socket` is the
-/// socket of the container runtime; `None` selects each usual socket that exists. `announce` gets the number of dead
-/// interfaces before the wait.
+/// Removes the interfaces of ended containers, after two looks at the node that are 60 s apart, except those whose pods
+/// IPAM does not name. `runtime_socket` is the socket of the container runtime; `None` selects each usual socket that
+/// exists. `announce` gets the number of dead interfaces before the wait.
 ///
 /// # Errors
 /// Returns an error if the kernel does not list interfaces, routes or processes.

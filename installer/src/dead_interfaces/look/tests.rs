@@ -3,7 +3,6 @@
 use std::sync::Mutex;
 
 use libcalico::dead_interface::UseEvidence;
-use libcalico::names::InterfaceAlias;
 
 use super::*;
 use crate::dead_interfaces::{RepairOutcome, repair_once};

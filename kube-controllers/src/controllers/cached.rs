@@ -47,6 +47,10 @@ pub trait CachedReconcile: Reconcile {
     fn subscribe(controller: &CachedController<Self>, watches: &mut Watches);
     /// Creates the reconciler, which reads the cache of `controller`.
     fn new(context: &Context, controller: &CachedController<Self>) -> Self;
+    /// Returns the group of a key. The groups take turns in the queue.
+    fn group_of(_: &Self::Key) -> &str {
+        ""
+    }
     /// Returns the keys to add to the queue every five minutes and after each change of the settings.
     fn all_keys(_: &Self::Cache) -> Vec<Self::Key> {
         Vec::new()
@@ -61,7 +65,7 @@ pub struct CachedController<R: CachedReconcile + ?Sized> {
 
 impl<R: CachedReconcile> CachedController<R> {
     pub(super) fn unsubscribed() -> Self {
-        CachedController { queue: Queue::default(), cache: SharedCache::default() }
+        CachedController { queue: Queue::grouped(R::group_of), cache: SharedCache::default() }
     }
 
     /// Returns the reason why the controller does nothing with this datastore, or `None` if it works.

@@ -1,15 +1,21 @@
-//! [`EventPublisher`]: posts Events, with the rule for namespaces that forbid them, and names for Events that are
-//! posted once.
+//! [`EventPublisher`]: posts Events, with a pause for namespaces that refuse them, and names for Events that are posted
+//! once.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{NAMESPACE, post};
 
 /// Maximum length of the part of an object's name that an Event's name begins with, in bytes.
 const MAX_NAME_PREFIX: usize = 200;
+/// Time without attempts in a namespace after a 403. The cause may be a quota, an admission policy or a missing right,
+/// all of which may end. An attempt per Event would be a useless request per Event.
+const REFUSAL_PAUSE: Duration = Duration::from_secs(600);
 
 /// The result of an attempt to create an Event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,52 +24,69 @@ pub(crate) enum Posted {
     Created,
     /// An Event of this name existed before.
     Exists,
-    /// The API server refuses the Event (403).
-    Refused,
+    /// The API server refuses Events in the namespace (403).
+    Refused {
+        /// The end of the pause, before which this publisher sends no request for the namespace.
+        until: Instant,
+    },
     /// The Event is not created. Another attempt may succeed.
     Failed,
 }
 
-/// A publisher of Events. Once the API server has refused an Event in the namespace `default` with 403, this publisher
-/// posts no more Events there.
+/// A publisher of Events. After the API server has refused an Event with 403, this publisher posts no Event in the same
+/// namespace for [`REFUSAL_PAUSE`]. Other namespaces are not affected.
 #[derive(Debug, Default)]
 pub(crate) struct EventPublisher {
-    forbidden: AtomicBool,
+    /// The namespaces that refuse Events, with the ends of their pauses.
+    pauses: Mutex<BTreeMap<String, Instant>>,
 }
 
 impl EventPublisher {
-    /// Posts an Event as [`EventPublisher::create`]. Returns true if another attempt would change nothing: the Event
-    /// exists, or the API server refuses Events there (403).
-    pub(crate) async fn write(&self, client: &kube::Client, may_write: bool, event: Value) -> bool {
-        self.create(client, may_write, event).await != Posted::Failed
-    }
-
     /// Posts an Event if `may_write` is true: an Event is a write, and a replica that is not the leader posts none.
     pub(crate) async fn create(&self, client: &kube::Client, may_write: bool, event: Value) -> Posted {
-        // A 403 in a namespace other than `default` may come from a quota or from the namespace's deletion, and does
-        // not apply to other namespaces.
-        let is_in_default = event["metadata"]["namespace"] == NAMESPACE;
-        if is_in_default && self.forbidden.load(Ordering::Relaxed) {
-            return Posted::Refused;
-        }
         if !may_write {
             return Posted::Failed;
+        }
+        let namespace = event["metadata"]["namespace"].as_str().unwrap_or(NAMESPACE).to_owned();
+        if let Some(until) = self.refused_until(&namespace) {
+            return Posted::Refused { until };
         }
         match post(client, event).await {
             Ok(()) => Posted::Created,
             Err(kube::Error::Api(status)) if status.code == 409 => Posted::Exists,
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                if is_in_default && !self.forbidden.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(reason = %status.message,
-                        "the API server forbids an Event; posting no more Events in namespace default");
-                }
-                Posted::Refused
+                Posted::Refused { until: self.pause(namespace, &status.message) }
             }
             Err(error) => {
                 tracing::debug!(%error, "cannot create an Event");
                 Posted::Failed
             }
         }
+    }
+
+    /// Returns the end of the namespace's pause, if it has not ended.
+    fn refused_until(&self, namespace: &str) -> Option<Instant> {
+        let now = Instant::now();
+        self.pauses().get(namespace).copied().filter(|until| *until > now)
+    }
+
+    /// Begins a pause, unless a concurrent attempt has begun one, and returns its end.
+    fn pause(&self, namespace: String, reason: &str) -> Instant {
+        let now = Instant::now();
+        let mut pauses = self.pauses();
+        pauses.retain(|_, until| *until > now);
+        *pauses.entry(namespace).or_insert_with_key(|namespace| {
+            let minutes = REFUSAL_PAUSE.as_secs() / 60;
+            tracing::warn!(
+                %reason,
+                "the API server forbids an Event; posting no more Events in namespace {namespace} for {minutes} minutes"
+            );
+            now + REFUSAL_PAUSE
+        })
+    }
+
+    fn pauses(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        self.pauses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -82,12 +105,16 @@ pub(crate) fn named_by(mut event: Value, uid: &str, parts: &[&str]) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-    use std::time::{Duration, UNIX_EPOCH};
+    use std::sync::Arc;
+    use std::time::UNIX_EPOCH;
+
+    use tokio::time::advance;
 
     use super::*;
     use crate::controllers::testing::{posting_kubernetes, refusing_kubernetes};
     use crate::events::{EventType, event};
+    use crate::logging::captured::Captured;
+    use crate::settings::LogSeverity;
 
     fn about(namespace: Option<&str>, name: &str) -> Value {
         let object = json!({ "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": "u" });
@@ -106,36 +133,45 @@ mod tests {
     }
 
     /// A tenant may forbid Events in the tenant's own namespace, for example by a quota.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn event_forbidden_in_a_tenant_namespace_does_not_block_other_events() {
         let (client, paths) = refusing("tenant");
         let events = EventPublisher::default();
-        assert!(events.write(&client, true, about(Some("tenant"), "p")).await, "it is not tried again");
-        assert!(events.write(&client, true, about(None, "p")).await);
-        assert!(events.write(&client, true, about(Some("tenant"), "p")).await);
+        for (namespace, is_refused) in [(Some("tenant"), true), (None, false), (Some("tenant"), true), (None, false)] {
+            let posted = events.create(&client, true, about(namespace, "p")).await;
+            assert_eq!(matches!(posted, Posted::Refused { .. }), is_refused, "{namespace:?}");
+        }
         let (tenant, default) = ("/api/v1/namespaces/tenant/events", "/api/v1/namespaces/default/events");
-        assert_eq!(*paths.lock().unwrap(), [tenant, default, tenant]);
+        assert_eq!(*paths.lock().unwrap(), [tenant, default, default]);
     }
 
-    #[tokio::test]
-    async fn event_forbidden_in_default_is_the_last_attempt_there() {
+    #[tokio::test(start_paused = true)]
+    async fn forbidden_event_causes_one_attempt_and_one_log_line_in_ten_minutes() {
         let (client, paths) = refusing("default");
         let events = EventPublisher::default();
-        for _ in 0..2 {
-            assert!(events.write(&client, true, about(None, "p")).await);
+        let (log, _logging) = Captured::on_this_thread(LogSeverity::Warning);
+        for attempts in 1..=3 {
+            for wait in [Duration::ZERO, Duration::from_secs(1), REFUSAL_PAUSE - Duration::from_secs(2)] {
+                advance(wait).await;
+                let posted = events.create(&client, true, about(None, "p")).await;
+                assert!(matches!(posted, Posted::Refused { .. }), "{posted:?}");
+                assert_eq!(paths.lock().unwrap().len(), attempts);
+            }
+            advance(Duration::from_secs(1)).await;
         }
-        assert!(events.write(&client, true, about(Some("ns"), "p")).await);
-        assert_eq!(*paths.lock().unwrap(), ["/api/v1/namespaces/default/events", "/api/v1/namespaces/ns/events"]);
+        let lines = log.from("posting no more Events");
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines[0].starts_with("posting no more Events in namespace default for 10 minutes"), "{lines:?}");
     }
 
     #[tokio::test]
     async fn replica_without_the_right_to_write_posts_no_event() {
         let (client, taken) = posting_kubernetes();
         let events = EventPublisher::default();
-        assert!(!events.write(&client, false, about(None, "p")).await, "the Event remains to be posted");
-        assert_eq!(taken.lock().unwrap().len(), 0);
-        assert!(events.write(&client, true, about(None, "p")).await);
-        assert_eq!(taken.lock().unwrap().len(), 1);
+        let posted = events.create(&client, false, about(None, "p")).await;
+        assert_eq!((posted, taken.lock().unwrap().len()), (Posted::Failed, 0), "the Event remains to be posted");
+        let posted = events.create(&client, true, about(None, "p")).await;
+        assert_eq!((posted, taken.lock().unwrap().len()), (Posted::Created, 1));
     }
 
     #[test]

@@ -162,9 +162,9 @@ fn replica_without_lease_and_event_permissions_runs_and_warns_once() {
         api.bind(&account, NAME).unwrap();
         let setup = world.setup().env("KUBECONFIG", account.kubeconfig.display().to_string());
         let log = Life { host, world, meanwhile: &|| () }.live(setup);
-        // At most one such line for each restart of the controllers.
+        // At most one such line for each restart of the controllers, because a life is shorter than ten minutes.
         let lives = log.matches("] kube-controllers/run::lifecycle").count();
-        let told = log.matches("posting no more Events").count();
+        let told = log.matches("posting no more Events in namespace default").count();
         assert!(told > 0 && told <= lives, "{log}");
         let lines = log.lines().filter(|line| line.contains("[WARNING]") && line.to_lowercase().contains("lease"));
         assert_eq!(lines.count(), 1, "{log}");

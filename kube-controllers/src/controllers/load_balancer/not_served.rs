@@ -89,8 +89,12 @@ impl CachedReconcile for ReportReconciler {
         ReportReconciler {
             settings: context.settings.clone(),
             cache: controller.cache.clone(),
-            reports: WaitReports::new(context, waiting),
+            reports: WaitReports::new(context, waiting, controller.queue.clone()),
         }
+    }
+
+    fn group_of(key: &ObjectKey) -> &str {
+        key.namespace.as_deref().unwrap_or_default()
     }
 
     fn all_keys(cache: &ReportCache) -> Vec<ObjectKey> {
@@ -118,6 +122,7 @@ impl Reconcile for ReportReconciler {
             let cause = if is_enabled { NotServed::RoleMissing } else { NotServed::Disabled };
             Wait::not_enabled(cause, &service, &pools, settings.assign_ips.unwrap_or_default())
         };
-        Ok(self.reports.report(key, &service, wait.as_ref()).await)
+        self.reports.report(key, &service, wait.as_ref()).await;
+        Ok(NextReconcile::AwaitChange)
     }
 }

@@ -1,4 +1,3 @@
-use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +18,6 @@ use super::reports::WaitReports;
 use super::service::{LoadBalancerService, publish_addresses, withdraw_addresses};
 use super::service_cache::{ServiceCache, ServiceState};
 use super::wait_reason::{NotServed, Wait};
-use super::waiting::Tell;
 use crate::api_reads;
 use crate::context::Context;
 use crate::controllers::cached::{CachedController, CachedReconcile, SharedCache};
@@ -71,8 +69,13 @@ impl CachedReconcile for ServiceReconciler {
             kubernetes: context.kubernetes.clone(),
             settings: context.settings.clone(),
             cache: controller.cache.clone(),
-            reports: WaitReports::new(context, waiting),
+            reports: WaitReports::new(context, waiting, controller.queue.clone()),
         }
+    }
+
+    /// Returns the namespace: its number of Services, and the number of their changes, must not delay other namespaces.
+    fn group_of(key: &ObjectKey) -> &str {
+        key.namespace.as_deref().unwrap_or_default()
     }
 
     fn all_keys(cache: &ServiceCache) -> Vec<ObjectKey> {
@@ -113,7 +116,8 @@ impl Reconcile for ServiceReconciler {
             }
             Some((assign, Ok(Decision::Serve(_)))) => return self.serve(key, &service.handle, &pools, assign).await,
         };
-        Ok(self.reports.report(key, &service, wait.as_ref()).await)
+        self.reports.report(key, &service, wait.as_ref()).await;
+        Ok(NextReconcile::AwaitChange)
     }
 }
 
@@ -172,32 +176,36 @@ impl ServiceReconciler {
         };
         let plan = async || {
             let held = self.addresses.held(handle).await?;
-            match decide(Some(&service), &held, pools, assign).map_err(|error| permanent(key, error))? {
-                Decision::Serve(plan) => Ok(Some(plan)),
-                _ => Ok::<_, ReconcileError>(None),
+            Ok::<_, ReconcileError>(decide(Some(&service), &held, pools, assign))
+        };
+        let mut planned = match plan().await? {
+            Ok(Decision::Serve(plan)) => plan,
+            Ok(_) => return Ok(NextReconcile::After(CACHE_LAG)),
+            Err(error) => {
+                self.reports.report(key, &service, Some(&Wait::invalid_request(&error))).await;
+                return Ok(NextReconcile::AwaitChange);
             }
         };
-        let Some(mut planned) = plan().await? else { return Ok(NextReconcile::After(CACHE_LAG)) };
         let mut assigned = Ok(());
         if !planned.assign.is_empty() {
             assigned = match self.labels(key).await {
                 Ok(labels) => self.addresses.assign(key, handle, &planned.assign, labels).await,
                 Err(error) => Err(AssignFailure::from(error)),
             };
-            let Some(replanned) = plan().await? else { return Ok(NextReconcile::After(CACHE_LAG)) };
+            let Ok(Decision::Serve(replanned)) = plan().await? else { return Ok(NextReconcile::After(CACHE_LAG)) };
             planned = replanned;
             // Another replica may have assigned the address meanwhile.
             if planned.assign.is_empty() {
                 assigned = Ok(());
             }
         }
-        // Recorded before the next request, so that an address that becomes free meanwhile queues the Service.
-        let recorded = match &assigned {
-            Ok(()) => self.reports.record(key, &service, None),
+        // Before the other requests, whose failures would delay the Event.
+        match &assigned {
+            Ok(()) => self.reports.report(key, &service, None).await,
             // The reason, if there was one, is unknown.
-            Err(AssignFailure { error: Some(ReconcileError::Retry(_)), wait: None }) => Tell::Nothing,
-            Err(AssignFailure { wait, .. }) => self.reports.record(key, &service, wait.as_ref()),
-        };
+            Err(AssignFailure { error: Some(ReconcileError::Retry(_)), wait: None }) => {}
+            Err(AssignFailure { wait, .. }) => self.reports.report(key, &service, wait.as_ref()).await,
+        }
         let shown: Vec<IpAddr> = planned.keep.iter().map(|held| held.ip).collect();
         let written = self.write_status(key, &mut live, |service| publish_addresses(service, &shown)).await?;
         if written == StatusWrite::Deleted {
@@ -209,15 +217,10 @@ impl ServiceReconciler {
             }
             self.addresses.release(&planned.release).await?;
         }
-        let Err(AssignFailure { error, wait }) = assigned else { return Ok(NextReconcile::AwaitChange) };
-        let next = match &wait {
-            Some(wait) => self.reports.tell(key, &service, wait, recorded).await,
-            None => NextReconcile::AwaitChange,
-        };
-        match error {
-            None => Ok(next),
+        match assigned.err().and_then(|failure| failure.error) {
+            None => Ok(NextReconcile::AwaitChange),
             Some(ReconcileError::Retry(text)) => Err(ReconcileError::Retry(format!("Service {key}: {text}"))),
-            Some(ReconcileError::Permanent(text)) => Err(permanent(key, text)),
+            Some(ReconcileError::Permanent(text)) => Err(ReconcileError::Permanent(format!("Service {key}: {text}"))),
         }
     }
 
@@ -282,9 +285,4 @@ impl ServiceReconciler {
             }
         }
     }
-}
-
-/// Returns a failure that lasts until the Service or another object changes.
-fn permanent(service: &ObjectKey, reason: impl Display) -> ReconcileError {
-    ReconcileError::Permanent(format!("Service {service}: {reason}"))
 }

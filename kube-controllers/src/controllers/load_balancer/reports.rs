@@ -9,12 +9,12 @@ use tokio::time::Instant;
 use super::request::cut;
 use super::service::LoadBalancerService;
 use super::wait_reason::Wait;
-use super::waiting::{PAUSE, Tell, WaitingServices};
+use super::waiting::{EVENT_INTERVAL, EventStep, WaitingServices};
 use crate::context::Context;
 use crate::controllers::cached::SharedCache;
-use crate::events::{self, EventPublisher, EventType};
+use crate::events::{self, EventPublisher, EventType, Posted};
 use crate::leader::Leadership;
-use crate::runtime::{NextReconcile, Queue};
+use crate::runtime::Queue;
 
 /// Maximum number of characters of an Event's text. Readers of Events may accept only 1 KiB, and a text may contain the
 /// status messages of several pools.
@@ -25,6 +25,9 @@ pub(super) struct WaitReports {
     pub(super) leadership: Leadership,
     pub(super) events: EventPublisher,
     pub(super) waiting: SharedCache<WaitingServices>,
+    /// The queue of the Services. A Service whose Event has to wait returns to the queue, also if its reconcile fails:
+    /// the result of a failed reconcile has no time.
+    pub(super) queue: Queue<ObjectKey>,
 }
 
 /// Adds the metric of waiting Services to those of the process. A controller does so when it is created and not when it
@@ -37,27 +40,13 @@ pub(super) fn publish(context: &Context, waiting: &SharedCache<WaitingServices>)
 }
 
 impl WaitReports {
-    pub(super) fn new(context: &Context, waiting: SharedCache<WaitingServices>) -> Self {
+    pub(super) fn new(context: &Context, waiting: SharedCache<WaitingServices>, queue: Queue<ObjectKey>) -> Self {
         WaitReports {
             kubernetes: context.kubernetes.clone(),
             leadership: context.leadership.clone(),
             events: EventPublisher::default(),
             waiting,
-        }
-    }
-
-    /// Records that a Service waits, or does not, and reports a new reason. Returns the time of the next look at the
-    /// Service.
-    pub(super) async fn report(
-        &self,
-        key: &ObjectKey,
-        service: &LoadBalancerService,
-        wait: Option<&Wait>,
-    ) -> NextReconcile {
-        let tell = self.record(key, service, wait);
-        match wait {
-            Some(wait) => self.tell(key, service, wait, tell).await,
-            None => NextReconcile::AwaitChange,
+            queue,
         }
     }
 
@@ -67,31 +56,34 @@ impl WaitReports {
     }
 
     /// Records that a Service waits, or does not.
-    pub(super) fn record(&self, key: &ObjectKey, service: &LoadBalancerService, wait: Option<&Wait>) -> Tell {
+    fn record(&self, key: &ObjectKey, service: &LoadBalancerService, wait: Option<&Wait>) -> EventStep {
         let mut waiting = self.waiting.lock();
         // Under the lock, so that no entry of a former leader comes after `reset_on_standby`.
         if !self.leadership.holds() {
-            return Tell::Nothing;
+            return EventStep::None;
         }
         waiting.set(key, &service.uid, wait, Instant::now())
     }
 
-    /// Takes the step that [`WaitReports::record`] returned. Returns the time of the next look at the Service.
-    pub(super) async fn tell(
-        &self,
-        key: &ObjectKey,
-        service: &LoadBalancerService,
-        wait: &Wait,
-        tell: Tell,
-    ) -> NextReconcile {
-        match tell {
-            Tell::Nothing => return NextReconcile::AwaitChange,
-            Tell::At(due) => return NextReconcile::After(due.saturating_duration_since(Instant::now())),
-            Tell::Post => {}
+    /// Records that a Service waits, or does not, and reports a new reason. Records before the first await, so that an
+    /// address that becomes free meanwhile queues the Service. If the latest Event of the Service is too young, or an
+    /// Event cannot be posted, the Service returns to the queue later, and an Event has the reason of that time.
+    pub(super) async fn report(&self, key: &ObjectKey, service: &LoadBalancerService, wait: Option<&Wait>) {
+        let step = self.record(key, service, wait);
+        let Some(wait) = wait else { return };
+        match step {
+            EventStep::None => return,
+            EventStep::At(due) => {
+                self.queue.add_after(key.clone(), due.saturating_duration_since(Instant::now()));
+                return;
+            }
+            EventStep::Report => {
+                let (reason, cause) = (wait.reason.label(), wait.cause.as_str());
+                tracing::warn!(service = %key, reason, cause, "a LoadBalancer Service waits for an address");
+            }
+            EventStep::PostAgain => {}
         }
         self.waiting.lock().posting(key, Instant::now());
-        let (reason, cause) = (wait.reason.label(), wait.cause.as_str());
-        tracing::warn!(service = %key, reason, cause, "a LoadBalancer Service waits for an address");
         let object = json!({
             "apiVersion": "v1",
             "kind": "Service",
@@ -102,11 +94,12 @@ impl WaitReports {
         let text = cut(&wait.text, MAX_TEXT);
         let event = events::event(&object, EventType::Warning, wait.reason.event(), &text, SystemTime::now());
         let event = events::named_by(event, &service.uid, &[wait.reason.event(), wait.text.as_str()]);
-        if self.events.write(&self.kubernetes, self.leadership.holds(), event).await {
-            self.waiting.lock().told(key, wait);
-            return NextReconcile::AwaitChange;
+        match self.events.create(&self.kubernetes, self.leadership.holds(), event).await {
+            Posted::Created | Posted::Exists => self.waiting.lock().reported(key, wait, None),
+            // The full pass of all Services, every five minutes, posts the Event after this time.
+            Posted::Refused { until } => self.waiting.lock().reported(key, wait, Some(until)),
+            Posted::Failed => self.queue.add_after(key.clone(), EVENT_INTERVAL),
         }
-        NextReconcile::After(PAUSE)
     }
 }
 

@@ -10,31 +10,41 @@ use tokio::time::Instant;
 use super::wait_reason::{Wait, WaitReason};
 
 /// Shortest time between two Events of one Service, so that a tenant who changes a request again and again causes few.
-pub(super) const PAUSE: Duration = Duration::from_secs(60);
+pub(super) const EVENT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The next step for a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tell {
-    /// Post an Event now.
-    Post,
-    /// Post no Event: the Service does not wait, or has an Event with this text.
-    Nothing,
-    /// Look at the Service again at this time, because its latest Event is younger than [`PAUSE`].
+pub(super) enum EventStep {
+    /// Log the reason, and post an Event.
+    Report,
+    /// Post the Event that the API server has refused. The reason is in the log.
+    PostAgain,
+    /// Post no Event: the Service does not wait, has an Event with this text, or is in a namespace that refuses Events.
+    None,
+    /// Reconcile the Service again at this time, because its latest Event is younger than [`EVENT_INTERVAL`].
     At(Instant),
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingService {
     uid: String,
     reason: WaitReason,
-    /// Reason and text of the latest Event of this wait.
-    told: Option<(WaitReason, String)>,
+    /// The latest report of this wait.
+    report: Option<Report>,
+}
+
+#[derive(Debug)]
+struct Report {
+    reason: WaitReason,
+    text: String,
+    /// The time until which the namespace refuses the Event; `None` if the Event exists.
+    refused_until: Option<Instant>,
 }
 
 #[derive(Debug)]
 pub(super) struct WaitingServices {
-    services: BTreeMap<ObjectKey, Waiting>,
-    /// The times of the latest Events, also of Services that no longer wait. Older ones than [`PAUSE`] are removed.
+    services: BTreeMap<ObjectKey, WaitingService>,
+    /// The times of the latest Events, also of Services that no longer wait, without those before [`EVENT_INTERVAL`].
     posts: BTreeMap<ObjectKey, Instant>,
     /// The number of Services by reason.
     gauges: IntGaugeVec,
@@ -59,32 +69,37 @@ impl WaitingServices {
     }
 
     /// Records that a Service waits, or with `None` that it does not. Returns the next step.
-    pub(super) fn set(&mut self, key: &ObjectKey, uid: &str, wait: Option<&Wait>, now: Instant) -> Tell {
+    pub(super) fn set(&mut self, key: &ObjectKey, uid: &str, wait: Option<&Wait>, now: Instant) -> EventStep {
         let Some(wait) = wait else {
             self.remove(key);
-            return Tell::Nothing;
+            return EventStep::None;
         };
         self.gauge(wait.reason).inc();
-        let told = self.remove(key).filter(|before| before.uid == uid).and_then(|before| before.told);
-        let is_told = told.as_ref().is_some_and(|(reason, text)| *reason == wait.reason && *text == wait.text);
-        self.services.insert(key.clone(), Waiting { uid: uid.to_owned(), reason: wait.reason, told });
-        match self.posts.get(key).map(|posted| *posted + PAUSE) {
-            _ if is_told => Tell::Nothing,
-            Some(due) if due > now => Tell::At(due),
-            _ => Tell::Post,
-        }
+        let report = self.remove(key).filter(|before| before.uid == uid).and_then(|before| before.report);
+        let same = report.as_ref().filter(|report| report.reason == wait.reason && report.text == wait.text);
+        let due = self.posts.get(key).map(|posted| *posted + EVENT_INTERVAL);
+        let step = match (same.map(|same| same.refused_until), due) {
+            (Some(None), _) => EventStep::None,
+            (Some(Some(until)), _) if until > now => EventStep::None,
+            (_, Some(due)) if due > now => EventStep::At(due),
+            (Some(Some(_)), _) => EventStep::PostAgain,
+            (None, _) => EventStep::Report,
+        };
+        self.services.insert(key.clone(), WaitingService { uid: uid.to_owned(), reason: wait.reason, report });
+        step
     }
 
     /// Records that an Event is about to be posted.
     pub(super) fn posting(&mut self, key: &ObjectKey, now: Instant) {
-        self.posts.retain(|_, posted| *posted + PAUSE > now);
+        self.posts.retain(|_, posted| *posted + EVENT_INTERVAL > now);
         self.posts.insert(key.clone(), now);
     }
 
-    /// Records that the Service has an Event with this text, if the Service still waits.
-    pub(super) fn told(&mut self, key: &ObjectKey, wait: &Wait) {
+    /// Records that the Service has an Event with this text, or that the namespace refuses the Event until a time, if
+    /// the Service still waits.
+    pub(super) fn reported(&mut self, key: &ObjectKey, wait: &Wait, refused_until: Option<Instant>) {
         if let Some(waiting) = self.services.get_mut(key) {
-            waiting.told = Some((wait.reason, wait.text.clone()));
+            waiting.report = Some(Report { reason: wait.reason, text: wait.text.clone(), refused_until });
         }
     }
 
@@ -101,7 +116,7 @@ impl WaitingServices {
         keys
     }
 
-    fn remove(&mut self, key: &ObjectKey) -> Option<Waiting> {
+    fn remove(&mut self, key: &ObjectKey) -> Option<WaitingService> {
         let before = self.services.remove(key)?;
         self.gauge(before.reason).dec();
         Some(before)

@@ -10,7 +10,7 @@ use libcalico::ipam::gc::{Conflict, ConflictKind, Suspect};
 use serde_json::{Value, json};
 
 use super::gate::LeaderGate;
-use crate::events::{self, EventPublisher, EventType, NAMESPACE};
+use crate::events::{self, EventPublisher, EventType, NAMESPACE, Posted};
 use crate::settings::GcMode;
 
 /// Maximum number of addresses named in an Event; a pass may release thousands.
@@ -31,8 +31,8 @@ pub(super) async fn publish(
     let by_node = group_by_node(suspects).into_iter();
     let events = by_node.map(|(node, suspects)| build_event(node, mode, &suspects, SystemTime::now()));
     let written: Vec<_> =
-        events.map(|event| async move { publisher.write(client, gate.is_open(), event).await }).collect();
-    stream::iter(written).buffer_unordered(MAX_CONCURRENT).collect::<Vec<bool>>().await;
+        events.map(|event| async move { publisher.create(client, gate.is_open(), event).await }).collect();
+    stream::iter(written).buffer_unordered(MAX_CONCURRENT).collect::<Vec<Posted>>().await;
 }
 
 /// Groups suspects by node, with the node's name in Kubernetes if it is known. Addresses without a node are left out.

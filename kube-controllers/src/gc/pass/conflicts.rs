@@ -10,6 +10,7 @@ use libcalico::ipam::{Block, Lookup};
 use libcalico::store::{Store, StoreError};
 
 use super::GcPass;
+use crate::events::Posted;
 use crate::gc::cache::pod_state;
 use crate::gc::events::conflict_event;
 
@@ -32,7 +33,7 @@ impl GcPass {
         let is_reported = match &lookup {
             Lookup::Present((uid, kind)) => {
                 let event = conflict_event(&conflict, uid, kind, SystemTime::now());
-                self.events.write(&self.context.kubernetes, self.gate.is_open(), event).await
+                self.events.create(&self.context.kubernetes, self.gate.is_open(), event).await != Posted::Failed
             }
             Lookup::Absent | Lookup::Unknown => false,
         };

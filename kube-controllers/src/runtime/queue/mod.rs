@@ -1,19 +1,21 @@
-//! A queue of keys. A key is in the queue at most once, and at most one worker processes it at a time.
+//! A queue of keys. A key is in the queue at most once, and at most one worker processes it at a time. Groups of keys
+//! may take turns.
 //!
 //! Keys gather while this replica may not write. Nobody works on them, so the metrics of the queue leave that time out.
 
 mod timers;
+mod waiting_keys;
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use hashlink::LinkedHashMap;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::timers::Timers;
+use self::waiting_keys::WaitingKeys;
 use crate::telemetry::WorkerMetrics;
 
 /// The keys that wait to be processed. Cheap to clone; all clones are the same queue.
@@ -29,8 +31,7 @@ struct Shared<K> {
 }
 
 struct State<K> {
-    /// The waiting keys in the order of their addition, with the time at which each was added.
-    waiting: LinkedHashMap<K, Instant>,
+    waiting: WaitingKeys<K>,
     /// The keys that workers are processing. The value is true if the key was added again after a worker took it.
     in_progress: HashMap<K, bool>,
     timers: Timers<K>,
@@ -54,8 +55,16 @@ impl<K> Clone for Queue<K> {
 
 impl<K: Clone + Eq + Hash + Send + 'static> Default for Queue<K> {
     fn default() -> Self {
+        Queue::grouped(|_| "")
+    }
+}
+
+impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
+    /// Creates a queue in which the groups of keys take turns, so that many keys of one group do not delay the keys of
+    /// the others. `group_of` returns the name of a key's group.
+    pub fn grouped(group_of: fn(&K) -> &str) -> Self {
         let state = State {
-            waiting: LinkedHashMap::new(),
+            waiting: WaitingKeys::new(group_of),
             in_progress: HashMap::new(),
             timers: Timers::default(),
             leads_since: None,
@@ -64,9 +73,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Default for Queue<K> {
         let (changed, metrics) = (Notify::new(), OnceLock::new());
         Queue { shared: Arc::new(Shared { state: Mutex::new(state), changed, metrics }) }
     }
-}
 
-impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
     /// Adds a key, unless the key is waiting already. A key that a worker is processing is added when the worker is
     /// done. A delay set by [`Queue::add_after`] is discarded.
     pub fn add(&self, key: K) {
@@ -80,7 +87,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
         }
         let is_first = self.change(|state| {
             let first = state.timers.first_deadline();
-            if !state.waiting.contains_key(&key) {
+            if !state.waiting.contains(&key) {
                 state.timers.set(key, Instant::now() + delay);
             }
             state.timers.first_deadline() != first
@@ -157,7 +164,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
         let now = Instant::now();
         self.change(|state| {
             state.add_due(now);
-            let Some((key, since)) = state.waiting.pop_front() else { return Err(state.timers.first_deadline()) };
+            let Some((key, since)) = state.waiting.take() else { return Err(state.timers.first_deadline()) };
             state.in_progress.insert(key.clone(), false);
             let since = state.leads_since.map_or(now, |leads_since| leads_since.max(since));
             Ok(TakenKey { key, waited: now.saturating_duration_since(since) })
@@ -203,11 +210,7 @@ impl<K: Clone + Eq + Hash> State<K> {
     /// Adds a key that no worker is processing. Returns false if the key is waiting already.
     fn insert(&mut self, key: K) -> bool {
         self.timers.remove(&key);
-        let is_new = !self.waiting.contains_key(&key);
-        if is_new {
-            self.waiting.insert(key, Instant::now());
-        }
-        is_new
+        self.waiting.insert(key, Instant::now())
     }
 
     fn add_due(&mut self, now: Instant) {

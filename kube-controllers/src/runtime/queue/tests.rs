@@ -19,6 +19,11 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
         state.waiting.len()
     }
 
+    /// Returns the earliest deadline of a delayed key.
+    pub(crate) fn first_deadline(&self) -> Option<Instant> {
+        self.state().timers.first_deadline()
+    }
+
     /// Returns true if no key is waiting.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
@@ -39,6 +44,31 @@ async fn queued_key_is_returned_once_and_in_order() {
     assert_eq!(queue.len(), 3);
     assert_eq!((queue.next().await, queue.next().await, queue.next().await), ("a", "b", "c"));
     assert_eq!(soon(&queue).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_of_keys_take_turns() {
+    fn first_letter<'k>(key: &'k &'static str) -> &'k str {
+        &key[..1]
+    }
+    let queue = Queue::grouped(first_letter);
+    for key in ["a1", "a2", "a3", "b1", "c1", "b2"] {
+        queue.add(key);
+    }
+    let mut taken = Vec::new();
+    for _ in 0..4 {
+        taken.push(queue.next().await);
+    }
+    queue.add("c2");
+    queue.add("a4");
+    while let Some(key) = soon(&queue).await {
+        taken.push(key);
+    }
+    assert_eq!(taken, ["a1", "b1", "c1", "a2", "b2", "c2", "a3", "a4"]);
+    // The turn continues after the queue was empty.
+    queue.add("a5");
+    queue.add("b3");
+    assert_eq!((queue.len(), queue.next().await, queue.next().await), (2, "b3", "a5"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,6 +19,7 @@ fn reconciler(is_enabled: bool) -> (ReportReconciler, Posted) {
         leadership: Leadership::always(),
         events: EventPublisher::default(),
         waiting: SharedCache::default(),
+        queue: Queue::default(),
     };
     let cache = SharedCache::<ReportCache>::default();
     (ReportReconciler { settings: watch::channel(Arc::new(settings)).1, cache, reports }, posted)

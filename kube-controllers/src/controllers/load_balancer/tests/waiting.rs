@@ -12,7 +12,6 @@ use super::*;
 use crate::controllers::load_balancer::reports::{MAX_TEXT, reset_on_standby};
 use crate::controllers::testing::{embedded, posting_kubernetes, settings};
 use crate::leader::LeadershipTerm;
-use crate::runtime::Queue;
 use crate::settings::Mode;
 use crate::status::Watchdog;
 use crate::telemetry::Metrics;
@@ -30,22 +29,22 @@ fn reason_within_a_minute_is_told_after_it() {
     let (mut waiting, key, begin) = (WaitingServices::default(), ObjectKey::namespaced("n", "s"), Instant::now());
     let after = |seconds| begin + Duration::from_secs(seconds);
     let (one, two) = (wait("one"), wait("two"));
-    assert_eq!(waiting.set(&key, "u", Some(&one), begin), Tell::Post);
+    assert_eq!(waiting.set(&key, "u", Some(&one), begin), EventStep::Report);
     waiting.posting(&key, begin);
-    waiting.told(&key, &one);
-    assert_eq!(waiting.set(&key, "u", Some(&one), after(1)), Tell::Nothing);
-    assert_eq!(waiting.set(&key, "u", Some(&two), after(2)), Tell::At(begin + PAUSE));
-    assert_eq!(waiting.set(&key, "u", Some(&one), after(3)), Tell::Nothing, "the Event has this text");
-    assert_eq!(waiting.set(&key, "u", Some(&two), begin + PAUSE), Tell::Post);
-    waiting.posting(&key, begin + PAUSE);
-    waiting.told(&key, &two);
+    waiting.reported(&key, &one, None);
+    assert_eq!(waiting.set(&key, "u", Some(&one), after(1)), EventStep::None);
+    assert_eq!(waiting.set(&key, "u", Some(&two), after(2)), EventStep::At(begin + EVENT_INTERVAL));
+    assert_eq!(waiting.set(&key, "u", Some(&one), after(3)), EventStep::None, "the Event has this text");
+    assert_eq!(waiting.set(&key, "u", Some(&two), begin + EVENT_INTERVAL), EventStep::Report);
+    waiting.posting(&key, begin + EVENT_INTERVAL);
+    waiting.reported(&key, &two, None);
 
     // A served Service that waits again, and a later Service of the same name, do not shorten the pause.
-    let soon = begin + PAUSE + Duration::from_secs(1);
-    assert_eq!(waiting.set(&key, "u", None, soon), Tell::Nothing);
-    assert_eq!(waiting.set(&key, "u", Some(&two), soon), Tell::At(begin + PAUSE * 2));
-    waiting.told(&key, &two);
-    assert_eq!(waiting.set(&key, "v", Some(&two), soon), Tell::At(begin + PAUSE * 2));
+    let soon = begin + EVENT_INTERVAL + Duration::from_secs(1);
+    assert_eq!(waiting.set(&key, "u", None, soon), EventStep::None);
+    assert_eq!(waiting.set(&key, "u", Some(&two), soon), EventStep::At(begin + EVENT_INTERVAL * 2));
+    waiting.reported(&key, &two, None);
+    assert_eq!(waiting.set(&key, "v", Some(&two), soon), EventStep::At(begin + EVENT_INTERVAL * 2));
 }
 
 #[test]
@@ -53,8 +52,23 @@ fn failed_event_is_posted_again_after_the_pause() {
     let (mut waiting, key, begin) = (WaitingServices::default(), ObjectKey::namespaced("n", "s"), Instant::now());
     waiting.set(&key, "u", Some(&wait("one")), begin);
     waiting.posting(&key, begin);
-    assert_eq!(waiting.set(&key, "u", Some(&wait("one")), begin), Tell::At(begin + PAUSE));
-    assert_eq!(waiting.set(&key, "u", Some(&wait("one")), begin + PAUSE), Tell::Post);
+    assert_eq!(waiting.set(&key, "u", Some(&wait("one")), begin), EventStep::At(begin + EVENT_INTERVAL));
+    assert_eq!(waiting.set(&key, "u", Some(&wait("one")), begin + EVENT_INTERVAL), EventStep::Report);
+}
+
+#[test]
+fn refused_event_is_posted_again_when_the_namespace_may_accept_it() {
+    let (mut waiting, key, begin) = (WaitingServices::default(), ObjectKey::namespaced("n", "s"), Instant::now());
+    let after = |seconds| begin + Duration::from_secs(seconds);
+    let (one, two) = (wait("one"), wait("two"));
+    assert_eq!(waiting.set(&key, "u", Some(&one), begin), EventStep::Report);
+    waiting.posting(&key, begin);
+    waiting.reported(&key, &one, Some(after(600)));
+    for seconds in [1, 61, 599] {
+        assert_eq!(waiting.set(&key, "u", Some(&one), after(seconds)), EventStep::None);
+    }
+    assert_eq!(waiting.set(&key, "u", Some(&one), after(600)), EventStep::PostAgain);
+    assert_eq!(waiting.set(&key, "u", Some(&two), after(600)), EventStep::Report, "the reason is new in the log");
 }
 
 #[tokio::test(start_paused = true)]
@@ -67,6 +81,7 @@ async fn waiting_metric_is_zero_after_leadership_is_lost() {
         leadership: leadership.clone(),
         events: EventPublisher::default(),
         waiting: waiting.clone(),
+        queue: Queue::default(),
     };
     let (key, service) = (ObjectKey::namespaced("n", "s"), service(json!(["IPv4"]), json!({})));
     let count = || waiting.lock().metric().with_label_values(&["pool_full"]).get();
@@ -77,8 +92,8 @@ async fn waiting_metric_is_zero_after_leadership_is_lost() {
         sender.send_replace(LeadershipTerm::No);
         sleep(Duration::from_secs(1)).await;
         assert_eq!(count(), 0);
-        assert_eq!(reports.record(&key, &service, Some(&wait("two"))), Tell::Nothing, "a late worker");
-        assert_eq!(count(), 0);
+        reports.report(&key, &service, Some(&wait("two"))).await;
+        assert_eq!((count(), posted.lock().unwrap().len()), (0, 1), "a late worker");
         sender.send_replace(LeadershipTerm::Always);
         sleep(Duration::from_secs(1)).await;
         reports.report(&key, &service, Some(&wait("one"))).await;
@@ -146,6 +161,7 @@ async fn text_of_an_event_is_cut_and_told_once() {
         leadership: Leadership::always(),
         events: EventPublisher::default(),
         waiting: SharedCache::default(),
+        queue: Queue::default(),
     };
     let (key, service) = (ObjectKey::namespaced("n", "s"), service(json!(["IPv4"]), json!({})));
     for _ in 0..2 {

@@ -141,6 +141,7 @@ fn reconciler(server: &Arc<Mutex<Server>>, calico: &Arc<Datastore>) -> ServiceRe
             leadership: Leadership::always(),
             events: EventPublisher::default(),
             waiting,
+            queue: Queue::default(),
         },
     }
 }

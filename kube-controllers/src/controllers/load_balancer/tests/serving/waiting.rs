@@ -22,14 +22,19 @@ fn of_class(class: &str, annotations: Value) -> Value {
 impl Scene {
     /// Assigns the address 10.0.0.5 to the Service `other` of the namespace.
     async fn take_address(&self, namespace: &str) {
+        self.take("10.0.0.5", namespace).await;
+    }
+
+    /// Assigns an address to the Service `other` of the namespace.
+    async fn take(&self, ip: &str, namespace: &str) {
         let (other, handle) = (ObjectKey::namespaced(namespace, "other"), HandleId::new("lb-other"));
-        let missing = [MissingAddress::Address("10.0.0.5".parse().unwrap())];
+        let missing = [MissingAddress::Address(ip.parse().unwrap())];
         self.reconciler.addresses.assign(&other, &handle, &missing, Labels::new()).await.unwrap();
     }
 
     /// Lets the time pass after which the Service may have another Event.
     fn pass_the_pause(&self) {
-        self.reconciler.reports.waiting.lock().posting(&key(), Instant::now() - PAUSE);
+        self.reconciler.reports.waiting.lock().posting(&key(), Instant::now() - EVENT_INTERVAL);
     }
 
     /// Returns reasons and texts of the Events.
@@ -45,6 +50,12 @@ impl Scene {
 
     fn waiting_for(&self, reason: WaitReason) -> i64 {
         self.reconciler.reports.waiting.lock().metric().with_label_values(&[reason.label()]).get()
+    }
+
+    /// Returns true if the Service is to be reconciled when the next Event may be posted.
+    fn is_due_later(&self) -> bool {
+        let (now, due) = (Instant::now(), self.reconciler.reports.queue.first_deadline());
+        due.is_some_and(|due| due > now && due <= now + EVENT_INTERVAL)
     }
 
     /// Reconciles after the watches have delivered everything.
@@ -145,8 +156,9 @@ async fn changed_reason_is_told_again() {
     scene.take_address("n").await;
     scene.look().await;
     scene.annotate(json!({ADDRESSES: "x"}));
-    assert!(matches!(scene.look().await, NextReconcile::After(_)), "the Event is too young");
-    assert_eq!(scene.events().len(), 1);
+    assert!(!scene.is_due_later());
+    scene.look().await;
+    assert_eq!((scene.events().len(), scene.is_due_later()), (1, true), "the Event is too young");
     scene.pass_the_pause();
     assert_eq!(scene.look().await, NextReconcile::AwaitChange);
     let reasons: Vec<String> = scene.events().into_iter().map(|(reason, _)| reason).collect();
@@ -224,4 +236,61 @@ async fn waiting_family_of_a_dual_stack_service_is_told_beside_the_served_one() 
     let events = scene.events();
     assert!(events.len() == 1 && events[0].1.starts_with("no IPv6 address: "), "{events:?}");
     assert_eq!(scene.waiting_for(WaitReason::NoPool), 1);
+}
+
+/// The requested IPv4 address has another owner, and the block of the requested IPv6 address is damaged.
+#[tokio::test]
+async fn wait_beside_a_permanent_failure_is_reported_at_once_and_a_change_after_the_interval() {
+    let requests = |ip: &str| json!({ADDRESSES: format!("[{ip:?},\"fd00::5\"]")});
+    let v6 = json!({"cidr": "fd00::/112", "allowedUses": ["LoadBalancer"]});
+    let pools = [stored_pool().value, IpPool::new("v6", serde_json::from_value(v6).unwrap())];
+    let scene = Scene::new(stored_service(requests("10.0.0.5")), &pools).await;
+    scene.take("10.0.0.5", "n").await;
+    scene.take("10.0.0.7", "n").await;
+    let damaged: Cidr = "fd00::/122".parse().unwrap();
+    let (kind, path, op) = (Block::KIND, Block::path(&damaged), WriteOp::Create(b"\"no block\"".to_vec()));
+    scene.calico.write_one(Write { kind, path, key: damaged.to_string(), op }).await.unwrap();
+    let fails = async || {
+        scene.on_event().await;
+        let failure = scene.reconcile().await.unwrap_err();
+        assert!(matches!(failure, ReconcileError::Permanent(_)), "{failure}");
+    };
+    for _ in 0..2 {
+        fails().await;
+        let events = scene.events();
+        assert!(events.len() == 1 && events[0].1.starts_with("10.0.0.5 is held by "), "{events:?}");
+    }
+    assert!(!scene.is_due_later());
+
+    scene.annotate(requests("10.0.0.7"));
+    fails().await;
+    assert_eq!((scene.posts(), scene.is_due_later()), (1, true));
+    scene.pass_the_pause();
+    for _ in 0..2 {
+        fails().await;
+        assert_eq!(scene.posts(), 2);
+    }
+    assert!(scene.events()[1].1.starts_with("10.0.0.7 is held by "), "{:?}", scene.events());
+}
+
+#[tokio::test]
+async fn wait_is_reported_also_if_the_write_of_the_status_conflicts() {
+    let mut service = stored_service(json!({}));
+    service["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]);
+    let scene = Scene::new(service, &[stored_pool().value]).await;
+    scene.server.lock().unwrap().after_read = Some(|service| service["metadata"]["labels"] = json!({"a": "b"}));
+    let failure = scene.reconcile().await.unwrap_err();
+    assert!(matches!(failure, ReconcileError::Retry(_)), "{failure}");
+    assert_eq!((scene.shown().len(), scene.events().len()), (0, 1));
+}
+
+/// The watch has not delivered the change yet.
+#[tokio::test]
+async fn invalid_request_in_the_live_service_is_reported_at_once() {
+    let scene = Scene::new(stored_service(wants("10.0.0.5")), &[stored_pool().value]).await;
+    scene.annotate(json!({ADDRESSES: "10.0.0.5"}));
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
+    assert_eq!((scene.events().len(), scene.waiting_for(WaitReason::InvalidRequest)), (1, 1));
+    scene.look().await;
+    assert_eq!(scene.posts(), 1);
 }

@@ -1,5 +1,6 @@
 //! Configures the host end: sets the link up and adds a route to each of the pod's addresses.
 
+use libcalico::names::InterfaceAlias;
 use libcalico::net::Cidr;
 use netlink_packet_route::route::RouteType;
 use nix::errno::Errno;
@@ -11,6 +12,9 @@ use crate::dataplane::{BusyRoute, DataplaneError, EndpointPlan, NetlinkError};
 
 /// Maximum number of attempts to add a route after another route was in its place.
 const MAX_ATTEMPTS: usize = 5;
+
+/// The route through another pod's interface, for an error that withholds the name of the interface.
+const THROUGH_OTHER_POD: &str = "through the interface of another pod";
 
 /// An existing route to the destination of a route that ADD is about to add.
 enum ConflictingRoute {
@@ -44,7 +48,7 @@ pub(super) fn bring_up_with_routes(
     plan: &EndpointPlan,
 ) -> Result<(), DataplaneError> {
     let link = &pair.host;
-    let mut routes = HostRoutes { host, link, may_replace_idle: plan.replaces_idle_routes };
+    let mut routes = HostRoutes { host, link, plan };
     if plan.refuses_addresses_of_pods {
         plan.full_length_cidrs().try_for_each(|address| routes.ensure_not_routed_to_pod(address))?;
     }
@@ -54,7 +58,7 @@ pub(super) fn bring_up_with_routes(
         // The address is the host's own. Its route is in the local table, which takes precedence over the main table.
         if route.kind == RouteType::Local {
             let owner = route.interface.map(|index| link::find_by_index(routes.host, index)).transpose()?.flatten();
-            return Err(busy(route, owner.as_ref(), link).into());
+            return Err(busy(route, owner.as_ref(), link, plan).into());
         }
         // Check all addresses before a route is deleted: if the route to one address is in use, the idle routes to the
         // others stay.
@@ -83,7 +87,7 @@ pub(super) fn bring_up_with_routes(
 struct HostRoutes<'a> {
     host: &'a mut NetlinkSocket,
     link: &'a Link,
-    may_replace_idle: bool,
+    plan: &'a EndpointPlan,
 }
 
 impl HostRoutes<'_> {
@@ -94,7 +98,7 @@ impl HostRoutes<'_> {
             let owner = route.interface.filter(|index| *index != self.link.index);
             let owner = owner.map(|index| link::find_by_index(self.host, index)).transpose()?.flatten();
             if let Some(owner) = owner.filter(|owner| owner.has_carrier && owner.is_of_pod()) {
-                return Err(busy(&route, Some(&owner), self.link).into());
+                return Err(busy(&route, Some(&owner), self.link, self.plan).into());
             }
         }
         Ok(())
@@ -121,7 +125,9 @@ impl HostRoutes<'_> {
         for route in self.conflicting_routes(destination)? {
             match route {
                 ConflictingRoute::Identical => return Ok(true),
-                ConflictingRoute::Idle(interface, _) if self.may_replace_idle => self.remove(destination, interface)?,
+                ConflictingRoute::Idle(interface, _) if self.plan.replaces_idle_routes => {
+                    self.remove(destination, interface)?
+                }
                 ConflictingRoute::Idle(_, busy) | ConflictingRoute::Busy(busy) => return Err(busy.into()),
             }
         }
@@ -156,8 +162,8 @@ impl HostRoutes<'_> {
 
     /// Classifies a route. Returns `None` if its interface, and so the route, disappeared after the route was read.
     fn classify(&mut self, route: &KernelRoute) -> Result<Option<ConflictingRoute>, NetlinkError> {
-        let link = self.link;
-        let busy = |owner: Option<&Link>| busy(route, owner, link);
+        let (link, plan) = (self.link, self.plan);
+        let busy = |owner: Option<&Link>| busy(route, owner, link, plan);
         let Some(index) = route.interface else { return Ok(Some(ConflictingRoute::Busy(busy(None)))) };
         if index == link.index {
             return Ok(Some(ConflictingRoute::Identical));
@@ -179,10 +185,24 @@ impl HostRoutes<'_> {
     }
 }
 
-fn busy(route: &KernelRoute, owner: Option<&Link>, link: &Link) -> BusyRoute {
+/// Logs the route of an error that withholds the interface of the route.
+pub(super) fn log_withheld(error: &DataplaneError) {
+    if let DataplaneError::BusyRoute(BusyRoute { address, route, told, .. }) = error
+        && told != route
+    {
+        tracing::warn!(
+            %address, route,
+            "the host route to an address of this pod leads through the interface of another pod; errors withhold the \
+             name of the interface"
+        );
+    }
+}
+
+fn busy(route: &KernelRoute, owner: Option<&Link>, link: &Link, plan: &EndpointPlan) -> BusyRoute {
     BusyRoute {
         address: route.destination.network(),
         route: describe(route, owner),
+        told: describe_to(plan.withholds_other_pods.then_some(&plan.alias), route, owner),
         interface: owner.map(|owner| owner.name.clone()),
         ifname: link.name.clone(),
     }
@@ -190,6 +210,14 @@ fn busy(route: &KernelRoute, owner: Option<&Link>, link: &Link) -> BusyRoute {
 
 fn is_existing_route(error: &NetlinkError) -> bool {
     error.errno() == Some(Errno::EEXIST)
+}
+
+/// Describes a route for the pod with the alias `reader`; `None` may read all names.
+fn describe_to(reader: Option<&InterfaceAlias>, route: &KernelRoute, owner: Option<&Link>) -> String {
+    match (reader, owner) {
+        (Some(reader), Some(owner)) if owner.is_of_other_pod(reader) => THROUGH_OTHER_POD.to_owned(),
+        _ => describe(route, owner),
+    }
 }
 
 fn describe(route: &KernelRoute, owner: Option<&Link>) -> String {
@@ -209,13 +237,17 @@ fn add(destination: Cidr, link: &Link) -> Request {
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_route::route::{RouteProtocol, RouteScope};
+
     use super::*;
+    use crate::dataplane::MacAddr;
 
     #[test]
     fn busy_route_with_another_metric_is_examined_before_the_identical_route() {
         let busy = || BusyRoute {
             address: "10.0.0.1".parse().unwrap(),
             route: "through interface live0 (protocol Static)".into(),
+            told: "through interface live0 (protocol Static)".into(),
             interface: Some("live0".into()),
             ifname: "cali1".into(),
         };
@@ -223,5 +255,31 @@ mod tests {
             [ConflictingRoute::Idle(7, busy()), ConflictingRoute::Identical, ConflictingRoute::Busy(busy())];
         routes.sort_by_key(ConflictingRoute::rank);
         assert!(matches!(routes, [ConflictingRoute::Busy(_), ConflictingRoute::Identical, ConflictingRoute::Idle(..)]));
+    }
+
+    #[test]
+    fn interface_of_another_pod_is_not_named_to_a_pod() {
+        let route = KernelRoute {
+            destination: "10.0.0.1/32".parse().unwrap(),
+            gateway: None,
+            interface: Some(9),
+            next_hops: Vec::new(),
+            scope: RouteScope::Link,
+            kind: RouteType::Unicast,
+            protocol: RouteProtocol::Static,
+        };
+        let reader = InterfaceAlias::for_pod("net", "shop", "web", "c1");
+        let of = |pod: &str| Some(InterfaceAlias::for_pod("net", "shop", pod, "c0"));
+        let link = |alias, mac| Link { name: "cali9".into(), is_paired: true, alias, mac, ..Link::default() };
+        let named = "through interface cali9 (protocol Static)";
+        for (owner, told) in [
+            (link(of("web"), None), named),
+            (link(None, None), named),
+            (link(of("db"), None), THROUGH_OTHER_POD),
+            (link(None, Some(MacAddr::HOST_SIDE)), THROUGH_OTHER_POD),
+        ] {
+            assert_eq!(describe_to(Some(&reader), &route, Some(&owner)), told);
+            assert_eq!(describe_to(None, &route, Some(&owner)), named);
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! Configures the host end: sets the link up and adds a route to each of the pod's addresses.
 
-use libcalico::names::InterfaceAlias;
 use libcalico::net::Cidr;
 use netlink_packet_route::route::RouteType;
 use nix::errno::Errno;
@@ -12,9 +11,6 @@ use crate::dataplane::{BusyRoute, DataplaneError, EndpointPlan, NetlinkError};
 
 /// Maximum number of attempts to add a route after another route was in its place.
 const MAX_ATTEMPTS: usize = 5;
-
-/// The route through another pod's interface, for an error that withholds the name of the interface.
-const THROUGH_OTHER_POD: &str = "through the interface of another pod";
 
 /// An existing route to the destination of a route that ADD is about to add.
 enum ConflictingRoute {
@@ -185,11 +181,9 @@ impl HostRoutes<'_> {
     }
 }
 
-/// Logs the route of an error that withholds the interface of the route.
+/// Logs the route that the error withholds.
 pub(super) fn log_withheld(error: &DataplaneError) {
-    if let DataplaneError::BusyRoute(BusyRoute { address, route, told, .. }) = error
-        && told != route
-    {
+    if let DataplaneError::BusyRoute(BusyRoute { address, route, is_withheld: true, .. }) = error {
         tracing::warn!(
             %address, route,
             "the host route to an address of this pod leads through the interface of another pod; errors withhold the \
@@ -202,7 +196,7 @@ fn busy(route: &KernelRoute, owner: Option<&Link>, link: &Link, plan: &EndpointP
     BusyRoute {
         address: route.destination.network(),
         route: describe(route, owner),
-        told: describe_to(plan.withholds_other_pods.then_some(&plan.alias), route, owner),
+        is_withheld: plan.withholds_other_pods && owner.is_some_and(|owner| owner.is_of_other_pod(&plan.alias)),
         interface: owner.map(|owner| owner.name.clone()),
         ifname: link.name.clone(),
     }
@@ -210,14 +204,6 @@ fn busy(route: &KernelRoute, owner: Option<&Link>, link: &Link, plan: &EndpointP
 
 fn is_existing_route(error: &NetlinkError) -> bool {
     error.errno() == Some(Errno::EEXIST)
-}
-
-/// Describes a route for the pod with the alias `reader`; `None` may read all names.
-fn describe_to(reader: Option<&InterfaceAlias>, route: &KernelRoute, owner: Option<&Link>) -> String {
-    match (reader, owner) {
-        (Some(reader), Some(owner)) if owner.is_of_other_pod(reader) => THROUGH_OTHER_POD.to_owned(),
-        _ => describe(route, owner),
-    }
 }
 
 fn describe(route: &KernelRoute, owner: Option<&Link>) -> String {
@@ -237,7 +223,7 @@ fn add(destination: Cidr, link: &Link) -> Request {
 
 #[cfg(test)]
 mod tests {
-    use netlink_packet_route::route::{RouteProtocol, RouteScope};
+    use libcalico::names::InterfaceAlias;
 
     use super::*;
     use crate::dataplane::MacAddr;
@@ -247,7 +233,7 @@ mod tests {
         let busy = || BusyRoute {
             address: "10.0.0.1".parse().unwrap(),
             route: "through interface live0 (protocol Static)".into(),
-            told: "through interface live0 (protocol Static)".into(),
+            is_withheld: false,
             interface: Some("live0".into()),
             ifname: "cali1".into(),
         };
@@ -259,27 +245,32 @@ mod tests {
 
     #[test]
     fn interface_of_another_pod_is_not_named_to_a_pod() {
-        let route = KernelRoute {
-            destination: "10.0.0.1/32".parse().unwrap(),
-            gateway: None,
-            interface: Some(9),
-            next_hops: Vec::new(),
-            scope: RouteScope::Link,
-            kind: RouteType::Unicast,
-            protocol: RouteProtocol::Static,
-        };
-        let reader = InterfaceAlias::for_pod("net", "shop", "web", "c1");
+        let own = InterfaceAlias::for_pod("net", "shop", "web", "c1");
         let of = |pod: &str| Some(InterfaceAlias::for_pod("net", "shop", pod, "c0"));
         let link = |alias, mac| Link { name: "cali9".into(), is_paired: true, alias, mac, ..Link::default() };
-        let named = "through interface cali9 (protocol Static)";
-        for (owner, told) in [
-            (link(of("web"), None), named),
-            (link(None, None), named),
-            (link(of("db"), None), THROUGH_OTHER_POD),
-            (link(None, Some(MacAddr::HOST_SIDE)), THROUGH_OTHER_POD),
+        for (owner, is_withheld) in [
+            (link(of("web"), None), false),
+            (link(None, None), false),
+            (link(of("db"), None), true),
+            (link(None, Some(MacAddr::HOST_SIDE)), true),
         ] {
-            assert_eq!(describe_to(Some(&reader), &route, Some(&owner)), told);
-            assert_eq!(describe_to(None, &route, Some(&owner)), named);
+            let busy = BusyRoute {
+                address: "10.0.0.1".parse().unwrap(),
+                route: "through interface cali9 (protocol Static)".into(),
+                is_withheld: owner.is_of_other_pod(&own),
+                interface: Some(owner.name),
+                ifname: "cali1".into(),
+            };
+            assert_eq!(busy.is_withheld, is_withheld, "{:?}", owner.alias);
+            let route = if is_withheld {
+                "through the interface of another pod"
+            } else {
+                "through interface cali9 (protocol Static)"
+            };
+            assert_eq!(
+                busy.to_string(),
+                format!("host route to 10.0.0.1 for cali1 conflicts with the route {route}: the address is in use")
+            );
         }
     }
 }

@@ -114,15 +114,24 @@ pub enum DataplaneError {
 
 /// A host route that prevents a pod from using an address. The route is left unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("host route to {address} for {ifname} conflicts with the route {route}: the address is in use")]
+#[error(
+    "host route to {address} for {ifname} conflicts with the route {}: the address is in use",
+    told(route, *is_withheld)
+)]
 pub struct BusyRoute {
     /// The pod's address.
     pub address: IpAddr,
-    /// The route found, for example `through interface cali9 (protocol Static)` or `that is the host's own, on
-    /// interface eth0`.
+    /// The route found, for logs and files of the node: for example `through interface cali9 (protocol Static)` or
+    /// `that is the host's own, on interface eth0`.
     pub route: String,
+    /// Whether the error withholds the route, because the route leads through another pod's interface.
+    pub is_withheld: bool,
     /// The interface of the route found; `None` for a route that drops packets or has several next hops.
     pub interface: Option<String>,
     /// The host interface of the pod that was to get the address.
     pub ifname: String,
+}
+
+fn told(route: &str, is_withheld: bool) -> &str {
+    if is_withheld { "through the interface of another pod" } else { route }
 }

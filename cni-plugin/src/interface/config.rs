@@ -63,6 +63,7 @@ impl<'c> InterfaceConfig<'c> {
             host_routes: true,
             replaces_idle_routes: false,
             refuses_addresses_of_pods: false,
+            withholds_other_pods: self.is_of_pod(),
         })
     }
 

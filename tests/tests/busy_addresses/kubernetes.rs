@@ -5,6 +5,7 @@ use std::path::Path;
 use integration_tests::cluster::{Cluster, NAMESPACE, on_api_server, pod_path};
 use integration_tests::content::Content;
 use integration_tests::kubernetes::Client;
+use integration_tests::plugin::Outcome;
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
@@ -79,9 +80,18 @@ fn add_with_three_busy_addresses_fails_and_writes_no_annotations() {
     });
 }
 
+/// Asserts that an ADD failed because of an address, and that only the log names the interface of the other pod.
+#[track_caller]
+fn assert_withholds(outcome: &Outcome, address: &str, ifname: &str) {
+    let error = outcome.error();
+    assert!(error.msg.contains(address) && error.msg.contains("the interface of another pod"), "{error:?}");
+    assert!(!error.msg.contains(ifname) && !error.details.contains(ifname), "{error:?}");
+    assert!(outcome.stderr.contains(ifname), "{}", outcome.stderr);
+}
+
 /// The plugin creates no host route to an address that an annotation requests, so the kernel reports no conflict.
 #[test]
-fn requested_address_of_another_pod_is_an_error_that_names_the_interface() {
+fn requested_address_of_another_pod_is_an_error_that_withholds_the_interface() {
     on_api_server(ApiGroup::CrdV1, |cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = conf(cluster);
@@ -95,8 +105,7 @@ fn requested_address_of_another_pod_is_an_error_that_names_the_interface() {
 
         create_asking(cluster, "pod2", &living[0]);
         let asking = cluster.pod(2);
-        let error = cluster.verb("ADD", &asking, &conf).run().unwrap().error();
-        assert!(error.msg.contains(&living[0]) && error.msg.contains(&ifname), "{error:?}");
+        assert_withholds(&cluster.verb("ADD", &asking, &conf).run().unwrap(), &living[0], &ifname);
         assert_eq!(devices(&living[0]), [&*ifname]);
         assert!(crate::held(cluster, &asking).is_empty());
         // Felix, not the plugin, creates the routes to requested addresses.
@@ -140,7 +149,7 @@ fn busy_listed_address_is_replaced_by_the_next_of_the_list() {
 
 /// The annotation bypasses IPAM. Felix would move the host route to the interface of the later pod.
 #[test]
-fn address_without_ipam_of_another_pod_is_an_error_that_names_the_interface() {
+fn address_without_ipam_of_another_pod_is_an_error_that_withholds_the_interface() {
     on_api_server(ApiGroup::CrdV1, |cluster, _| {
         cluster.load(&Content::dual_stack());
         let usual = conf(cluster);
@@ -153,8 +162,7 @@ fn address_without_ipam_of_another_pod_is_an_error_that_names_the_interface() {
         for (number, address) in (2..).zip(&used) {
             let name = format!("pod{number}");
             create_annotated(cluster, &name, "ipAddrsNoIpam", address);
-            let error = cluster.verb("ADD", &cluster.pod(number), &conf).run().unwrap().error();
-            assert!(error.msg.contains(address) && error.msg.contains(&ifname), "{error:?}");
+            assert_withholds(&cluster.verb("ADD", &cluster.pod(number), &conf).run().unwrap(), address, &ifname);
             assert_eq!(devices(address), [&*ifname]);
             assert!(listed(cluster, &name).as_str().is_none_or(str::is_empty), "{}", listed(cluster, &name));
         }

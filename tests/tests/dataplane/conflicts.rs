@@ -164,6 +164,26 @@ fn host_route_of_a_live_interface_is_a_conflict_naming_the_interface() {
     }
 }
 
+/// kubelet writes the error of a pod's ADD into an Event, which a tenant reads.
+#[test]
+fn error_of_a_pod_names_no_interface_of_another_pod() {
+    isolated(|host| {
+        set_up(host, "other", &plan("cali9", &["10.65.0.2"])).unwrap();
+        for refuses_addresses_of_pods in [false, true] {
+            let withheld =
+                EndpointPlan { withholds_other_pods: true, refuses_addresses_of_pods, ..plan("cali1", &["10.65.0.2"]) };
+            let error = set_up(host, "pod1", &withheld).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                "host route to 10.65.0.2 for cali1 conflicts with the route through the interface of another pod: the \
+                 address is in use"
+            );
+            let DataplaneError::BusyRoute(busy) = &error else { panic!("{error:?}") };
+            assert!(busy.route.starts_with("through interface cali9 "), "{}", busy.route);
+        }
+    });
+}
+
 /// A lookup in the kernel would find the block's blackhole route, which BIRD creates.
 #[test]
 fn idle_host_route_with_a_different_metric_is_replaced() {

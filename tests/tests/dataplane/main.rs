@@ -33,6 +33,7 @@ fn plan(host_ifname: &str, addresses: &[&str]) -> EndpointPlan {
         host_routes: true,
         replaces_idle_routes: true,
         refuses_addresses_of_pods: false,
+        withholds_other_pods: false,
         alias: InterfaceAlias::for_pod("net", "suite", host_ifname, "c1"),
         prior: PriorInterface::Unknown,
     }

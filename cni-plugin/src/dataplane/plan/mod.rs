@@ -89,6 +89,9 @@ pub struct EndpointPlan {
     /// Whether to fail the ADD if a host route to one of the addresses leads through another pod's interface that has
     /// carrier.
     pub refuses_addresses_of_pods: bool,
+    /// Whether errors withhold the names of other pods' interfaces. kubelet writes the errors of a pod into an Event,
+    /// which each person of the pod's namespace can read.
+    pub withholds_other_pods: bool,
 }
 
 /// Returns the in-pod routes of an endpoint without configured routes: `0.0.0.0/0` and `::/0`.

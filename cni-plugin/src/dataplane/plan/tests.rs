@@ -17,6 +17,7 @@ fn plan(addresses: &[&str]) -> EndpointPlan {
         host_routes: true,
         replaces_idle_routes: false,
         refuses_addresses_of_pods: false,
+        withholds_other_pods: false,
         alias: InterfaceAlias::for_container("c1"),
         prior: PriorInterface::Unknown,
     }

@@ -44,7 +44,7 @@ pub(super) fn bring_up_with_routes(
     plan: &EndpointPlan,
 ) -> Result<(), DataplaneError> {
     let link = &pair.host;
-    let mut routes = HostRoutes { host, link, may_replace_idle: plan.replaces_idle_routes };
+    let mut routes = HostRoutes { host, link, plan };
     if plan.refuses_addresses_of_pods {
         plan.full_length_cidrs().try_for_each(|address| routes.ensure_not_routed_to_pod(address))?;
     }
@@ -54,7 +54,7 @@ pub(super) fn bring_up_with_routes(
         // The address is the host's own. Its route is in the local table, which takes precedence over the main table.
         if route.kind == RouteType::Local {
             let owner = route.interface.map(|index| link::find_by_index(routes.host, index)).transpose()?.flatten();
-            return Err(busy(route, owner.as_ref(), link).into());
+            return Err(busy(route, owner.as_ref(), link, plan).into());
         }
         // Check all addresses before a route is deleted: if the route to one address is in use, the idle routes to the
         // others stay.
@@ -83,7 +83,7 @@ pub(super) fn bring_up_with_routes(
 struct HostRoutes<'a> {
     host: &'a mut NetlinkSocket,
     link: &'a Link,
-    may_replace_idle: bool,
+    plan: &'a EndpointPlan,
 }
 
 impl HostRoutes<'_> {
@@ -94,7 +94,7 @@ impl HostRoutes<'_> {
             let owner = route.interface.filter(|index| *index != self.link.index);
             let owner = owner.map(|index| link::find_by_index(self.host, index)).transpose()?.flatten();
             if let Some(owner) = owner.filter(|owner| owner.has_carrier && owner.is_of_pod()) {
-                return Err(busy(&route, Some(&owner), self.link).into());
+                return Err(busy(&route, Some(&owner), self.link, self.plan).into());
             }
         }
         Ok(())
@@ -121,7 +121,9 @@ impl HostRoutes<'_> {
         for route in self.conflicting_routes(destination)? {
             match route {
                 ConflictingRoute::Identical => return Ok(true),
-                ConflictingRoute::Idle(interface, _) if self.may_replace_idle => self.remove(destination, interface)?,
+                ConflictingRoute::Idle(interface, _) if self.plan.replaces_idle_routes => {
+                    self.remove(destination, interface)?
+                }
                 ConflictingRoute::Idle(_, busy) | ConflictingRoute::Busy(busy) => return Err(busy.into()),
             }
         }
@@ -156,8 +158,8 @@ impl HostRoutes<'_> {
 
     /// Classifies a route. Returns `None` if its interface, and so the route, disappeared after the route was read.
     fn classify(&mut self, route: &KernelRoute) -> Result<Option<ConflictingRoute>, NetlinkError> {
-        let link = self.link;
-        let busy = |owner: Option<&Link>| busy(route, owner, link);
+        let (link, plan) = (self.link, self.plan);
+        let busy = |owner: Option<&Link>| busy(route, owner, link, plan);
         let Some(index) = route.interface else { return Ok(Some(ConflictingRoute::Busy(busy(None)))) };
         if index == link.index {
             return Ok(Some(ConflictingRoute::Identical));
@@ -179,10 +181,22 @@ impl HostRoutes<'_> {
     }
 }
 
-fn busy(route: &KernelRoute, owner: Option<&Link>, link: &Link) -> BusyRoute {
+/// Logs the route that the error withholds.
+pub(super) fn log_withheld(error: &DataplaneError) {
+    if let DataplaneError::BusyRoute(BusyRoute { address, route, is_withheld: true, .. }) = error {
+        tracing::warn!(
+            %address, route,
+            "the host route to an address of this pod leads through the interface of another pod; errors withhold the \
+             name of the interface"
+        );
+    }
+}
+
+fn busy(route: &KernelRoute, owner: Option<&Link>, link: &Link, plan: &EndpointPlan) -> BusyRoute {
     BusyRoute {
         address: route.destination.network(),
         route: describe(route, owner),
+        is_withheld: plan.withholds_other_pods && owner.is_some_and(|owner| owner.is_of_other_pod(&plan.alias)),
         interface: owner.map(|owner| owner.name.clone()),
         ifname: link.name.clone(),
     }
@@ -209,13 +223,17 @@ fn add(destination: Cidr, link: &Link) -> Request {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::names::InterfaceAlias;
+
     use super::*;
+    use crate::dataplane::MacAddr;
 
     #[test]
     fn busy_route_with_another_metric_is_examined_before_the_identical_route() {
         let busy = || BusyRoute {
             address: "10.0.0.1".parse().unwrap(),
             route: "through interface live0 (protocol Static)".into(),
+            is_withheld: false,
             interface: Some("live0".into()),
             ifname: "cali1".into(),
         };
@@ -223,5 +241,36 @@ mod tests {
             [ConflictingRoute::Idle(7, busy()), ConflictingRoute::Identical, ConflictingRoute::Busy(busy())];
         routes.sort_by_key(ConflictingRoute::rank);
         assert!(matches!(routes, [ConflictingRoute::Busy(_), ConflictingRoute::Identical, ConflictingRoute::Idle(..)]));
+    }
+
+    #[test]
+    fn interface_of_another_pod_is_not_named_to_a_pod() {
+        let own = InterfaceAlias::for_pod("net", "shop", "web", "c1");
+        let of = |pod: &str| Some(InterfaceAlias::for_pod("net", "shop", pod, "c0"));
+        let link = |alias, mac| Link { name: "cali9".into(), is_paired: true, alias, mac, ..Link::default() };
+        for (owner, is_withheld) in [
+            (link(of("web"), None), false),
+            (link(None, None), false),
+            (link(of("db"), None), true),
+            (link(None, Some(MacAddr::HOST_SIDE)), true),
+        ] {
+            let busy = BusyRoute {
+                address: "10.0.0.1".parse().unwrap(),
+                route: "through interface cali9 (protocol Static)".into(),
+                is_withheld: owner.is_of_other_pod(&own),
+                interface: Some(owner.name),
+                ifname: "cali1".into(),
+            };
+            assert_eq!(busy.is_withheld, is_withheld, "{:?}", owner.alias);
+            let route = if is_withheld {
+                "through the interface of another pod"
+            } else {
+                "through interface cali9 (protocol Static)"
+            };
+            assert_eq!(
+                busy.to_string(),
+                format!("host route to 10.0.0.1 for cali1 conflicts with the route {route}: the address is in use")
+            );
+        }
     }
 }

@@ -83,7 +83,7 @@ fn configure(
     stages.end("host_sysctls");
 
     let link_local = PendingLinkLocal::prepare(plan, &pair.host, host_mac)?;
-    host_routes::bring_up_with_routes(host, pair, &host_end, plan)?;
+    host_routes::bring_up_with_routes(host, pair, &host_end, plan).inspect_err(host_routes::log_withheld)?;
     // The alias now shows the owner of the pair.
     drop(lock);
     stages.end("host_link");

@@ -42,14 +42,18 @@ impl<'a> ListSearch<'a> {
         ListSearch { request, wanted, failed: BTreeMap::new() }
     }
 
-    /// Divides the addresses by the pools of the snapshot.
+    /// Divides the addresses by the pools of the snapshot. An existing block of another size replaces the missing block
+    /// of an address.
     pub(super) fn candidates(&self, snapshot: &Snapshot) -> Result<Candidates> {
         let inputs = &snapshot.inputs;
         let (reserved, _) = Reservations::of(inputs.reservations.iter().map(|entry| &entry.value));
         let version = self.wanted.first().map_or(IpVersion::V4, |ip| IpVersion::of(*ip));
         let rules = self.request.address_rules(version, &reserved);
         let found = candidates(inputs.pools.iter().map(|entry| &entry.value), &rules, self.wanted);
-        let found = found.map_err(|cause| PoolChoiceError { cause, refused: Vec::new() })?;
+        let mut found = found.map_err(|cause| PoolChoiceError { cause, refused: Vec::new() })?;
+        for candidate in &mut found.permitted {
+            candidate.block = snapshot.block_of(candidate.ip, candidate.block);
+        }
         found.ensure_few_blocks()?;
         Ok(found)
     }
@@ -61,8 +65,8 @@ impl<'a> ListSearch<'a> {
             candidates.permitted.iter().filter(is_open).partition(is_skipped);
         if let Some(predecessor) = &self.request.predecessor {
             let listed = first.iter().find(|candidate| predecessor.listed.contains(&candidate.ip));
-            if let Some(listed) = listed.filter(|candidate| snapshot.block(&candidate.block).is_none()) {
-                return SearchStep::Read(next_reads(Some(listed.block), candidates, snapshot));
+            if let Some(listed) = listed.filter(|candidate| matches!(self.look(candidate, snapshot), Look::Unread)) {
+                return SearchStep::Read(next_reads(listed, candidates, snapshot));
             }
         }
         if let Some(held) = first.iter().find(|candidate| self.is_predecessors(candidate, snapshot)) {
@@ -70,7 +74,7 @@ impl<'a> ListSearch<'a> {
         }
         for candidate in first.into_iter().chain(last) {
             match self.look(candidate, snapshot) {
-                Look::Unread => return SearchStep::Read(next_reads(None, candidates, snapshot)),
+                Look::Unread => return SearchStep::Read(next_reads(candidate, candidates, snapshot)),
                 Look::Free => return SearchStep::Take(*candidate),
                 Look::Taken(_) if self.is_predecessors(candidate, snapshot) => return SearchStep::Take(*candidate),
                 Look::Taken(_) => {}
@@ -127,6 +131,8 @@ impl<'a> ListSearch<'a> {
         let cidr = candidate.block;
         match snapshot.block(&cidr) {
             None => Look::Unread,
+            // A block of another size may contain the address.
+            Some(BlockRead::Absent) if snapshot.ranges(cidr.version()).is_none() => Look::Unread,
             Some(BlockRead::Absent) => match snapshot.overlapping(&cidr) {
                 Some(other) => Look::Taken(Obstacle::OtherSize(other)),
                 None => Look::Free,
@@ -154,12 +160,16 @@ impl<'a> ListSearch<'a> {
     }
 }
 
-/// Returns the reads of the next blocks: `first`, and then unread blocks in the order of the list. A later read has as
-/// many blocks as all reads before, because the ADD has the node's lock, and a tenant's list may be in 64 blocks.
-fn next_reads(first: Option<Cidr>, candidates: &Candidates, snapshot: &Snapshot) -> MissingReads {
+/// Returns the reads for the state of `next`: the ranges of all blocks if its block is missing, and otherwise its block
+/// and then unread blocks in the order of the list. A later read has as many blocks as all reads before, because the
+/// ADD has the node's lock, and a tenant's list may be in 64 blocks.
+fn next_reads(next: &Candidate, candidates: &Candidates, snapshot: &Snapshot) -> MissingReads {
+    if snapshot.block(&next.block).is_some() {
+        return MissingReads::ranges(next.block.version());
+    }
     let all: BTreeSet<Cidr> = candidates.permitted.iter().map(|candidate| candidate.block).collect();
     let before = all.iter().filter(|block| snapshot.block(block).is_some()).count();
-    let mut blocks: Vec<Cidr> = Vec::from_iter(first);
+    let mut blocks = vec![next.block];
     for candidate in &candidates.permitted {
         if blocks.len() == before.max(BLOCKS_OF_FIRST_READ) {
             break;

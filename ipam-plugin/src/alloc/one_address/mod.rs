@@ -40,7 +40,7 @@ pub async fn assign_address<S: Store, C: Clock>(
 }
 
 /// Assigns `ip` with the objects of `snapshot`, which afterwards contains those that this function read. Returns the
-/// block of the address.
+/// block of the address: an existing block of another size, if the pool was created again, precedes a claim.
 pub(super) async fn assign_in<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -49,8 +49,9 @@ pub(super) async fn assign_in<S: Store, C: Clock>(
     snapshot: &mut Snapshot,
     retry: &mut Retry<'_, C>,
 ) -> Result<(Cidr, BlockSource)> {
-    let cidr = block_of(&snapshot.inputs, request, ip)?;
-    let mut requested = RequestedAddress { request, ip, cidr, snapshot: &mut *snapshot };
+    let of_pool = block_of(&snapshot.inputs, request, ip)?;
+    let cidr = snapshot.block_of(ip, of_pool);
+    let mut requested = RequestedAddress { request, ip, of_pool, cidr, snapshot: &mut *snapshot };
     let outcome = requested.assign(store, clock, retry).await;
     let cidr = requested.cidr;
     let unused = snapshot.take_reserved();
@@ -67,6 +68,9 @@ pub(super) async fn assign_in<S: Store, C: Clock>(
 struct RequestedAddress<'a, 's> {
     request: &'a AssignRequest,
     ip: IpAddr,
+    /// The block that is claimed if no block contains the address.
+    of_pool: Cidr,
+    /// The block that assigns the address.
     cidr: Cidr,
     snapshot: &'s mut Snapshot,
 }
@@ -94,7 +98,8 @@ impl<'a> RequestedAddress<'a, '_> {
                     }
                     retry.pause_after_race().await?;
                     self.snapshot.refresh(store, clock.now(), [self.cidr]).await?;
-                    self.cidr = block_of(&self.snapshot.inputs, self.request, self.ip)?;
+                    self.of_pool = block_of(&self.snapshot.inputs, self.request, self.ip)?;
+                    self.cidr = self.snapshot.block_of(self.ip, self.of_pool);
                 }
                 _ => {
                     if let Some(predecessor) = predecessor {
@@ -110,7 +115,20 @@ impl<'a> RequestedAddress<'a, '_> {
         AffinityKey { owner: self.request.owner(), cidr: self.cidr }
     }
 
+    /// Reads the block of the address with the node's affinity to it. If the block is missing, reads the ranges of all
+    /// blocks, and chooses a block of another size that contains the address.
     async fn read<S: Store>(&mut self, store: &S) -> Result<(), StoreError> {
+        loop {
+            self.read_block(store).await?;
+            let cidr = self.snapshot.block_of(self.ip, self.of_pool);
+            if cidr == self.cidr {
+                return Ok(());
+            }
+            self.cidr = cidr;
+        }
+    }
+
+    async fn read_block<S: Store>(&mut self, store: &S) -> Result<(), StoreError> {
         let mut missing = MissingReads::default();
         if self.snapshot.block(&self.cidr).is_none() {
             missing.blocks.insert(self.cidr);
@@ -128,7 +146,7 @@ impl<'a> RequestedAddress<'a, '_> {
         } else if missing != MissingReads::default() {
             self.snapshot.read(store, &missing).await?;
         }
-        // Other blocks matter only if this block has to be claimed.
+        // Other blocks matter only if this block is missing.
         let version = self.cidr.version();
         if self.snapshot.block(&self.cidr) == Some(&BlockRead::Absent) && self.snapshot.ranges(version).is_none() {
             self.snapshot.read(store, &MissingReads::ranges(version)).await?;

@@ -1,14 +1,14 @@
 use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
-use libcalico::ipam::AffinityState;
+use libcalico::ipam::{AffinityState, Block};
 use os::clock::Clock;
 
 use super::assign_address;
 use crate::alloc::Assignment;
 use crate::alloc::request::{AssignRequest, Namespace, workload_attributes};
 use crate::error::{IpamError, cni_error};
-use crate::testing::{Cluster, Fault, assert_consistent};
+use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, cidr};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -143,10 +143,38 @@ async fn requested_address_claims_no_block_that_overlaps_another_size() {
         cluster.pool("pool4", "10.65.0.0/16", after);
         for node in ["node1", "node2"] {
             let error = ask(&cluster, node, "net.b", "10.65.1.9").await.unwrap_err();
-            assert!(matches!(error, IpamError::OverlappingBlock { .. }), "{error}");
+            assert!(matches!(error, IpamError::AlreadyAssigned { .. }), "{error}");
+            // In the smaller block of the former size no such address exists.
+            let outcome = ask(&cluster, node, &format!("net.{node}"), "10.65.1.20").await;
+            let is_overlap = matches!(outcome, Err(IpamError::OverlappingBlock { .. }));
+            assert_eq!(is_overlap, before == 28, "{outcome:?}");
+            cluster.release(&format!("net.{node}")).await.unwrap();
         }
         ask(&cluster, "node1", "net.b", "10.65.2.9").await.unwrap();
         assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
+async fn requested_address_is_taken_from_a_block_of_a_former_size() {
+    for (before, after, block) in [(28, 26, "10.65.1.0/28"), (26, 28, "10.65.1.0/26")] {
+        for store in [MemoryStore::transactional(), MemoryStore::sequential()] {
+            let cluster = Cluster::on(store);
+            cluster.pool("pool4", "10.65.0.0/16", before);
+            for (handle, address) in [("net.a", "10.65.1.9"), ("net.other", "10.65.1.1")] {
+                ask(&cluster, "node1", handle, address).await.unwrap();
+            }
+            cluster.release("net.a").await.unwrap();
+            cluster.pool("pool4", "10.65.0.0/16", after);
+            ask(&cluster, "node1", "net.b", "10.65.1.9").await.unwrap();
+            assert_eq!(cluster.handle("net.b").unwrap().block, [(cidr(block), 1)].into());
+            ask(&cluster, "node2", "net.c", "10.65.1.10").await.unwrap();
+            assert_eq!(cluster.affinity("node2", block), None, "borrowed");
+            ask(&cluster, "node1", "net.d", "10.65.1.10").await.unwrap_err();
+            assert_eq!(cluster.handle("net.d"), None);
+            assert_eq!(cluster.store.pairs().list::<Block>(&None).len(), 1);
+            assert_consistent(&cluster.store.pairs(), true);
+        }
     }
 }
 

@@ -169,6 +169,18 @@ impl Snapshot {
         conflicting_range(self.ranges(cidr.version())?, cidr)
     }
 
+    /// Returns the block from which `ip` is assigned: `of_pool`, which has the block size of the pool, or an existing
+    /// block of another size that contains `ip`, as far as the ranges were read.
+    pub(crate) fn block_of(&self, ip: IpAddr, of_pool: Cidr) -> Cidr {
+        let Some(ranges) = self.ranges(of_pool.version()) else { return of_pool };
+        let exists = |cidr: &Cidr| ranges.contains(cidr) && self.blocks.get(cidr) != Some(&BlockRead::Absent);
+        if exists(&of_pool) {
+            return of_pool;
+        }
+        let mut around = (0..=of_pool.version().bits()).rev().filter_map(|prefix| Cidr::new(ip, prefix));
+        around.find(exists).unwrap_or(of_pool)
+    }
+
     /// Returns the owner's affinities of one family, in the order in which their blocks are tried (IPAM-112).
     pub(crate) fn own_affinities(&self, version: IpVersion) -> impl Iterator<Item = &Entry<BlockAffinity>> {
         self.inputs.affinities.iter().filter(move |entry| {

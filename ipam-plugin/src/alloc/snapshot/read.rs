@@ -41,6 +41,10 @@ impl Snapshot {
         for (cidr, ticket) in blocks {
             self.insert_block(cidr, answers.get(&ticket))?;
             self.mark_fresh(&cidr);
+            // The block may have been deleted after an earlier read of the ranges. A survey of this read may be newer.
+            if missing.lists.is_empty() && self.blocks.get(&cidr) == Some(&BlockRead::Absent) {
+                self.remove_block(cidr);
+            }
         }
         for (cidr, full, ticket) in full {
             match answers.revision(&ticket) {

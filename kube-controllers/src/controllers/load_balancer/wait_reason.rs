@@ -205,7 +205,7 @@ fn in_other_block(ip: IpAddr, error: &IpamError) -> Option<Wait> {
         IpamError::Block(AssignError::AffinityMismatch { .. } | AssignError::NoAffinity(_)) => {
             "is in a block that is not for Services, and affinity is strict"
         }
-        IpamError::OverlappingBlock { .. } => "is in a block of another size",
+        IpamError::OverlappingBlock { .. } => "is in no block, and a new one would overlap with one of another size",
         _ => return None,
     };
     let text = format!("{ip} {why}");

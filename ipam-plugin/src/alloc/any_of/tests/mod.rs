@@ -1,3 +1,4 @@
+mod former_sizes;
 mod races;
 
 use libcalico::api::AllowedUse;
@@ -300,19 +301,6 @@ async fn strict_affinity_withholds_addresses_in_blocks_of_other_nodes() {
         };
         assert!(unavailable[..2].iter().all(|one| one.reason == Obstacle::ForeignBlock(cidr("10.65.3.0/26"))));
         assert!(matches!(unavailable[2].reason, Obstacle::Held(_)), "{unavailable:?}");
-    }
-}
-
-#[tokio::test]
-async fn block_of_another_size_gives_no_listed_address() {
-    for cluster in clusters() {
-        let list = list(&["10.65.3.3", "10.65.9.9"]);
-        assign_as(&cluster, &request(&cluster, "node1", "net.a", "web-0"), &list).await.unwrap();
-        cluster.pool("pool4", "10.65.0.0/16", 28);
-        let second = request(&cluster, "node1", "net.b", "web-1");
-        assert_eq!(assign_as(&cluster, &second, &list).await.unwrap(), [ip("10.65.9.9")]);
-        assert_eq!(cluster.block("10.65.3.0/28"), None);
-        assert_consistent(&cluster.store.pairs(), true);
     }
 }
 

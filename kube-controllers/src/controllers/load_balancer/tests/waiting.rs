@@ -236,10 +236,11 @@ fn requested_address_in_a_block_of_others_is_told_without_names() {
     let requester = AffinityOwner::Virtual(LOAD_BALANCER_HOST.into());
     let (block, other) = ("10.0.0.0/26".parse().unwrap(), "10.0.0.0/24".parse().unwrap());
     let strict = "10.0.0.5 is in a block that is not for Services, and affinity is strict";
+    let overlap = "10.0.0.5 is in no block, and a new one would overlap with one of another size";
     for (error, text) in [
         (IpamError::Block(AssignError::AffinityMismatch { affinity: "host:node1".into(), requester }), strict),
         (IpamError::Block(AssignError::NoAffinity("10.0.0.0/26".into())), strict),
-        (IpamError::OverlappingBlock { cidr: block, other }, "10.0.0.5 is in a block of another size"),
+        (IpamError::OverlappingBlock { cidr: block, other }, overlap),
     ] {
         let found = Wait::of_error(&error, &MissingAddress::Address(ip)).unwrap();
         assert_eq!((found.reason, found.text.as_str()), (WaitReason::AddressTaken, text));

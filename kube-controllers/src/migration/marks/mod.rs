@@ -2,8 +2,8 @@
 //!
 //! Each mark is written by compare-and-swap, and the phase of the controlling object only reports the step. So a
 //! process can take over after any request of another process. The migration is irrevocable as soon as the
-//! ClusterInformation of v3 is ready and marked: the plugins then use v3. The lock of v1 shows before that v3 may be
-//! open, because the ClusterInformation of v3 may be lost afterwards.
+//! ClusterInformation of v3 is ready and marked: the plugins then use v3. The lock of v1 is confirmed just before, and
+//! shows that v3 may have been open even after the ClusterInformation of v3 is lost.
 
 use libcalico::kubernetes::ApiGroup;
 use libcalico::migration::{DRY_RUN, LOCKED_BY, MIGRATED_BY, Phase, V1_LOCKED_BY, cluster_information};
@@ -21,7 +21,7 @@ use crate::settings::Mode;
 /// decide. So a ClusterInformation of v3 with the annotation was never open, even if another program has set it ready,
 /// and a lock of v3 without the annotation belongs to another program, and pods may use the copies.
 ///
-/// v1 gets the annotation just before v3 is opened, and keeps it until v1 is unlocked.
+/// v1 gets the annotation just before v3 is opened, and keeps it until v1 is unlocked: see [`V1Lock::Confirmed`].
 pub(super) const ATTEMPT: &str = "migration.projectcalico.org/attempt";
 
 /// The annotation of a ClusterInformation of v3 that a migration has created and not opened yet, with the uid of the
@@ -107,8 +107,8 @@ const TWO_DATASTORES: &str = "v1 is not locked; two datastores are in use. If po
                               otherwise delete ClusterInformation default of projectcalico.org/v3";
 const LOCKED: &str = "ClusterInformation default of projectcalico.org/v3 is marked and locked, and not by this \
                       migration. If pods use v3, set its spec.datastoreReady to true; if v3 was never open, delete it";
-const NOT_OPEN: &str = "projectcalico.org/v3 is in use, but its ClusterInformation default is locked, hidden by an \
-                        aggregated API server, or lacks the annotation migration.projectcalico.org/migrated-by; \
+const NOT_OPEN: &str = "projectcalico.org/v3 is in use, but its ClusterInformation default is missing, locked, hidden \
+                        by an aggregated API server, or lacks the annotation migration.projectcalico.org/migrated-by; \
                         restore it";
 const LOST: &str = "projectcalico.org/v3 may have been open, but its ClusterInformation default is missing or has \
                     lost its annotations. If pods use v3, restore it with spec.datastoreReady true and the annotation \

@@ -6,6 +6,7 @@ use libcalico::kubernetes::{ApiGroup, Location, Preconditions, Resource};
 use libcalico::migration::{cluster_information, is_copy, moved_kinds};
 use serde_json::Value;
 
+use super::attempts::Withdrawals;
 use super::door::Withdrawn;
 use super::marks::{Door, V1Lock};
 use super::object::Control;
@@ -20,20 +21,28 @@ const PARALLEL: usize = 10;
 ///
 /// # Errors
 /// The finalizer stays, and the caller tries again.
-pub(super) async fn abort(requests: &Requests, control: &mut Control) -> Result<(), Problem> {
-    undo(requests, control.uid()).await?;
+pub(super) async fn abort(
+    requests: &Requests,
+    control: &mut Control,
+    withdrawals: &mut Withdrawals,
+) -> Result<(), Problem> {
+    undo(requests, control.uid(), withdrawals).await?;
     api_service::give_back(requests, control).await?;
     tracing::info!("migration: aborted; v1 is as it was before");
     control.remove_finalizer(requests).await
 }
 
 /// Unlocks v1 for the migration with this uid, and removes all traces of the migration from v3.
-pub(super) async fn undo(requests: &Requests, migration: &str) -> Result<(), Problem> {
-    match retreat(requests, migration, Copies::Delete).await? {
+///
+/// # Errors
+/// [`Problem::Refused`] also if v1 is unlocked, and the API server does not let the migration end v3's part.
+pub(super) async fn undo(requests: &Requests, migration: &str, withdrawals: &mut Withdrawals) -> Result<(), Problem> {
+    match retreat(requests, migration, Copies::Delete, withdrawals).await? {
         // A failed attempt may have left copies.
         Withdrawn::Missing => delete_copies(requests).await,
         // The copies of a v3 that programs may use belong to a former migration.
         Withdrawn::Shut { .. } | Withdrawn::Foreign => Ok(()),
+        Withdrawn::Refused { refusal, .. } => Err(refusal),
     }
 }
 
@@ -53,34 +62,65 @@ pub(super) enum Copies {
 /// before anything else, so that no late deletion of the former leader meets a copy in use. And programs that could use
 /// v3 before would assign addresses of copied blocks.
 ///
+/// A refused withdrawal keeps v1 locked for two minutes only: a cluster in which no pod starts is worse than a
+/// ClusterInformation that stays shut, with which no plugin uses v3.
+///
 /// # Errors
-/// [`Problem::Lost`] if v3 is or was open.
-pub(super) async fn retreat(requests: &Requests, migration: &str, copies: Copies) -> Result<Withdrawn, Problem> {
+/// [`Problem::Lost`] if v3 is, was or may have been open.
+pub(super) async fn retreat(
+    requests: &Requests,
+    migration: &str,
+    copies: Copies,
+    withdrawals: &mut Withdrawals,
+) -> Result<Withdrawn, Problem> {
     // While another server serves v3, the objects of the definitions are unreachable: before the migration has removed
     // the APIService, and again after an abort has restored it.
     if api_service::aggregated(requests).await?.is_some() {
-        lock::unlock(requests, migration).await?;
+        lock::unlock(requests, migration, false).await?;
         return Ok(Withdrawn::Foreign);
     }
-    let withdrawn = door::withdraw(requests).await?;
-    lock::unlock(requests, migration).await?;
-    if let Withdrawn::Shut { existed } = withdrawn {
-        if existed || copies == Copies::Delete {
-            delete_copies(requests).await?;
+    let withdrawn = door::withdraw(requests, withdrawals).await?;
+    let (existed, refusal) = match &withdrawn {
+        Withdrawn::Missing | Withdrawn::Foreign => {
+            lock::unlock(requests, migration, false).await?;
+            return Ok(withdrawn);
         }
-        door::give_back(requests).await?;
+        Withdrawn::Shut { existed } => (*existed, None),
+        Withdrawn::Refused { existed, refusal } => (*existed, Some(refusal)),
+    };
+    // Repeated each few seconds, a refused retreat writes to v1 only once.
+    if refusal.is_none() || is_locked(requests).await? {
+        lock::unlock(requests, migration, true).await?;
     }
-    Ok(withdrawn)
+    if existed || copies == Copies::Delete {
+        delete_copies(requests).await?;
+    }
+    match door::give_back(requests).await {
+        Err(Problem::Refused { .. }) if refusal.is_some() => Ok(withdrawn),
+        // The API server may let the migration delete an object that it may not change.
+        given => given.map(|()| Withdrawn::Shut { existed }),
+    }
+}
+
+/// Returns true if a migration has locked v1.
+async fn is_locked(requests: &Requests) -> Result<bool, Problem> {
+    let v1 = requests.get(&cluster_information(ApiGroup::CrdV1)).await?;
+    Ok(V1Lock::of(v1.as_ref()).is_ours())
 }
 
 /// Returns true if a migration has locked v1 and not opened v3.
 pub(super) async fn is_abandoned(requests: &Requests) -> Result<bool, Problem> {
     let v1 = requests.get(&cluster_information(ApiGroup::CrdV1)).await?;
-    if V1Lock::of(v1.as_ref()) != V1Lock::Ours || api_service::aggregated(requests).await?.is_some() {
+    let lock = V1Lock::of(v1.as_ref());
+    if !lock.is_ours() || api_service::aggregated(requests).await?.is_some() {
         return Ok(false);
     }
     let v3 = requests.get(&cluster_information(ApiGroup::V3)).await?;
-    Ok(matches!(Door::of(v3.as_ref()), Door::Absent | Door::Shut))
+    Ok(match Door::of(v3.as_ref()) {
+        Door::Shut => true,
+        Door::Absent => lock == V1Lock::Ours,
+        Door::Unmarked | Door::Open | Door::Locked | Door::Foreign => false,
+    })
 }
 
 /// Deletes the copies, in the reverse order of their creation. Continues after a failure, and returns the first one.

@@ -1,5 +1,5 @@
 //! [`LockTimer`]: the limit of the time for which a migration holds the lock. [`Attempts`]: the pauses after migrations
-//! that failed under the lock.
+//! that failed under the lock. [`Withdrawals`]: the time for which the API server refuses to end a migration.
 //!
 //! No pod starts or ends while v1 is locked. So a migration never waits under the lock, neither for a person nor for an
 //! object that cannot be copied. The pauses bound the sum of the outages that a tenant can cause with such objects.
@@ -17,6 +17,8 @@ const DRAINING: Duration = Duration::from_secs(10);
 const LONGEST_STANDSTILL: Duration = Duration::from_secs(300);
 /// Longest time under the lock, after which a process that finds v1 locked unlocks it.
 const LONGEST_LOCK: Duration = Duration::from_secs(1800);
+/// Time after which a request cannot take effect any more. The API server ends each request after a minute.
+const LONGEST_REQUEST: Duration = Duration::from_secs(120);
 const PAUSES: Backoff =
     Backoff { first: Duration::from_secs(300), longest: Duration::from_secs(3600), jitter: Jitter::None };
 
@@ -113,6 +115,20 @@ impl Attempts {
     }
 }
 
+/// The withdrawals of v3 that the API server has refused, since this process copied objects last.
+#[derive(Debug, Default)]
+pub(super) struct Withdrawals {
+    first_refused: Option<Instant>,
+}
+
+impl Withdrawals {
+    /// Records a refusal. Returns true if no request from before the first refusal can take effect any more.
+    pub(super) fn refuse(&mut self) -> bool {
+        let now = Instant::now();
+        now - *self.first_refused.get_or_insert(now) >= LONGEST_REQUEST
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::time::{advance, timeout};
@@ -131,6 +147,17 @@ mod tests {
         assert_eq!(attempts.remaining_pause(), Some(MINUTE));
         advance(MINUTE).await;
         assert_eq!(attempts.remaining_pause(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusal_of_a_withdrawal_suffices_when_earlier_requests_are_over() {
+        let mut withdrawals = Withdrawals::default();
+        let mut refused = Vec::new();
+        for _ in 0..4 {
+            refused.push(withdrawals.refuse());
+            advance(MINUTE).await;
+        }
+        assert_eq!(refused, [false, false, true, true]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,11 +1,12 @@
-//! The door: the ClusterInformation of v3. While it is shut, no plugin uses v3. Once it is open and marked, all plugins
-//! do, and the migration cannot be aborted (MIG-65).
+//! The door: the ClusterInformation of v3. While it is shut, no plugin uses v3. Once it is open, which means ready and
+//! marked, all plugins do, and the migration cannot be aborted (MIG-65).
 
 use libcalico::kubernetes::{ApiGroup, Preconditions};
 use libcalico::migration::{LOCKED_BY, MIGRATED_BY, cluster_information};
 use serde_json::{Value, json};
 
-use super::marks::{ATTEMPT, Door, has_mark, set_ready};
+use super::attempts::Withdrawals;
+use super::marks::{ATTEMPT, CREATED_BY, Door, V1Lock, has_mark, set_ready};
 use super::object::remove_annotations;
 use super::requests::{Created, Problem, Requests};
 
@@ -32,17 +33,20 @@ impl Shutting {
                 return Err(Problem::Refused { code: 409, text });
             }
             Door::Shut => {}
-            Door::Unmarked => {
-                set_ready(&mut information, false);
-                information["metadata"]["annotations"][LOCKED_BY] = migration.into();
-            }
+            Door::Unmarked => remove_annotations(&mut information, &[CREATED_BY]),
         }
-        information["metadata"]["annotations"][ATTEMPT] = information["metadata"]["resourceVersion"].clone();
+        begin_attempt(&mut information);
         Ok(Shutting::Replace(information))
     }
 }
 
-/// Shuts the door for the migration with this uid, and marks it. Returns the object, which [`open`] needs.
+/// Shuts the door in `information`, so that it has another content than each earlier attempt.
+fn begin_attempt(information: &mut Value) {
+    set_ready(information, false);
+    information["metadata"]["annotations"][ATTEMPT] = information["metadata"]["resourceVersion"].clone();
+}
+
+/// Shuts the door for the migration with this uid. Returns the object, which [`open`] needs.
 ///
 /// # Errors
 /// [`Problem::Refused`] if another program has locked v3, or the API server refuses the write. [`Problem::Lost`] if the
@@ -74,11 +78,17 @@ async fn write_shut(requests: &Requests, migration: &str, dry: bool) -> Result<V
     }
 }
 
-/// Returns the first content of the ClusterInformation of v3: that of v1, with the mark of the migration.
+/// Returns the first content of the ClusterInformation of v3: that of v1, with the annotations of a shut door.
+///
+/// # Errors
+/// [`Problem::Lost`] if v3 may have been open: its ClusterInformation is lost.
 async fn first_content(requests: &Requests, migration: &str) -> Result<Value, Problem> {
     let at = cluster_information(ApiGroup::V3);
     let v1 = requests.get(&cluster_information(ApiGroup::CrdV1)).await?.ok_or(Problem::Lost)?;
-    let annotations = json!({ MIGRATED_BY: migration, ATTEMPT: "" });
+    if V1Lock::of(Some(&v1)) == V1Lock::Confirmed {
+        return Err(Problem::Lost);
+    }
+    let annotations = json!({ CREATED_BY: migration, ATTEMPT: "" });
     let mut body = json!({
         "apiVersion": at.resource.api_version, "kind": at.resource.kind,
         "metadata": { "name": at.name, "annotations": annotations }, "spec": v1["spec"],
@@ -87,16 +97,19 @@ async fn first_content(requests: &Requests, migration: &str) -> Result<Value, Pr
     Ok(body)
 }
 
-/// Opens the door, if no other process has written `shut` since. From this request on, plugins use v3.
-pub(super) async fn open(requests: &Requests, shut: Value) -> Result<(), Problem> {
+/// Opens the door for the migration with this uid, if no other program has written `shut` since. From this request on,
+/// plugins use v3.
+pub(super) async fn open(requests: &Requests, shut: Value, migration: &str) -> Result<(), Problem> {
     let mut information = shut;
+    let mark = if has_mark(&information, CREATED_BY) { MIGRATED_BY } else { LOCKED_BY };
     set_ready(&mut information, true);
-    remove_annotations(&mut information, &[ATTEMPT]);
+    remove_annotations(&mut information, &[ATTEMPT, CREATED_BY]);
+    information["metadata"]["annotations"][mark] = migration.into();
     requests.replace(&cluster_information(ApiGroup::V3), &information).await.map(drop)
 }
 
 /// The ClusterInformation of v3 after a withdrawal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Withdrawn {
     /// Missing: no program can use v3.
     Missing,
@@ -105,24 +118,41 @@ pub(super) enum Withdrawn {
         /// True if the ClusterInformation existed before the migration, so that programs could use v3.
         existed: bool,
     },
+    /// Shut, but the API server has refused the write for so long that no request of a former leader can open it.
+    Refused { existed: bool, refusal: Problem },
     /// Not part of a migration: programs may use each object of v3.
     Foreign,
 }
 
 /// Ensures that no process of the migration opens the door any more.
 ///
+/// Admission may refuse each update of the object, and would then keep v1 locked for ever. But only a leader opens the
+/// door, and `withdrawals` shows for how long this leader has done nothing but withdraw. So a refusal suffices as soon
+/// as the earlier requests of all leaders are over.
+///
 /// # Errors
-/// [`Problem::Lost`] if the door is or was open.
-pub(super) async fn withdraw(requests: &Requests) -> Result<Withdrawn, Problem> {
+/// [`Problem::Lost`] if the door is or was open. [`Problem::Refused`] if an earlier request could still open the door.
+pub(super) async fn withdraw(requests: &Requests, withdrawals: &mut Withdrawals) -> Result<Withdrawn, Problem> {
     let at = cluster_information(ApiGroup::V3);
     let Some(mut information) = requests.get(&at).await? else { return Ok(Withdrawn::Missing) };
     match Door::of(Some(&information)) {
         Door::Open | Door::Locked => Err(Problem::Lost),
         Door::Absent | Door::Unmarked | Door::Foreign => Ok(Withdrawn::Foreign),
         Door::Shut => {
-            information["metadata"]["annotations"][ATTEMPT] = information["metadata"]["resourceVersion"].clone();
-            requests.replace(&at, &information).await?;
-            Ok(Withdrawn::Shut { existed: !has_mark(&information, MIGRATED_BY) })
+            let existed = !has_mark(&information, CREATED_BY);
+            begin_attempt(&mut information);
+            match requests.replace(&at, &information).await {
+                Err(Problem::Refused { code, text }) => {
+                    let text =
+                        format!("ClusterInformation default of projectcalico.org/v3 cannot be withdrawn: {text}");
+                    if !withdrawals.refuse() {
+                        return Err(Problem::Refused { code, text });
+                    }
+                    let text = format!("the datastore is not locked, but {text}");
+                    Ok(Withdrawn::Refused { existed, refusal: Problem::Refused { code, text } })
+                }
+                written => written.map(|_| Withdrawn::Shut { existed }),
+            }
         }
     }
 }
@@ -135,20 +165,25 @@ pub(super) async fn give_back(requests: &Requests) -> Result<(), Problem> {
     if Door::of(Some(&information)) != Door::Shut {
         return Ok(());
     }
-    if has_mark(&information, MIGRATED_BY) {
+    if has_mark(&information, CREATED_BY) {
         let text = |field: &str| information["metadata"][field].as_str().map(str::to_owned);
         let conditions = Preconditions { uid: text("uid"), resource_version: text("resourceVersion") };
         return requests.delete(&at, &conditions).await;
     }
     set_ready(&mut information, true);
-    remove_annotations(&mut information, &[LOCKED_BY, ATTEMPT]);
+    remove_annotations(&mut information, &[ATTEMPT]);
     requests.replace(&at, &information).await.map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::migration::lock;
     use crate::migration::testing::World;
+
+    async fn withdrawn(requests: &Requests) -> Result<Withdrawn, Problem> {
+        withdraw(requests, &mut Withdrawals::default()).await
+    }
 
     fn v3(world: &World) -> Option<Value> {
         world.server.object(&cluster_information(ApiGroup::V3))
@@ -159,19 +194,19 @@ mod tests {
         let world = World::new();
         let requests = world.requests();
         let late = shut(&requests, "u").await.unwrap();
-        assert_eq!(withdraw(&requests).await, Ok(Withdrawn::Shut { existed: false }));
-        assert_eq!(open(&requests, late).await, Err(Problem::Lost));
+        assert_eq!(withdrawn(&requests).await, Ok(Withdrawn::Shut { existed: false }));
+        assert_eq!(open(&requests, late, "u").await, Err(Problem::Lost));
         give_back(&requests).await.unwrap();
         assert_eq!(v3(&world), None);
-        assert_eq!(withdraw(&requests).await, Ok(Withdrawn::Missing));
+        assert_eq!(withdrawn(&requests).await, Ok(Withdrawn::Missing));
 
         let held = shut(&requests, "u").await.unwrap();
         assert_eq!(held["spec"], json!({ "clusterGUID": "g", "datastoreReady": false }));
-        open(&requests, held).await.unwrap();
+        open(&requests, held, "u").await.unwrap();
         let opened = v3(&world).unwrap();
         assert_eq!(opened["spec"], json!({ "clusterGUID": "g", "datastoreReady": true }));
         assert_eq!(opened["metadata"]["annotations"], json!({ MIGRATED_BY: "u" }));
-        assert_eq!(withdraw(&requests).await, Err(Problem::Lost));
+        assert_eq!(withdrawn(&requests).await, Err(Problem::Lost));
         assert_eq!(shut(&requests, "u").await, Err(Problem::Lost));
 
         // An administrator locks v3 for another reason.
@@ -180,7 +215,7 @@ mod tests {
             locked["spec"]["datastoreReady"] = false.into();
             store.put(&cluster_information(ApiGroup::V3), locked);
         });
-        assert_eq!(withdraw(&requests).await, Err(Problem::Lost));
+        assert_eq!(withdrawn(&requests).await, Err(Problem::Lost));
         assert_eq!(shut(&requests, "u").await, Err(Problem::Lost));
     }
 
@@ -190,9 +225,49 @@ mod tests {
         let requests = world.requests();
         let first = shut(&requests, "u").await.unwrap();
         let second = shut(&requests, "u").await.unwrap();
-        assert_eq!(open(&requests, first).await, Err(Problem::Lost));
-        open(&requests, second).await.unwrap();
+        assert_eq!(open(&requests, first, "u").await, Err(Problem::Lost));
+        open(&requests, second, "u").await.unwrap();
         assert_eq!(Door::of(v3(&world).as_ref()), Door::Open);
+    }
+
+    /// calico-node that starts in v3, or a person, may set the field.
+    #[tokio::test(start_paused = true)]
+    async fn shut_door_that_another_program_sets_ready_has_no_mark_and_is_shut_again() {
+        for existed in [false, true] {
+            let world = World::new();
+            let requests = world.requests();
+            let at = cluster_information(ApiGroup::V3);
+            if existed {
+                world.server.with_store(|store| store.put(&at, json!({ "spec": { "datastoreReady": true } })));
+            }
+            let late = shut(&requests, "u").await.unwrap();
+            world.server.with_store(|store| {
+                let mut ready = late.clone();
+                ready["spec"]["datastoreReady"] = true.into();
+                store.put(&at, ready);
+            });
+            let ready = v3(&world).unwrap();
+            assert!(!has_mark(&ready, MIGRATED_BY) && !has_mark(&ready, LOCKED_BY), "{ready}");
+            assert_eq!(Door::of(Some(&ready)), Door::Shut);
+            assert_eq!(open(&requests, late, "u").await, Err(Problem::Lost));
+            assert_eq!(withdrawn(&requests).await, Ok(Withdrawn::Shut { existed }));
+            let shut = shut(&requests, "u").await.unwrap();
+            assert_eq!(shut["spec"]["datastoreReady"], false);
+            open(&requests, shut, "u").await.unwrap();
+            let mark = if existed { LOCKED_BY } else { MIGRATED_BY };
+            assert_eq!(v3(&world).unwrap()["metadata"]["annotations"], json!({ mark: "u" }));
+        }
+    }
+
+    /// The next process copies again, and must not mistake a lost ClusterInformation for one that never existed.
+    #[tokio::test(start_paused = true)]
+    async fn door_that_may_have_been_open_is_not_created_again() {
+        let world = World::new();
+        let requests = world.requests();
+        lock::lock(&requests, "u").await.unwrap();
+        assert!(lock::confirm(&requests).await.unwrap());
+        assert_eq!(shut(&requests, "u").await, Err(Problem::Lost));
+        assert_eq!(v3(&world), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -207,18 +282,18 @@ mod tests {
         put(true);
         let late = shut(&requests, "u").await.unwrap();
         assert_eq!(Door::of(v3(&world).as_ref()), Door::Shut);
-        assert_eq!(withdraw(&requests).await, Ok(Withdrawn::Shut { existed: true }));
-        assert_eq!(open(&requests, late).await, Err(Problem::Lost));
+        assert_eq!(withdrawn(&requests).await, Ok(Withdrawn::Shut { existed: true }));
+        assert_eq!(open(&requests, late, "u").await, Err(Problem::Lost));
         assert_eq!(Door::of(v3(&world).as_ref()), Door::Shut);
         give_back(&requests).await.unwrap();
-        assert_eq!(withdraw(&requests).await, Ok(Withdrawn::Foreign));
+        assert_eq!(withdrawn(&requests).await, Ok(Withdrawn::Foreign));
         let after = v3(&world).unwrap();
         assert_eq!(after["spec"]["datastoreReady"], true);
         assert_eq!(after["metadata"]["annotations"], Value::Null);
 
         let foreign = put(false);
         assert!(matches!(shut(&requests, "u").await, Err(Problem::Refused { .. })));
-        assert_eq!(withdraw(&requests).await, Ok(Withdrawn::Foreign));
+        assert_eq!(withdrawn(&requests).await, Ok(Withdrawn::Foreign));
         give_back(&requests).await.unwrap();
         assert_eq!(v3(&world), Some(foreign));
     }

@@ -19,10 +19,10 @@ pub(super) async fn lock(requests: &Requests, migration: &str) -> Result<bool, P
     let Some(mut information) = requests.get(&at).await? else { return Ok(false) };
     match V1Lock::of(Some(&information)) {
         V1Lock::Ours => Ok(true),
+        V1Lock::Confirmed => Err(Problem::Lost),
         V1Lock::Others | V1Lock::Missing => Ok(false),
         V1Lock::Open => {
-            set_ready(&mut information, false);
-            information["metadata"]["annotations"][V1_LOCKED_BY] = migration.into();
+            set_locked(&mut information, migration);
             requests.replace(&at, &information).await?;
             tracing::warn!("migration: v1 is locked; no pod can start or end until v3 is open");
             Ok(true)
@@ -30,12 +30,34 @@ pub(super) async fn lock(requests: &Requests, migration: &str) -> Result<bool, P
     }
 }
 
-/// Returns true if v1 is locked by a migration, and then changes the resourceVersion of its ClusterInformation.
-/// Otherwise a late request of a former leader, whose attempt had failed, could unlock v1 after v3 is open.
+/// Lets the API server check the write of [`lock`], and stores nothing.
+pub(super) async fn check(requests: &Requests, migration: &str) -> Result<(), Problem> {
+    let at = cluster_information(ApiGroup::CrdV1);
+    match requests.get(&at).await? {
+        Some(mut information) if V1Lock::of(Some(&information)) == V1Lock::Open => {
+            set_locked(&mut information, migration);
+            requests.check_replacement(&at, &information).await.map(drop)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Locks a ClusterInformation. A person who has ended an earlier lock may have left its marks.
+fn set_locked(information: &mut Value, migration: &str) {
+    remove_marks(information);
+    set_ready(information, false);
+    information["metadata"]["annotations"][V1_LOCKED_BY] = migration.into();
+}
+
+/// Returns true if v1 is locked by a migration, and then records in v1 that the migration is about to open v3: see
+/// [`V1Lock::Confirmed`].
+///
+/// The write also changes the resourceVersion. Otherwise a late request of a former leader, whose attempt had failed,
+/// could unlock v1 after v3 is open.
 pub(super) async fn confirm(requests: &Requests) -> Result<bool, Problem> {
     let at = cluster_information(ApiGroup::CrdV1);
     let Some(mut information) = requests.get(&at).await? else { return Ok(false) };
-    if V1Lock::of(Some(&information)) != V1Lock::Ours {
+    if !V1Lock::of(Some(&information)).is_ours() {
         return Ok(false);
     }
     information["metadata"]["annotations"][ATTEMPT] = information["metadata"]["resourceVersion"].clone();
@@ -47,12 +69,19 @@ pub(super) async fn confirm(requests: &Requests) -> Result<bool, Problem> {
 ///
 /// Also changes the resourceVersion of an unlocked ClusterInformation. Otherwise a late request of a former leader
 /// could lock v1 for good after the migration has ended.
-pub(super) async fn unlock(requests: &Requests, migration: &str) -> Result<(), Problem> {
+///
+/// `is_shut` is true if the caller has seen that v3 was never open.
+///
+/// # Errors
+/// [`Problem::Lost`] if v3 may have been open.
+pub(super) async fn unlock(requests: &Requests, migration: &str, is_shut: bool) -> Result<(), Problem> {
     let at = cluster_information(ApiGroup::CrdV1);
     let Some(mut information) = requests.get(&at).await? else { return Ok(()) };
     let lock = V1Lock::of(Some(&information));
-    if matches!(lock, V1Lock::Others | V1Lock::Missing) {
-        return Ok(());
+    match lock {
+        V1Lock::Others | V1Lock::Missing => return Ok(()),
+        V1Lock::Confirmed if !is_shut => return Err(Problem::Lost),
+        V1Lock::Open | V1Lock::Ours | V1Lock::Confirmed => {}
     }
     if !has_mark(&information, V1_LOCKED_BY) {
         information["metadata"]["annotations"][V1_LOCKED_BY] = migration.into();
@@ -61,7 +90,7 @@ pub(super) async fn unlock(requests: &Requests, migration: &str) -> Result<(), P
     set_ready(&mut information, true);
     remove_marks(&mut information);
     requests.replace(&at, &information).await?;
-    if lock == V1Lock::Ours {
+    if lock.is_ours() {
         tracing::warn!("migration: v1 is unlocked; pods start and end in v1");
     }
     Ok(())
@@ -106,9 +135,31 @@ mod tests {
         assert!(lock(&requests, "u").await.unwrap() && lock(&requests, "u").await.unwrap());
         assert_eq!(v1(&world)["spec"]["datastoreReady"], false);
         assert!(confirm(&requests).await.unwrap());
-        unlock(&requests, "u").await.unwrap();
+        unlock(&requests, "u", true).await.unwrap();
         assert_eq!(without_revision(v1(&world)), without_revision(before));
         assert!(!confirm(&requests).await.unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn confirmed_lock_is_ended_only_if_v3_is_shut() {
+        let world = World::new();
+        let requests = world.requests();
+        lock(&requests, "u").await.unwrap();
+        assert_eq!(V1Lock::of(Some(&v1(&world))), V1Lock::Ours);
+        assert!(confirm(&requests).await.unwrap() && confirm(&requests).await.unwrap());
+        assert_eq!(V1Lock::of(Some(&v1(&world))), V1Lock::Confirmed);
+        assert_eq!(unlock(&requests, "u", false).await, Err(Problem::Lost));
+        assert_eq!(lock(&requests, "u").await, Err(Problem::Lost));
+        assert_eq!(V1Lock::of(Some(&v1(&world))), V1Lock::Confirmed);
+
+        // A person unlocks v1, and a later migration locks it again.
+        let mut unlocked = v1(&world);
+        unlocked["spec"]["datastoreReady"] = true.into();
+        requests.replace(&cluster_information(ApiGroup::CrdV1), &unlocked).await.unwrap();
+        check(&requests, "later").await.unwrap();
+        assert_eq!(V1Lock::of(Some(&v1(&world))), V1Lock::Open, "a check stores nothing");
+        assert!(lock(&requests, "later").await.unwrap());
+        assert_eq!(V1Lock::of(Some(&v1(&world))), V1Lock::Ours);
     }
 
     #[tokio::test(start_paused = true)]
@@ -131,7 +182,7 @@ mod tests {
         });
         let before = v1(&world);
         assert!(!lock(&requests, "u").await.unwrap());
-        unlock(&requests, "u").await.unwrap();
+        unlock(&requests, "u", true).await.unwrap();
         assert_eq!(v1(&world), before);
     }
 

@@ -26,9 +26,10 @@ pub use status::{KindProgress, MigrationStatus, Phase, Progress, condition, conf
 pub const FINALIZER: &str = "migration.projectcalico.org/v1-crd-cleanup";
 /// The annotation of the controlling object with the APIService that the migration removed, as JSON.
 pub const SAVED_API_SERVICE: &str = "migration.projectcalico.org/saved-apiservice";
-/// The annotation of an object in v3 with the uid of the migration that created it.
+/// The annotation of an object in v3 with the uid of the migration that created it. A ClusterInformation gets it as v3
+/// opens.
 pub const MIGRATED_BY: &str = "migration.projectcalico.org/migrated-by";
-/// The annotation of a ClusterInformation of v3 that existed, with the uid of the migration that locked it.
+/// The annotation of a ClusterInformation of v3 that existed before, with the uid of the migration that opened v3.
 pub const LOCKED_BY: &str = "migration.projectcalico.org/locked-by";
 
 /// The annotation of the controlling object that requests a dry run: one for each text.

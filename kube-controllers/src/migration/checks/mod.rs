@@ -97,7 +97,7 @@ fn locked_by_others(marks: &Marks) -> Option<&'static str> {
         (V1Lock::Missing, _) => Some(V1_IS_MISSING),
         (V1Lock::Others, _) => Some(V1_IS_LOCKED),
         (_, Door::Foreign) => Some(V3_IS_LOCKED),
-        (V1Lock::Open | V1Lock::Ours, _) => None,
+        (V1Lock::Open | V1Lock::Ours | V1Lock::Confirmed, _) => None,
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Each mark is written by compare-and-swap, and the phase of the controlling object only reports the step. So a
 //! process can take over after any request of another process. The migration is irrevocable as soon as the
-//! ClusterInformation of v3 is ready and marked: the plugins then use v3.
+//! ClusterInformation of v3 is ready and marked: the plugins then use v3. The lock of v1 is confirmed just before, and
+//! shows that v3 may have been open even after the ClusterInformation of v3 is lost.
 
 use libcalico::kubernetes::ApiGroup;
 use libcalico::migration::{DRY_RUN, LOCKED_BY, MIGRATED_BY, Phase, V1_LOCKED_BY, cluster_information};
@@ -16,17 +17,26 @@ use crate::settings::Mode;
 /// The annotation of a ClusterInformation under a migration, with its former resourceVersion. Each process writes
 /// another value, so that a late request of a former leader names an old resourceVersion, and fails.
 ///
-/// A ClusterInformation of v3 loses the annotation as the migration opens v3. So a lock of v3 without the annotation
-/// belongs to another program, and pods may use the copies.
+/// The request that opens v3 replaces the annotation of v3 by the mark `migrated-by` or `locked-by`, by which plugins
+/// decide. So a ClusterInformation of v3 with the annotation was never open, even if another program has set it ready,
+/// and a lock of v3 without the annotation belongs to another program, and pods may use the copies.
+///
+/// v1 gets the annotation just before v3 is opened, and keeps it until v1 is unlocked: see [`V1Lock::Confirmed`].
 pub(super) const ATTEMPT: &str = "migration.projectcalico.org/attempt";
+
+/// The annotation of a ClusterInformation of v3 that a migration has created and not opened yet, with the uid of the
+/// migration.
+pub(super) const CREATED_BY: &str = "migration.projectcalico.org/created-by";
 
 /// The lock of v1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum V1Lock {
     /// v1 is ready: pods start and end in v1.
     Open,
-    /// A migration has locked v1.
+    /// A migration has locked v1, and has not opened v3.
     Ours,
+    /// A migration has locked v1, and may have opened v3.
+    Confirmed,
     /// A person or another program has locked v1.
     Others,
     /// The ClusterInformation or its definition is missing.
@@ -40,7 +50,8 @@ pub(super) enum Door {
     Absent,
     /// Ready, and not part of a migration yet.
     Unmarked,
-    /// Locked by a migration of this program, and not opened yet.
+    /// Under a migration of this program, and not opened yet. Plugins do not use v3, even if another program has set
+    /// the object ready.
     Shut,
     /// Opened by a migration.
     Open,
@@ -91,13 +102,18 @@ pub(super) enum MigrationStep {
     Hold(&'static str),
 }
 
-const TWO_DATASTORES: &str = "v1 is not locked; two datastores are in use. Lock v1: set spec.datastoreReady of \
-                              ClusterInformation default in crd.projectcalico.org/v1 to false";
+const TWO_DATASTORES: &str = "v1 is not locked; two datastores are in use. If pods use v3, lock v1: set \
+                              spec.datastoreReady of ClusterInformation default in crd.projectcalico.org/v1 to false; \
+                              otherwise delete ClusterInformation default of projectcalico.org/v3";
 const LOCKED: &str = "ClusterInformation default of projectcalico.org/v3 is marked and locked, and not by this \
                       migration. If pods use v3, set its spec.datastoreReady to true; if v3 was never open, delete it";
-const NOT_OPEN: &str = "projectcalico.org/v3 is in use, but its ClusterInformation default is locked, hidden by an \
-                        aggregated API server, or lacks the annotation migration.projectcalico.org/migrated-by; \
+const NOT_OPEN: &str = "projectcalico.org/v3 is in use, but its ClusterInformation default is missing, locked, hidden \
+                        by an aggregated API server, or lacks the annotation migration.projectcalico.org/migrated-by; \
                         restore it";
+const LOST: &str = "projectcalico.org/v3 may have been open, but its ClusterInformation default is missing or has \
+                    lost its annotations. If pods use v3, restore it with spec.datastoreReady true and the annotation \
+                    migration.projectcalico.org/migrated-by; if no pod has used v3, remove the annotation \
+                    migration.projectcalico.org/attempt of ClusterInformation default in crd.projectcalico.org/v1";
 
 impl Marks {
     pub(super) async fn read(requests: &Requests, control: &Control) -> Result<Self, Problem> {
@@ -120,9 +136,15 @@ impl V1Lock {
         match information {
             None => V1Lock::Missing,
             Some(information) if is_ready(information) => V1Lock::Open,
-            Some(information) if has_mark(information, V1_LOCKED_BY) => V1Lock::Ours,
-            Some(_) => V1Lock::Others,
+            Some(information) if !has_mark(information, V1_LOCKED_BY) => V1Lock::Others,
+            Some(information) if has_mark(information, ATTEMPT) => V1Lock::Confirmed,
+            Some(_) => V1Lock::Ours,
         }
+    }
+
+    /// Returns true if a migration has locked v1.
+    pub(super) fn is_ours(self) -> bool {
+        matches!(self, V1Lock::Ours | V1Lock::Confirmed)
     }
 }
 
@@ -133,8 +155,8 @@ impl Door {
         let is_marked = [MIGRATED_BY, LOCKED_BY].iter().any(|mark| has_mark(information, mark));
         match (is_marked, is_ready(information)) {
             (true, true) => Door::Open,
-            (true, false) if has_mark(information, ATTEMPT) => Door::Shut,
             (true, false) => Door::Locked,
+            (false, _) if has_mark(information, ATTEMPT) => Door::Shut,
             (false, true) => Door::Unmarked,
             (false, false) => Door::Foreign,
         }
@@ -174,12 +196,14 @@ pub(super) fn next_step(marks: &Marks, control: &Control, mode: Mode) -> Migrati
         (Door::Open, _) => Finish,
         (_, Phase::Converged | Phase::Complete) => Hold(NOT_OPEN),
         // Another program has restored the APIService under the lock. The door is unknown until it is gone again.
-        _ if marks.v1 == V1Lock::Ours && marks.is_aggregated => Uncover,
+        _ if marks.v1.is_ours() && marks.is_aggregated => Uncover,
+        // Only a door that is still shut shows that v3 was never open.
+        (door, _) if marks.v1 == V1Lock::Confirmed && door != Door::Shut => Hold(LOST),
         _ if is_deleted => Abort,
-        (_, Phase::Failed) if marks.v1 == V1Lock::Ours => Release,
+        (_, Phase::Failed) if marks.v1.is_ours() => Release,
         (Door::Shut, _) if marks.v1 == V1Lock::Open => Retreat,
         (_, Phase::Failed) => Rest,
-        _ if marks.v1 == V1Lock::Ours => Copy,
+        _ if marks.v1.is_ours() => Copy,
         _ if control.annotation(DRY_RUN).is_some() => DryRun,
         _ => Check,
     }

@@ -37,16 +37,18 @@ fn locks_and_doors_are_read_from_readiness_and_marks() {
     assert_eq!(V1Lock::of(None), V1Lock::Missing);
     assert_eq!([v1(true, None), v1(true, Some(V1_LOCKED_BY))], [V1Lock::Open, V1Lock::Open]);
     assert_eq!([v1(false, None), v1(false, Some(V1_LOCKED_BY))], [V1Lock::Others, V1Lock::Ours]);
+    let mut confirmed = information(false, Some(V1_LOCKED_BY));
+    confirmed["metadata"]["annotations"][ATTEMPT] = "7".into();
+    assert_eq!(V1Lock::of(Some(&confirmed)), V1Lock::Confirmed);
 
     let v3 = |is_ready, mark| Door::of(Some(&information(is_ready, mark)));
     assert_eq!(Door::of(None), Door::Absent);
     assert_eq!([v3(true, None), v3(false, None)], [Door::Unmarked, Door::Foreign]);
     for mark in [MIGRATED_BY, LOCKED_BY] {
         assert_eq!([v3(true, Some(mark)), v3(false, Some(mark))], [Door::Open, Door::Locked], "{mark}");
-        let mut shut = information(false, Some(mark));
-        shut["metadata"]["annotations"][ATTEMPT] = "".into();
-        assert_eq!(Door::of(Some(&shut)), Door::Shut, "{mark}");
     }
+    // Another program may set the field.
+    assert_eq!([v3(true, Some(ATTEMPT)), v3(false, Some(ATTEMPT))], [Door::Shut, Door::Shut]);
 }
 
 /// An old definition may have no schema.
@@ -83,12 +85,32 @@ fn step_before_the_door_is_open_follows_the_lock_and_not_the_phase() {
     assert_eq!(step(V1Lock::Open, Door::Absent, "Failed", false, V1), MigrationStep::Rest);
 }
 
+/// The object may be new, and its phase says nothing then.
+#[test]
+fn lock_for_a_v3_that_may_have_been_open_is_kept_unless_the_door_is_shut() {
+    for phase in ["", "Pending", "Migrating", "WaitingForConflictResolution", "Failed"] {
+        for is_deleted in [false, true] {
+            let of = |door| step(V1Lock::Confirmed, door, phase, is_deleted, V1);
+            for door in [Door::Absent, Door::Unmarked, Door::Foreign] {
+                assert_eq!(of(door), MigrationStep::Hold(LOST), "{phase} {door:?}");
+            }
+            let expected = match (is_deleted, phase) {
+                (true, _) => MigrationStep::Abort,
+                (false, "Failed") => MigrationStep::Release,
+                (false, _) => MigrationStep::Copy,
+            };
+            assert_eq!(of(Door::Shut), expected, "{phase}");
+            assert_eq!(of(Door::Open), MigrationStep::Converge, "{phase}");
+        }
+    }
+}
+
 /// The status may be lost: a person may have removed the object with its finalizer, and created it again.
 #[test]
 fn locked_v3_that_was_open_is_neither_copied_to_nor_given_up() {
     for phase in ["", "Pending", "Migrating", "WaitingForConflictResolution", "Failed", "Converged", "Complete"] {
         for is_deleted in [false, true] {
-            for v1 in [V1Lock::Open, V1Lock::Ours, V1Lock::Others, V1Lock::Missing] {
+            for v1 in [V1Lock::Open, V1Lock::Ours, V1Lock::Confirmed, V1Lock::Others, V1Lock::Missing] {
                 let step = step(v1, Door::Locked, phase, is_deleted, V3);
                 assert_eq!(step, MigrationStep::Hold(LOCKED), "{phase} {v1:?}");
             }
@@ -109,7 +131,7 @@ fn deletion_aborts_before_the_door_is_open_and_never_after() {
         assert_eq!(step(V1Lock::Ours, Door::Open, phase, true, V1), MigrationStep::Converge, "{phase}");
         assert_eq!(step(V1Lock::Ours, Door::Open, phase, true, V3), MigrationStep::Finish, "{phase}");
     }
-    for v1 in [V1Lock::Ours, V1Lock::Others, V1Lock::Missing] {
+    for v1 in [V1Lock::Ours, V1Lock::Confirmed, V1Lock::Others, V1Lock::Missing] {
         assert_eq!(step(v1, Door::Open, "Complete", true, V3), MigrationStep::RemoveV1);
         assert_eq!(step(v1, Door::Open, "Complete", false, V3), MigrationStep::Rest);
     }
@@ -144,7 +166,10 @@ fn deleted_object_without_the_finalizer_is_ignored() {
 fn aggregated_api_server_under_the_lock_is_removed_before_anything_else() {
     for is_deleted in [false, true] {
         let hidden = Marks { is_aggregated: true, ..marks(V1Lock::Ours, Door::Absent) };
-        assert_eq!(next_step(&hidden, &control("Migrating", is_deleted), V1), MigrationStep::Uncover);
+        let confirmed = Marks { v1: V1Lock::Confirmed, ..hidden };
+        for locked in [hidden, confirmed] {
+            assert_eq!(next_step(&locked, &control("Migrating", is_deleted), V1), MigrationStep::Uncover);
+        }
         let unlocked = Marks { v1: V1Lock::Open, ..hidden };
         let expected = if is_deleted { MigrationStep::Abort } else { MigrationStep::Check };
         assert_eq!(next_step(&unlocked, &control("Pending", is_deleted), V1), expected);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use time::OffsetDateTime;
 
 use super::super::abort::{self, Copies};
-use super::super::attempts::{LockTimer, is_overdue};
+use super::super::attempts::{LockTimer, Withdrawals, is_overdue};
 use super::super::copy::{Copier, KindCount, Outcome};
 use super::super::metrics::MigrationMetrics;
 use super::super::object::{Control, set_condition, set_conflicts};
@@ -63,6 +63,7 @@ impl Migration {
         if self.timer.is_none() && is_overdue(control.status.datastore_locked_at) {
             return self.release(control, LockedFailure::pending(OVERDUE.to_owned())).await;
         }
+        self.withdrawals = Withdrawals::default();
         let metrics = self.metrics().clone();
         let timer: &LockTimer = self.timer.get_or_insert_with(LockTimer::start);
         let copied = tokio::select! {
@@ -97,7 +98,7 @@ impl Migration {
         let now = OffsetDateTime::now_utc();
         // Behind an aggregated API server, an abort would not reach the copies.
         let copies = if control.saved_api_service().is_some() { Copies::Delete } else { Copies::Keep };
-        abort::retreat(&self.requests, control.uid(), copies).await?;
+        abort::retreat(&self.requests, control.uid(), copies, &mut self.withdrawals).await?;
         api_service::give_back(&self.requests, control).await?;
         let locked = control.status.datastore_locked_at.map(|time| now - time).unwrap_or_default();
         let ended = format!("no pod could start or end for {} s", locked.whole_seconds().max(0));
@@ -180,7 +181,7 @@ async fn copy_all(
         return Err(Problem::Lost);
     }
     late_writes::record(&mut shut, &seen);
-    door::open(requests, shut).await?;
+    door::open(requests, shut, &migration).await?;
     Ok(None)
 }
 

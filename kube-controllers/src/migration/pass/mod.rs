@@ -12,8 +12,9 @@ use serde_json::Value;
 use time::OffsetDateTime;
 
 use super::abort::{self, Copies};
-use super::attempts::{Attempts, LockTimer};
+use super::attempts::{Attempts, LockTimer, Withdrawals};
 use super::checks::{self, Checked};
+use super::door::Withdrawn;
 use super::late_writes::LateWrites;
 use super::marks::{Door, Marks, MigrationStep, next_step};
 use super::metrics::MigrationMetrics;
@@ -66,6 +67,7 @@ pub(super) struct Migration {
     timer: Option<LockTimer>,
     /// The failure under the lock after which v1 is to be unlocked.
     failure: Option<LockedFailure>,
+    withdrawals: Withdrawals,
     late_writes: LateWrites,
     /// True if the last pass has found the lock of a migration without its object.
     is_abandoned: bool,
@@ -93,6 +95,7 @@ impl Migration {
             attempts: Attempts::default(),
             timer: None,
             failure: None,
+            withdrawals: Withdrawals::default(),
             late_writes: LateWrites::default(),
             is_abandoned: false,
             ignored: BTreeSet::new(),
@@ -139,7 +142,7 @@ impl Migration {
     async fn without_object(&mut self) -> Next {
         if self.metrics.is_some() {
             match abort::is_abandoned(&self.requests).await {
-                Ok(true) if self.is_abandoned => match abort::undo(&self.requests, "").await {
+                Ok(true) if self.is_abandoned => match abort::undo(&self.requests, "", &mut self.withdrawals).await {
                     Ok(()) => tracing::warn!("migration: aborted, because its object is missing"),
                     Err(problem) => tracing::warn!(%problem, "migration: cannot abort without its object"),
                 },
@@ -240,9 +243,13 @@ impl Migration {
                 self.release(control, LockedFailure { phase: Phase::Failed, cause, conditions: Vec::new() }).await
             }
             MigrationStep::Retreat => {
-                abort::retreat(&self.requests, control.uid(), Copies::Delete).await?;
+                let (requests, withdrawals) = (&self.requests, &mut self.withdrawals);
+                let withdrawn = abort::retreat(requests, control.uid(), Copies::Delete, withdrawals).await?;
                 control.write_status(&self.requests, |status| status.datastore_locked_at = None).await?;
-                Ok(Next::After(Duration::ZERO))
+                match withdrawn {
+                    Withdrawn::Refused { refusal, .. } => Err(refusal),
+                    _ => Ok(Next::After(Duration::ZERO)),
+                }
             }
             MigrationStep::Converge => self.converge(control).await,
             MigrationStep::Finish => {
@@ -261,14 +268,27 @@ impl Migration {
                 Ok(Next::After(if is_removed { IDLE } else { WAITING }))
             }
             MigrationStep::Abort => {
-                abort::abort(&self.requests, control).await?;
+                abort::abort(&self.requests, control, &mut self.withdrawals).await?;
                 Ok(Next::After(IDLE))
             }
             MigrationStep::Hold(text) => {
+                if !marks.v1.is_ours() {
+                    self.give_back_unused(control).await?;
+                }
                 control.report(&self.requests, control.status.phase, text).await?;
                 Ok(Next::After(WAITING))
             }
         }
+    }
+
+    /// Restores an aggregated API server that the migration has removed only to find out that it cannot begin. The
+    /// pause bounds how often the clients of that server lack it.
+    async fn give_back_unused(&mut self, control: &mut Control) -> Result<(), Problem> {
+        if control.status.started_at.is_none() && control.saved_api_service().is_some() {
+            api_service::give_back(&self.requests, control).await?;
+            self.attempts.fail();
+        }
+        Ok(())
     }
 
     /// Counts the objects that were written in v1 after v3 was opened. A failure is no reason to stop the migration.

@@ -52,7 +52,9 @@ impl Migration {
             control.report(&self.requests, Phase::Pending, &text).await?;
             return Ok(Next::After(WAITING));
         }
-        if is_compared && let Some(text) = door_refusal(&self.requests, control.uid()).await? {
+        if is_compared
+            && let Some(text) = refusal_to_write(ApiGroup::V3, door::check(&self.requests, control.uid()).await)?
+        {
             control.report(&self.requests, Phase::Pending, &text).await?;
             return Ok(Next::After(WAITING));
         }
@@ -92,7 +94,7 @@ impl Migration {
             control.report(&self.requests, Phase::Pending, CHECKING).await?;
         }
         let began = Instant::now();
-        let refusal = match self.find_refusal(control, marks).await {
+        let refusal = match self.lock(control, marks).await {
             // The clients of the aggregated API server would otherwise lack it for as long as the failure lasts.
             Err(problem @ (Problem::Transient(_) | Problem::Refused { .. }))
                 if control.saved_api_service().is_some() =>
@@ -105,16 +107,12 @@ impl Migration {
             self.refuse(control, refusal).await?;
             return Ok(Next::After((PAUSE_PER_CHECK * began.elapsed()).clamp(WAITING, IDLE)));
         }
-        if !lock::lock(&self.requests, control.uid()).await? {
-            control.report(&self.requests, Phase::Pending, checks::V1_IS_LOCKED).await?;
-            return Ok(Next::After(WAITING));
-        }
         self.timer = Some(LockTimer::start());
         self.copy(control).await
     }
 
-    /// Returns the first reason not to lock v1.
-    async fn find_refusal(&mut self, control: &mut Control, marks: &Marks) -> Result<Option<Refusal>, Problem> {
+    /// Locks v1 after all checks. Returns the first reason not to lock v1.
+    async fn lock(&mut self, control: &mut Control, marks: &Marks) -> Result<Option<Refusal>, Problem> {
         let pending = |message| Some(Refusal { phase: Phase::Pending, message, conditions: Vec::new() });
         match checks::before_the_lock(&self.checked(control, marks)).await? {
             Check::Passed => {}
@@ -131,6 +129,9 @@ impl Migration {
             let name = report::NAME;
             return Ok(pending(format!("{refused} objects cannot be copied: {named}; see ConfigMap {place}/{name}")));
         }
+        if let Some(text) = refusal_to_write(ApiGroup::CrdV1, lock::check(&self.requests, control.uid()).await)? {
+            return Ok(pending(text));
+        }
         control.add_finalizer(&self.requests).await?;
         match api_service::take_away(&self.requests, control).await {
             Err(Problem::Refused { text, .. }) => return Ok(pending(text)),
@@ -145,7 +146,15 @@ impl Migration {
             report::write(&self.requests, &self.namespace, &outcome, true).await?;
             return Ok(refusal);
         }
-        Ok(door_refusal(&self.requests, control.uid()).await?.and_then(pending))
+        if let Some(text) = refusal_to_write(ApiGroup::V3, door::check(&self.requests, control.uid()).await)? {
+            return Ok(pending(text));
+        }
+        match lock::lock(&self.requests, control.uid()).await {
+            Ok(true) => Ok(None),
+            Ok(false) => Ok(pending(checks::V1_IS_LOCKED.to_owned())),
+            // Admission may refuse a write that it accepts in a dry run.
+            Err(problem) => Ok(refusal_to_write(ApiGroup::CrdV1, Err(problem))?.and_then(pending)),
+        }
     }
 
     /// Reports the refusal, and restores an aggregated API server.
@@ -167,21 +176,26 @@ impl Migration {
 }
 
 /// Returns the reason not to migrate beside copies of a former migration that programs may use.
+///
+/// # Errors
+/// [`Problem::Lost`] if a former migration has opened v3, which an aggregated API server may have hidden until now.
 async fn copies_in_use(requests: &Requests) -> Result<Option<String>, Problem> {
     let information = requests.get(&cluster_information(ApiGroup::V3)).await?;
-    if Door::of(information.as_ref()) != Door::Unmarked {
-        return Ok(None);
+    match Door::of(information.as_ref()) {
+        Door::Open | Door::Locked => return Err(Problem::Lost),
+        Door::Absent | Door::Shut | Door::Foreign => return Ok(None),
+        Door::Unmarked => {}
     }
     let copies = copy::count_copies(requests).await?;
     Ok((copies > 0).then(|| format!("{IN_USE} {copies} blocks, affinities, handles or settings. {WAY_OUT}")))
 }
 
-/// Returns the reason why the API server would not let the migration shut the door.
-async fn door_refusal(requests: &Requests, migration: &str) -> Result<Option<String>, Problem> {
-    match door::check(requests, migration).await {
+/// Returns the reason why the API server does not let the migration write the ClusterInformation of a group.
+fn refusal_to_write(group: ApiGroup, written: Result<(), Problem>) -> Result<Option<String>, Problem> {
+    match written {
         Ok(()) => Ok(None),
         Err(Problem::Refused { text, .. }) => {
-            Ok(Some(format!("projectcalico.org/v3 refuses ClusterInformation/default: {text}")))
+            Ok(Some(format!("{} refuses ClusterInformation/default: {text}", group.api_version())))
         }
         Err(problem) => Err(problem),
     }

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::server::ApiServer;
 use super::store::ObjectStore;
 use crate::leader::Leadership;
+use crate::migration::marks::Door;
 use crate::migration::{self, NAMESPACE, requests::Requests};
 use crate::settings::Mode;
 use crate::startup::StartError;
@@ -105,9 +106,10 @@ impl World {
         if let Some(group) = self.configured {
             return Mode::Kubernetes(group);
         }
-        let is_ready = |group| self.spec_of_information(group)["datastoreReady"] == true;
+        let is_v1_ready = self.spec_of_information(ApiGroup::CrdV1)["datastoreReady"] == true;
         let has_v1 = self.server.object(&definition(&cluster_information(ApiGroup::CrdV1).resource)).is_some();
-        let is_v3 = !has_v1 || !is_ready(ApiGroup::CrdV1) && is_ready(ApiGroup::V3);
+        let is_open = || Door::of(self.server.object(&cluster_information(ApiGroup::V3)).as_ref()) == Door::Open;
+        let is_v3 = !has_v1 || !is_v1_ready && is_open();
         Mode::Kubernetes(if is_v3 { ApiGroup::V3 } else { ApiGroup::CrdV1 })
     }
 

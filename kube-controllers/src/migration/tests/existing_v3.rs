@@ -1,22 +1,24 @@
-//! Migrations to a v3 that programs could use before: pods may have its addresses.
+//! Migrations to a v3 that programs could use before, or whose ClusterInformation another program changes or deletes:
+//! pods may have its addresses.
 
 use std::time::Duration;
 
 use libcalico::kubernetes::ApiGroup;
-use libcalico::migration::{FINALIZER, LOCKED_BY, MIGRATED_BY, SOURCE_REVISION, cluster_information};
+use libcalico::migration::{FINALIZER, MIGRATED_BY, SOURCE_REVISION, cluster_information};
 use serde_json::{Value, json};
 
 use super::killed::{KILLS, interrupt_each_request};
 use super::{
-    assert_same, has_last_copy, is_gone, is_v1_locked, is_v1_ready, is_v3_open, office_in_v3, put_foreign, snapshot,
+    assert_same, change, has_last_copy, is_gone, is_v1_locked, is_v1_ready, is_v3_open, office_in_v3, put_foreign,
+    snapshot,
 };
-use crate::migration::marks::ATTEMPT;
+use crate::migration::marks::{ATTEMPT, CREATED_BY, Door};
 use crate::migration::testing::{Interruption, ObjectStore, World, at, is_in_phase, object};
 
 const TEN_MINUTES: Duration = Duration::from_secs(600);
 
 /// Returns a world whose v3 is ready, and part of no migration.
-fn world_with_v3() -> World {
+pub(super) fn world_with_v3() -> World {
     let world = World::new();
     world.server.with_store(|store| {
         let spec = json!({ "datastoreReady": true, "clusterGUID": "of v3" });
@@ -123,21 +125,101 @@ async fn copies_that_were_open_stay_when_v3_is_locked_and_the_object_is_new() {
     }
 }
 
+/// A person, or calico-node that starts in v3, may set the field. Plugins would use the copies that exist by then.
+#[tokio::test(start_paused = true)]
+async fn v3_set_ready_while_objects_are_copied_is_shut_again() {
+    let information = cluster_information(ApiGroup::V3);
+    for existed in [false, true] {
+        let world = if existed { world_with_v3() } else { World::new() };
+        world.start();
+        let door = || Door::of(world.server.object(&information).as_ref());
+        let set_ready = async {
+            world.server.reached(|store| store.get(&at(ApiGroup::V3, "Tier", "", "default")).is_some()).await;
+            change(&world, &information, |found| {
+                assert_eq!(found["spec"]["datastoreReady"], false);
+                found["spec"]["datastoreReady"] = true.into();
+            });
+            assert_eq!(door(), Door::Shut);
+            assert!(!world.server.with_store(|store| has_last_copy(store)));
+        };
+        futures::future::join(world.run_until(|store| is_in_phase(store, "Complete")), set_ready).await;
+        assert_eq!(door(), Door::Open);
+        assert!(world.server.with_store(|store| is_v1_locked(store) && has_last_copy(store)), "{existed}");
+        assert_eq!(world.server.violations(), Vec::<String>::new());
+    }
+}
+
+/// Migrates, and deletes the ClusterInformation of v3. Replaces the controlling object by a new one with the finalizer.
+async fn world_with_a_lost_v3() -> World {
+    let world = World::new();
+    world.start();
+    world.run_until(|store| is_in_phase(store, "Complete")).await;
+    world.server.with_store(|store| {
+        store.remove(&cluster_information(ApiGroup::V3));
+        store.remove(&object());
+        store.put(&object(), json!({ "metadata": { "finalizers": [FINALIZER] } }));
+    });
+    world
+}
+
+/// The lock of v1 alone shows then that pods may use v3.
+#[tokio::test(start_paused = true)]
+async fn v1_stays_locked_if_the_cluster_information_of_an_open_v3_is_deleted() {
+    for (has_object, is_deleted) in [(true, false), (true, true), (false, false)] {
+        let world = world_with_a_lost_v3().await;
+        if is_deleted {
+            world.delete().await;
+        }
+        if !has_object {
+            world.server.with_store(|store| store.remove(&object()));
+        }
+        world.run_for(TEN_MINUTES).await;
+        let is_kept = |store: &mut ObjectStore| {
+            is_v1_locked(store) && has_last_copy(store) && store.get(&cluster_information(ApiGroup::V3)).is_none()
+        };
+        assert!(world.server.with_store(is_kept), "{has_object} {is_deleted}");
+        let is_explained = world.message().starts_with("projectcalico.org/v3 may have been open, but its");
+        assert_eq!(is_explained, has_object, "{}", world.message());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleted_cluster_information_of_v3_is_restored_or_given_up_by_a_person() {
+    let restored = world_with_a_lost_v3().await;
+    restored.run_for(TEN_MINUTES).await;
+    restored.server.with_store(|store| {
+        let metadata = json!({ "annotations": { MIGRATED_BY: "restored" } });
+        let open = json!({ "metadata": metadata, "spec": { "datastoreReady": true } });
+        store.put(&cluster_information(ApiGroup::V3), open);
+    });
+    restored.run_until(|store| is_in_phase(store, "Complete")).await;
+    assert!(restored.server.with_store(|store| is_v1_locked(store) && is_v3_open(store)));
+
+    let unused = world_with_a_lost_v3().await;
+    unused.delete().await;
+    unused.run_for(TEN_MINUTES).await;
+    change(&unused, &cluster_information(ApiGroup::CrdV1), |found| {
+        found["metadata"]["annotations"].as_object_mut().unwrap().remove(ATTEMPT);
+    });
+    unused.run_until(is_gone).await;
+    assert!(unused.server.with_store(|store| is_v1_ready(store) && !has_last_copy(store)));
+}
+
 /// Requests of a former leader may also create the locked ClusterInformation of v3 after the end of a migration.
 #[tokio::test(start_paused = true)]
 async fn locked_v3_beside_an_unlocked_v1_is_given_back() {
-    for (mark, is_kept) in [(MIGRATED_BY, false), (LOCKED_BY, true)] {
+    let (created, found) = (json!({ ATTEMPT: "", CREATED_BY: "former" }), json!({ ATTEMPT: "7" }));
+    for (annotations, is_kept) in [(created, false), (found, true)] {
         let world = World::new();
         let information = cluster_information(ApiGroup::V3);
         world.server.with_store(|store| {
-            let annotations = json!({ mark: "former", ATTEMPT: "7" });
             let metadata = json!({ "annotations": annotations });
             store.put(&information, json!({ "metadata": metadata, "spec": { "datastoreReady": false } }));
             store.put(&object(), json!({ "status": { "phase": "Failed", "message": "cause" } }));
         });
         world.run_for(TEN_MINUTES).await;
         let spec = world.server.object(&information).map(|found| found["spec"].clone());
-        assert_eq!(spec, is_kept.then(|| json!({ "datastoreReady": true })), "{mark}");
+        assert_eq!(spec, is_kept.then(|| json!({ "datastoreReady": true })));
         assert_eq!((world.phase().as_str(), world.message().as_str()), ("Failed", "cause"));
         assert!(world.server.with_store(|store| is_v1_ready(store)));
     }

@@ -8,6 +8,7 @@ mod killed;
 mod metrics;
 mod owners;
 mod phases;
+mod refused;
 mod second_look;
 mod trial;
 mod wait;

@@ -215,7 +215,8 @@ async fn failure_of_the_trial_gives_back_the_aggregated_api_server() {
     world.start();
     world.aggregate();
     world.server.fail(|request: &ReceivedRequest| {
-        let is_tried = request.uri.query().is_some_and(|query| query.contains("dryRun"));
+        let is_dry_run = request.uri.query().is_some_and(|query| query.contains("dryRun"));
+        let is_tried = is_dry_run && request.uri.path().starts_with("/apis/projectcalico.org/v3/");
         is_tried.then(|| failure(500, "InternalError", "the webhook is unreachable"))
     });
     world.run_for(4 * MINUTE).await;

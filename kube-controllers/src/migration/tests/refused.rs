@@ -1,0 +1,148 @@
+//! Admission that refuses a ClusterInformation, and a v3 that an aggregated API server hides until it is removed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hyper::Method;
+use libcalico::kubernetes::ApiGroup;
+use libcalico::migration::{MIGRATED_BY, cluster_information};
+use serde_json::json;
+use tokio::time::advance;
+
+use super::existing_v3::world_with_v3;
+use super::{has_last_copy, is_gone, is_v1_locked, is_v1_ready, is_v3_open};
+use crate::migration::abort::{Copies, retreat};
+use crate::migration::attempts::Withdrawals;
+use crate::migration::door::{self, Withdrawn};
+use crate::migration::lock;
+use crate::migration::requests::Problem;
+use crate::migration::testing::{ObjectStore, ReceivedRequest, World, api_service, failure, is_in_phase};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Refuses each creation and replacement of the ClusterInformation in a group, as long as the result is true.
+fn refuse_information(world: &World, group: ApiGroup) -> Arc<AtomicBool> {
+    let is_refused = Arc::new(AtomicBool::new(true));
+    let rule = is_refused.clone();
+    world.server.with_store(|store| {
+        store.refuse(move |object| {
+            let is_named = object["apiVersion"] == group.api_version() && object["kind"] == "ClusterInformation";
+            (is_named && rule.load(Ordering::Relaxed)).then(|| "only calico-node".to_owned())
+        });
+    });
+    is_refused
+}
+
+/// Returns the number of requests since the last call that have removed the APIService.
+fn removals(world: &World) -> usize {
+    let request = format!("DELETE {}", api_service().url_path());
+    world.server.take_log().iter().filter(|line| **line == request).count()
+}
+
+fn is_aggregated(world: &World) -> bool {
+    world.server.object(&api_service()).is_some_and(|service| service["spec"]["service"].is_object())
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_lock_of_v1_is_found_before_the_aggregated_api_server_is_removed() {
+    let world = World::new();
+    world.start();
+    world.aggregate();
+    let is_refused = refuse_information(&world, ApiGroup::CrdV1);
+    world.run_for(4 * MINUTE).await;
+    let message = world.message();
+    let expected = "crd.projectcalico.org/v1 refuses ClusterInformation/default: ";
+    assert!(message.starts_with(expected) && message.ends_with("only calico-node"), "{message}");
+    assert_eq!((removals(&world), world.phase().as_str()), (0, "Pending"));
+    is_refused.store(false, Ordering::Relaxed);
+    world.run_until(|store| is_in_phase(store, "Complete")).await;
+}
+
+/// A rule of admission may except dry runs.
+#[tokio::test(start_paused = true)]
+async fn lock_of_v1_that_is_refused_after_its_dry_run_gives_back_the_aggregated_api_server() {
+    let world = World::new();
+    world.start();
+    world.aggregate();
+    let path = cluster_information(ApiGroup::CrdV1).url_path();
+    world.server.fail(move |request: &ReceivedRequest| {
+        let is_lock = request.method == Method::PUT && request.uri.path() == path && request.uri.query().is_none();
+        is_lock.then(|| failure(403, "Forbidden", "only calico-node"))
+    });
+    world.run_for(4 * MINUTE).await;
+    let message = world.message();
+    assert!(message.starts_with("crd.projectcalico.org/v1 refuses ClusterInformation/default: "), "{message}");
+    assert_eq!((removals(&world), is_aggregated(&world)), (1, true));
+    world.server.end_faults();
+    world.run_until(|store| is_in_phase(store, "Complete")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn v3_of_a_former_migration_behind_an_aggregated_api_server_gives_it_back() {
+    for (is_ready, expected) in [(true, "two datastores are in use"), (false, "is marked and locked")] {
+        let world = World::new();
+        world.server.with_store(|store| {
+            let metadata = json!({ "annotations": { MIGRATED_BY: "former" } });
+            let former = json!({ "metadata": metadata, "spec": { "datastoreReady": is_ready } });
+            store.put(&cluster_information(ApiGroup::V3), former);
+        });
+        world.start();
+        world.aggregate();
+        world.run_for(4 * MINUTE).await;
+        assert!(world.message().contains(expected), "{}", world.message());
+        assert_eq!((removals(&world), is_aggregated(&world)), (1, true), "{expected}");
+        assert!(world.server.with_store(|store| is_v1_ready(store)));
+    }
+}
+
+/// The request of a former leader that opens v3 may still be under way.
+#[tokio::test(start_paused = true)]
+async fn refused_withdrawal_unlocks_v1_only_after_earlier_requests_are_over() {
+    let world = World::new();
+    let requests = world.requests();
+    assert!(lock::lock(&requests, "u").await.unwrap());
+    door::shut(&requests, "u").await.unwrap();
+    assert!(lock::confirm(&requests).await.unwrap());
+    refuse_information(&world, ApiGroup::V3);
+    let mut withdrawals = Withdrawals::default();
+    let early = retreat(&requests, "u", Copies::Keep, &mut withdrawals).await;
+    assert!(matches!(early, Err(Problem::Refused { .. })), "{early:?}");
+    assert!(world.server.with_store(|store| is_v1_locked(store)));
+    advance(2 * MINUTE).await;
+    // Admission does not refuse the deletion.
+    let retreated = retreat(&requests, "u", Copies::Keep, &mut withdrawals).await;
+    assert_eq!(retreated, Ok(Withdrawn::Shut { existed: false }));
+    assert!(world.server.with_store(|store| is_v1_ready(store)));
+    assert_eq!(world.server.object(&cluster_information(ApiGroup::V3)), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn v3_that_cannot_be_withdrawn_does_not_keep_v1_locked() {
+    for (existed, is_deleted) in [(false, false), (false, true), (true, false), (true, true)] {
+        let case = format!("{existed} {is_deleted}");
+        let world = if existed { world_with_v3() } else { World::new() };
+        world.start();
+        world.run_until(has_last_copy).await;
+        let is_refused = refuse_information(&world, ApiGroup::V3);
+        if is_deleted {
+            world.delete().await;
+        }
+        world.run_until(is_v1_ready).await;
+        world.server.take_log();
+        world.run_for(10 * MINUTE).await;
+        let is_in_v1 = |store: &mut ObjectStore| is_v1_ready(store) && !is_v3_open(store);
+        assert!(world.server.with_store(is_in_v1), "{case}");
+        if existed {
+            let message = world.message();
+            let is_explained = message.contains("the datastore is not locked, but ");
+            assert!(is_explained && message.ends_with("only calico-node"), "{case}: {message}");
+            let lock = format!("PUT {}", cluster_information(ApiGroup::CrdV1).url_path());
+            assert!(!world.server.take_log().contains(&lock), "{case}: v1 is unlocked once");
+        }
+        is_refused.store(false, Ordering::Relaxed);
+        world.run_until(|store| if is_deleted { is_gone(store) } else { is_in_phase(store, "Complete") }).await;
+        assert_eq!(world.server.violations(), Vec::<String>::new(), "{case}");
+        assert_eq!(world.server.with_store(|store| is_v1_ready(store)), is_deleted, "{case}");
+    }
+}

@@ -2,6 +2,7 @@
 
 mod one;
 mod outcome;
+mod outside;
 mod owners;
 mod second_look;
 mod sweep;

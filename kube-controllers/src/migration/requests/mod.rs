@@ -178,8 +178,8 @@ impl Requests {
         items.into_iter().next().map(|found| checked(at, found)).transpose()
     }
 
-    /// Returns the response to a GET of `path`, a path of the API server's discovery; `None` if the API server does not
-    /// serve the path.
+    /// Returns the response to a GET of `path`, a path of the API server's discovery, or of an object whose kind no
+    /// [`Resource`] describes; `None` if the API server does not serve the path.
     pub(super) async fn discover(&self, path: &str) -> Result<Option<Value>, Problem> {
         let read = Call {
             method: Method::GET,

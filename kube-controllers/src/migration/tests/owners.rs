@@ -5,8 +5,9 @@ use libcalico::kubernetes::{ApiGroup, Location};
 use serde_json::{Value, json};
 
 use super::copy::{copy_all, started};
-use crate::migration::copy::Named;
-use crate::migration::testing::{ReceivedRequest, World, at};
+use crate::migration::copy::{Named, trial};
+use crate::migration::testing::{ReceivedRequest, World, at, failure};
+use crate::rollout::DEPLOYMENTS;
 
 fn set(group: ApiGroup) -> Location {
     at(group, "NetworkSet", "ns", "owned")
@@ -17,6 +18,13 @@ fn owner(world: &World, kind: &str, namespace: &str, name: &str) -> Value {
     let found = world.server.object(&at(ApiGroup::CrdV1, kind, namespace, name));
     let uid = found.map_or("00000000-0000-4000-8000-ffffffffffff".into(), |found| found["metadata"]["uid"].clone());
     json!({ "apiVersion": "projectcalico.org/v3", "kind": kind, "name": name, "uid": uid })
+}
+
+/// Puts a Deployment, and returns a reference to it.
+fn put_deployment(world: &World, namespace: &str, name: &str) -> Value {
+    let at = Location::namespaced(DEPLOYMENTS, namespace, name);
+    let uid = world.server.with_store(|store| store.put(&at, json!({})))["metadata"]["uid"].clone();
+    json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": name, "uid": uid })
 }
 
 /// Puts an object into v1 whose annotation has the references.
@@ -104,6 +112,55 @@ async fn owners_in_another_namespace_are_left_out() {
     assert_eq!((owners_of_copy(&world), outcome.left_out.len()), (Vec::new(), 2));
 }
 
+/// The garbage collector has never looked for an owner that only Calico's annotation names.
+#[tokio::test(start_paused = true)]
+async fn owners_of_other_kinds_that_do_not_exist_are_left_out() {
+    let world = started();
+    let deployment = put_deployment(&world, "ns", "present");
+    let with = |field: &str, value: &str| {
+        let mut changed = deployment.clone();
+        changed[field] = value.into();
+        changed
+    };
+    let missing = [
+        with("name", "gone"),
+        with("name", ""),
+        with("uid", "00000000-0000-4000-8000-ffffffffffff"),
+        with("kind", "Shop"),
+        with("apiVersion", "example.org/v1"),
+        with("apiVersion", "a/b/c"),
+        put_deployment(&world, "other", "elsewhere"),
+    ];
+    for owner in &missing {
+        put_owned(&world, std::slice::from_ref(owner));
+        let tried = trial(&world.requests(), true).await.unwrap();
+        let outcome = copy_all(&world).await.unwrap();
+        assert_eq!(owners_of_copy(&world), Vec::<Value>::new(), "{owner}");
+        assert_eq!(world.server.with_store(|store| store.collect_garbage()), 0, "{owner}");
+        for outcome in [tried, outcome] {
+            assert!(reasons(&outcome.left_out)[0].ends_with("in another namespace"), "{owner}: {:?}", outcome.left_out);
+        }
+    }
+    put_owned(&world, &[missing[0].clone(), deployment.clone()]);
+    assert_eq!(copy_all(&world).await.unwrap().left_out.len(), 1);
+    assert_eq!(owners_of_copy(&world), [deployment["uid"].clone()]);
+}
+
+/// A tenant may name a kind that kube-controllers may not read.
+#[tokio::test(start_paused = true)]
+async fn owners_of_other_kinds_that_cannot_be_read_are_left_out() {
+    let world = started();
+    put_owned(&world, &[put_deployment(&world, "ns", "secret")]);
+    for code in [403, 503] {
+        world.server.fail(move |request: &ReceivedRequest| {
+            request.uri.path().ends_with("/deployments/secret").then(|| failure(code, "Reason", "no access"))
+        });
+        let outcome = copy_all(&world).await.unwrap();
+        assert_eq!(owners_of_copy(&world), Vec::<Value>::new());
+        assert!(reasons(&outcome.left_out)[0].ends_with("no access"), "{:?}", outcome.left_out);
+    }
+}
+
 /// Clients of v1 store references without a check by the API server.
 #[tokio::test(start_paused = true)]
 async fn owners_that_v3_refuses_are_left_out() {
@@ -140,10 +197,10 @@ async fn object_with_too_many_owners_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn replaced_copy_gets_its_owners_again_beside_those_of_other_kinds() {
     let world = started();
-    let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "d" });
-    put_owned(&world, &[owner(&world, "Tier", "", "default"), deployment]);
+    let deployment = put_deployment(&world, "ns", "d");
+    put_owned(&world, &[deployment.clone(), owner(&world, "Tier", "", "default")]);
     copy_all(&world).await.unwrap();
-    let expected = [json!("d"), uid_of_copy(&world, "Tier", "default")];
+    let expected = [uid_of_copy(&world, "Tier", "default"), deployment["uid"].clone()];
     assert_eq!(owners_of_copy(&world), expected);
     world.server.with_store(|store| {
         let mut changed = store.get(&set(ApiGroup::CrdV1)).unwrap().clone();

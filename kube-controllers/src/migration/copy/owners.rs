@@ -1,8 +1,8 @@
 //! [`attach_all`]: adds the references to owners to the copies, once the copies of all owners exist.
 //!
 //! Kubernetes' garbage collector deletes an object whose owners do not exist. So copies are created without references
-//! to Calico's objects, and a reference to an owner without a copy stays out. So does a reference to another object that
-//! only Calico's annotation has, unless the object exists.
+//! to Calico's objects, and a reference to an owner without a copy stays out. So does a reference to a missing object
+//! of another program, if only Calico's annotation has the reference.
 
 use futures::future::join_all;
 use libcalico::kubernetes::ApiGroup;

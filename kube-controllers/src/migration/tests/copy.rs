@@ -13,7 +13,7 @@ use crate::migration::copy::{Copier, Outcome};
 use crate::migration::late_writes::LateWrites;
 use crate::migration::object::Control;
 use crate::migration::requests::Problem;
-use crate::migration::testing::{DEFINITIONS, ReceivedRequest, World, at, failure, object};
+use crate::migration::testing::{DEFINITIONS, ReceivedRequest, UNKNOWN_FIELD, World, at, failure, object};
 
 /// Returns a world whose migration has an object.
 pub(super) fn started() -> World {
@@ -109,6 +109,22 @@ async fn stale_copy_is_replaced_and_an_edited_one_is_a_conflict() {
     // The deletion of the copy ends the conflict.
     world.server.with_store(|store| store.remove(&office_in_v3()));
     assert_eq!(numbers(&copy_all(&world).await.unwrap()), (1, 8, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn object_with_a_field_that_v3_lacks_is_neither_copied_nor_replaces_its_copy() {
+    for is_copied_before in [false, true] {
+        let world = started();
+        if is_copied_before {
+            copy_all(&world).await.unwrap();
+        }
+        let copy = world.server.object(&office_in_v3());
+        edit(&world, &office_in_v1(), "/spec", json!({ "nets": [], UNKNOWN_FIELD: { "a": "b" } }));
+        let outcome = copy_all(&world).await.unwrap();
+        assert!(outcome.refused[0].reason.contains("unknown field"), "{:?}", outcome.refused);
+        assert_eq!(outcome.refused[0].object, "GlobalNetworkSet/office");
+        assert_eq!(world.server.object(&office_in_v3()), copy);
+    }
 }
 
 #[tokio::test(start_paused = true)]

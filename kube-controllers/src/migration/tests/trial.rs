@@ -1,11 +1,13 @@
+use std::time::Duration;
+
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use super::copy::{copy_all, started};
-use super::{office_in_v3, put_foreign, snapshot};
+use super::copy::{copy_all, edit, office_in_v1, started};
+use super::{is_v1_ready, office_in_v3, put_foreign, snapshot};
 use crate::migration::copy::{Named, trial};
 use crate::migration::report;
-use crate::migration::testing::{World, at};
+use crate::migration::testing::{UNKNOWN_FIELD, World, at, is_in_phase};
 
 fn names(listed: &[Named]) -> Vec<&str> {
     listed.iter().map(|named| named.object.as_str()).collect()
@@ -53,7 +55,7 @@ async fn trial_lists_each_outcome_and_changes_nothing() {
     assert_eq!(names(&outcome.left_out), ["NetworkSet/ns/owned"]);
     assert_eq!(outcome.total(|count| count.copied), 7);
     let log = world.server.take_log();
-    let is_write = |line: &&String| !line.starts_with("GET") && !line.ends_with("?dryRun=All");
+    let is_write = |line: &&String| !line.starts_with("GET") && !line.ends_with("&dryRun=All");
     assert_eq!(log.iter().filter(is_write).count(), 0, "{log:#?}");
 }
 
@@ -90,6 +92,22 @@ async fn trial_checks_objects_that_a_migration_would_replace() {
     let outcome = trial(&world.requests(), true).await.unwrap();
     assert_eq!(names(&outcome.refused), ["IPPool/pool"]);
     assert_eq!((outcome.total(|count| count.copied), outcome.total(|count| count.skipped)), (0, 8));
+}
+
+/// The API server would otherwise drop the field.
+#[tokio::test(start_paused = true)]
+async fn object_with_a_field_that_v3_lacks_is_refused_before_the_lock() {
+    let world = started();
+    let spec = world.server.object(&office_in_v1()).unwrap()["spec"].take();
+    edit(&world, &office_in_v1(), "/spec", json!({ "nets": [], UNKNOWN_FIELD: { "a": "b" } }));
+    world.run_for(Duration::from_secs(60)).await;
+    let (phase, message) = (world.phase(), world.message());
+    let expected = "projectcalico.org/v3 refuses 1 objects: GlobalNetworkSet/office: strict decoding error: ";
+    assert!(phase == "Pending" && message.starts_with(expected), "{phase}: {message}");
+    assert!(world.server.with_store(|store| is_v1_ready(store)));
+    assert_eq!(world.server.object(&office_in_v3()), None);
+    edit(&world, &office_in_v1(), "/spec", spec);
+    world.run_until(|store| is_in_phase(store, "Complete")).await;
 }
 
 #[tokio::test(start_paused = true)]

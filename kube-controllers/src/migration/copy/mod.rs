@@ -101,8 +101,15 @@ impl<'a> Copier<'a> {
         &self.revision
     }
 
+    /// Shows the progress in the status. A failure that may end does not stop the copies: the progress only informs.
     async fn show(&mut self, progress: &Progress) -> Result<(), Problem> {
-        self.control.write_status(self.requests, |status| status.progress.clone_from(progress)).await
+        match self.control.write_status(self.requests, |status| status.progress.clone_from(progress)).await {
+            Err(Problem::Transient(cause)) => {
+                tracing::debug!(cause, "migration: the progress is not shown");
+                Ok(())
+            }
+            shown => shown,
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::migration::copy::{Copier, Outcome};
 use crate::migration::late_writes::LateWrites;
 use crate::migration::object::Control;
 use crate::migration::requests::Problem;
-use crate::migration::testing::{DEFINITIONS, ReceivedRequest, UNKNOWN_FIELD, World, at, failure, object};
+use crate::migration::testing::{DEFINITIONS, ReceivedRequest, UNKNOWN_FIELD, World, at, failure, is_in_phase, object};
 
 /// Returns a world whose migration has an object.
 pub(super) fn started() -> World {
@@ -77,6 +77,30 @@ async fn pass_marks_the_copies_and_shows_its_progress() {
     assert_eq!((&progress["typeProgress"], &progress["currentType"]), (&json!("21 / 21"), &Value::Null));
     assert_eq!(progress["typeDetails"].as_array().map(Vec::len), Some(21));
     assert_eq!(progress["typeDetails"][0], json!({ "kind": "Tier", "migrated": 1, "skipped": 0, "conflicts": 0 }));
+}
+
+/// A person or a tool for deployments may change the object all the time.
+#[tokio::test(start_paused = true)]
+async fn pass_without_a_stored_progress_copies_all_objects() {
+    let world = started();
+    world.server.fail(|request: &ReceivedRequest| {
+        request.uri.path().ends_with("/v1-to-v3/status").then(|| failure(409, "Conflict", "modified"))
+    });
+    assert_eq!(numbers(&copy_all(&world).await.unwrap()), (9, 0, 0, 0));
+    assert_eq!(world.status(), Value::Null);
+}
+
+#[tokio::test(start_paused = true)]
+async fn migration_beside_an_editor_of_its_object_completes() {
+    let world = started();
+    let mut writes = 0;
+    world.server.fail(move |request: &ReceivedRequest| {
+        let is_written = request.method == Method::PUT && request.uri.path().contains("/datastoremigrations/v1-to-v3");
+        writes += u32::from(is_written);
+        (is_written && writes % 4 != 0).then(|| failure(409, "Conflict", "modified"))
+    });
+    world.run_until(|store| is_in_phase(store, "Complete")).await;
+    assert_eq!(world.server.violations(), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]

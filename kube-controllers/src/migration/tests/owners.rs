@@ -5,7 +5,7 @@ use libcalico::kubernetes::{ApiGroup, Location};
 use serde_json::{Value, json};
 
 use super::copy::{copy_all, started};
-use crate::migration::copy::{Named, trial};
+use crate::migration::copy::{Category, Named, trial};
 use crate::migration::testing::{ReceivedRequest, World, at, failure};
 use crate::rollout::DEPLOYMENTS;
 
@@ -72,7 +72,7 @@ async fn copies_get_their_owners_after_all_copies_exist() {
     let created = record_created_with_owners(&world);
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(*created.lock().unwrap(), Vec::<Value>::new());
-    assert!(outcome.left_out.is_empty(), "{:?}", outcome.left_out);
+    assert!(outcome.list(Category::LeftOut).is_empty(), "{outcome:?}");
     let expected = [uid_of_copy(&world, "IPAMBlock", "10-0-0-0-26"), uid_of_copy(&world, "Tier", "default")];
     assert_eq!(owners_of_copy(&world), expected);
     assert_eq!(world.server.with_store(|store| store.collect_garbage()), 0);
@@ -93,9 +93,9 @@ async fn owners_without_a_copy_are_left_out() {
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(owners_of_copy(&world), Vec::<Value>::new());
     assert_eq!(world.server.with_store(|store| store.collect_garbage()), 0);
-    assert_eq!(outcome.left_out[0].object, "NetworkSet/ns/owned");
-    assert!(outcome.left_out[0].reason.starts_with("owner Tier gone ("), "{:?}", outcome.left_out);
-    assert_eq!(outcome.counts.iter().map(|count| count.left_out).sum::<usize>(), 1);
+    assert_eq!(outcome.list(Category::LeftOut)[0].object, "NetworkSet/ns/owned");
+    assert!(outcome.list(Category::LeftOut)[0].reason.starts_with("owner Tier gone ("), "{outcome:?}");
+    assert_eq!(outcome.total(Category::LeftOut), 1);
 }
 
 /// A tenant writes the references of its own policies and sets.
@@ -109,7 +109,7 @@ async fn owners_in_another_namespace_are_left_out() {
     renamed["name"] = named_wrongly;
     put_owned(&world, &[owner(&world, "NetworkSet", "other", "foreign"), renamed]);
     let outcome = copy_all(&world).await.unwrap();
-    assert_eq!((owners_of_copy(&world), outcome.left_out.len()), (Vec::new(), 2));
+    assert_eq!((owners_of_copy(&world), outcome.list(Category::LeftOut).len()), (Vec::new(), 2));
 }
 
 /// The garbage collector has never looked for an owner that only Calico's annotation names.
@@ -138,11 +138,14 @@ async fn owners_of_other_kinds_that_do_not_exist_are_left_out() {
         assert_eq!(owners_of_copy(&world), Vec::<Value>::new(), "{owner}");
         assert_eq!(world.server.with_store(|store| store.collect_garbage()), 0, "{owner}");
         for outcome in [tried, outcome] {
-            assert!(reasons(&outcome.left_out)[0].ends_with("in another namespace"), "{owner}: {:?}", outcome.left_out);
+            assert!(
+                reasons(outcome.list(Category::LeftOut))[0].ends_with("in another namespace"),
+                "{owner}: {outcome:?}"
+            );
         }
     }
     put_owned(&world, &[missing[0].clone(), deployment.clone()]);
-    assert_eq!(copy_all(&world).await.unwrap().left_out.len(), 1);
+    assert_eq!(copy_all(&world).await.unwrap().total(Category::LeftOut), 1);
     assert_eq!(owners_of_copy(&world), [deployment["uid"].clone()]);
 }
 
@@ -157,7 +160,7 @@ async fn owners_of_other_kinds_that_cannot_be_read_are_left_out() {
         });
         let outcome = copy_all(&world).await.unwrap();
         assert_eq!(owners_of_copy(&world), Vec::<Value>::new());
-        assert!(reasons(&outcome.left_out)[0].ends_with("no access"), "{:?}", outcome.left_out);
+        assert!(reasons(outcome.list(Category::LeftOut))[0].ends_with("no access"), "{outcome:?}");
     }
 }
 
@@ -173,8 +176,8 @@ async fn owners_that_v3_refuses_are_left_out() {
         });
     });
     let outcome = copy_all(&world).await.unwrap();
-    assert_eq!(outcome.total(|count| count.refused), 0);
-    assert!(reasons(&outcome.left_out)[0].contains("Only one reference"), "{:?}", outcome.left_out);
+    assert_eq!(outcome.total(Category::Refused), 0);
+    assert!(reasons(outcome.list(Category::LeftOut))[0].contains("Only one reference"), "{outcome:?}");
     assert!(world.server.object(&set(ApiGroup::V3)).is_some());
 }
 
@@ -188,10 +191,10 @@ async fn object_with_too_many_owners_is_refused() {
     };
     put_owned(&world, &tiers(200));
     let outcome = copy_all(&world).await.unwrap();
-    assert_eq!(outcome.refused[0].object, "NetworkSet/ns/owned");
-    assert!(outcome.refused[0].reason.contains("too large"), "{:?}", outcome.refused);
+    assert_eq!(outcome.list(Category::Refused)[0].object, "NetworkSet/ns/owned");
+    assert!(outcome.list(Category::Refused)[0].reason.contains("too large"), "{outcome:?}");
     put_owned(&world, &tiers(50));
-    assert_eq!(copy_all(&world).await.unwrap().total(|count| count.refused), 0);
+    assert_eq!(copy_all(&world).await.unwrap().total(Category::Refused), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,6 +211,6 @@ async fn replaced_copy_gets_its_owners_again_beside_those_of_other_kinds() {
         store.put(&set(ApiGroup::CrdV1), changed);
     });
     let outcome = copy_all(&world).await.unwrap();
-    assert_eq!(outcome.total(|count| count.copied), 1);
+    assert_eq!(outcome.total(Category::Copied), 1);
     assert_eq!(owners_of_copy(&world), expected);
 }

@@ -12,6 +12,8 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+/// The cluster type by which calicoctl shows that an API server is the datastore (DS-52).
+pub const CLUSTER_TYPE_OF_API_SERVER: &str = "kdd";
 const DEFAULT_NAME: &str = "default";
 /// Maximum number of attempts to initialize, because other processes may initialize at the same time.
 const ATTEMPTS: usize = 10;

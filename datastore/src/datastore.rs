@@ -11,7 +11,7 @@ use libcalico::store::{
 };
 
 use crate::Local;
-use crate::bootstrap;
+use crate::bootstrap::{self, CLUSTER_TYPE_OF_API_SERVER};
 use crate::config::{ConfigError, DatastoreConfig};
 use crate::etcd::{Etcd, EtcdSource};
 use crate::kubernetes::{API_GROUP_FILE, ApiSource, BusyRule, CalicoObjects, Kubernetes};
@@ -166,7 +166,7 @@ impl Datastore {
     /// Creates missing objects that Calico needs. Records in the ClusterInformation if an API server is the datastore
     /// (DS-52). See [`bootstrap::ensure_initialized`].
     pub async fn ensure_initialized(&self) -> Result<(), StoreError> {
-        let cluster_type = if matches!(self, Datastore::Kubernetes(_)) { "kdd" } else { "" };
+        let cluster_type = if matches!(self, Datastore::Kubernetes(_)) { CLUSTER_TYPE_OF_API_SERVER } else { "" };
         bootstrap::ensure_initialized(self, cluster_type).await
     }
 

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use libcalico::api::{ClusterInformation, ClusterInformationSpec, Node, ObjectKey};
+use libcalico::ipam::Block;
 use libcalico::kubernetes::{PodOnNode, PodOnNodeKey};
 use libcalico::migration::{IMPORTING, V1_LOCKED_BY};
 use libcalico::store::Kind;
@@ -57,10 +58,28 @@ impl Lab {
     }
 
     fn lock_with(&self, mark: &str) {
-        let mut cluster = ready();
-        cluster.spec.datastore_ready = Some(false);
-        cluster.metadata.annotations.insert(mark.into(), "uid".into());
-        self.cluster.store.put(&ObjectKey::global("default"), &cluster);
+        self.cluster.store.put(&ObjectKey::global("default"), &locked_with(mark));
+    }
+
+    /// Replaces the ClusterInformation as soon as the first of two pods has its address. Asserts that the other address
+    /// is not assigned while the datastore is ready.
+    fn change_after_the_first_address(changed: &ClusterInformation) -> Lab {
+        let lab = Lab::with(&[("10.244.7.2", "c-first"), ("10.244.7.3", "c-second")]);
+        lab.pod("first", "10.244.7.2", "Running");
+        lab.pod("second", "10.244.7.3", "Running");
+        let (key, mut changed) = (ObjectKey::global("default"), Some(changed.encode().unwrap()));
+        lab.cluster.store.before_each(move |_, writes, pairs| {
+            if held(pairs).len() == 2 {
+                if let Some(changed) = changed.take() {
+                    pairs.put(ClusterInformation::path(&key), changed);
+                }
+                let is_assigned = writes.into_iter().flatten().any(|write| write.kind == Block::KIND);
+                let cluster = pairs.get::<ClusterInformation>(&key).unwrap();
+                assert!(!is_assigned || cluster.spec.datastore_ready != Some(true), "other nodes may assign addresses");
+            }
+            Fault::None
+        });
+        lab
     }
 
     /// Asserts that a pass beside this lock fails with `reason` and writes nothing, and that a pass after the unlock
@@ -95,6 +114,13 @@ impl Lab {
 fn ready() -> ClusterInformation {
     let spec = ClusterInformationSpec { datastore_ready: Some(true), ..ClusterInformationSpec::default() };
     ClusterInformation::new("default", spec)
+}
+
+fn locked_with(mark: &str) -> ClusterInformation {
+    let mut cluster = ready();
+    cluster.spec.datastore_ready = Some(false);
+    cluster.metadata.annotations.insert(mark.into(), "uid".into());
+    cluster
 }
 
 const FILES: [(&str, &str); 5] = [
@@ -175,6 +201,29 @@ async fn upgrade_does_not_end_the_lock_of_a_migration_or_an_import() {
             assert!(!lab.is_ready());
         }
     }
+}
+
+#[tokio::test]
+async fn upgrade_assigns_no_address_after_a_migration_or_an_import_has_locked_the_datastore() {
+    for mark in [V1_LOCKED_BY, IMPORTING] {
+        let lab = Lab::change_after_the_first_address(&locked_with(mark));
+        lab.pass().await.unwrap_err();
+        assert_eq!(lab.held().len(), 2, "of the tunnel and of the first pod: {:?}", lab.held());
+        assert!(!lab.is_ready() && lab.places.leases.join("10.244.7.3").exists());
+        lab.cluster.store.end_faults();
+        lab.cluster.store.put(&ObjectKey::global("default"), &ready());
+        lab.pass().await.unwrap();
+        assert_eq!(lab.held()["k8s-pod-network.c-second"], ["10.244.7.3"]);
+        assert!(lab.is_ready() && !lab.places.leases.exists());
+    }
+}
+
+#[tokio::test]
+async fn upgrade_locks_the_datastore_again_after_the_upgrade_of_another_node_has_ended() {
+    let lab = Lab::change_after_the_first_address(&ready());
+    lab.pass().await.unwrap();
+    assert_eq!(lab.held().len(), 3);
+    assert!(lab.is_ready() && !lab.places.leases.exists());
 }
 
 #[tokio::test]

@@ -16,6 +16,10 @@ use super::requests::{Problem, Requests};
 pub(super) const PRE_GA: Resource =
     Resource { api_version: "migration.projectcalico.org/v1beta1", ..DATASTORE_MIGRATIONS };
 
+/// Number of attempts at a write, while other programs change the object. A person or a tool for deployments may
+/// annotate the object each second.
+const TRIES: u32 = 5;
+
 /// The controlling object, as this process has read or written it last.
 #[derive(Debug, Clone)]
 pub(super) struct Control {
@@ -24,6 +28,13 @@ pub(super) struct Control {
     pub(super) status: MigrationStatus,
     /// The metrics that show each status.
     metrics: Option<MigrationMetrics>,
+}
+
+/// A part of the object that a request writes.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Metadata,
+    Status,
 }
 
 impl Control {
@@ -95,19 +106,26 @@ impl Control {
 
     /// Adds the finalizer, unless the object has it.
     pub(super) async fn add_finalizer(&mut self, requests: &Requests) -> Result<(), Problem> {
-        if self.has_finalizer() {
-            return Ok(());
-        }
-        let all: Vec<&str> = self.finalizers().chain([FINALIZER]).collect();
-        let all = json!(all);
-        self.write_metadata(requests, |metadata| metadata["finalizers"] = all).await
+        self.write_finalizers(requests, |all| {
+            if !all.iter().any(|finalizer| finalizer == FINALIZER) {
+                all.push(FINALIZER.into());
+            }
+        })
+        .await
     }
 
     /// Removes the finalizer, so that the API server removes the deleted object.
     pub(super) async fn remove_finalizer(&mut self, requests: &Requests) -> Result<(), Problem> {
-        let others: Vec<&str> = self.finalizers().filter(|finalizer| *finalizer != FINALIZER).collect();
-        let others = json!(others);
-        self.write_metadata(requests, |metadata| metadata["finalizers"] = others).await
+        self.write_finalizers(requests, |all| all.retain(|finalizer| finalizer != FINALIZER)).await
+    }
+
+    async fn write_finalizers(&mut self, requests: &Requests, change: impl Fn(&mut Vec<Value>)) -> Result<(), Problem> {
+        self.write(requests, Part::Metadata, |object| {
+            let mut all = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+            change(&mut all);
+            object["metadata"]["finalizers"] = all.into();
+        })
+        .await
     }
 
     /// Stores the removed APIService in the object, or with `None` removes it from there.
@@ -117,25 +135,58 @@ impl Control {
         service: Option<&Value>,
     ) -> Result<(), Problem> {
         let text = service.map_or(Value::Null, |service| service.to_string().into());
-        self.write_metadata(requests, |metadata| metadata["annotations"][SAVED_API_SERVICE] = text).await
+        self.write(requests, Part::Metadata, |object| {
+            let annotations = &mut object["metadata"]["annotations"];
+            annotations[SAVED_API_SERVICE] = text.clone();
+            if let Some(annotations) = annotations.as_object_mut() {
+                annotations.retain(|_, value| !value.is_null());
+            }
+        })
+        .await
     }
 
-    async fn write_metadata(&mut self, requests: &Requests, change: impl FnOnce(&mut Value)) -> Result<(), Problem> {
-        let mut body = self.value.clone();
-        change(&mut body["metadata"]);
-        if let Some(annotations) = body["metadata"]["annotations"].as_object_mut() {
-            annotations.retain(|_, value| !value.is_null());
+    /// Makes a change, also if other programs change the rest of the object meanwhile. Sends no request if the object
+    /// has the change already.
+    ///
+    /// # Errors
+    /// [`Problem::Lost`] if a user has deleted the object meanwhile, and [`Problem::Transient`] if other programs
+    /// change the object before each attempt.
+    async fn write(&mut self, requests: &Requests, part: Part, change: impl Fn(&mut Value)) -> Result<(), Problem> {
+        for _ in 0..TRIES {
+            let mut body = self.value.clone();
+            change(&mut body);
+            if body == self.value {
+                return Ok(());
+            }
+            let written = match part {
+                Part::Metadata => requests.replace(&self.at, &body).await,
+                Part::Status => requests.replace_status(&self.at, &body).await,
+            };
+            match written {
+                Err(Problem::Lost) => self.read_again(requests).await?,
+                written => {
+                    self.value = written?;
+                    return Ok(());
+                }
+            }
         }
-        if body != self.value {
-            self.value = requests.replace(&self.at, &body).await?;
-        }
+        let Location { resource, name, .. } = &self.at;
+        Err(Problem::Transient(format!("other programs change {} {name} all the time", resource.kind)))
+    }
+
+    /// Reads the same object again. The status stays that of this process, which alone writes it.
+    async fn read_again(&mut self, requests: &Requests) -> Result<(), Problem> {
+        let found = requests.get(&self.at).await?.map(|value| Control::of(self.at.clone(), value));
+        let is_same =
+            |found: &Control| found.uid() == self.uid() && found.is_being_deleted() == self.is_being_deleted();
+        self.value = found.filter(is_same).ok_or(Problem::Lost)?.value;
         Ok(())
     }
 
     /// Changes the status, and logs a new phase or message. Sends no request if nothing has changed.
     ///
     /// # Errors
-    /// [`Problem::Lost`] also if a user has deleted the object meanwhile.
+    /// As [`Control::write`].
     pub(super) async fn write_status(
         &mut self,
         requests: &Requests,
@@ -152,9 +203,7 @@ impl Control {
         if status.phase != self.status.phase || status.message != self.status.message {
             tracing::info!(object = MIGRATION_NAME, cause = %status.message, "migration: {:?}", status.phase);
         }
-        let mut body = self.value.clone();
-        body["status"] = stored;
-        self.value = requests.replace_status(&self.at, &body).await?;
+        self.write(requests, Part::Status, |object| object["status"] = stored.clone()).await?;
         self.status = status;
         if let Some(metrics) = &self.metrics {
             metrics.show(&self.status);
@@ -209,8 +258,10 @@ pub(super) fn remove_annotations(object: &mut Value, keys: &[&str]) {
 
 #[cfg(test)]
 mod tests {
+    use hyper::Method;
+
     use super::*;
-    use crate::migration::testing::World;
+    use crate::migration::testing::{ReceivedRequest, World, failure, object};
 
     fn control(value: Value) -> Control {
         Control::of(Location::global(DATASTORE_MIGRATIONS, MIGRATION_NAME), value)
@@ -257,12 +308,71 @@ mod tests {
         assert_eq!(control.status, MigrationStatus::default());
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn message_is_printable() {
+    /// Changes an annotation of the object, in the way of another program.
+    fn annotate(world: &World, text: &str) {
+        world.server.with_store(|store| {
+            let mut found = store.get(&object()).unwrap().clone();
+            found["metadata"]["annotations"]["a"] = text.into();
+            store.put(&object(), found);
+        });
+    }
+
+    async fn started() -> (World, Requests, Control) {
         let world = World::new();
         world.start();
         let requests = world.requests();
-        let mut control = Control::read(&requests, DATASTORE_MIGRATIONS).await.unwrap().unwrap();
+        let control = Control::read(&requests, DATASTORE_MIGRATIONS).await.unwrap().unwrap();
+        (world, requests, control)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn object_changed_by_another_program_is_written_with_the_change() {
+        let (world, requests, mut control) = started().await;
+        annotate(&world, "first");
+        control.report(&requests, Phase::Pending, "m").await.unwrap();
+        annotate(&world, "second");
+        control.add_finalizer(&requests).await.unwrap();
+        annotate(&world, "third");
+        control.save_api_service(&requests, Some(&json!({ "kind": "APIService" }))).await.unwrap();
+        let found = world.server.object(&object()).unwrap();
+        assert_eq!(found["metadata"]["annotations"]["a"], "third");
+        assert_eq!((&found["metadata"]["finalizers"], world.message().as_str()), (&json!([FINALIZER]), "m"));
+        assert!(control.has_finalizer() && control.saved_api_service().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn object_changed_before_each_attempt_is_not_written() {
+        let (world, requests, mut control) = started().await;
+        world.server.fail(|request: &ReceivedRequest| {
+            (request.method == Method::PUT).then(|| failure(409, "Conflict", "the object has been modified"))
+        });
+        world.server.take_log();
+        let written = control.report(&requests, Phase::Pending, "m").await;
+        assert!(matches!(written, Err(Problem::Transient(_))), "{written:?}");
+        assert_eq!(world.server.take_log().iter().filter(|line| line.starts_with("PUT")).count(), 5);
+        assert_eq!(control.status, MigrationStatus::default());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deleted_or_replaced_object_is_not_written() {
+        for (is_kept, is_replaced) in [(true, false), (false, false), (false, true)] {
+            let (world, requests, mut control) = started().await;
+            if is_kept {
+                control.add_finalizer(&requests).await.unwrap();
+            }
+            world.delete().await;
+            if is_replaced {
+                world.start();
+            }
+            let before = world.server.object(&object());
+            assert_eq!(control.report(&requests, Phase::Pending, "m").await, Err(Problem::Lost));
+            assert_eq!(world.server.object(&object()), before);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn message_is_printable() {
+        let (world, requests, mut control) = started().await;
         control.report(&requests, Phase::Pending, "a\u{1b}[2Jb\nc\u{202e}").await.unwrap();
         assert_eq!(world.message(), "a\\u001b[2Jb\\nc\\u202e");
     }

@@ -52,7 +52,7 @@ fn data(outcome: &Outcome, is_compared: bool) -> Value {
     let mut data = Map::new();
     data.insert(SUMMARY.into(), summary(outcome, is_compared).into());
     for category in Category::ALL {
-        let total = outcome.total(|count| count.of(category));
+        let total = outcome.total(category);
         data.insert(key(category).into(), lines(outcome.list(category), total).into());
     }
     Value::Object(data)
@@ -74,7 +74,7 @@ fn summary(outcome: &Outcome, is_compared: bool) -> String {
     let mut text = String::new();
     for category in Category::ALL {
         // A `String` accepts each write.
-        _ = writeln!(text, "{}: {}", key(category), outcome.total(|count| count.of(category)));
+        _ = writeln!(text, "{}: {}", key(category), outcome.total(category));
     }
     for count in &outcome.counts {
         let numbers = numbers_of(count);
@@ -119,9 +119,10 @@ mod tests {
     }
 
     fn outcome(refused: Vec<Named>, total: usize) -> Outcome {
-        let count = KindCount { kind: "IPAMHandle", copied: 7, refused: total, ..KindCount::default() };
+        let numbers = [(Category::Copied, 7), (Category::Refused, total)].into();
+        let count = KindCount { kind: "IPAMHandle", numbers, ..KindCount::default() };
         let empty = KindCount { kind: "Tier", ..KindCount::default() };
-        Outcome { counts: vec![empty, count], refused, ..Outcome::default() }
+        Outcome { counts: vec![empty, count], lists: [(Category::Refused, refused)].into() }
     }
 
     #[test]

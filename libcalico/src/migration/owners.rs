@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::kubernetes::Location;
+use crate::kubernetes::{ApiGroup, Location};
 
 /// The copies to which references to owners can be converted.
 #[derive(Debug, Clone, Default)]
@@ -32,7 +32,7 @@ impl OwnerMap {
 
     /// Converts the references of an object in `namespace`, which are those of
     /// [`Moved::owners`](crate::kubernetes::Moved::owners). Returns the converted references, and those to leave out:
-    /// to an object without a copy, of another kind or name than the reference has, or in another namespace.
+    /// to an object without a copy, of another group, kind or name than the reference has, or in another namespace.
     pub fn resolve(&self, namespace: Option<&str>, owners: &[Value]) -> (Vec<Value>, Vec<Value>) {
         let (mut kept, mut left_out) = (Vec::new(), Vec::new());
         for owner in owners {
@@ -50,7 +50,8 @@ impl OwnerMap {
 
     fn copy_of(&self, namespace: Option<&str>, owner: &Value) -> Option<&Owner> {
         let copy = self.copies.get(owner["uid"].as_str()?)?;
-        let is_named = owner["kind"] == copy.kind && owner["name"] == copy.name.as_str();
+        let is_calico = owner["apiVersion"] == ApiGroup::V3.api_version();
+        let is_named = is_calico && owner["kind"] == copy.kind && owner["name"] == copy.name.as_str();
         let is_reachable = copy.namespace.is_none() || copy.namespace.as_deref() == namespace;
         (is_named && is_reachable).then_some(copy)
     }
@@ -94,6 +95,7 @@ mod tests {
             owner("Tier", "other", "v1-tier"),
             owner("IPPool", "t", "v1-tier"),
             json!({"kind": "Tier", "name": "t"}),
+            json!({"apiVersion": "example.org/v1", "kind": "Tier", "name": "t", "uid": "v1-tier"}),
             json!("v1-tier"),
         ];
         let (kept, left_out) = map().resolve(Some("shop"), &unresolved);

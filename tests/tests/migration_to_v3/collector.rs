@@ -66,6 +66,7 @@ fn owned_copies_outlive_the_garbage_collector() {
         let v1 = ApiGroup::CrdV1.api_version();
         create_owned(admin, "security.owned", &owner(v1, "Tier", "security", &tier["metadata"]["uid"]));
         create_owned(admin, "security.orphan", &owner(v1, "Tier", "security", &json!(UNKNOWN)));
+        create_owned(admin, "security.of-nothing", &owner("v1", "Namespace", "missing", &json!(UNKNOWN)));
         let namespace = scene.world.get(&format!("/api/v1/namespaces/{NAMESPACE}"));
         create_owned(
             admin,
@@ -94,7 +95,9 @@ fn owned_copies_outlive_the_garbage_collector() {
         let reference = &owners("security.owned")[0];
         assert_eq!((&reference["kind"], &reference["uid"]), (&json!("Tier"), &tier_in_v3["metadata"]["uid"]));
         assert_eq!(reference["apiVersion"], ApiGroup::V3.api_version());
-        assert_eq!(owners("security.orphan"), Value::Null);
+        for name in ["security.orphan", "security.of-nothing"] {
+            assert_eq!(owners(name), Value::Null, "{name}");
+        }
         assert_eq!(owners("security.of-kubernetes")[0]["uid"], namespace["metadata"]["uid"]);
 
         // The reference has its meaning: the policy is deleted with its tier.

@@ -33,6 +33,9 @@ fn create_obstacles(scene: &Scene<'_>) {
     let metadata = json!({ "name": "owned", "ownerReferences": [owner] });
     let annotations = json!({ CALICO_METADATA: metadata.to_string() });
     create(admin, &v1("GlobalNetworkPolicy", "owned"), annotations, &policy);
+    // The API server would drop the field.
+    let annotations = json!({ CALICO_METADATA: json!({ "name": "future", "unknown": true }).to_string() });
+    create(admin, &v1("GlobalNetworkPolicy", "future"), annotations, &policy);
 }
 
 /// Waits until the dry run with this text is made.
@@ -71,14 +74,17 @@ fn dry_run_lists_each_outcome_and_writes_only_its_config_map() {
             ("conflict", "IPAMHandle/other: only v3 has the object"),
             ("refused", "BlockAffinity/node1-10-65-2-0-26: "),
             ("refused", "NetworkPolicy/suite/old: default.old has the same name in v3"),
+            ("refused", "GlobalNetworkPolicy/future: "),
             ("only-in-v3", "GlobalNetworkSet/only-in-v3\n"),
             ("left-out-owners", "GlobalNetworkPolicy/owned: owner Tier security ("),
         ] {
             let text = report[list].as_str().unwrap();
             assert!(format!("\n{text}").contains(&format!("\n{line}")), "{list}: {line}\n{report:#}");
         }
+        let refused = report["refused"].as_str().unwrap();
+        assert!(refused.contains("unknown field \"metadata.unknown\""), "{refused}");
         let summary = report["summary"].as_str().unwrap();
-        assert!(summary.contains("conflict: 2\n") && summary.contains("refused: 2\n"), "{summary}");
+        assert!(summary.contains("conflict: 2\n") && summary.contains("refused: 3\n"), "{summary}");
         assert!(migration.message().starts_with("dry run: "), "{}", migration.message());
         assert!(migration.is_ready(ApiGroup::CrdV1) && !migration.is_ready(ApiGroup::V3));
 

@@ -4,6 +4,7 @@
 
 use clap::Args;
 use datastore::Datastore;
+use datastore::bootstrap::CLUSTER_TYPE_OF_API_SERVER;
 use libcalico::api::{ClusterInformation, ClusterInformationSpec, ObjectKey};
 use libcalico::migration::{IMPORTING, V1_LOCKED_BY};
 use libcalico::store::{Store, StoreError};
@@ -18,8 +19,6 @@ use crate::cli::store_object::retry_races;
 use crate::reads::find;
 
 const NAME: &str = "default";
-/// The cluster type of a new ClusterInformation on an API server, as calicoctl sets it.
-const CLUSTER_TYPE: &str = "kdd";
 
 /// Lock the datastore: no program assigns or releases addresses until it is unlocked
 #[derive(Debug, Args)]
@@ -113,7 +112,7 @@ pub(super) async fn lock_target(
     let was_ready = match find::<ClusterInformation>(store, &key).await? {
         Some(found) => found.value.spec.datastore_ready != Some(false),
         None => {
-            let cluster_type = CLUSTER_TYPE.to_owned();
+            let cluster_type = CLUSTER_TYPE_OF_API_SERVER.to_owned();
             let mut new = ClusterInformation::new(
                 NAME,
                 ClusterInformationSpec { cluster_type, ..ClusterInformationSpec::default() },

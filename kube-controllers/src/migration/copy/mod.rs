@@ -2,6 +2,7 @@
 
 mod one;
 mod outcome;
+mod outside;
 mod owners;
 mod second_look;
 mod sweep;
@@ -100,13 +101,20 @@ impl<'a> Copier<'a> {
         &self.revision
     }
 
+    /// Shows the progress in the status. A failure that may end does not stop the copies: the progress only informs.
     async fn show(&mut self, progress: &Progress) -> Result<(), Problem> {
-        self.control.write_status(self.requests, |status| status.progress.clone_from(progress)).await
+        match self.control.write_status(self.requests, |status| status.progress.clone_from(progress)).await {
+            Err(Problem::Transient(cause)) => {
+                tracing::debug!(cause, "migration: the progress is not shown");
+                Ok(())
+            }
+            shown => shown,
+        }
     }
 }
 
 /// Converts all objects of v1, and with `with_v3` compares them with those of v3 and lets the API server check the
-/// others. Changes nothing. [`Outcome::copied`] are the objects that a migration would copy.
+/// others. Changes nothing. [`Category::Copied`] are the objects that a migration would copy.
 ///
 /// The definitions of v3 are stricter than those of v1, so only the API server knows which objects v3 can have (MB-24).
 /// It checks an object before it looks for its name: an object that a migration would replace is checked too.
@@ -137,12 +145,11 @@ pub(super) async fn count_copies(requests: &Requests) -> Result<usize, Problem> 
 }
 
 fn progress_of(count: &KindCount) -> KindProgress {
-    let KindCount { kind, copied, skipped, conflicts, .. } = count;
     KindProgress {
-        kind: (*kind).to_owned(),
-        migrated: number(*copied),
-        skipped: number(*skipped),
-        conflicts: number(*conflicts),
+        kind: count.kind.to_owned(),
+        migrated: number(count.of(Category::Copied)),
+        skipped: number(count.of(Category::Skipped)),
+        conflicts: number(count.of(Category::Conflict)),
     }
 }
 

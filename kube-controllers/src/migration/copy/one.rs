@@ -91,7 +91,7 @@ pub(super) async fn treat(requests: &Requests, moved: &Moved, action: Action<'_>
     };
     let at = &moved.location;
     for _ in 0..TRIES {
-        let refusal = match requests.create(at, &marked_copy(moved, migration), is_dry).await? {
+        let refusal = match requests.create_copy(at, &marked_copy(moved, migration), is_dry).await? {
             Created::New(copy) => {
                 action.finished();
                 return Ok(Treated::found(Category::Copied, &copy));
@@ -115,7 +115,7 @@ pub(super) async fn treat(requests: &Requests, moved: &Moved, action: Action<'_>
             (Found::Foreign, _) => return Ok(Treated::conflict(DIFFERENT)),
             (Found::Stale, Some(text)) => return Ok(Treated::refused(text)),
             (Found::Stale, None) if is_dry => return Ok(Treated::found(Category::Copied, &existing)),
-            (Found::Stale, None) => match requests.replace(at, &replacement(&existing, moved, migration)).await {
+            (Found::Stale, None) => match requests.replace_copy(at, &replacement(&existing, moved, migration)).await {
                 Ok(copy) => {
                     action.finished();
                     return Ok(Treated::found(Category::Copied, &copy));

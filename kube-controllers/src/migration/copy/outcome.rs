@@ -1,5 +1,6 @@
 //! [`Outcome`]: the results of a pass over all objects, as numbers and as lists of limited length.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use libcalico::kubernetes::Location;
@@ -14,26 +15,15 @@ const LONGEST_REASON: usize = 1000;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(in crate::migration) struct Outcome {
     pub(in crate::migration) counts: Vec<KindCount>,
-    pub(in crate::migration) copied: Vec<Named>,
-    pub(in crate::migration) skipped: Vec<Named>,
-    pub(in crate::migration) conflicts: Vec<Named>,
-    pub(in crate::migration) refused: Vec<Named>,
-    pub(in crate::migration) only_in_v3: Vec<Named>,
-    pub(in crate::migration) left_out: Vec<Named>,
+    pub(in crate::migration) lists: BTreeMap<Category, Vec<Named>>,
 }
 
-/// The numbers of objects of a kind.
+/// The numbers of objects of a kind, and of references to owners.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::migration) struct KindCount {
     /// The kind in v3.
     pub(in crate::migration) kind: &'static str,
-    pub(in crate::migration) copied: usize,
-    pub(in crate::migration) skipped: usize,
-    pub(in crate::migration) conflicts: usize,
-    pub(in crate::migration) refused: usize,
-    pub(in crate::migration) only_in_v3: usize,
-    /// Number of references to owners.
-    pub(in crate::migration) left_out: usize,
+    pub(in crate::migration) numbers: BTreeMap<Category, usize>,
     /// The time for which objects of the kind were copied or compared.
     pub(in crate::migration) took: Duration,
 }
@@ -48,7 +38,7 @@ pub(in crate::migration) struct Named {
 }
 
 /// The result for one object or reference.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::migration) enum Category {
     /// The object is created in v3, or an older copy is replaced.
     Copied,
@@ -81,15 +71,15 @@ impl Outcome {
         Outcome { counts: vec![KindCount { kind, ..KindCount::default() }], ..Outcome::default() }
     }
 
-    /// Returns the number of objects of all kinds that `count` selects.
-    pub(in crate::migration) fn total(&self, count: impl Fn(&KindCount) -> usize) -> usize {
-        self.counts.iter().map(count).sum()
+    /// Returns the number of objects of all kinds.
+    pub(in crate::migration) fn total(&self, category: Category) -> usize {
+        self.counts.iter().map(|count| count.of(category)).sum()
     }
 
     /// Adds an object, which is shown as `object`.
-    pub(super) fn add(&mut self, kind: &'static str, category: Category, object: String, reason: &str) {
-        *self.count_of(kind).of_mut(category) += 1;
-        let list = self.list_mut(category);
+    pub(in crate::migration) fn add(&mut self, kind: &'static str, category: Category, object: String, reason: &str) {
+        *self.count_of(kind).numbers.entry(category).or_default() += 1;
+        let list = self.lists.entry(category).or_default();
         if list.len() < MOST_LISTED {
             list.push(Named { object, reason: printable::line(&beginning(reason)).into_owned() });
         }
@@ -97,10 +87,10 @@ impl Outcome {
 
     /// Adds the outcome of other kinds.
     pub(in crate::migration) fn append(&mut self, other: Outcome) {
-        for category in Category::ALL {
-            let list = self.list_mut(category);
+        for (category, added) in other.lists {
+            let list = self.lists.entry(category).or_default();
             let room = MOST_LISTED - list.len();
-            list.extend(other.list(category).iter().take(room).cloned());
+            list.extend(added.into_iter().take(room));
         }
         self.counts.extend(other.counts);
     }
@@ -115,49 +105,13 @@ impl Outcome {
     }
 
     pub(in crate::migration) fn list(&self, category: Category) -> &[Named] {
-        match category {
-            Category::Copied => &self.copied,
-            Category::Skipped => &self.skipped,
-            Category::Conflict => &self.conflicts,
-            Category::Refused => &self.refused,
-            Category::OnlyInV3 => &self.only_in_v3,
-            Category::LeftOut => &self.left_out,
-        }
-    }
-
-    fn list_mut(&mut self, category: Category) -> &mut Vec<Named> {
-        match category {
-            Category::Copied => &mut self.copied,
-            Category::Skipped => &mut self.skipped,
-            Category::Conflict => &mut self.conflicts,
-            Category::Refused => &mut self.refused,
-            Category::OnlyInV3 => &mut self.only_in_v3,
-            Category::LeftOut => &mut self.left_out,
-        }
+        self.lists.get(&category).map(Vec::as_slice).unwrap_or_default()
     }
 }
 
 impl KindCount {
     pub(in crate::migration) fn of(&self, category: Category) -> usize {
-        match category {
-            Category::Copied => self.copied,
-            Category::Skipped => self.skipped,
-            Category::Conflict => self.conflicts,
-            Category::Refused => self.refused,
-            Category::OnlyInV3 => self.only_in_v3,
-            Category::LeftOut => self.left_out,
-        }
-    }
-
-    fn of_mut(&mut self, category: Category) -> &mut usize {
-        match category {
-            Category::Copied => &mut self.copied,
-            Category::Skipped => &mut self.skipped,
-            Category::Conflict => &mut self.conflicts,
-            Category::Refused => &mut self.refused,
-            Category::OnlyInV3 => &mut self.only_in_v3,
-            Category::LeftOut => &mut self.left_out,
-        }
+        self.numbers.get(&category).copied().unwrap_or_default()
     }
 }
 
@@ -192,11 +146,12 @@ mod tests {
             }
             all.append(of_kind);
         }
-        assert_eq!((all.conflicts.len(), all.total(|count| count.conflicts)), (MOST_LISTED, 3000));
-        assert_eq!(all.conflicts[1500].object, "IPPool/0");
+        let listed = all.list(Category::Conflict);
+        assert_eq!((listed.len(), all.total(Category::Conflict)), (MOST_LISTED, 3000));
+        assert_eq!(listed[1500].object, "IPPool/0");
         assert_eq!(all.counts.iter().map(|count| count.of(Category::Conflict)).collect::<Vec<_>>(), [1500, 1500]);
         for category in Category::ALL.into_iter().filter(|category| *category != Category::Conflict) {
-            assert!(all.list(category).is_empty() && all.total(|count| count.of(category)) == 0, "{category:?}");
+            assert!(all.list(category).is_empty() && all.total(category) == 0, "{category:?}");
         }
     }
 
@@ -205,7 +160,7 @@ mod tests {
         let mut outcome = Outcome::of("Tier");
         let reason = format!("a\u{1b}[2J\nb{}", "ä".repeat(3 * LONGEST_REASON));
         outcome.add("Tier", Category::Refused, shown("Tier", Some("n\n"), "t\u{202e}"), &reason);
-        let Named { object, reason } = &outcome.refused[0];
+        let Named { object, reason } = &outcome.list(Category::Refused)[0];
         assert_eq!(object, "Tier/n\\n/t\\u202e");
         assert!(reason.starts_with("a\\u001b[2J\\nb") && reason.chars().count() < LONGEST_REASON + 10, "{reason}");
     }

@@ -1,19 +1,23 @@
 //! [`attach_all`]: adds the references to owners to the copies, once the copies of all owners exist.
 //!
 //! Kubernetes' garbage collector deletes an object whose owners do not exist. So copies are created without references
-//! to Calico's objects, and a reference to an owner without a copy stays out.
+//! to Calico's objects, and a reference to an owner without a copy stays out. So does a reference to a missing object
+//! of another program, if only Calico's annotation has the reference.
 
 use futures::future::join_all;
+use libcalico::kubernetes::ApiGroup;
 use libcalico::migration::{OwnerMap, is_copy};
 use serde_json::Value;
 
 use super::super::requests::{Problem, Requests};
 use super::one::Action;
 use super::outcome::{Category, Outcome, shown_at};
+use super::outside::doubt;
 use super::walk::{OwnedObject, PARALLEL};
 
 /// Number of attempts at a copy that other programs change at the same time.
 const TRIES: u32 = 5;
+const WITHOUT_COPY: &str = "no copy of it exists, or it is in another namespace";
 
 /// Adds the references to the copies, unless the action only checks. Lists the references that stay out.
 pub(super) async fn attach_all(
@@ -41,8 +45,20 @@ pub(super) async fn attach(
     object: &OwnedObject,
     action: Action<'_>,
 ) -> Result<Vec<String>, Problem> {
-    let (kept, left_out) = map.resolve(object.location.namespace.as_deref(), &object.owners);
-    let mut reasons: Vec<String> = left_out.iter().map(without_copy).collect();
+    let namespace = object.location.namespace.as_deref();
+    let (mut kept, left_out) = map.resolve(namespace, &object.owners);
+    let mut reasons = Vec::new();
+    for owner in left_out {
+        let reason = match action {
+            _ if owner["apiVersion"] == ApiGroup::V3.api_version() => Some(WITHOUT_COPY.to_owned()),
+            Action::Convert => None,
+            _ => doubt(requests, namespace, &owner).await,
+        };
+        match reason {
+            Some(reason) => reasons.push(format!("{}: {reason}", named(&owner))),
+            None => kept.push(owner),
+        }
+    }
     if let Action::Copy { .. } = action
         && !kept.is_empty()
         && let Some(refusal) = write(requests, object, &kept, action).await?
@@ -87,10 +103,6 @@ fn add_left_out(outcome: &mut Outcome, object: &OwnedObject, reason: &str, actio
         tracing::warn!(object = name, reason, "migration: a reference to an owner is not copied");
     }
     outcome.add(object.location.resource.kind, Category::LeftOut, name, reason);
-}
-
-fn without_copy(owner: &Value) -> String {
-    format!("{}: no copy of it exists, or it is in another namespace", named(owner))
 }
 
 /// Returns a reference as a short text.

@@ -34,7 +34,7 @@ pub(super) struct KindWalk<'a> {
     pub(super) sources: HashMap<ObjectName, SourceState>,
     /// Whether to trust `sources`: false if the name of an object in v3 is unknown.
     pub(super) is_complete: bool,
-    /// The objects with references to owners of Calico's kinds.
+    /// The objects with references to owners that may be missing.
     pub(super) owned: Vec<OwnedObject>,
 }
 
@@ -46,11 +46,11 @@ pub(super) struct SourceState {
     pub(super) revision: String,
 }
 
-/// An object with references to owners of Calico's kinds.
+/// An object with references to owners that may be missing.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct OwnedObject {
     pub(super) location: Location,
-    /// The references to owners of other kinds, which the copy has already.
+    /// The other references, which the copy has already.
     pub(super) others: Vec<Value>,
     /// The references as in [`Moved::owners`].
     pub(super) owners: Vec<Value>,

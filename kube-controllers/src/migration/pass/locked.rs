@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 
 use super::super::abort::{self, Copies};
 use super::super::attempts::{LockTimer, Withdrawals, is_overdue};
-use super::super::copy::{Copier, KindCount, Outcome};
+use super::super::copy::{Category, Copier, KindCount, Outcome};
 use super::super::metrics::MigrationMetrics;
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
@@ -43,12 +43,12 @@ impl LockedFailure {
 
     /// Returns the failure for a pass with conflicts or refused objects, and `None` if all objects are in v3.
     fn of(outcome: &Outcome) -> Option<Self> {
-        let (conflicts, refused) = (outcome.total(|count| count.conflicts), outcome.total(|count| count.refused));
+        let (conflicts, refused) = (outcome.total(Category::Conflict), outcome.total(Category::Refused));
         if conflicts > 0 {
             let (cause, conditions) = (conflict_message(conflicts), conditions_of(outcome));
             return Some(LockedFailure { phase: Phase::WaitingForConflictResolution, cause, conditions });
         }
-        let named = listed(&outcome.refused, refused);
+        let named = listed(outcome.list(Category::Refused), refused);
         (refused > 0).then(|| Self::pending(format!("projectcalico.org/v3 refuses {refused} objects: {named}")))
     }
 }
@@ -188,10 +188,10 @@ async fn copy_all(
 /// Returns the numbers of a kind, as the metrics count them.
 fn copied_objects(count: &KindCount) -> CopiedObjects {
     CopiedObjects {
-        migrated: count.copied,
-        skipped: count.skipped,
-        conflicts: count.conflicts,
-        errors: count.refused,
+        migrated: count.of(Category::Copied),
+        skipped: count.of(Category::Skipped),
+        conflicts: count.of(Category::Conflict),
+        errors: count.of(Category::Refused),
         seconds: count.took.as_secs_f64(),
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::super::attempts::LockTimer;
 use super::super::checks::{self, Check};
-use super::super::copy::{self, Named, Outcome};
+use super::super::copy::{self, Category, Named, Outcome};
 use super::super::marks::{Door, Marks};
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
@@ -63,10 +63,10 @@ impl Migration {
         let message = format!(
             "dry run: {} objects to copy, {} are in v3, {} conflicts, {} refused; see ConfigMap {}/{}. To start, \
              remove the annotation migration.projectcalico.org/dry-run",
-            outcome.total(|count| count.copied),
-            outcome.total(|count| count.skipped),
-            outcome.total(|count| count.conflicts),
-            outcome.total(|count| count.refused),
+            outcome.total(Category::Copied),
+            outcome.total(Category::Skipped),
+            outcome.total(Category::Conflict),
+            outcome.total(Category::Refused),
             self.namespace,
             report::NAME
         );
@@ -122,10 +122,10 @@ impl Migration {
             }
         }
         let outcome = copy::trial(&self.requests, false).await?;
-        let refused = outcome.total(|count| count.refused);
+        let refused = outcome.total(Category::Refused);
         if refused > 0 {
             report::write(&self.requests, &self.namespace, &outcome, false).await?;
-            let (named, place) = (listed(&outcome.refused, refused), &self.namespace);
+            let (named, place) = (listed(outcome.list(Category::Refused), refused), &self.namespace);
             let name = report::NAME;
             return Ok(pending(format!("{refused} objects cannot be copied: {named}; see ConfigMap {place}/{name}")));
         }
@@ -203,7 +203,7 @@ fn refusal_to_write(group: ApiGroup, written: Result<(), Problem>) -> Result<Opt
 
 /// Returns the refusal for a trial with conflicts or refused objects.
 fn refusal_of(outcome: &Outcome) -> Option<Refusal> {
-    let (conflicts, refused) = (outcome.total(|count| count.conflicts), outcome.total(|count| count.refused));
+    let (conflicts, refused) = (outcome.total(Category::Conflict), outcome.total(Category::Refused));
     if conflicts > 0 {
         return Some(Refusal {
             phase: Phase::WaitingForConflictResolution,
@@ -211,7 +211,7 @@ fn refusal_of(outcome: &Outcome) -> Option<Refusal> {
             conditions: conditions_of(outcome),
         });
     }
-    let named = listed(&outcome.refused, refused);
+    let named = listed(outcome.list(Category::Refused), refused);
     let message = format!("projectcalico.org/v3 refuses {refused} objects: {named}");
     (refused > 0).then(|| Refusal { phase: Phase::Pending, message, conditions: Vec::new() })
 }
@@ -222,8 +222,8 @@ pub(super) fn conflict_message(conflicts: usize) -> String {
 
 /// Returns upstream's conditions for the conflicts of an outcome (MIG-67).
 pub(super) fn conditions_of(outcome: &Outcome) -> Vec<Value> {
-    let names = outcome.conflicts.iter().map(|named| named.object.as_str());
-    conflict_conditions(names, outcome.total(|count| count.conflicts), OffsetDateTime::now_utc())
+    let names = outcome.list(Category::Conflict).iter().map(|named| named.object.as_str());
+    conflict_conditions(names, outcome.total(Category::Conflict), OffsetDateTime::now_utc())
 }
 
 /// Returns the first objects with their reasons, and the number of the others.
@@ -240,16 +240,16 @@ pub(super) fn listed(named: &[Named], total: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::copy::KindCount;
     use super::*;
 
     fn outcome(conflicts: usize, refused: usize) -> Outcome {
-        let named = |count: usize| {
-            let name = |number| Named { object: format!("Tier/t{number}"), reason: "r".repeat(300) };
-            (0..count).map(name).collect::<Vec<_>>()
-        };
-        let count = KindCount { kind: "Tier", conflicts, refused, ..KindCount::default() };
-        Outcome { counts: vec![count], conflicts: named(conflicts), refused: named(refused), ..Outcome::default() }
+        let mut outcome = Outcome::default();
+        for (category, count) in [(Category::Conflict, conflicts), (Category::Refused, refused)] {
+            for number in 0..count {
+                outcome.add("Tier", category, format!("Tier/t{number}"), &"r".repeat(300));
+            }
+        }
+        outcome
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn long_lists_end_with_the_number_of_the_others() {
-        let text = listed(&outcome(0, 20).refused, 3000);
+        let text = listed(outcome(0, 20).list(Category::Refused), 3000);
         assert!(text.ends_with("; and 2992 more"), "{text}");
         assert_eq!(text.matches("Tier/").count(), MOST_NAMED);
     }

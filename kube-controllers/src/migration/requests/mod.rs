@@ -22,6 +22,9 @@ const TRIES: u32 = 5;
 const PAUSES: Backoff =
     Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(10), jitter: Jitter::Half };
 const JSON: &str = "application/json";
+/// The query of writes that the API server refuses if an object has a field that its definition lacks. Otherwise the
+/// API server drops the field.
+const STRICT: &str = "?fieldValidation=Strict";
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
 /// A client of the API server. Each write is sent only while this replica is the leader.
@@ -178,8 +181,8 @@ impl Requests {
         items.into_iter().next().map(|found| checked(at, found)).transpose()
     }
 
-    /// Returns the response to a GET of `path`, a path of the API server's discovery; `None` if the API server does not
-    /// serve the path.
+    /// Returns the response to a GET of `path`, a path of the API server's discovery, or of an object whose kind no
+    /// [`Resource`] describes; `None` if the API server does not serve the path.
     pub(super) async fn discover(&self, path: &str) -> Result<Option<Value>, Problem> {
         let read = Call {
             method: Method::GET,
@@ -199,7 +202,17 @@ impl Requests {
 
     /// Creates the object. With `dry`, the API server checks the object and does not store it.
     pub(super) async fn create(&self, at: &Location, body: &Value, dry: bool) -> Result<Created, Problem> {
-        let path = at.collection() + if dry { "?dryRun=All" } else { "" };
+        self.post(at, if dry { "?dryRun=All" } else { "" }, body).await
+    }
+
+    /// Does the same as [`Requests::create`] for a copy, and creates no copy that would lack a field of its source.
+    pub(super) async fn create_copy(&self, at: &Location, body: &Value, dry: bool) -> Result<Created, Problem> {
+        let query = if dry { format!("{STRICT}&dryRun=All") } else { STRICT.to_owned() };
+        self.post(at, &query, body).await
+    }
+
+    async fn post(&self, at: &Location, query: &str, body: &Value) -> Result<Created, Problem> {
+        let path = at.collection() + query;
         let kind = at.resource.kind;
         let call = Call { method: Method::POST, path, accept: JSON, body: Some(body), kind, operation: "create" };
         match self.send(&call).await {
@@ -216,6 +229,11 @@ impl Requests {
     /// Replaces the object, which must still have the resourceVersion in `body`. Returns the stored object.
     pub(super) async fn replace(&self, at: &Location, body: &Value) -> Result<Value, Problem> {
         self.put(at, at.url_path(), body).await
+    }
+
+    /// Does the same as [`Requests::replace`] for a copy, and stores no copy that would lack a field of its source.
+    pub(super) async fn replace_copy(&self, at: &Location, body: &Value) -> Result<Value, Problem> {
+        self.put(at, at.url_path() + STRICT, body).await
     }
 
     /// Lets the API server check a replacement, and stores nothing. Returns the object that would be stored.

@@ -9,6 +9,6 @@ mod server;
 mod store;
 mod world;
 
-pub(super) use server::{Interruption, ReceivedRequest};
+pub(super) use server::{Interruption, ReceivedRequest, UNKNOWN_FIELD};
 pub(super) use store::{ObjectStore, failure};
 pub(super) use world::{DEFINITIONS, Ended, World, api_service, at, define, definition, is_in_phase, object};

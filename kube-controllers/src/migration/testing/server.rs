@@ -15,6 +15,9 @@ use super::discovery;
 use super::paths::RequestPath;
 use super::store::{ObjectStore, Reply, failure};
 
+/// A field of a `spec` that the definitions of v3 lack.
+pub(crate) const UNKNOWN_FIELD: &str = "unknownToV3";
+
 /// The end of the program, or a fault, at a write. Writes count from 0 since [`ApiServer::interrupt`].
 ///
 /// Reads do not count. A program that ends before a read leaves the same objects as one that ends after the write
@@ -244,11 +247,15 @@ impl ServerState {
         let Some(kind) = self.store.kind_of(&path) else {
             return failure(404, "NotFound", "the server could not find the requested resource");
         };
+        let body = match with_known_fields(&path, &request.body) {
+            Ok(body) => body,
+            Err(refusal) => return refusal,
+        };
         match request.method {
             Method::POST if kind.kind == "SelfSubjectAccessReview" => (201, self.review(&request.body)),
             Method::POST if kind.kind == "SelfSubjectRulesReview" => (201, self.rules()),
-            Method::POST => self.store.create(&kind, &path, request.body.clone()),
-            Method::PUT => self.store.replace(&kind, &path, request.body.clone()),
+            Method::POST => self.store.create(&kind, &path, body),
+            Method::PUT => self.store.replace(&kind, &path, body),
             Method::DELETE => self.store.delete(&kind, &path, &request.body),
             Method::GET if path.name.is_empty() => self.store.list(&kind, &path, request.metadata_only),
             Method::GET => self.store.read(&kind, &path),
@@ -279,6 +286,18 @@ impl ServerState {
             is_ready(information) && [MIGRATED_BY, LOCKED_BY].iter().any(|mark| annotations[mark].is_string())
         })
     }
+}
+
+/// Drops the unknown field of an object in v3, or refuses the object if the query has the strict validation.
+fn with_known_fields(path: &RequestPath, body: &Value) -> Result<Value, Reply> {
+    let mut body = body.clone();
+    let spec = body.pointer_mut("/spec").and_then(Value::as_object_mut).filter(|_| path.group == ApiGroup::V3.name());
+    let has_unknown = spec.is_some_and(|spec| spec.remove(UNKNOWN_FIELD).is_some());
+    if has_unknown && path.query.get("fieldValidation").is_some_and(|mode| mode == "Strict") {
+        let text = format!("strict decoding error: unknown field \"spec.{UNKNOWN_FIELD}\"");
+        return Err(failure(400, "BadRequest", &text));
+    }
+    Ok(body)
 }
 
 fn is_ready(information: &Value) -> bool {

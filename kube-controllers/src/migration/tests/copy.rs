@@ -9,11 +9,11 @@ use tokio::time::advance;
 use super::{is_v3_open, office_in_v3, put_foreign};
 use crate::migration::abort::delete_copy;
 use crate::migration::attempts::LockTimer;
-use crate::migration::copy::{Copier, Outcome};
+use crate::migration::copy::{Category, Copier, Outcome};
 use crate::migration::late_writes::LateWrites;
 use crate::migration::object::Control;
 use crate::migration::requests::Problem;
-use crate::migration::testing::{DEFINITIONS, ReceivedRequest, World, at, failure, object};
+use crate::migration::testing::{DEFINITIONS, ReceivedRequest, UNKNOWN_FIELD, World, at, failure, is_in_phase, object};
 
 /// Returns a world whose migration has an object.
 pub(super) fn started() -> World {
@@ -34,8 +34,9 @@ pub(super) async fn copy_all(world: &World) -> Result<Outcome, Problem> {
 
 /// Returns the numbers of objects that were copied, were in v3, are in conflict, and were refused.
 fn numbers(outcome: &Outcome) -> (usize, usize, usize, usize) {
-    let total = |count: fn(&crate::migration::copy::KindCount) -> usize| outcome.total(count);
-    (total(|kind| kind.copied), total(|kind| kind.skipped), total(|kind| kind.conflicts), total(|kind| kind.refused))
+    let [copied, skipped, conflicts, refused] =
+        [Category::Copied, Category::Skipped, Category::Conflict, Category::Refused].map(|each| outcome.total(each));
+    (copied, skipped, conflicts, refused)
 }
 
 pub(super) fn put(world: &World, at: &Location, object: Value) -> Value {
@@ -79,6 +80,30 @@ async fn pass_marks_the_copies_and_shows_its_progress() {
     assert_eq!(progress["typeDetails"][0], json!({ "kind": "Tier", "migrated": 1, "skipped": 0, "conflicts": 0 }));
 }
 
+/// A person or a tool for deployments may change the object all the time.
+#[tokio::test(start_paused = true)]
+async fn pass_without_a_stored_progress_copies_all_objects() {
+    let world = started();
+    world.server.fail(|request: &ReceivedRequest| {
+        request.uri.path().ends_with("/v1-to-v3/status").then(|| failure(409, "Conflict", "modified"))
+    });
+    assert_eq!(numbers(&copy_all(&world).await.unwrap()), (9, 0, 0, 0));
+    assert_eq!(world.status(), Value::Null);
+}
+
+#[tokio::test(start_paused = true)]
+async fn migration_beside_an_editor_of_its_object_completes() {
+    let world = started();
+    let mut writes = 0;
+    world.server.fail(move |request: &ReceivedRequest| {
+        let is_written = request.method == Method::PUT && request.uri.path().contains("/datastoremigrations/v1-to-v3");
+        writes += u32::from(is_written);
+        (is_written && writes % 4 != 0).then(|| failure(409, "Conflict", "modified"))
+    });
+    world.run_until(|store| is_in_phase(store, "Complete")).await;
+    assert_eq!(world.server.violations(), Vec::<String>::new());
+}
+
 #[tokio::test(start_paused = true)]
 async fn second_pass_skips_the_copies() {
     let world = started();
@@ -104,11 +129,27 @@ async fn stale_copy_is_replaced_and_an_edited_one_is_a_conflict() {
     edit(&world, &office_in_v3(), "/spec/nets", json!(["203.0.113.0/24"]));
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(numbers(&outcome), (0, 8, 1, 0));
-    assert_eq!(outcome.conflicts[0].object, "GlobalNetworkSet/office");
-    assert!(outcome.conflicts[0].reason.contains("edited"), "{:?}", outcome.conflicts);
+    assert_eq!(outcome.list(Category::Conflict)[0].object, "GlobalNetworkSet/office");
+    assert!(outcome.list(Category::Conflict)[0].reason.contains("edited"), "{outcome:?}");
     // The deletion of the copy ends the conflict.
     world.server.with_store(|store| store.remove(&office_in_v3()));
     assert_eq!(numbers(&copy_all(&world).await.unwrap()), (1, 8, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn object_with_a_field_that_v3_lacks_is_neither_copied_nor_replaces_its_copy() {
+    for is_copied_before in [false, true] {
+        let world = started();
+        if is_copied_before {
+            copy_all(&world).await.unwrap();
+        }
+        let copy = world.server.object(&office_in_v3());
+        edit(&world, &office_in_v1(), "/spec", json!({ "nets": [], UNKNOWN_FIELD: { "a": "b" } }));
+        let outcome = copy_all(&world).await.unwrap();
+        assert!(outcome.list(Category::Refused)[0].reason.contains("unknown field"), "{outcome:?}");
+        assert_eq!(outcome.list(Category::Refused)[0].object, "GlobalNetworkSet/office");
+        assert_eq!(world.server.object(&office_in_v3()), copy);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -119,7 +160,7 @@ async fn object_of_another_program_is_kept() {
     let kept = put(&world, &same, json!({ "spec": { "nets": ["198.51.100.0/24"] } }));
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(numbers(&outcome), (7, 1, 1, 0));
-    assert_eq!(outcome.conflicts[0].reason, "v3 resource exists with different spec");
+    assert_eq!(outcome.list(Category::Conflict)[0].reason, "v3 resource exists with different spec");
     assert_eq!(world.server.object(&same), Some(kept));
 }
 
@@ -149,7 +190,7 @@ async fn equal_object_whose_creation_v3_would_refuse_is_skipped() {
     world.server.with_store(|store| store.remove(&office_in_v3()));
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(numbers(&outcome), (0, 8, 0, 1));
-    assert!(outcome.refused[0].reason.contains("no longer allowed"), "{:?}", outcome.refused);
+    assert!(outcome.list(Category::Refused)[0].reason.contains("no longer allowed"), "{outcome:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,8 +201,11 @@ async fn two_objects_with_one_name_in_v3_are_refused() {
     put(&world, &second, json!({ "spec": spec }));
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(numbers(&outcome), (9, 0, 0, 1));
-    assert_eq!(outcome.refused[0].object, "IPAMBlock/10-0-0-0-26-again");
-    assert!(outcome.refused[0].reason.starts_with("10-0-0-0-26 has the same name in v3"), "{:?}", outcome.refused);
+    assert_eq!(outcome.list(Category::Refused)[0].object, "IPAMBlock/10-0-0-0-26-again");
+    assert!(
+        outcome.list(Category::Refused)[0].reason.starts_with("10-0-0-0-26 has the same name in v3"),
+        "{outcome:?}"
+    );
 }
 
 /// The copy of an object without a name in v3 is no copy without a source.
@@ -251,8 +295,11 @@ async fn copies_of_deleted_objects_are_deleted_and_others_are_listed() {
     world.server.with_store(|store| store.remove(&office_in_v1()));
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(numbers(&outcome), (0, 8, 1, 0));
-    assert_eq!(outcome.conflicts[0].object, "IPAMConfiguration/own");
-    assert_eq!(outcome.only_in_v3.iter().map(|named| named.object.as_str()).collect::<Vec<_>>(), ["Tier/own"]);
+    assert_eq!(outcome.list(Category::Conflict)[0].object, "IPAMConfiguration/own");
+    assert_eq!(
+        outcome.list(Category::OnlyInV3).iter().map(|named| named.object.as_str()).collect::<Vec<_>>(),
+        ["Tier/own"]
+    );
     assert_eq!(world.server.object(&office_in_v3()), None);
 }
 

@@ -5,8 +5,9 @@ use libcalico::kubernetes::{ApiGroup, Location};
 use serde_json::{Value, json};
 
 use super::copy::{copy_all, started};
-use crate::migration::copy::Named;
-use crate::migration::testing::{ReceivedRequest, World, at};
+use crate::migration::copy::{Category, Named, trial};
+use crate::migration::testing::{ReceivedRequest, World, at, failure};
+use crate::rollout::DEPLOYMENTS;
 
 fn set(group: ApiGroup) -> Location {
     at(group, "NetworkSet", "ns", "owned")
@@ -17,6 +18,13 @@ fn owner(world: &World, kind: &str, namespace: &str, name: &str) -> Value {
     let found = world.server.object(&at(ApiGroup::CrdV1, kind, namespace, name));
     let uid = found.map_or("00000000-0000-4000-8000-ffffffffffff".into(), |found| found["metadata"]["uid"].clone());
     json!({ "apiVersion": "projectcalico.org/v3", "kind": kind, "name": name, "uid": uid })
+}
+
+/// Puts a Deployment, and returns a reference to it.
+fn put_deployment(world: &World, namespace: &str, name: &str) -> Value {
+    let at = Location::namespaced(DEPLOYMENTS, namespace, name);
+    let uid = world.server.with_store(|store| store.put(&at, json!({})))["metadata"]["uid"].clone();
+    json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": name, "uid": uid })
 }
 
 /// Puts an object into v1 whose annotation has the references.
@@ -64,7 +72,7 @@ async fn copies_get_their_owners_after_all_copies_exist() {
     let created = record_created_with_owners(&world);
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(*created.lock().unwrap(), Vec::<Value>::new());
-    assert!(outcome.left_out.is_empty(), "{:?}", outcome.left_out);
+    assert!(outcome.list(Category::LeftOut).is_empty(), "{outcome:?}");
     let expected = [uid_of_copy(&world, "IPAMBlock", "10-0-0-0-26"), uid_of_copy(&world, "Tier", "default")];
     assert_eq!(owners_of_copy(&world), expected);
     assert_eq!(world.server.with_store(|store| store.collect_garbage()), 0);
@@ -85,9 +93,9 @@ async fn owners_without_a_copy_are_left_out() {
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(owners_of_copy(&world), Vec::<Value>::new());
     assert_eq!(world.server.with_store(|store| store.collect_garbage()), 0);
-    assert_eq!(outcome.left_out[0].object, "NetworkSet/ns/owned");
-    assert!(outcome.left_out[0].reason.starts_with("owner Tier gone ("), "{:?}", outcome.left_out);
-    assert_eq!(outcome.counts.iter().map(|count| count.left_out).sum::<usize>(), 1);
+    assert_eq!(outcome.list(Category::LeftOut)[0].object, "NetworkSet/ns/owned");
+    assert!(outcome.list(Category::LeftOut)[0].reason.starts_with("owner Tier gone ("), "{outcome:?}");
+    assert_eq!(outcome.total(Category::LeftOut), 1);
 }
 
 /// A tenant writes the references of its own policies and sets.
@@ -101,7 +109,59 @@ async fn owners_in_another_namespace_are_left_out() {
     renamed["name"] = named_wrongly;
     put_owned(&world, &[owner(&world, "NetworkSet", "other", "foreign"), renamed]);
     let outcome = copy_all(&world).await.unwrap();
-    assert_eq!((owners_of_copy(&world), outcome.left_out.len()), (Vec::new(), 2));
+    assert_eq!((owners_of_copy(&world), outcome.list(Category::LeftOut).len()), (Vec::new(), 2));
+}
+
+/// The garbage collector has never looked for an owner that only Calico's annotation names.
+#[tokio::test(start_paused = true)]
+async fn owners_of_other_kinds_that_do_not_exist_are_left_out() {
+    let world = started();
+    let deployment = put_deployment(&world, "ns", "present");
+    let with = |field: &str, value: &str| {
+        let mut changed = deployment.clone();
+        changed[field] = value.into();
+        changed
+    };
+    let missing = [
+        with("name", "gone"),
+        with("name", ""),
+        with("uid", "00000000-0000-4000-8000-ffffffffffff"),
+        with("kind", "Shop"),
+        with("apiVersion", "example.org/v1"),
+        with("apiVersion", "a/b/c"),
+        put_deployment(&world, "other", "elsewhere"),
+    ];
+    for owner in &missing {
+        put_owned(&world, std::slice::from_ref(owner));
+        let tried = trial(&world.requests(), true).await.unwrap();
+        let outcome = copy_all(&world).await.unwrap();
+        assert_eq!(owners_of_copy(&world), Vec::<Value>::new(), "{owner}");
+        assert_eq!(world.server.with_store(|store| store.collect_garbage()), 0, "{owner}");
+        for outcome in [tried, outcome] {
+            assert!(
+                reasons(outcome.list(Category::LeftOut))[0].ends_with("in another namespace"),
+                "{owner}: {outcome:?}"
+            );
+        }
+    }
+    put_owned(&world, &[missing[0].clone(), deployment.clone()]);
+    assert_eq!(copy_all(&world).await.unwrap().total(Category::LeftOut), 1);
+    assert_eq!(owners_of_copy(&world), [deployment["uid"].clone()]);
+}
+
+/// A tenant may name a kind that kube-controllers may not read.
+#[tokio::test(start_paused = true)]
+async fn owners_of_other_kinds_that_cannot_be_read_are_left_out() {
+    let world = started();
+    put_owned(&world, &[put_deployment(&world, "ns", "secret")]);
+    for code in [403, 503] {
+        world.server.fail(move |request: &ReceivedRequest| {
+            request.uri.path().ends_with("/deployments/secret").then(|| failure(code, "Reason", "no access"))
+        });
+        let outcome = copy_all(&world).await.unwrap();
+        assert_eq!(owners_of_copy(&world), Vec::<Value>::new());
+        assert!(reasons(outcome.list(Category::LeftOut))[0].ends_with("no access"), "{outcome:?}");
+    }
 }
 
 /// Clients of v1 store references without a check by the API server.
@@ -116,8 +176,8 @@ async fn owners_that_v3_refuses_are_left_out() {
         });
     });
     let outcome = copy_all(&world).await.unwrap();
-    assert_eq!(outcome.total(|count| count.refused), 0);
-    assert!(reasons(&outcome.left_out)[0].contains("Only one reference"), "{:?}", outcome.left_out);
+    assert_eq!(outcome.total(Category::Refused), 0);
+    assert!(reasons(outcome.list(Category::LeftOut))[0].contains("Only one reference"), "{outcome:?}");
     assert!(world.server.object(&set(ApiGroup::V3)).is_some());
 }
 
@@ -131,19 +191,19 @@ async fn object_with_too_many_owners_is_refused() {
     };
     put_owned(&world, &tiers(200));
     let outcome = copy_all(&world).await.unwrap();
-    assert_eq!(outcome.refused[0].object, "NetworkSet/ns/owned");
-    assert!(outcome.refused[0].reason.contains("too large"), "{:?}", outcome.refused);
+    assert_eq!(outcome.list(Category::Refused)[0].object, "NetworkSet/ns/owned");
+    assert!(outcome.list(Category::Refused)[0].reason.contains("too large"), "{outcome:?}");
     put_owned(&world, &tiers(50));
-    assert_eq!(copy_all(&world).await.unwrap().total(|count| count.refused), 0);
+    assert_eq!(copy_all(&world).await.unwrap().total(Category::Refused), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn replaced_copy_gets_its_owners_again_beside_those_of_other_kinds() {
     let world = started();
-    let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "d" });
-    put_owned(&world, &[owner(&world, "Tier", "", "default"), deployment]);
+    let deployment = put_deployment(&world, "ns", "d");
+    put_owned(&world, &[deployment.clone(), owner(&world, "Tier", "", "default")]);
     copy_all(&world).await.unwrap();
-    let expected = [json!("d"), uid_of_copy(&world, "Tier", "default")];
+    let expected = [uid_of_copy(&world, "Tier", "default"), deployment["uid"].clone()];
     assert_eq!(owners_of_copy(&world), expected);
     world.server.with_store(|store| {
         let mut changed = store.get(&set(ApiGroup::CrdV1)).unwrap().clone();
@@ -151,6 +211,6 @@ async fn replaced_copy_gets_its_owners_again_beside_those_of_other_kinds() {
         store.put(&set(ApiGroup::CrdV1), changed);
     });
     let outcome = copy_all(&world).await.unwrap();
-    assert_eq!(outcome.total(|count| count.copied), 1);
+    assert_eq!(outcome.total(Category::Copied), 1);
     assert_eq!(owners_of_copy(&world), expected);
 }

@@ -1,11 +1,13 @@
+use std::time::Duration;
+
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use super::copy::{copy_all, started};
-use super::{office_in_v3, put_foreign, snapshot};
-use crate::migration::copy::{Named, trial};
+use super::copy::{copy_all, edit, office_in_v1, started};
+use super::{is_v1_ready, office_in_v3, put_foreign, snapshot};
+use crate::migration::copy::{Category, Named, trial};
 use crate::migration::report;
-use crate::migration::testing::{World, at};
+use crate::migration::testing::{UNKNOWN_FIELD, World, at, is_in_phase};
 
 fn names(listed: &[Named]) -> Vec<&str> {
     listed.iter().map(|named| named.object.as_str()).collect()
@@ -46,14 +48,14 @@ async fn trial_lists_each_outcome_and_changes_nothing() {
     let before = snapshot(&world);
     let outcome = trial(&world.requests(), true).await.unwrap();
     assert_eq!(snapshot(&world), before);
-    assert_eq!(names(&outcome.skipped), ["Tier/default"]);
-    assert_eq!(names(&outcome.refused), ["IPPool/pool"]);
-    assert_eq!(names(&outcome.conflicts), ["GlobalNetworkSet/office", "IPAMHandle/own"]);
-    assert_eq!(names(&outcome.only_in_v3), ["Tier/own"]);
-    assert_eq!(names(&outcome.left_out), ["NetworkSet/ns/owned"]);
-    assert_eq!(outcome.total(|count| count.copied), 7);
+    assert_eq!(names(outcome.list(Category::Skipped)), ["Tier/default"]);
+    assert_eq!(names(outcome.list(Category::Refused)), ["IPPool/pool"]);
+    assert_eq!(names(outcome.list(Category::Conflict)), ["GlobalNetworkSet/office", "IPAMHandle/own"]);
+    assert_eq!(names(outcome.list(Category::OnlyInV3)), ["Tier/own"]);
+    assert_eq!(names(outcome.list(Category::LeftOut)), ["NetworkSet/ns/owned"]);
+    assert_eq!(outcome.total(Category::Copied), 7);
     let log = world.server.take_log();
-    let is_write = |line: &&String| !line.starts_with("GET") && !line.ends_with("?dryRun=All");
+    let is_write = |line: &&String| !line.starts_with("GET") && !line.ends_with("&dryRun=All");
     assert_eq!(log.iter().filter(is_write).count(), 0, "{log:#?}");
 }
 
@@ -66,8 +68,11 @@ async fn trial_without_v3_reads_v1_only() {
         store.put(&set, json!({ "metadata": { "annotations": annotations } }));
     });
     let outcome = trial(&world.requests(), false).await.unwrap();
-    assert_eq!(names(&outcome.refused), ["GlobalNetworkSet/damaged"]);
-    assert_eq!((outcome.total(|count| count.copied), names(&outcome.left_out)), (10, vec!["NetworkSet/ns/owned"]));
+    assert_eq!(names(outcome.list(Category::Refused)), ["GlobalNetworkSet/damaged"]);
+    assert_eq!(
+        (outcome.total(Category::Copied), names(outcome.list(Category::LeftOut))),
+        (10, vec!["NetworkSet/ns/owned"])
+    );
     let log = world.server.take_log();
     assert!(log.iter().all(|line| line.starts_with("GET /apis/crd.projectcalico.org/v1/")), "{log:#?}");
 }
@@ -77,7 +82,7 @@ async fn trial_without_v3_reads_v1_only() {
 async fn trial_checks_objects_that_a_migration_would_replace() {
     let world = started();
     copy_all(&world).await.unwrap();
-    assert_eq!(trial(&world.requests(), true).await.unwrap().total(|count| count.skipped), 9);
+    assert_eq!(trial(&world.requests(), true).await.unwrap().total(Category::Skipped), 9);
     world.server.with_store(|store| {
         let pool = at(ApiGroup::CrdV1, "IPPool", "", "pool");
         let mut changed = store.get(&pool).unwrap().clone();
@@ -85,11 +90,27 @@ async fn trial_checks_objects_that_a_migration_would_replace() {
         store.put(&pool, changed);
     });
     let changed = trial(&world.requests(), true).await.unwrap();
-    assert_eq!(names(&changed.copied), ["IPPool/pool"]);
+    assert_eq!(names(changed.list(Category::Copied)), ["IPPool/pool"]);
     refuse(&world, "pool");
     let outcome = trial(&world.requests(), true).await.unwrap();
-    assert_eq!(names(&outcome.refused), ["IPPool/pool"]);
-    assert_eq!((outcome.total(|count| count.copied), outcome.total(|count| count.skipped)), (0, 8));
+    assert_eq!(names(outcome.list(Category::Refused)), ["IPPool/pool"]);
+    assert_eq!((outcome.total(Category::Copied), outcome.total(Category::Skipped)), (0, 8));
+}
+
+/// The API server would otherwise drop the field.
+#[tokio::test(start_paused = true)]
+async fn object_with_a_field_that_v3_lacks_is_refused_before_the_lock() {
+    let world = started();
+    let spec = world.server.object(&office_in_v1()).unwrap()["spec"].take();
+    edit(&world, &office_in_v1(), "/spec", json!({ "nets": [], UNKNOWN_FIELD: { "a": "b" } }));
+    world.run_for(Duration::from_secs(60)).await;
+    let (phase, message) = (world.phase(), world.message());
+    let expected = "projectcalico.org/v3 refuses 1 objects: GlobalNetworkSet/office: strict decoding error: ";
+    assert!(phase == "Pending" && message.starts_with(expected), "{phase}: {message}");
+    assert!(world.server.with_store(|store| is_v1_ready(store)));
+    assert_eq!(world.server.object(&office_in_v3()), None);
+    edit(&world, &office_in_v1(), "/spec", spec);
+    world.run_until(|store| is_in_phase(store, "Complete")).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -101,7 +122,7 @@ async fn report_is_written_when_it_changes() {
     for _ in 0..2 {
         report::write(&requests, "calico-system", &outcome, true).await.unwrap();
     }
-    outcome.conflicts.clear();
+    outcome.lists.remove(&Category::Conflict);
     report::write(&requests, "calico-system", &outcome, true).await.unwrap();
     let methods: Vec<_> =
         world.server.take_log().iter().map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect();

@@ -33,11 +33,12 @@ pub struct MovedKind {
 pub struct Moved {
     /// The location in v3.
     pub location: Location,
-    /// The object in v3, without fields that the API server sets, and without owners of Calico's kinds.
+    /// The object in v3, without fields that the API server sets, and without the references in `owners`.
     pub body: Value,
     /// The object in v1.
     pub source: Source,
-    /// The references to owners of Calico's kinds, in their v3 form. Each `uid` is that of the owner's [`Source`].
+    /// The references to owners that may not exist for Kubernetes' garbage collector: those to Calico's kinds, in their
+    /// v3 form with the `uid` of the owner's [`Source`], and those to other kinds that only Calico's annotation has.
     pub owners: Vec<Value>,
 }
 
@@ -109,6 +110,7 @@ pub fn to_v3(kind: &MovedKind, v1: Value) -> Result<Moved, Unmovable> {
     if kind.v3.namespaced && namespace.is_none() {
         return Err(Malformed("metadata.namespace is missing".into()).into());
     }
+    let on_resource = resource.get("ownerReferences").and_then(Value::as_array).cloned().unwrap_or_default();
     let (mut metadata, name) = read_metadata(kind, resource, &mut object)?;
     let uid = take_text(&mut metadata, "uid").unwrap_or_default();
     if name.len() > NAME_LIMIT || !is_dns_name(&name) {
@@ -119,7 +121,7 @@ pub fn to_v3(kind: &MovedKind, v1: Value) -> Result<Moved, Unmovable> {
     }
     metadata.retain(|_, value| !value.is_null());
     metadata.insert("name".into(), name.as_str().into());
-    let owners = take_calico_owners(&mut metadata)?;
+    let owners = take_unresolved_owners(&mut metadata, &on_resource)?;
     object.insert("apiVersion".into(), kind.v3.api_version.into());
     object.insert("kind".into(), kind.v3.kind.into());
     object.insert("metadata".into(), Value::Object(metadata));
@@ -173,8 +175,6 @@ fn read_metadata(kind: &MovedKind, resource: Fields, object: &mut Fields) -> Res
 /// Adds the finalizers and owners that are on the resource, beside Calico's annotation. Calico's clients of v1 do not
 /// see them (DS-59), but the API server and the garbage collector heed no others.
 fn add_lists_of_others(metadata: &mut Fields, mut of_others: PreservedMetadata) {
-    let is_same =
-        |left: &Value, right: &Value| left == right || left.get("uid").is_some_and(|uid| right.get("uid") == Some(uid));
     for key in ["finalizers", "ownerReferences"] {
         let Some(Value::Array(others)) = of_others.metadata.remove(key) else { continue };
         match metadata.get_mut(key) {
@@ -190,6 +190,13 @@ fn add_lists_of_others(metadata: &mut Fields, mut of_others: PreservedMetadata) 
     }
 }
 
+/// Returns true for two equal finalizers, or for two references to the same owner. Kubernetes' garbage collector finds
+/// an owner by these four fields.
+fn is_same(left: &Value, right: &Value) -> bool {
+    let fields = ["apiVersion", "kind", "name", "uid"];
+    left == right || left.get("uid").is_some() && fields.iter().all(|field| left.get(field) == right.get(field))
+}
+
 /// Converts the IPAM settings. A missing field would get the default of v3, which may differ from the meaning of a
 /// missing field in v1 (DS-46).
 fn settings(spec: Fields) -> Fields {
@@ -198,16 +205,18 @@ fn settings(spec: Fields) -> Fields {
     spec
 }
 
-/// Removes the references to owners of Calico's kinds, and returns them in their v3 form.
+/// Removes the references of [`Moved::owners`], and returns them. `on_resource` are the references beside Calico's
+/// annotation.
 ///
-/// Kubernetes' garbage collector deletes an object whose owners it does not find. It does not see the references in v1,
-/// because Calico stores them in an annotation (DS-56).
-fn take_calico_owners(metadata: &mut Fields) -> Result<Vec<Value>, Malformed> {
+/// Kubernetes' garbage collector deletes an object whose owners it does not find. It sees the references on the
+/// resource, but not those in the annotation, where Calico's clients of v1 store them without any check (DS-56).
+fn take_unresolved_owners(metadata: &mut Fields, on_resource: &[Value]) -> Result<Vec<Value>, Malformed> {
     let Some(references) = metadata.get_mut("ownerReferences").and_then(Value::as_array_mut) else {
         return Ok(Vec::new());
     };
-    let is_calico = |owner: &Value| calico_group(owner).is_some();
-    let (owners, others): (Vec<Value>, Vec<Value>) = mem::take(references).into_iter().partition(is_calico);
+    let is_unresolved =
+        |owner: &Value| calico_group(owner).is_some() || !on_resource.iter().any(|seen| is_same(seen, owner));
+    let (owners, others): (Vec<Value>, Vec<Value>) = mem::take(references).into_iter().partition(is_unresolved);
     if others.is_empty() {
         metadata.remove("ownerReferences");
     } else {
@@ -230,11 +239,13 @@ fn calico_group(owner: &Value) -> Option<ApiGroup> {
     [ApiGroup::CrdV1, ApiGroup::V3].into_iter().find(|known| known.name() == group)
 }
 
-/// Converts a reference. Those in Calico's annotation are in their v3 form already.
+/// Converts a reference to an owner of Calico's kinds. Those in Calico's annotation are in their v3 form already.
 fn owner_in_v3(mut owner: Value) -> Result<Value, Malformed> {
-    let is_v1 = calico_group(&owner) == Some(ApiGroup::CrdV1);
+    let Some(group) = calico_group(&owner) else { return Ok(owner) };
     let Some(fields) = owner.as_object_mut() else { return Ok(owner) };
-    if is_v1 && let Some(uid) = take_text(fields, "uid") {
+    if group == ApiGroup::CrdV1
+        && let Some(uid) = take_text(fields, "uid")
+    {
         fields.insert("uid".into(), metadata::reversed_uid(&uid)?.into());
     }
     fields.insert("apiVersion".into(), ApiGroup::V3.api_version().into());

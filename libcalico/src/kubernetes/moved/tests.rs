@@ -182,18 +182,18 @@ fn two_policies_with_one_v3_name_have_one_location() {
 }
 
 #[test]
-fn owners_of_calicos_kinds_are_separated() {
+fn owners_of_calicos_kinds_and_those_in_the_annotation_are_separated() {
     let owner =
         |version: &str, kind: &str, uid: &str| json!({"apiVersion": version, "kind": kind, "name": "o", "uid": uid});
     let kubernetes = owner("apps/v1", "Deployment", UID);
     // The annotation of upstream has the uids of the API server, and either version.
     let settings = owner("crd.projectcalico.org/v1", "IPAMConfig", UID);
     let tier = owner("projectcalico.org/v3", "Tier", UID);
-    let inner = json!({"ownerReferences": [settings, kubernetes.clone(), tier]});
+    let inner = json!({"ownerReferences": [settings, kubernetes, tier]});
     let policy = moved("NetworkPolicy", annotated(&kind("NetworkPolicy"), "p", inner, json!({})));
     let v3 = |kind: &str| owner("projectcalico.org/v3", kind, REVERSED);
-    assert_eq!(policy.owners, [v3("IPAMConfiguration"), v3("Tier")]);
-    assert_eq!(policy.body["metadata"]["ownerReferences"], json!([kubernetes]));
+    assert_eq!(policy.owners, [v3("IPAMConfiguration"), kubernetes, v3("Tier")]);
+    assert_eq!(policy.body["metadata"].get("ownerReferences"), None);
 
     // kubectl stores references in the resource, with the uid of the API server.
     let references = json!([owner("crd.projectcalico.org/v1", "Tier", UID)]);
@@ -212,14 +212,17 @@ fn finalizers_and_owners_beside_the_annotation_are_copied() {
     let kind = kind("NetworkPolicy");
     // Two references to the same tier.
     let tier = [owner("projectcalico.org/v3", "Tier", UID), owner("crd.projectcalico.org/v1", "Tier", UID)];
-    let inner = json!({"finalizers": ["f"], "ownerReferences": [shared, tier[0]]});
+    // The collector has not seen this name beside the uid of the resource's reference.
+    let mut renamed = other.clone();
+    renamed["name"] = "renamed".into();
+    let inner = json!({"finalizers": ["f"], "ownerReferences": [shared, renamed, tier[0]]});
     let mut policy = annotated(&kind, "p", inner, json!({}));
     policy["metadata"]["finalizers"] = json!(["f", "g"]);
     policy["metadata"]["ownerReferences"] = json!([other, shared, tier[1]]);
     let policy = to_v3(&kind, policy).unwrap();
     assert_eq!(policy.body["metadata"]["finalizers"], json!(["f", "g"]));
     assert_eq!(policy.body["metadata"]["ownerReferences"], json!([shared, other]));
-    assert_eq!(policy.owners, [owner("projectcalico.org/v3", "Tier", REVERSED)]);
+    assert_eq!(policy.owners, [renamed, owner("projectcalico.org/v3", "Tier", REVERSED)]);
 
     let mut bare = annotated(&kind, "p", json!({}), json!({}));
     bare["metadata"]["finalizers"] = json!(["g"]);
@@ -270,7 +273,8 @@ fn odd_metadata_in_the_annotation_is_copied_without_a_panic() {
 
     let owners = json!({"ownerReferences": [1, {"apiVersion": 2}, {"apiVersion": "projectcalico.org"}]});
     let tier = moved("Tier", annotated(&kind("Tier"), "t", owners.clone(), json!({})));
-    assert_eq!(tier.body["metadata"]["ownerReferences"], owners["ownerReferences"]);
+    assert_eq!(json!(tier.owners), owners["ownerReferences"]);
+    assert_eq!(tier.body["metadata"].get("ownerReferences"), None);
 }
 
 /// Returns the stored pair of an object, without the metadata that the API server sets.

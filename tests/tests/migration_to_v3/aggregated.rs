@@ -90,7 +90,7 @@ fn refused_and_aborted_migrations_give_the_aggregated_api_server_back() {
         let aggregated = aggregate(scene);
         migration.create(None);
         scene.restart(&mut process);
-        migration.await_message(&process, "projectcalico.org/v3 refuses 1 objects: CalicoNodeStatus/node1");
+        migration.await_message(&process, "projectcalico.org/v3 refuses 1 object: CalicoNodeStatus/node1");
         assert_eq!(service(scene), aggregated);
         assert!(migration.is_ready(ApiGroup::CrdV1), "v1 was not locked");
 
@@ -106,7 +106,7 @@ fn refused_and_aborted_migrations_give_the_aggregated_api_server_back() {
         migration.create(None);
         process.restart().unwrap();
         migration.await_message(&process, "the datastore is not locked");
-        assert!(migration.message().contains("refuses 1 objects"), "{}", migration.message());
+        assert!(migration.message().contains("refuses 1 object"), "{}", migration.message());
         assert!(migration.is_ready(ApiGroup::CrdV1));
         assert_eq!(service(scene), aggregated);
         migration.delete();

@@ -209,18 +209,16 @@ fn add_after_the_documented_command_borrows_nothing_from_a_node_with_flannel() {
             admin.patch(&format!("/api/v1/nodes/{node}"), &labels).unwrap().success().unwrap();
         }
         let (moved, waits) = (cluster.conf("node1", json!({})), cluster.conf("node2", json!({})));
-        // The node keeps its block, in which both addresses are free.
-        let claims = cluster.pod_on("node2", 1);
-        let [first, second] = [2, 3].map(|number| cluster.pod(number));
-        cluster.add(&claims, &waits);
-        cluster.delete(&claims, &waits);
+        // The first pod has one of the two addresses of node2's block, as a tunnel has.
+        let claiming = cluster.pod_on("node2", 1);
+        let [first, second, third] = [2, 3, 4].map(|number| cluster.pod(number));
+        cluster.add(&claiming, &waits);
         for pod in [&first, &second] {
             cluster.add(pod, &moved);
         }
         let full = cluster.accounts().held;
-        let third = cluster.pod(4);
         cluster.add(&third, &moved);
-        assert_eq!(cluster.accounts().held.len(), 3, "without the command, node1 takes an address of node2's block");
+        assert_eq!(cluster.accounts().held.len(), 4, "without the command, node1 takes an address of node2's block");
         cluster.delete(&third, &moved);
 
         let arguments = documented("configure --strictaffinity true", &config.display().to_string());
@@ -229,8 +227,8 @@ fn add_after_the_documented_command_borrows_nothing_from_a_node_with_flannel() {
         let refused = cluster.verb("ADD", &third, &moved).run().unwrap().error();
         assert!(refused.msg.contains("No more free affine blocks and strict affinity enabled"), "{refused:?}");
         assert_eq!(cluster.accounts().held, full);
-        for pod in [&first, &second] {
-            cluster.delete(pod, &moved);
+        for (pod, conf) in [(&first, &moved), (&second, &moved), (&claiming, &waits)] {
+            cluster.delete(pod, conf);
         }
     });
 }

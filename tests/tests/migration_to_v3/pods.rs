@@ -41,6 +41,7 @@ fn pods_start_and_end_on_two_nodes_during_a_migration() {
             process.restart().unwrap();
             migration.await_open(&mut process);
         });
+        process.await_log("migration: v3 is open; no pod could start or end for ", 1).unwrap();
         // The phase stays Converged until kube-controllers run again.
         start_and_end_with_v3_named(&mut kubelets);
         with_pods(&mut kubelets, || {

@@ -176,6 +176,11 @@ impl<'a> Migration<'a> {
         self.get(&cluster_information(group).url_path())["spec"]["datastoreReady"] == true
     }
 
+    /// Returns true if the ClusterInformation of a group exists and is locked.
+    pub fn is_locked(&self, group: ApiGroup) -> bool {
+        self.get(&cluster_information(group).url_path())["spec"]["datastoreReady"] == false
+    }
+
     // === Waiting ===
 
     /// Waits until a condition holds, for longer than kube-controllers pause between two looks for the object.

@@ -1,4 +1,5 @@
-//! `calico-ipam -upgrade`: transfers the addresses of pods from host-local to Calico's IPAM.
+//! `calico-ipam -upgrade`: transfers the addresses of pods from host-local to Calico's IPAM. Strict affinity, with which
+//! a cluster moves from flannel.
 
 use std::fs;
 use std::path::Path;
@@ -16,6 +17,9 @@ const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/component
 /// The first pod's second address.
 const SECOND: &str = "fd00:244:7::9";
 const LEASES: &str = "/var/lib/cni/networks/k8s-pod-network";
+const MOVING: &str = include_str!("../../docs/moving.md");
+/// The label of a node that upstream's Job moves.
+const NETWORK: &str = "projectcalico.org/node-network-during-migration";
 
 fn with_host_local(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
     if !Path::new(FOREIGN_PLUGINS).join("host-local").is_file() {
@@ -182,5 +186,49 @@ fn upgrade_retries_until_the_api_server_is_reachable() {
         assert_eq!(ready(control_plane), true);
         assert!(!Path::new(LEASES).exists());
         cluster.add(&pod, &conf);
+    });
+}
+
+/// Returns the arguments of the command of the page that begins with `calico-ipam` and these words, with this
+/// kubeconfig.
+fn documented(words: &str, kubeconfig: &str) -> Vec<String> {
+    let beginning = format!("calico-ipam {words}");
+    let command = MOVING.lines().map(str::trim).find(|line| line.starts_with(&beginning));
+    let command = command.unwrap_or_else(|| panic!("docs/moving.md has no command {beginning}"));
+    command.replace("~/.kube/config", kubeconfig).split_whitespace().skip(1).map(str::to_owned).collect()
+}
+
+/// Host-local still assigns the addresses of `node2` (MB-13).
+#[test]
+fn add_after_the_documented_command_borrows_nothing_from_a_node_with_flannel() {
+    on_api_server(ApiGroup::V3, |cluster, control_plane| {
+        let (admin, config) = (control_plane.servers.api.admin(), control_plane.servers.api.admin_kubeconfig());
+        cluster.load(&Content::ready().node("node1").node("node2").pool("pool4", "10.244.0.0/30", 31));
+        for (node, network) in [("node1", "calico"), ("node2", "flannel")] {
+            let labels = json!({ "metadata": { "labels": { NETWORK: network } } });
+            admin.patch(&format!("/api/v1/nodes/{node}"), &labels).unwrap().success().unwrap();
+        }
+        let (moved, waits) = (cluster.conf("node1", json!({})), cluster.conf("node2", json!({})));
+        // The first pod has one of the two addresses of node2's block, as a tunnel has.
+        let claiming = cluster.pod_on("node2", 1);
+        let [first, second, third] = [2, 3, 4].map(|number| cluster.pod(number));
+        cluster.add(&claiming, &waits);
+        for pod in [&first, &second] {
+            cluster.add(pod, &moved);
+        }
+        let full = cluster.accounts().held;
+        cluster.add(&third, &moved);
+        assert_eq!(cluster.accounts().held.len(), 4, "without the command, node1 takes an address of node2's block");
+        cluster.delete(&third, &moved);
+
+        let arguments = documented("configure --strictaffinity true", &config.display().to_string());
+        let configured = cluster.plugins.call("calico-ipam").args(arguments).run().unwrap();
+        assert_eq!(configured.exit, Some(0), "{configured:?}");
+        let refused = cluster.verb("ADD", &third, &moved).run().unwrap().error();
+        assert!(refused.msg.contains("No more free affine blocks and strict affinity enabled"), "{refused:?}");
+        assert_eq!(cluster.accounts().held, full);
+        for (pod, conf) in [(&first, &moved), (&second, &moved), (&claiming, &waits)] {
+            cluster.delete(pod, conf);
+        }
     });
 }

@@ -336,6 +336,9 @@ fn moves_a_cluster(group: ApiGroup) {
         let file = cluster.host.dir("export").join("calico.yaml");
         let file = file.to_str().unwrap();
         run_on_etcd(cluster, &["migrate", "export", file]);
+        // The documented command pipes this output into `cmp`.
+        let again = run_on_etcd(cluster, &["migrate", "export", "-"]).stdout;
+        assert_eq!(again, fs::read_to_string(file).unwrap());
         let run = |arguments: &[&str]| {
             let outcome = cluster.store.calico_ipam(&cluster.plugins, arguments).unwrap();
             assert_eq!(outcome.exit, Some(0), "{outcome:?}");

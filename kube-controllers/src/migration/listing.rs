@@ -54,6 +54,11 @@ pub(super) async fn is_unserved(requests: &Requests, resource: &Resource, proble
     }
 }
 
+/// Returns the number of objects as messages write it: `1 object`, `2 objects`.
+pub(super) fn counted(objects: usize) -> String {
+    format!("{objects} object{}", if objects == 1 { "" } else { "s" })
+}
+
 /// Returns true if the API server no longer has the rest of a list, so that the list has to begin anew.
 pub(super) fn has_expired(problem: &Problem) -> bool {
     matches!(problem, Problem::Refused { code: 410, .. })

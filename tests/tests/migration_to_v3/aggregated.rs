@@ -1,20 +1,20 @@
 //! Migrations of clusters where an aggregated API server serves v3. The tests have its APIService, and no such server.
 
-use std::collections::BTreeSet;
-
-use integration_tests::accounts::Accounts;
 use integration_tests::controllers::{PATIENCE, await_that};
 use libcalico::kubernetes::ApiGroup;
 use libcalico::migration::{SAVED_API_SERVICE, moved_kinds};
 use serde_json::{Value, json};
 
-use super::kubelet::{Kubelet, assert_failed_under_the_lock, with_pods};
+use super::kubelet::{Kubelet, NODES, assert_accounts, assert_failed_under_the_lock, with_pods};
+use super::objects::NAMESPACE;
 use super::{Scene, on};
 
 const API_SERVICE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v3.projectcalico.org";
 const REPORT: &str = "/api/v1/namespaces/kube-system/configmaps/calico-migration-v1-to-v3";
 /// Name of an object of v1 that the API server refuses to create in v3.
 const REFUSED: &str = "node1";
+/// Addresses and handles in the block of the scene.
+const OWNERS: [(&str, &str); 2] = [("10.65.1.0", "k8s-pod-network.lower"), ("10.65.1.1", "k8s-pod-network.Mixed")];
 
 /// Replaces the APIService of the API server by that of another server. Returns its `spec`.
 fn aggregate(scene: &Scene<'_>) -> Value {
@@ -35,10 +35,26 @@ fn service(scene: &Scene<'_>) -> Value {
     scene.world.get(API_SERVICE)["spec"].clone()
 }
 
+/// Creates the pods with the addresses of the scene's block, as the plugin annotates them.
+fn create_owners(scene: &Scene<'_>) {
+    for ((address, handle), name) in OWNERS.into_iter().zip(["lower", "mixed"]) {
+        let container = handle.rsplit('.').next();
+        let annotations = json!({
+            "cni.projectcalico.org/podIP": format!("{address}/32"),
+            "cni.projectcalico.org/podIPs": format!("{address}/32"), "cni.projectcalico.org/containerID": container,
+        });
+        let spec = json!({ "nodeName": NODES[0], "containers": [{ "name": "c", "image": "none" }] });
+        let metadata = json!({ "name": name, "namespace": NAMESPACE, "annotations": annotations });
+        scene.world.apply(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }));
+    }
+}
+
 #[test]
 fn migration_takes_the_aggregated_api_server_away() {
     on(|scene| {
         let migration = scene.migration;
+        scene.world.node(NODES[1], "192.0.2.2");
+        create_owners(scene);
         let mut process = scene.start("one");
         let aggregated = aggregate(scene);
         migration.create(Some("first"));
@@ -50,8 +66,8 @@ fn migration_takes_the_aggregated_api_server_away() {
 
         migration.delete();
         migration.until(&process, "the object is gone", || migration.is_gone());
-        let node = scene.node();
-        let mut kubelets = [Kubelet::new(&node, scene.api.admin())];
+        let nodes = NODES.map(|name| scene.node(name));
+        let mut kubelets = nodes.each_ref().map(|node| Kubelet::new(node, scene.api.admin()));
         let audit = scene.api.audit().unwrap();
         with_pods(&mut kubelets, || {
             migration.create(None);
@@ -59,24 +75,25 @@ fn migration_takes_the_aggregated_api_server_away() {
             migration.finish(&mut process);
         });
         assert_failed_under_the_lock(&kubelets, &audit);
-        let [mut kubelet] = kubelets;
-        kubelet.start();
-        let held = Accounts::of(&scene.dump(ApiGroup::V3)).held;
-        assert!(kubelet.addresses().all(|(address, handle)| held.get(&address) == Some(&handle)), "{held:?}");
+        assert!(migration.is_locked(ApiGroup::CrdV1), "v1 stays, and stays locked");
+        kubelets.iter_mut().for_each(Kubelet::start);
+        assert_accounts(scene.api, &kubelets, &OWNERS);
         assert_eq!(service(scene)["service"], Value::Null, "the API server itself serves v3");
         let saved = migration.object()["metadata"]["annotations"][SAVED_API_SERVICE].clone();
         let saved: Value = serde_json::from_str(saved.as_str().unwrap()).unwrap();
         assert_eq!(saved["spec"], aggregated);
+
         migration.delete();
         scene.restart(&mut process);
         migration.until(&process, "the object is gone", || migration.is_gone());
         assert_eq!(scene.world.calico("tiers", "security"), Value::Null, "v1 is deleted");
         assert!(!scene.in_v3("Tier", None, "security").is_null());
-        while !kubelet.pods.is_empty() {
-            kubelet.end();
+        for kubelet in &mut kubelets {
+            while !kubelet.pods.is_empty() {
+                kubelet.end();
+            }
         }
-        let handles: BTreeSet<String> = Accounts::of(&scene.dump(ApiGroup::V3)).held.into_values().collect();
-        assert_eq!(handles, ["k8s-pod-network.Mixed", "k8s-pod-network.lower"].map(str::to_owned).into());
+        assert_accounts(scene.api, &[], &OWNERS);
     });
 }
 
@@ -90,7 +107,7 @@ fn refused_and_aborted_migrations_give_the_aggregated_api_server_back() {
         let aggregated = aggregate(scene);
         migration.create(None);
         scene.restart(&mut process);
-        migration.await_message(&process, "projectcalico.org/v3 refuses 1 objects: CalicoNodeStatus/node1");
+        migration.await_message(&process, "projectcalico.org/v3 refuses 1 object: CalicoNodeStatus/node1");
         assert_eq!(service(scene), aggregated);
         assert!(migration.is_ready(ApiGroup::CrdV1), "v1 was not locked");
 
@@ -106,7 +123,7 @@ fn refused_and_aborted_migrations_give_the_aggregated_api_server_back() {
         migration.create(None);
         process.restart().unwrap();
         migration.await_message(&process, "the datastore is not locked");
-        assert!(migration.message().contains("refuses 1 objects"), "{}", migration.message());
+        assert!(migration.message().contains("refuses 1 object"), "{}", migration.message());
         assert!(migration.is_ready(ApiGroup::CrdV1));
         assert_eq!(service(scene), aggregated);
         migration.delete();

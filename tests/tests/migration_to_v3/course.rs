@@ -9,7 +9,7 @@ use libcalico::kubernetes::{ApiGroup, Resource};
 use libcalico::migration::{FINALIZER, MIGRATED_BY, moved_kinds};
 use serde_json::{Value, json};
 
-use super::kubelet::Kubelet;
+use super::kubelet::{Kubelet, NODES};
 use super::objects::sources;
 use super::{Scene, on};
 
@@ -108,7 +108,7 @@ fn aborted_migration_leaves_v1_as_it_was() {
             scene.dump(ApiGroup::V3).into_values().map(|object| object["metadata"]["uid"].clone()).collect();
         assert_eq!(left, [status["metadata"]["uid"].clone()]);
         assert!(process.terminate().unwrap().success());
-        let node = scene.node();
+        let node = scene.node(NODES[0]);
         let mut kubelet = Kubelet::new(&node, scene.api.admin());
         kubelet.start();
         let held = Accounts::of(&scene.dump(ApiGroup::CrdV1)).held;

@@ -1,16 +1,20 @@
 //! [`Kubelet`]: starts and ends pods on a node while a migration runs.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use integration_tests::accounts::Accounts;
 use integration_tests::cluster::{NAMESPACE, pod_path};
 use integration_tests::content::NETWORK;
+use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::kubernetes::{ApiServer, Audit, Client, Objects, Request, ServiceAccount};
 use integration_tests::namespaces::Host;
 use integration_tests::node::{Node, Sandbox};
+use integration_tests::plugin::Plugins;
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
@@ -128,6 +132,52 @@ impl<'a> Kubelet<'a> {
         self.failed.push(FailedCall { verb, began, ended: OffsetDateTime::now_utc(), error });
         None
     }
+}
+
+/// Returns the key of a configuration that names v3.
+pub(crate) fn naming_v3() -> Value {
+    json!({ "calico_api_group": ApiGroup::V3.api_version() })
+}
+
+/// Starts and ends a pod on each node, with v3 named in the configuration, without a failed call.
+#[track_caller]
+pub(crate) fn start_and_end_with_v3_named(kubelets: &mut [Kubelet<'_>]) {
+    for kubelet in kubelets {
+        kubelet.more = naming_v3();
+        kubelet.start_and_end();
+        kubelet.more = Value::Null;
+    }
+}
+
+/// Returns the objects of v3 of the administrator.
+pub(crate) fn v3(api: &ApiServer) -> Objects {
+    Objects::new(api.admin(), ApiGroup::V3, api.admin_kubeconfig())
+}
+
+/// Waits until each running pod has its address in one block of v3, and no other owner but `others` has one. Expects
+/// that `calico-ipam check` finds no problem in v3.
+#[track_caller]
+pub(crate) fn assert_accounts(api: &ApiServer, kubelets: &[Kubelet<'_>], others: &[(&str, &str)]) {
+    let others = others.iter().map(|(address, handle)| (address.parse::<IpAddr>().unwrap(), (*handle).to_owned()));
+    let expected: BTreeMap<IpAddr, String> =
+        kubelets.iter().flat_map(Kubelet::addresses).chain(others.clone()).collect();
+    let pods: usize = kubelets.iter().map(|kubelet| kubelet.pods.len()).sum();
+    assert_eq!(expected.len(), pods + others.len(), "two owners have one address");
+    let accounts = || Accounts::of(&v3(api).dump().unwrap());
+    // A DEL during the lock may be deferred: a later call of its node completes it.
+    let are_equal = || {
+        for kubelet in kubelets {
+            if let Some((sandbox, _)) = kubelet.pods.first() {
+                kubelet.node.run(&kubelet.node.verb("STATUS", sandbox))?;
+            }
+        }
+        Ok(accounts().held == expected)
+    };
+    let seen = await_that(PATIENCE, are_equal);
+    assert!(seen.is_ok(), "{expected:#?}\n{:#?}", accounts());
+    assert_eq!(accounts().problems, Vec::<String>::new());
+    let check = Store::Kubernetes(v3(api)).calico_ipam(&Plugins::locate().unwrap(), &["check"]).unwrap();
+    assert_eq!(check.exit, Some(0), "calico-ipam check: {}{}", check.stdout, check.stderr);
 }
 
 /// Creates a node whose configuration names no API group, so that its plugins follow a migration.

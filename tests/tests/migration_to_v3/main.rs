@@ -73,11 +73,11 @@ impl Scene<'_> {
         self.migration.await_message(process, "Waiting for in-flight datastore writes to drain");
     }
 
-    /// Creates the plugins of `node1`, which may do everything and follow a migration.
-    pub(crate) fn node(&self) -> Node {
+    /// Creates the plugins of a node, which may do everything and follow a migration.
+    pub(crate) fn node(&self, name: &str) -> Node {
         let account = self.api.service_account("kube-system", "plugin").unwrap();
         self.api.bind(&account, "cluster-admin").unwrap();
-        kubelet::following_node(self.host, kubelet::NODES[0], (self.api, &account))
+        kubelet::following_node(self.host, name, (self.api, &account))
     }
 
     /// Reads all objects of a group, without the resourceVersion of its ClusterInformation.

@@ -1,43 +1,24 @@
 //! Pods that start and end on two nodes while a migration runs. kube-controllers run in a pod on the host network.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
-
 use integration_tests::accounts::Accounts;
-use integration_tests::cluster::on_api_server;
+use integration_tests::cluster::{NAMESPACE, on_api_server};
 use integration_tests::content::Content;
-use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::kubernetes::{ApiServer, Objects};
 use integration_tests::migration::Migration;
-use integration_tests::store::Store;
+use integration_tests::node::Node;
 use libcalico::kubernetes::ApiGroup;
-use serde_json::{Value, json};
 
-use super::kubelet::{Kubelet, NODES, assert_failed_under_the_lock, following_node, with_pods};
+use super::kubelet::{
+    Kubelet, NODES, assert_accounts, assert_failed_under_the_lock, following_node, naming_v3,
+    start_and_end_with_v3_named, v3, with_pods,
+};
 
-/// Returns the objects of v3 of the administrator.
-fn v3(api: &ApiServer) -> Objects {
-    Objects::new(api.admin(), ApiGroup::V3, api.admin_kubeconfig())
-}
-
-/// Waits until each running pod, and no other one, has its address in one block.
-fn assert_accounts(api: &ApiServer, kubelets: &[Kubelet<'_>]) {
-    let expected: BTreeMap<IpAddr, String> = kubelets.iter().flat_map(Kubelet::addresses).collect();
-    let pods: usize = kubelets.iter().map(|kubelet| kubelet.pods.len()).sum();
-    assert_eq!(expected.len(), pods, "two pods have one address");
-    let accounts = || Accounts::of(&v3(api).dump().unwrap());
-    // A DEL during the lock may be deferred: a later call of its node completes it.
-    let are_equal = || {
-        for kubelet in kubelets {
-            if let Some((sandbox, _)) = kubelet.pods.first() {
-                kubelet.node.run(&kubelet.node.verb("STATUS", sandbox))?;
-            }
-        }
-        Ok(accounts().held == expected)
-    };
-    let seen = await_that(PATIENCE, are_equal);
-    assert!(seen.is_ok(), "{expected:#?}\n{:#?}", accounts());
-    assert_eq!(accounts().problems, Vec::<String>::new());
+/// Expects that an ADD with v3 named fails before the migration.
+#[track_caller]
+fn assert_v3_is_unusable(node: &Node) {
+    let sandbox = node.sandbox(999, Some((NAMESPACE, "early"))).unwrap();
+    let error = node.run(&node.verb_with("ADD", &sandbox, &naming_v3())).unwrap().error();
+    assert!(error.msg.contains("error getting ClusterInformation"), "{error:?}");
+    node.on(|host| host.delete_pod(&sandbox.netns)).unwrap();
 }
 
 #[test]
@@ -49,6 +30,7 @@ fn pods_start_and_end_on_two_nodes_during_a_migration() {
         let migration = Migration::new(api);
         let caller = (api, &control_plane.account);
         let nodes = NODES.map(|name| following_node(cluster.host, name, caller));
+        assert_v3_is_unusable(&nodes[0]);
         let audit = api.audit().unwrap();
         let mut kubelets = nodes.each_ref().map(|node| Kubelet::new(node, api.admin()));
         let mut process = migration.setup("controllers").start(cluster.host, "controllers").unwrap();
@@ -57,7 +39,14 @@ fn pods_start_and_end_on_two_nodes_during_a_migration() {
             migration.create(None);
             assert!(process.terminate().unwrap().success());
             process.restart().unwrap();
-            migration.finish(&mut process);
+            migration.await_open(&mut process);
+        });
+        process.await_log("migration: v3 is open; no pod could start or end for ", 1).unwrap();
+        // The phase stays Converged until kube-controllers run again.
+        start_and_end_with_v3_named(&mut kubelets);
+        with_pods(&mut kubelets, || {
+            process.restart().unwrap();
+            migration.await_phase(&process, "Complete");
         });
 
         assert_failed_under_the_lock(&kubelets, &audit);
@@ -67,16 +56,9 @@ fn pods_start_and_end_on_two_nodes_during_a_migration() {
         let seconds: Option<u64> = seconds.and_then(|text| text.strip_suffix(" s")?.parse().ok());
         assert!(seconds.is_some_and(|seconds| seconds > 0), "{blocked}");
 
-        // v1 is still there, and locked.
-        for kubelet in &mut kubelets {
-            kubelet.more = json!({ "calico_api_group": ApiGroup::V3.api_version() });
-            kubelet.start_and_end();
-            kubelet.more = Value::Null;
-        }
-        assert_accounts(api, &kubelets);
-        let store = Store::Kubernetes(v3(api));
-        let check = store.calico_ipam(&cluster.plugins, &["check"]).unwrap();
-        assert_eq!(check.exit, Some(0), "calico-ipam check: {}{}", check.stdout, check.stderr);
+        assert!(migration.is_locked(ApiGroup::CrdV1), "v1 stays, and stays locked");
+        start_and_end_with_v3_named(&mut kubelets);
+        assert_accounts(api, &kubelets, &[]);
         migration.delete();
         assert!(process.terminate().unwrap().success());
         process.restart().unwrap();

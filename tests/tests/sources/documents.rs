@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use integration_tests::PROGRAM_CRATES;
 use regex::Regex;
 
-use crate::{all_files, workspace};
+use crate::{all_files, program_sources, workspace};
 
 /// Returns the rows of all tables of a document with this heading.
 fn rows(document: &str, heading: &str) -> Result<Vec<String>> {
@@ -84,6 +84,24 @@ fn troubleshooting_page_quotes_messages_of_the_programs() -> Result<()> {
             let parts = message.split('…').filter(|part| *part != ": No such file or directory");
             let missing: Vec<_> = parts.filter(|part| !programs.contains(part.trim())).collect();
             ensure!(missing.is_empty(), "no program says {missing:?} of `{message}`");
+        }
+    }
+    Ok(())
+}
+
+/// Checks the quoted messages of a waiting migration, except the parts that a program fills in: `…`, `N`, `X` and names
+/// of objects.
+#[test]
+fn moving_page_quotes_messages_of_the_programs() -> Result<()> {
+    let rows = rows("docs/moving.md", "| message | meaning | remedy |")?;
+    ensure!(rows.len() > 25, "{} rows", rows.len());
+    let programs: String = program_sources()?.iter().map(|source| joined(&source.text)).collect();
+    let filled_in = Regex::new(r"…|\bN objects\b|\bN\b|\bX\b|\bcalico-cni\b|\bv3\.projectcalico\.org\b")?;
+    for row in rows {
+        for message in quoted(row.split('|').nth(1).unwrap_or_default()) {
+            let parts = filled_in.split(message).map(|part| part.trim_matches([' ', ':']));
+            let missing: Vec<_> = parts.filter(|part| !programs.contains(*part)).collect();
+            ensure!(missing.is_empty(), "no program writes {missing:?} of `{message}`");
         }
     }
     Ok(())

@@ -70,7 +70,7 @@ impl Definitions {
             }
             let count = listing::metadata(requests, &v1, |_| Some(())).await?.0.len();
             if count > 0 {
-                missing.push(format!("{} ({count} objects)", v3.plural));
+                missing.push(format!("{} ({})", v3.plural, listing::counted(count)));
             }
         }
         let named = missing.join(", ");

@@ -13,7 +13,7 @@ use super::super::copy::{Category, Copier, KindCount, Outcome};
 use super::super::metrics::MigrationMetrics;
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
-use super::super::{api_service, door, end, late_writes, lock};
+use super::super::{api_service, door, end, late_writes, listing, lock};
 use super::preparation::{conditions_of, conflict_message, listed};
 use super::{IDLE, Migration, Next, WAITING};
 use crate::settings::Mode;
@@ -48,8 +48,8 @@ impl LockedFailure {
             let (cause, conditions) = (conflict_message(conflicts), conditions_of(outcome));
             return Some(LockedFailure { phase: Phase::WaitingForConflictResolution, cause, conditions });
         }
-        let named = listed(outcome.list(Category::Refused), refused);
-        (refused > 0).then(|| Self::pending(format!("projectcalico.org/v3 refuses {refused} objects: {named}")))
+        let (named, count) = (listed(outcome.list(Category::Refused), refused), listing::counted(refused));
+        (refused > 0).then(|| Self::pending(format!("projectcalico.org/v3 refuses {count}: {named}")))
     }
 }
 

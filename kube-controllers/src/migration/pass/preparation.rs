@@ -12,7 +12,7 @@ use super::super::copy::{self, Category, Named, Outcome};
 use super::super::marks::{Door, Marks};
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
-use super::super::{api_service, door, lock, report};
+use super::super::{api_service, door, listing, lock, report};
 use super::{IDLE, Migration, Next, WAITING};
 
 /// The pause after refused checks, as a multiple of their time. They read each object, and can fail for days.
@@ -61,9 +61,9 @@ impl Migration {
         let outcome = copy::trial(&self.requests, is_compared).await?;
         report::write(&self.requests, &self.namespace, &outcome, is_compared).await?;
         let message = format!(
-            "dry run: {} objects to copy, {} are in v3, {} conflicts, {} refused; see ConfigMap {}/{}. To start, \
+            "dry run: {} to copy, {} are in v3, {} conflicts, {} refused; see ConfigMap {}/{}. To start, \
              remove the annotation migration.projectcalico.org/dry-run",
-            outcome.total(Category::Copied),
+            listing::counted(outcome.total(Category::Copied)),
             outcome.total(Category::Skipped),
             outcome.total(Category::Conflict),
             outcome.total(Category::Refused),
@@ -126,8 +126,8 @@ impl Migration {
         if refused > 0 {
             report::write(&self.requests, &self.namespace, &outcome, false).await?;
             let (named, place) = (listed(outcome.list(Category::Refused), refused), &self.namespace);
-            let name = report::NAME;
-            return Ok(pending(format!("{refused} objects cannot be copied: {named}; see ConfigMap {place}/{name}")));
+            let (count, name) = (listing::counted(refused), report::NAME);
+            return Ok(pending(format!("{count} cannot be copied: {named}; see ConfigMap {place}/{name}")));
         }
         if let Some(text) = refusal_to_write(ApiGroup::CrdV1, lock::check(&self.requests, control.uid()).await)? {
             return Ok(pending(text));
@@ -211,8 +211,8 @@ fn refusal_of(outcome: &Outcome) -> Option<Refusal> {
             conditions: conditions_of(outcome),
         });
     }
-    let named = listed(outcome.list(Category::Refused), refused);
-    let message = format!("projectcalico.org/v3 refuses {refused} objects: {named}");
+    let (named, count) = (listed(outcome.list(Category::Refused), refused), listing::counted(refused));
+    let message = format!("projectcalico.org/v3 refuses {count}: {named}");
     (refused > 0).then(|| Refusal { phase: Phase::Pending, message, conditions: Vec::new() })
 }
 
@@ -262,8 +262,10 @@ mod tests {
         assert_eq!(conflict.message, expected);
         let refused = refusal_of(&outcome(0, 1)).unwrap();
         assert_eq!(refused.phase, Phase::Pending);
-        let expected = format!("projectcalico.org/v3 refuses 1 objects: Tier/t0: {}", "r".repeat(LONGEST_REASON));
+        let expected = format!("projectcalico.org/v3 refuses 1 object: Tier/t0: {}", "r".repeat(LONGEST_REASON));
         assert_eq!(refused.message, expected);
+        let refused = refusal_of(&outcome(0, 2)).unwrap();
+        assert!(refused.message.contains(" refuses 2 objects: Tier/t0: "), "{}", refused.message);
     }
 
     #[test]

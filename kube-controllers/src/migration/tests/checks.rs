@@ -154,7 +154,7 @@ async fn missing_definitions_of_v3_are_named_with_the_objects_that_need_them() {
         }
     });
     let expected = "v3 CRDs (projectcalico.org) not installed — apply them before starting migration: \
-                    clusterinformations, ippools (1 objects)";
+                    clusterinformations, ippools (1 object)";
     assert_eq!(refusal(&world).await, expected);
 }
 

@@ -49,7 +49,7 @@ async fn object_that_v3_refuses_under_the_lock_adds_to_the_errors() {
     });
     world.run_until(is_v1_locked).await;
     world.run_until(|store| is_v1_ready(store) && is_in_phase(store, "Pending")).await;
-    let expected = "projectcalico.org/v3 refuses 1 objects: GlobalNetworkSet/office: spec.nets: too few";
+    let expected = "projectcalico.org/v3 refuses 1 object: GlobalNetworkSet/office: spec.nets: too few";
     assert!(world.message().starts_with(expected), "{}", world.message());
     assert_sample(&world, "calico_migration_resource_errors_total{kind=\"GlobalNetworkSet\"} 1");
     assert_sample(&world, "calico_migration_resource_errors_total{kind=\"Tier\"} 0");

@@ -3,6 +3,7 @@
 mod abort;
 mod checks;
 mod copy;
+mod course;
 mod existing_v3;
 mod killed;
 mod metrics;

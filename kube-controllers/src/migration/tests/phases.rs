@@ -201,7 +201,7 @@ async fn refusal_of_v3_is_found_before_the_lock() {
             });
         });
         world.run_for(4 * MINUTE).await;
-        let expected = "projectcalico.org/v3 refuses 1 objects: GlobalNetworkSet/office: ";
+        let expected = "projectcalico.org/v3 refuses 1 object: GlobalNetworkSet/office: ";
         assert!(world.message().starts_with(expected) && world.message().contains("too few"), "{}", world.message());
         assert_eq!((world.phase().as_str(), lock_writes(&world)), ("Pending", 0));
         let service = world.server.object(&api_service());

@@ -24,7 +24,7 @@ pub enum FileError {
         /// The message of the parser.
         reason: String,
     },
-    /// A document without a list, which `calicoctl` writes despite another version.
+    /// A document without a list, which `calicoctl` writes despite another version (MB-21).
     #[error(
         "document {0} is not a list of objects; an export with --allow-version-mismatch of a cluster of another \
          version lacks them: export with a calicoctl of the cluster's version, or with `calico-ipam migrate export`"

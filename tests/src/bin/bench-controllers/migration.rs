@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use integration_tests::kubernetes::{ApiServer, Kubernetes, Request};
 use integration_tests::migration::Migration;
 use libcalico::kubernetes::ApiGroup;
+use libcalico::migration::DRY_RUN;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
@@ -21,19 +22,25 @@ use crate::{scenario, table, texts};
 const SIZE: Size = Size { nodes: 500, pods: 18_000, blocks: None, leaked: 0, leaking_blocks: 0, leaking_size: 0 };
 /// Number of Calico's objects, without those that kube-controllers create.
 const OBJECTS: usize = 20_000;
-/// Greatest memory of kube-controllers during the migration, MiB.
+/// Greatest memory of each process of kube-controllers, MiB.
 const MOST_MEMORY: f64 = 64.0;
-/// Interval between two looks at the memory. The last one before the end of the process counts.
+/// Interval between two looks at the memory of a process that ends by itself. The last look before the end counts.
 const GLANCE: Duration = Duration::from_millis(20);
+/// Interval between two looks at the migration.
+const PAUSE: Duration = Duration::from_secs(1);
 /// Time after which the bench stops waiting.
 const WITHIN: Duration = Duration::from_secs(900);
 
 /// Measurements of a migration.
 #[derive(Debug)]
 pub(crate) struct Migrated {
-    /// Peak memory, MiB.
+    /// Peak memory of the process that makes a dry run, MiB.
+    pub(crate) dry_run_peak: f64,
+    /// Peak memory of the process that copies, MiB.
     pub(crate) peak: f64,
-    /// Processor seconds.
+    /// Peak memory of its successor up to `Complete`, MiB.
+    pub(crate) successor_peak: f64,
+    /// Processor seconds of the process that copies.
     pub(crate) cpu: f64,
     /// Time from the lock of v1 to the opening of v3.
     pub(crate) locked: Duration,
@@ -50,10 +57,17 @@ pub(crate) fn measure(kubernetes: &Kubernetes, program: &Path, work: &Path) -> R
     fill_policies(api, &cluster)?;
     eprintln!("filled in {:?}", begin.elapsed());
     let account = scenario::account(api)?;
-    let (audit, environment) = (api.audit()?, migration.pod("bench"));
-    migration.create(None);
+    let environment = migration.pod("bench");
+    let start = || Program::start(program, &account.kubeconfig, work, &environment);
+    migration.create(Some("bench"));
+    let dry_run = start()?;
+    let is_made = || migration.condition("DryRun")["message"] == "bench";
+    let dry_run_peak = peak_until(&dry_run, migration, is_made)?;
+    drop(dry_run);
+    let audit = api.audit()?;
+    migration.annotate(DRY_RUN, None);
 
-    let mut process = Program::start(program, &account.kubeconfig, work, &environment)?;
+    let mut process = start()?;
     let (mut peak, mut cpu) = (0.0, 0.0);
     while !process.has_ended()? {
         ensure!(process.started.elapsed() < WITHIN, "not in time: {:#}", migration.object());
@@ -64,11 +78,7 @@ pub(crate) fn measure(kubernetes: &Kubernetes, program: &Path, work: &Path) -> R
         thread::sleep(GLANCE);
     }
     ensure!(migration.phase() == "Converged", "kube-controllers ended: {:#}; see their log", migration.object());
-    let successor = Program::start(program, &account.kubeconfig, work, &environment)?;
-    while migration.phase() != "Complete" {
-        ensure!(successor.started.elapsed() < WITHIN, "not complete: {:#}", migration.object());
-        thread::sleep(Duration::from_secs(1));
-    }
+    let successor_peak = peak_until(&start()?, migration, || migration.phase() == "Complete")?;
     let requests = audit.of(&account.user)?;
     let (begin, end) = time_of_the_lock(&requests).context("no lock in the audit log")?;
     let mut under_the_lock = BTreeMap::new();
@@ -78,9 +88,20 @@ pub(crate) fn measure(kubernetes: &Kubernetes, program: &Path, work: &Path) -> R
     let locked = Duration::try_from(end - begin)?;
     let copied = migration.object()["status"]["progress"]["total"].as_u64().unwrap_or(0);
     ensure!(copied >= OBJECTS as u64, "{copied} objects were copied");
-    let text = table::migration(OBJECTS, &Migrated { peak, cpu, locked, requests: under_the_lock });
-    ensure!(peak <= MOST_MEMORY, "{text}\nthe memory is over {MOST_MEMORY} MiB");
+    let migrated = Migrated { dry_run_peak, peak, successor_peak, cpu, locked, requests: under_the_lock };
+    let text = table::migration(OBJECTS, &migrated);
+    let is_small = [dry_run_peak, peak, successor_peak].into_iter().all(|peak| peak <= MOST_MEMORY);
+    ensure!(is_small, "{text}\nthe memory is over {MOST_MEMORY} MiB");
     Ok(text)
+}
+
+/// Waits until a condition holds. Returns the peak memory of the process until then, MiB.
+fn peak_until(process: &Program, migration: Migration<'_>, is_so: impl Fn() -> bool) -> Result<f64> {
+    while !is_so() {
+        ensure!(process.started.elapsed() < WITHIN, "not in time: {:#}", migration.object());
+        thread::sleep(PAUSE);
+    }
+    Ok(process.memory()?.1)
 }
 
 /// Creates as many policies as are missing to [`OBJECTS`].

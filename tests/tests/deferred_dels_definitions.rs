@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 fn on_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &ControlPlane<'_>) + Send) {
     on_api_server(group, |cluster, control_plane| {
         cluster.load(&Content::dual_stack());
-        let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0", "log_level": "warning" }));
+        let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0", "log_level": "info" }));
         test(&mut Faulty::new(cluster, &control_plane.proxy, conf), control_plane);
     });
 }

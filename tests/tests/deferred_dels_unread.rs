@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// Returns a configuration of version 1.1.0, which STATUS needs.
 fn conf(cluster: &Cluster<'_>) -> Value {
-    cluster.conf("node1", json!({ "cniVersion": "1.1.0", "log_level": "warning" }))
+    cluster.conf("node1", json!({ "cniVersion": "1.1.0", "log_level": "info" }))
 }
 
 fn with_journal(make: impl FnOnce(&Path) + Send, test: impl FnOnce(&Cluster<'_>) + Send) {

@@ -187,7 +187,7 @@ fn del_ignores_invalid_settings_that_only_add_uses(cluster: &Cluster<'_>) {
     wrong["num_queues"] = json!(5000);
     wrong["mtu"] = json!("large");
     wrong["ipam"]["assign_ipv4"] = json!("perhaps");
-    wrong["log_level"] = json!("warning");
+    wrong["log_level"] = json!("info");
     let error = cluster.verb("ADD", &cluster.pod(2), &wrong).run().unwrap().error();
     assert!(matches!(error.code, 6 | 7), "{error:?}");
     let outcome = cluster.verb("DEL", &pod, &wrong).run().unwrap();

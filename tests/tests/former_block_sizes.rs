@@ -1,9 +1,12 @@
 //! A pool that was deleted while its blocks were in use, and created again with another block size. `calicoctl` and
 //! `calico-ipam apply` refuse that. `kubectl` and `etcdctl` do not.
 
+use std::fs;
+
 use integration_tests::cluster::{Cluster, Pod, on_api_server};
 use integration_tests::content::Content;
 use integration_tests::on_each_datastore;
+use integration_tests::plugin::Outcome;
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use libcalico::net::Cidr;
@@ -16,6 +19,7 @@ on_each_datastore!(
     former_block_that_covers_its_pool_serves_pods_until_it_is_empty,
     show_counts_former_blocks,
     check_names_overlapping_blocks,
+    second_pool_changes_the_block_size_without_former_blocks,
 );
 
 #[test]
@@ -27,6 +31,11 @@ fn nodes_move_to_the_new_size_without_an_overlap_in_v1_and_v3() {
 fn former_blocks_are_shown_and_overlapping_ones_are_named_in_v1_and_v3() {
     in_v1_and_v3(show_counts_former_blocks);
     in_v1_and_v3(check_names_overlapping_blocks);
+}
+
+#[test]
+fn second_pool_changes_the_block_size_without_former_blocks_in_v1_and_v3() {
+    in_v1_and_v3(second_pool_changes_the_block_size_without_former_blocks);
 }
 
 fn in_v1_and_v3(test: fn(&Cluster<'_>)) {
@@ -49,6 +58,21 @@ fn recreate(cluster: &Cluster<'_>, pool: &str, block_size: u8) {
     let (key, object) = objects.iter().find(|(key, _)| key.ends_with("ippools/pool4")).unwrap();
     cluster.store.delete(key).unwrap();
     cluster.store.put(key, object).unwrap();
+}
+
+fn calico_ipam(cluster: &Cluster<'_>, args: &[&str]) -> Outcome {
+    cluster.store.calico_ipam(&cluster.plugins, args).unwrap()
+}
+
+/// Runs `apply` for a pool.
+fn apply(cluster: &Cluster<'_>, name: &str, cidr: &str, block_size: u8, disabled: bool) -> Outcome {
+    let pool = json!({
+        "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": { "name": name },
+        "spec": { "cidr": cidr, "blockSize": block_size, "disabled": disabled },
+    });
+    let file = cluster.host.dir("manifests").join("pool.json");
+    fs::write(&file, pool.to_string()).unwrap();
+    calico_ipam(cluster, &["apply", "-f", &file.display().to_string()])
 }
 
 /// Runs ADD for the n-th pod on a node.
@@ -112,7 +136,7 @@ fn former_block_that_covers_its_pool_serves_pods_until_it_is_empty(cluster: &Clu
 }
 
 fn show_counts_former_blocks(cluster: &Cluster<'_>) {
-    let show = |args: &[&str]| cluster.store.calico_ipam(&cluster.plugins, args).unwrap().stdout;
+    let show = |args: &[&str]| calico_ipam(cluster, args).stdout;
     let counted = || -> Value {
         let shown: Value = serde_json::from_str(&show(&["show", "-o", "json"])).unwrap();
         shown["pools"][0]["formerSizeBlocks"].clone()
@@ -166,8 +190,50 @@ fn check_names_overlapping_blocks(cluster: &Cluster<'_>) {
     assert_eq!(sizes(cluster, "node1"), [26, 28]);
     assert_eq!(overlapping(), before);
 
-    let check = cluster.store.calico_ipam(&cluster.plugins, &["check", "--settle", "0"]).unwrap();
+    let check = calico_ipam(cluster, &["check", "--settle", "0"]);
     assert_eq!(check.exit, Some(1), "{check:?}");
     assert!(check.stdout.contains(&format!("overlapping blocks: {outer} and {cidr}; ")), "{check:?}");
     assert_eq!(check.stdout.matches("overlapping blocks: ").count(), 1, "{check:?}");
+}
+
+/// The course of upstream's guide, in which the pool is first deleted while a pod has an address in it.
+fn second_pool_changes_the_block_size_without_former_blocks(cluster: &Cluster<'_>) {
+    const SECOND: &str = "10.66.0.0/16";
+    load(cluster, POOL, 26);
+    let (one, two) = (add(cluster, "node1", 1), add(cluster, "node2", 2));
+    apply(cluster, "second", SECOND, 26, false).success();
+    apply(cluster, "pool4", POOL, 26, true).success();
+    let shown = calico_ipam(cluster, &["show"]);
+    assert!(shown.stdout.contains("pool4 (disabled)"), "{shown:?}");
+    delete(cluster, "node1", &one);
+    let one = add(cluster, "node1", 3);
+
+    let deleted = calico_ipam(cluster, &["delete", "ippool", "pool4"]);
+    deleted.success();
+    assert!(deleted.stderr.contains("note: 1 addresses of IPPool pool4 stay in use"), "{deleted:?}");
+    let refused = apply(cluster, "pool4", POOL, 28, false);
+    assert_eq!(refused.exit, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("IPPool blocksSize conflicts with existing"), "{refused:?}");
+    assert!(!cluster.store.dump().unwrap().keys().any(|key| key.ends_with("ippools/pool4")));
+    let blocks = cluster.accounts().blocks;
+    let former: Vec<&String> = blocks.keys().filter(|cidr| cidr.starts_with("10.65.")).collect();
+    assert_eq!(former.len(), 1, "{blocks:?}");
+    let check = calico_ipam(cluster, &["check", "--settle", "0"]);
+    let left = format!("block outside pools: {} of no owner, 1 addresses in use", former[0]);
+    assert!(check.exit == Some(1) && check.stdout.contains(&left), "{check:?}");
+
+    delete(cluster, "node2", &two);
+    let two = add(cluster, "node2", 4);
+    let blocks = cluster.accounts().blocks;
+    assert!(blocks.keys().all(|cidr| cidr.starts_with("10.66.")), "{blocks:?}");
+    apply(cluster, "pool4", POOL, 28, false).success();
+    apply(cluster, "second", SECOND, 26, true).success();
+    for (node, pod) in [("node1", &one), ("node2", &two)] {
+        delete(cluster, node, pod);
+    }
+    let last = add(cluster, "node1", 5);
+    calico_ipam(cluster, &["delete", "ippool", "second"]).success();
+    assert_eq!((sizes(cluster, "node1"), cluster.accounts().blocks.len()), (vec![28], 1));
+    assert!(!calico_ipam(cluster, &["show"]).stdout.contains("another size"));
+    cluster.assert_only(&[&last]);
 }

@@ -124,4 +124,20 @@ mod tests {
         shown("controller_runtime_terminal_reconcile_errors_total{controller=\"policy\"} 1");
         shown("controller_runtime_reconcile_time_seconds_count{controller=\"policy\"} 6");
     }
+
+    #[test]
+    fn duration_of_a_reconcile_is_counted_in_seconds() {
+        let metrics = Metrics::new();
+        metrics.reconciles("policy").record(ReconcileResult::Success, Duration::from_millis(250));
+        let text = metrics.text().expect("encodes");
+        let name = "controller_runtime_reconcile_time_seconds";
+        for (series, value) in [
+            ("_sum{controller=\"policy\"}", "0.25"),
+            ("_bucket{controller=\"policy\",le=\"0.1\"}", "0"),
+            ("_bucket{controller=\"policy\",le=\"0.5\"}", "1"),
+        ] {
+            let expected = format!("{name}{series} {value}");
+            assert!(text.lines().any(|line| line == expected), "{expected}\n{text}");
+        }
+    }
 }

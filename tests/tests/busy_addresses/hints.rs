@@ -18,7 +18,7 @@ on_each_datastore!(
 /// Returns the configuration and the four addresses of a pool, in a block of the node.
 fn small(cluster: &Cluster<'_>) -> (Value, Vec<String>) {
     cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/30", 30));
-    let conf = cluster.conf("node1", json!({ "log_level": "warning" }));
+    let conf = cluster.conf("node1", json!({ "log_level": "info" }));
     let first = cluster.pod(50);
     cluster.add(&first, &conf);
     cluster.delete(&first, &conf);

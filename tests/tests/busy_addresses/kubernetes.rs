@@ -122,7 +122,7 @@ fn requested_address_of_another_pod_is_an_error_that_withholds_the_interface() {
 fn busy_listed_address_is_replaced_by_the_next_of_the_list() {
     on_api_server(ApiGroup::CrdV1, |cluster, _| {
         cluster.load(&Content::dual_stack());
-        let conf = cluster.conf("node1", json!({ "log_level": "warning" }));
+        let conf = cluster.conf("node1", json!({ "log_level": "info" }));
         other_program();
         ["10.65.3.3", "10.65.3.4"].into_iter().for_each(|address| route("add", address));
         let create_listed = |name: &str| {

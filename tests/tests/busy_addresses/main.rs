@@ -37,7 +37,7 @@ fn prepared(cluster: &Cluster<'_>) -> (Pod, Value) {
 
 fn conf(cluster: &Cluster<'_>) -> Value {
     let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
-    cluster.conf("node1", json!({ "ipam": ipam, "log_level": "warning" }))
+    cluster.conf("node1", json!({ "ipam": ipam, "log_level": "info" }))
 }
 
 fn other_program() {

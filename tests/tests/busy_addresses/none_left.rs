@@ -44,7 +44,7 @@ fn add_with_three_busy_addresses_fails_and_names_all(cluster: &Cluster<'_>) {
 fn with_pool(cluster: &Cluster<'_>, cidr: &str, size: u8) -> Value {
     cluster.load(&Content::ready().node("node1").pool("pool4", cidr, size));
     other_program();
-    cluster.conf("node1", json!({ "log_level": "warning" }))
+    cluster.conf("node1", json!({ "log_level": "info" }))
 }
 
 fn add_on_a_pool_of_one_busy_address_fails_and_names_the_address(cluster: &Cluster<'_>) {

@@ -101,7 +101,7 @@ fn host_interface_name_of_another_pod_is_an_error_naming_the_pod(cluster: &Clust
 /// kubelet writes the error into an Event, which the tenant can read.
 fn host_interface_of_another_namespace_is_not_named(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster);
-    conf["log_level"] = json!("warning");
+    conf["log_level"] = json!("info");
     let (neighbor, tenant) = (sandbox(cluster, 1, NEIGHBOR), sandbox(cluster, 2, TENANT));
     let shared = SHARED_BY_NAMESPACES.to_owned();
     assert_eq!((neighbor.host_ifname(), tenant.host_ifname()), (shared.clone(), shared.clone()));

@@ -1,11 +1,13 @@
 //! The agent removes interfaces of ended containers, if its settings say so.
 
+use std::fs;
 use std::path::Path;
 
 use integration_tests::clock::KNOWN;
 use integration_tests::command::{ip, ip_json};
 use integration_tests::content::Content;
 use integration_tests::kubernetes::{ApiServer, Kubernetes, Objects};
+use integration_tests::manifests::{deploy, parse};
 use integration_tests::namespaces::{Host, NETNS_DIR, with_own_processes};
 use integration_tests::node_pod::{NAMESPACE, NodePod};
 use integration_tests::plugin::Plugins;
@@ -71,11 +73,24 @@ fn interfaces() -> usize {
     names.filter(|name| name.starts_with("cali")).count()
 }
 
+/// Returns a command that starts a program with the rights of the container in deploy/base, with the capabilities that
+/// components/remove-dead-interfaces adds.
+fn rights_of_the_component() -> String {
+    let patch = fs::read_to_string(deploy("components/remove-dead-interfaces/patch.yaml")).unwrap();
+    let objects = parse(&patch).unwrap();
+    let pod = &objects["DaemonSet.apps kube-system/calico-cni"]["spec"]["template"]["spec"];
+    let agent = pod["containers"].as_array().unwrap().iter().find(|container| container["name"] == "cni-agent");
+    let added = agent.unwrap()["securityContext"]["capabilities"]["add"].as_array().unwrap();
+    let added: String = added.iter().map(|name| format!(",+{}", name.as_str().unwrap().to_lowercase())).collect();
+    format!("setpriv --no-new-privs --bounding-set=-all{added} --inh-caps=-all")
+}
+
 #[test]
-fn agent_removes_dead_interfaces_only_with_the_setting() {
+fn agent_with_the_rights_of_the_component_removes_dead_interfaces_only_with_the_setting() {
     on_a_node(|kubernetes, mut pod, runtime| {
         leave_an_interface(&kubernetes.api, &pod, "web");
-        let mut agent = Hastened::start(&pod);
+        let rights = rights_of_the_component();
+        let mut agent = Hastened::start_under(&pod, &rights);
         agent.agent.await_page("/readiness", 200).unwrap();
         agent.look_and_wait();
         agent.look_and_wait();
@@ -84,7 +99,7 @@ fn agent_removes_dead_interfaces_only_with_the_setting() {
         agent.agent.terminate().unwrap();
 
         pod.set("CNI_AGENT_REPAIR", "true");
-        let mut agent = Hastened::start(&pod);
+        let mut agent = Hastened::start_under(&pod, &rights);
         agent.agent.await_metric("dead_interfaces", 1).unwrap();
         let count = |name: &str| agent.agent.metric(name).unwrap();
         assert_eq!((count("dead_interfaces_removed_total"), count("repair_unknown"), interfaces()), (0, 0, 1));

@@ -31,7 +31,12 @@ pub(crate) struct Hastened {
 
 impl Hastened {
     pub(crate) fn start(pod: &NodePod) -> Hastened {
-        Hastened { agent: pod.agent().unwrap(), slept: 0, mended: 0 }
+        Hastened::start_under(pod, "")
+    }
+
+    /// Starts the agent by another program, such as `setpriv …`.
+    pub(crate) fn start_under(pod: &NodePod, wrapper: &str) -> Hastened {
+        Hastened { agent: pod.agent_under(wrapper).unwrap(), slept: 0, mended: 0 }
     }
 
     /// Advances all clocks so that a check of the files is due.

@@ -166,7 +166,7 @@ fn failing_deferred_del_fails_only_the_add_of_its_container() {
 fn deferred_del_in_a_damaged_block_fails_only_adds_of_its_owner_or_address() {
     with_etcd(|cluster| {
         let mut conf = conf(cluster);
-        conf["log_level"] = json!("warning");
+        conf["log_level"] = json!("info");
         let [pod] = &pods_with_deferred_dels(cluster, 1..2)[..] else { panic!("one pod") };
         let held = cluster.accounts().held;
         let address = held.keys().map(ToString::to_string).find(|address| address.starts_with("10.65.")).unwrap();

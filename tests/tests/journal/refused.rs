@@ -28,7 +28,7 @@ fn recorded_entry(outcome: &Outcome) -> Value {
 }
 
 fn with_warnings(mut conf: Value) -> Value {
-    conf["log_level"] = json!("warning");
+    conf["log_level"] = json!("info");
     conf
 }
 

@@ -98,7 +98,7 @@ fn unavailable_requested_address_fails_the_add_without_a_leak() {
 fn taken_address_names_its_holder_in_the_same_namespace_only() {
     on_each_group(|cluster, control_plane| {
         cluster.load(&Content::dual_stack());
-        let mut conf = cluster.conf("node1", json!({ "log_level": "warning" }));
+        let mut conf = cluster.conf("node1", json!({ "log_level": "info" }));
         let wanted = [("ipAddrs", "[\"10.65.3.3\"]")];
         let holder = annotated(cluster, 1, &wanted);
         let result = cluster.add(&holder, &conf);

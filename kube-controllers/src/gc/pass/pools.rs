@@ -83,7 +83,7 @@ impl GcPass {
                 "the addresses of an IP pool are nearly all in use; create another pool, or see `calico-ipam usage`"
             );
             if self.post_nearly_full(&pool).await == Posted::Failed {
-                self.rooms.thresholds.reset(&pool.id);
+                self.rooms.thresholds.undo(&pool.id, &pool.crossing);
             }
         }
     }
@@ -110,7 +110,7 @@ impl GcPass {
         let client = &self.context.kubernetes;
         let once = events::named_by(event.clone(), &pool.id, &[threshold.as_str()]);
         let posted = self.events.create(client, self.gate.is_open(), once).await;
-        if posted != Posted::Exists || pool.crossing.is_first {
+        if posted != Posted::Exists || pool.crossing.is_first() {
             return posted;
         }
         let at = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().to_string();

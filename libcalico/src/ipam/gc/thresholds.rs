@@ -12,19 +12,29 @@ const REARM_BELOW: u8 = 5;
 const SHORTEST_INTERVAL: Duration = Duration::from_secs(600);
 
 /// A crossing of a threshold by a pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Crossing {
     /// The threshold in percent.
     pub threshold: u8,
-    /// Whether the pool was assessed for the first time, so that the time of the crossing is unknown.
-    pub is_first: bool,
+    /// The pool's state before the assessment that found the crossing; `None` if it was the first assessment.
+    before: Option<PoolState>,
+}
+
+impl Crossing {
+    /// Returns true if the pool was assessed for the first time, so that the time of the crossing is unknown.
+    pub fn is_first(&self) -> bool {
+        self.before.is_none()
+    }
 }
 
 /// The thresholds that each pool has crossed.
 #[derive(Debug, Default)]
 pub struct Thresholds {
-    pools: BTreeMap<String, [Threshold; THRESHOLDS.len()]>,
+    pools: BTreeMap<String, PoolState>,
 }
+
+/// The state of each of [`THRESHOLDS`] for a pool.
+type PoolState = [Threshold; THRESHOLDS.len()];
 
 /// A threshold of a pool.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,7 +49,7 @@ impl Thresholds {
     /// Assesses the used share of a pool, from 0 to 1. Returns the threshold that the pool has crossed since the last
     /// assessment, if any. While the pool is above both thresholds, it crosses only the higher one.
     pub fn cross(&mut self, pool: &str, share: f64, now: Duration) -> Option<Crossing> {
-        let is_first = !self.pools.contains_key(pool);
+        let before = self.pools.get(pool).copied();
         let states = self.pools.entry(pool.to_owned()).or_default();
         let (mut crossing, mut is_above_higher) = (None, false);
         for (threshold, state) in THRESHOLDS.into_iter().zip(states).rev() {
@@ -52,16 +62,20 @@ impl Thresholds {
                 state.is_crossed = true;
             } else if is_above && !state.is_crossed && may_cross {
                 *state = Threshold { is_crossed: true, crossed_at: Some(now) };
-                crossing = Some(Crossing { threshold, is_first });
+                crossing = Some(Crossing { threshold, before });
             }
             is_above_higher |= is_above;
         }
         crossing
     }
 
-    /// Removes the state of a pool whose crossing could not be reported. The next assessment is again the first.
-    pub fn reset(&mut self, pool: &str) {
-        self.pools.remove(pool);
+    /// Restores the state of a pool before a crossing that could not be reported, so that the next assessment finds the
+    /// crossing again.
+    pub fn undo(&mut self, pool: &str, crossing: &Crossing) {
+        match crossing.before {
+            Some(before) => self.pools.insert(pool.to_owned(), before),
+            None => self.pools.remove(pool),
+        };
     }
 
     /// Removes the state of all other pools.
@@ -131,14 +145,41 @@ mod tests {
     #[test]
     fn first_assessment_of_a_pool_is_marked() {
         let mut thresholds = Thresholds::default();
-        let crossing = |thresholds: &mut Thresholds, pool: &str, share| thresholds.cross(pool, share, at(0));
-        assert_eq!(crossing(&mut thresholds, "p", 0.9), Some(Crossing { threshold: 80, is_first: true }));
-        assert_eq!(crossing(&mut thresholds, "p", 0.96), Some(Crossing { threshold: 95, is_first: false }));
-        assert_eq!(crossing(&mut thresholds, "q", 0.9), Some(Crossing { threshold: 80, is_first: true }));
-        thresholds.reset("p");
-        assert_eq!(crossing(&mut thresholds, "p", 0.9), Some(Crossing { threshold: 80, is_first: true }));
+        let cross = |thresholds: &mut Thresholds, pool: &str, share| {
+            thresholds.cross(pool, share, at(0)).map(|crossing| (crossing.threshold, crossing.is_first()))
+        };
+        assert_eq!(cross(&mut thresholds, "p", 0.9), Some((80, true)));
+        assert_eq!(cross(&mut thresholds, "p", 0.96), Some((95, false)));
+        assert_eq!(cross(&mut thresholds, "q", 0.9), Some((80, true)));
         thresholds.retain(|pool| pool == "q");
-        assert_eq!(crossing(&mut thresholds, "p", 0.9), Some(Crossing { threshold: 80, is_first: true }));
-        assert_eq!(crossing(&mut thresholds, "q", 0.9), None);
+        assert_eq!(cross(&mut thresholds, "p", 0.9), Some((80, true)));
+        assert_eq!(cross(&mut thresholds, "q", 0.9), None);
+    }
+
+    #[test]
+    fn undone_crossing_is_found_again_with_the_pause_of_the_earlier_one() {
+        let mut thresholds = Thresholds::default();
+        let told =
+            [(0, 0.5, false), (1, 0.9, false), (2, 0.1, false), (11, 0.9, true), (12, 0.9, false), (13, 0.1, false)]
+                .map(|(minute, share, is_undone)| {
+                    let crossing = thresholds.cross("p", share, at(minute))?;
+                    if is_undone {
+                        thresholds.undo("p", &crossing);
+                    }
+                    Some((minute, crossing.is_first()))
+                });
+        assert_eq!(told, [None, Some((1, false)), None, Some((11, false)), Some((12, false)), None]);
+        assert!(thresholds.cross("p", 0.9, at(21)).is_none(), "the pause begins at the crossing that was reported");
+        assert!(thresholds.cross("p", 0.9, at(22)).is_some());
+    }
+
+    #[test]
+    fn undone_first_crossing_is_again_the_first() {
+        let mut thresholds = Thresholds::default();
+        for _ in 0..2 {
+            let crossing = thresholds.cross("p", 0.9, at(0)).unwrap();
+            assert!(crossing.is_first());
+            thresholds.undo("p", &crossing);
+        }
     }
 }

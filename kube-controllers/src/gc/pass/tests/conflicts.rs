@@ -1,6 +1,7 @@
 //! Addresses that running pods report without an allocation are reported once, and nothing is released.
 
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 use http_body_util::BodyExt;
 use kube::client::Body;
@@ -17,6 +18,8 @@ const BLOCK: &str = "10.0.0.0/29";
 pub(super) struct Server {
     pod: Arc<Mutex<Value>>,
     pub(super) events: Arc<Mutex<Vec<Value>>>,
+    /// Whether requests for new Events fail.
+    pub(super) fails: Arc<AtomicBool>,
 }
 
 impl Server {
@@ -40,6 +43,7 @@ impl Server {
             ("GET", "/api/v1/namespaces/ns/pods") => {
                 (200, json!({"kind": "PodList", "metadata": {}, "items": [*self.pod.lock().unwrap()]}))
             }
+            ("POST", _) if self.fails.load(Ordering::Relaxed) => (503, json!({"kind": "Status", "code": 503})),
             ("POST", "/api/v1/namespaces/ns/events" | "/api/v1/namespaces/default/events") => {
                 let event: Value = serde_json::from_slice(body).unwrap();
                 let mut events = self.events.lock().unwrap();
@@ -88,7 +92,7 @@ fn shown(gc_pass: &GcPass) -> bool {
 #[tokio::test(start_paused = true)]
 async fn conflict_lasting_two_minutes_is_counted_and_reported_once() {
     let (_dir, calico) = embedded();
-    let server = Server { pod: Arc::new(Mutex::new(pod())), events: Arc::default() };
+    let server = Server { pod: Arc::new(Mutex::new(pod())), ..Server::default() };
     let mut replicas = [replica(&server, &calico).await, replica(&server, &calico).await];
     for (wait, told, counted) in [(0, 0, false), (115, 0, false), (5, 1, true), (300, 1, true)] {
         advance(Duration::from_secs(wait)).await;
@@ -117,7 +121,7 @@ async fn conflict_not_confirmed_by_a_live_read_is_not_reported() {
         |_| {},
     ] {
         let (_dir, calico) = embedded();
-        let server = Server { pod: Arc::new(Mutex::new(pod())), events: Arc::default() };
+        let server = Server { pod: Arc::new(Mutex::new(pod())), ..Server::default() };
         let mut replica = replica(&server, &calico).await;
         let mut now = pod();
         change(&mut now);

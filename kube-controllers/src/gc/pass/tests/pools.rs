@@ -137,6 +137,24 @@ async fn event_that_could_not_be_posted_is_posted_after_the_next_count() {
     }
 }
 
+/// The Event of the first crossing exists.
+#[tokio::test(start_paused = true)]
+async fn second_crossing_whose_event_fails_is_posted_after_the_next_count() {
+    let (_dir, calico) = embedded();
+    let server = Server::default();
+    let mut replica = new_pass(server.client(), calico, index(12), Leadership::always());
+    replica.run(Scope::Everything).await;
+    let short = Duration::from_secs(10);
+    use_addresses(&mut replica, 13, short).await;
+    use_addresses(&mut replica, 11, short).await;
+    server.fails.store(true, Ordering::Relaxed);
+    use_addresses(&mut replica, 13, Duration::from_secs(600)).await;
+    assert_eq!(told(&server), ["IPPoolUsage80"]);
+    server.fails.store(false, Ordering::Relaxed);
+    use_addresses(&mut replica, 14, short).await;
+    assert_eq!(told(&server), ["IPPoolUsage80", "IPPoolUsage80"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn count_waits_for_its_interval_and_uses_settings_of_the_last_five_minutes() {
     let (_dir, calico) = embedded();

@@ -10,7 +10,7 @@ use ipam_plugin::error::IpamError;
 use ipam_plugin::reads::find;
 use ipam_plugin::release::{ReleaseInputs, release, release_addresses};
 use libcalico::api::{AllowedUse, ObjectKey};
-use libcalico::ipam::{Block, Handle, HandleId, LOAD_BALANCER_HOST, Labels};
+use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, IpamConfigKey, LOAD_BALANCER_HOST, Labels};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{ReadBatch, Store, StoreError};
 use os::clock::SystemClock;
@@ -18,6 +18,7 @@ use time::OffsetDateTime;
 
 use super::decision::{HeldAddress, MissingAddress};
 use super::wait_reason::Wait;
+use super::waiting::first_cooldown_end;
 use crate::runtime::ReconcileError;
 
 pub(super) struct ServiceAddresses {
@@ -109,6 +110,20 @@ impl ServiceAddresses {
         let requests: Vec<_> = held.iter().map(HeldAddress::release).collect();
         let released = release_addresses(&*self.store, &SystemClock::start(), &requests).await;
         released.map(drop).map_err(ipam_failure)
+    }
+
+    /// Returns the first end, after `begin`, of the cooldowns of addresses that were released at these times.
+    pub(super) async fn first_cooldown_end(
+        &self,
+        released: &[OffsetDateTime],
+        begin: OffsetDateTime,
+    ) -> Result<Option<OffsetDateTime>, StoreError> {
+        if released.is_empty() {
+            return Ok(None);
+        }
+        let config = find::<IpamConfig>(&*self.store, &IpamConfigKey).await?;
+        let cooldown_seconds = config.map_or(0, |entry| entry.value.ip_cooldown_seconds);
+        Ok(first_cooldown_end(released, cooldown_seconds, begin))
     }
 
     /// Assigns the missing addresses as far as possible.

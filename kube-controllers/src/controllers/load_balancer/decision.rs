@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use libcalico::ipam::{Allocation, HandleId, ReleaseRequest};
 use libcalico::net::{Cidr, IpVersion};
 
-use super::pools::{LoadBalancerPool, may_serve_unnamed};
+use super::pools::{LoadBalancerPool, may_serve};
 use super::request::{AddressRequest, RequestError};
 use super::service::LoadBalancerService;
 use crate::settings::AssignIps;
@@ -63,6 +63,18 @@ pub(super) enum MissingAddress {
     /// Any address of the family `version`, from the pools with these ranges, or from the automatic pools if there are
     /// none.
     Any { version: IpVersion, pools: Vec<Cidr> },
+}
+
+impl MissingAddress {
+    /// Returns true if the assignment of `ip` would end the wait.
+    pub(super) fn accepts(&self, ip: IpAddr, pools: &[LoadBalancerPool]) -> bool {
+        match self {
+            MissingAddress::Address(requested) => *requested == ip,
+            MissingAddress::Any { version, pools: named } => {
+                IpVersion::of(ip) == *version && may_serve(pools, named, ip)
+            }
+        }
+    }
 }
 
 /// Decides about a Service with the addresses `held`. `service` is `None` if the Service is missing or is not of type
@@ -133,10 +145,7 @@ impl Family<'_> {
         if self.request.is_mandatory || !self.can_use_family() {
             return false;
         }
-        match self.request.pools(self.version) {
-            [] => may_serve_unnamed(self.pools, ip),
-            ranges => ranges.iter().any(|range| range.contains(ip)),
-        }
+        may_serve(self.pools, self.request.pools(self.version), ip)
     }
 
     fn names_family(&self) -> bool {

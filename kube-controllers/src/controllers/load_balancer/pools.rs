@@ -26,9 +26,12 @@ impl LoadBalancerPool {
     }
 }
 
-/// Returns true if a Service that names no pool may have the address: the address is in an automatic pool, or in none
-/// of `pools`.
-pub(super) fn may_serve_unnamed(pools: &[LoadBalancerPool], ip: IpAddr) -> bool {
+/// Returns true if a Service that names the pools with the ranges in `named` may have the address. If the Service names
+/// no pool, the address must be in an automatic pool, or in none of `pools`.
+pub(super) fn may_serve(pools: &[LoadBalancerPool], named: &[Cidr], ip: IpAddr) -> bool {
+    if !named.is_empty() {
+        return named.iter().any(|range| range.contains(ip));
+    }
     let mut with_address = pools.iter().filter(|pool| pool.cidr.contains(ip)).peekable();
     with_address.peek().is_none() || with_address.any(|pool| pool.automatic)
 }

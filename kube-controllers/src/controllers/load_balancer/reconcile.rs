@@ -9,10 +9,11 @@ use kube::api::PostParams;
 use libcalico::api::ObjectKey;
 use libcalico::ipam::{HandleId, Labels};
 use libcalico::kubernetes::SERVICES;
+use time::OffsetDateTime;
 use tokio::sync::watch;
 
 use super::addresses::{AssignFailure, ServiceAddresses};
-use super::decision::{Decision, HeldAddress, Plan, decide, status_differs};
+use super::decision::{Decision, HeldAddress, MissingAddress, Plan, decide, status_differs};
 use super::pools::{LoadBalancerPool, stored_pools};
 use super::reports::WaitReports;
 use super::service::{LoadBalancerService, publish_addresses, withdraw_addresses};
@@ -186,6 +187,8 @@ impl ServiceReconciler {
                 return Ok(NextReconcile::AwaitChange);
             }
         };
+        // Read before the assignment, so that a cooldown that ends during the assignment counts.
+        let begin = OffsetDateTime::now_utc();
         let mut assigned = Ok(());
         if !planned.assign.is_empty() {
             assigned = match self.labels(key).await {
@@ -204,7 +207,12 @@ impl ServiceReconciler {
             Ok(()) => self.reports.report(key, &service, None).await,
             // The reason, if there was one, is unknown.
             Err(AssignFailure { error: Some(ReconcileError::Retry(_)), wait: None }) => {}
-            Err(AssignFailure { wait, .. }) => self.reports.report(key, &service, wait.as_ref()).await,
+            Err(AssignFailure { wait, .. }) => {
+                self.reports.report(key, &service, wait.as_ref()).await;
+                if wait.as_ref().is_some_and(|wait| wait.reason.may_end_with_a_release()) {
+                    self.await_cooldown(key, &planned.assign, pools, begin).await?;
+                }
+            }
         }
         let shown: Vec<IpAddr> = planned.keep.iter().map(|held| held.ip).collect();
         let written = self.write_status(key, &mut live, |service| publish_addresses(service, &shown)).await?;
@@ -222,6 +230,23 @@ impl ServiceReconciler {
             Some(ReconcileError::Retry(text)) => Err(ReconcileError::Retry(format!("Service {key}: {text}"))),
             Some(ReconcileError::Permanent(text)) => Err(ReconcileError::Permanent(format!("Service {key}: {text}"))),
         }
+    }
+
+    /// Returns the Service to the queue at the first end of a cooldown after `begin` that may end the wait for `missing`.
+    /// No watch reports that end.
+    async fn await_cooldown(
+        &self,
+        key: &ObjectKey,
+        missing: &[MissingAddress],
+        pools: &[LoadBalancerPool],
+        begin: OffsetDateTime,
+    ) -> Result<(), ReconcileError> {
+        let released = self.cache.lock().releases_for(missing, pools);
+        if let Some(end) = self.addresses.first_cooldown_end(&released, begin).await? {
+            let left = Duration::try_from(end - OffsetDateTime::now_utc()).unwrap_or_default();
+            self.reports.queue.add_after(key.clone(), left);
+        }
+        Ok(())
     }
 
     /// Returns the labels of the Service's namespace, by which pools may select.

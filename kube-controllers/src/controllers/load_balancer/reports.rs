@@ -98,7 +98,10 @@ impl WaitReports {
             Posted::Created | Posted::Exists => self.waiting.lock().reported(key, wait, None),
             // The full pass of all Services, every five minutes, posts the Event after this time.
             Posted::Refused { until } => self.waiting.lock().reported(key, wait, Some(until)),
-            Posted::Failed => self.queue.add_after(key.clone(), EVENT_INTERVAL),
+            Posted::Failed => {
+                self.waiting.lock().reported(key, wait, Some(Instant::now()));
+                self.queue.add_after(key.clone(), EVENT_INTERVAL);
+            }
         }
     }
 }

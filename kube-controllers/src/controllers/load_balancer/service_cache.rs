@@ -2,12 +2,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, ObjectKey};
-use libcalico::ipam::{AffinityOwner, Block, LOAD_BALANCER_HOST};
+use libcalico::ipam::{AffinityOwner, Allocation, Block, LOAD_BALANCER_HOST};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
+use time::OffsetDateTime;
 use tokio::time::Instant;
 
-use super::decision::HeldAddress;
+use super::decision::{HeldAddress, MissingAddress};
 use super::pools::LoadBalancerPool;
 use super::service::LoadBalancerService;
 use super::waiting::WaitingServices;
@@ -19,7 +20,7 @@ use crate::watches::{Cache, Event};
 pub(super) struct ServiceCache {
     services: Cache<ObjectKey, LoadBalancerService>,
     pools: Cache<ObjectKey, LoadBalancerPool>,
-    blocks: Cache<Cidr, Vec<(ObjectKey, HeldAddress)>>,
+    blocks: Cache<Cidr, ServiceBlock>,
     /// The addresses of each Service, by block. Contains only Services that hold an address.
     held: BTreeMap<ObjectKey, BTreeMap<Cidr, Vec<HeldAddress>>>,
     in_block: BTreeMap<Cidr, BTreeSet<ObjectKey>>,
@@ -27,6 +28,15 @@ pub(super) struct ServiceCache {
     pub(super) waiting: SharedCache<WaitingServices>,
     /// True once all kinds have been listed and all Services have been queued.
     is_ready: bool,
+}
+
+/// The allocated addresses of a block for Services.
+#[derive(Debug, PartialEq)]
+struct ServiceBlock {
+    /// The addresses that Services hold, each with the key of its Service.
+    held: Vec<(ObjectKey, HeldAddress)>,
+    /// The addresses that are cooling down, each with the time of its release.
+    cooling: Vec<(IpAddr, OffsetDateTime)>,
 }
 
 #[derive(Debug)]
@@ -58,7 +68,7 @@ impl ServiceCache {
     /// Applies an event. Returns the Services to reconcile: after the first lists, those that have or had addresses in
     /// a changed block, and those that wait for an address that a Service may have lost.
     pub(super) fn apply_block(&mut self, event: &Event<'_, Entry<Block>>) -> Vec<ObjectKey> {
-        let changed = self.blocks.apply(event, |entry| addresses_of_services(&entry.value));
+        let changed = self.blocks.apply(event, |entry| ServiceBlock::of(&entry.value));
         let mut touched = BTreeSet::new();
         let mut has_freed = false;
         for cidr in changed {
@@ -72,7 +82,7 @@ impl ServiceCache {
                 }
                 touched.insert(key);
             }
-            for (key, held) in self.blocks.get(&cidr).into_iter().flatten() {
+            for (key, held) in self.blocks.get(&cidr).into_iter().flat_map(|block| &block.held) {
                 self.held.entry(key.clone()).or_default().entry(cidr).or_default().push(held.clone());
                 self.in_block.entry(cidr).or_default().insert(key.clone());
                 touched.insert(key.clone());
@@ -108,6 +118,14 @@ impl ServiceCache {
         services.chain(self.held.keys()).collect::<BTreeSet<_>>().into_iter().cloned().collect()
     }
 
+    /// Returns the times at which the addresses that are cooling down, and that may end the wait for `missing`, were
+    /// released.
+    pub(super) fn releases_for(&self, missing: &[MissingAddress], pools: &[LoadBalancerPool]) -> Vec<OffsetDateTime> {
+        let is_suitable = |ip: IpAddr| missing.iter().any(|missing| missing.accepts(ip, pools));
+        let cooling = self.blocks.iter().flat_map(|(_, block)| &block.cooling);
+        cooling.filter(|(ip, _)| is_suitable(*ip)).map(|(_, released)| *released).collect()
+    }
+
     /// Returns the state of a Service, or `None` before all kinds have been listed.
     pub(super) fn state_of(&self, key: &ObjectKey) -> Option<ServiceState> {
         self.is_ready.then(|| ServiceState {
@@ -118,16 +136,18 @@ impl ServiceCache {
     }
 }
 
-/// Returns the addresses of a block that Services hold, each with the key of its Service. Returns `None` for a deleted
-/// block and for a block that is not for Services.
-fn addresses_of_services(block: &Block) -> Option<Vec<(ObjectKey, HeldAddress)>> {
-    if block.deleted || block.owner() != Some(AffinityOwner::Virtual(LOAD_BALANCER_HOST.into())) {
-        return None;
+impl ServiceBlock {
+    /// Returns the addresses of a block; `None` for a deleted block and for a block that is not for Services.
+    fn of(block: &Block) -> Option<Self> {
+        if block.deleted || block.owner() != Some(AffinityOwner::Virtual(LOAD_BALANCER_HOST.into())) {
+            return None;
+        }
+        let service_address = |held: Allocation<'_>| {
+            let attributes = held.attributes()?;
+            let key = ObjectKey::namespaced(attributes.get("namespace")?, attributes.get("service")?);
+            Some((key, HeldAddress::from_allocation(&held)?))
+        };
+        let cooling = block.allocated().filter_map(|held| Some((held.ip, held.released_at()?)));
+        Some(ServiceBlock { held: block.allocated().filter_map(service_address).collect(), cooling: cooling.collect() })
     }
-    let service_address = |held: libcalico::ipam::Allocation<'_>| {
-        let attributes = held.attributes()?;
-        let key = ObjectKey::namespaced(attributes.get("namespace")?, attributes.get("service")?);
-        Some((key, HeldAddress::from_allocation(&held)?))
-    };
-    Some(block.allocated().filter_map(service_address).collect())
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use libcalico::api::ObjectKey;
 use prometheus::{IntGauge, IntGaugeVec, Opts};
+use time::OffsetDateTime;
 use tokio::time::Instant;
 
 use super::wait_reason::{Wait, WaitReason};
@@ -17,7 +18,7 @@ pub(super) const EVENT_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) enum EventStep {
     /// Log the reason, and post an Event.
     Report,
-    /// Post the Event that the API server has refused. The reason is in the log.
+    /// Post the Event that has not been created so far. The reason is in the log.
     PostAgain,
     /// Post no Event: the Service does not wait, has an Event with this text, or is in a namespace that refuses Events.
     None,
@@ -37,8 +38,8 @@ struct WaitingService {
 struct Report {
     reason: WaitReason,
     text: String,
-    /// The time until which the namespace refuses the Event; `None` if the Event exists.
-    refused_until: Option<Instant>,
+    /// The time of the next attempt to create the Event; `None` if the Event exists.
+    next_attempt: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -78,9 +79,9 @@ impl WaitingServices {
         let report = self.remove(key).filter(|before| before.uid == uid).and_then(|before| before.report);
         let same = report.as_ref().filter(|report| report.reason == wait.reason && report.text == wait.text);
         let due = self.posts.get(key).map(|posted| *posted + EVENT_INTERVAL);
-        let step = match (same.map(|same| same.refused_until), due) {
+        let step = match (same.map(|same| same.next_attempt), due) {
             (Some(None), _) => EventStep::None,
-            (Some(Some(until)), _) if until > now => EventStep::None,
+            (Some(Some(next)), _) if next > now => EventStep::None,
             (_, Some(due)) if due > now => EventStep::At(due),
             (Some(Some(_)), _) => EventStep::PostAgain,
             (None, _) => EventStep::Report,
@@ -95,11 +96,11 @@ impl WaitingServices {
         self.posts.insert(key.clone(), now);
     }
 
-    /// Records that the Service has an Event with this text, or that the namespace refuses the Event until a time, if
-    /// the Service still waits.
-    pub(super) fn reported(&mut self, key: &ObjectKey, wait: &Wait, refused_until: Option<Instant>) {
+    /// Records that the Service has an Event with this text, or the time of the next attempt to create it, if the
+    /// Service still waits.
+    pub(super) fn reported(&mut self, key: &ObjectKey, wait: &Wait, next_attempt: Option<Instant>) {
         if let Some(waiting) = self.services.get_mut(key) {
-            waiting.report = Some(Report { reason: wait.reason, text: wait.text.clone(), refused_until });
+            waiting.report = Some(Report { reason: wait.reason, text: wait.text.clone(), next_attempt });
         }
     }
 
@@ -125,4 +126,15 @@ impl WaitingServices {
     fn gauge(&self, reason: WaitReason) -> IntGauge {
         self.gauges.with_label_values(&[reason.label()])
     }
+}
+
+/// Returns the first end, after `begin`, of the cooldowns of addresses that were released at these times.
+pub(super) fn first_cooldown_end(
+    released: &[OffsetDateTime],
+    cooldown_seconds: i64,
+    begin: OffsetDateTime,
+) -> Option<OffsetDateTime> {
+    // The release has whole seconds, and an address is free only after the last one.
+    let cooldown = time::Duration::seconds(cooldown_seconds.max(0).saturating_add(1));
+    released.iter().filter_map(|released| released.checked_add(cooldown)).filter(|end| *end > begin).min()
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use time::OffsetDateTime;
+
 use super::{Attribute, Block};
 use crate::api::parse_time;
 use crate::ipam::{AffinityOwner, HandleId, Reservations};
@@ -85,6 +87,12 @@ impl<'a> Allocation<'a> {
     /// Returns true if the address is released but not yet back in the free list.
     pub fn is_cooling(&self) -> bool {
         self.attribute.is_some_and(|attribute| attribute.released_at.is_some())
+    }
+
+    /// Returns the time of the release, at which the cooldown began; `None` if the address is in use, or if the stored
+    /// time is invalid.
+    pub fn released_at(&self) -> Option<OffsetDateTime> {
+        self.attribute?.released_at.as_deref().and_then(parse_time)
     }
 }
 

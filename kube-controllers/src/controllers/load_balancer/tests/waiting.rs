@@ -1,23 +1,35 @@
 //! The record of waiting Services, and the texts of reasons.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ipam_plugin::error::{Exhaustion, IpamError, Shortfall};
 use libcalico::ipam::{AssignError, NoPool, PoolChoiceError, PoolRejection, RejectedPool};
 use libcalico::net::IpVersion;
-use tokio::time::sleep;
+use tokio::time::{advance, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::controllers::load_balancer::reports::{MAX_TEXT, reset_on_standby};
-use crate::controllers::testing::{embedded, posting_kubernetes, settings};
+use crate::controllers::testing::{embedded, posting_kubernetes, refusing_kubernetes, settings};
 use crate::leader::LeadershipTerm;
-use crate::settings::Mode;
+use crate::logging::captured::Captured;
+use crate::settings::{LogSeverity, Mode};
 use crate::status::Watchdog;
 use crate::telemetry::Metrics;
 
 fn wait(text: &str) -> Wait {
     Wait { reason: WaitReason::PoolFull, text: text.into(), cause: text.into() }
+}
+
+fn reports(kubernetes: kube::Client) -> WaitReports {
+    WaitReports {
+        kubernetes,
+        leadership: Leadership::always(),
+        events: EventPublisher::default(),
+        waiting: SharedCache::default(),
+        queue: Queue::default(),
+    }
 }
 
 fn rejected(pool: &str, cidr: &str, refusal: PoolRejection) -> RejectedPool {
@@ -56,6 +68,27 @@ fn failed_event_is_posted_again_after_the_pause() {
     assert_eq!(waiting.set(&key, "u", Some(&wait("one")), begin + EVENT_INTERVAL), EventStep::Report);
 }
 
+#[tokio::test(start_paused = true)]
+async fn failed_event_is_posted_once_a_minute_and_its_reason_is_logged_once() {
+    let posts = Arc::new(AtomicUsize::new(0));
+    let counted = posts.clone();
+    let reports = reports(refusing_kubernetes(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Err(500)
+    }));
+    let (key, service) = (ObjectKey::namespaced("n", "s"), service(json!(["IPv4"]), json!({})));
+    let (log, _logging) = Captured::on_this_thread(LogSeverity::Warning);
+    for attempts in 1..=3 {
+        for _ in 0..2 {
+            reports.report(&key, &service, Some(&wait("one"))).await;
+            assert_eq!(posts.load(Ordering::Relaxed), attempts);
+        }
+        advance(EVENT_INTERVAL).await;
+        assert_eq!(reports.queue.len(), 1);
+    }
+    assert_eq!(log.from("a LoadBalancer Service waits for an address").len(), 1, "{}", log.text());
+}
+
 #[test]
 fn refused_event_is_posted_again_when_the_namespace_may_accept_it() {
     let (mut waiting, key, begin) = (WaitingServices::default(), ObjectKey::namespaced("n", "s"), Instant::now());
@@ -76,13 +109,7 @@ async fn waiting_metric_is_zero_after_leadership_is_lost() {
     let (sender, term) = watch::channel(LeadershipTerm::Always);
     let (leadership, waiting) = (Leadership::new(term), SharedCache::<WaitingServices>::default());
     let (kubernetes, posted) = posting_kubernetes();
-    let reports = WaitReports {
-        kubernetes,
-        leadership: leadership.clone(),
-        events: EventPublisher::default(),
-        waiting: waiting.clone(),
-        queue: Queue::default(),
-    };
+    let reports = WaitReports { leadership: leadership.clone(), waiting: waiting.clone(), ..reports(kubernetes) };
     let (key, service) = (ObjectKey::namespaced("n", "s"), service(json!(["IPv4"]), json!({})));
     let count = || waiting.lock().metric().with_label_values(&["pool_full"]).get();
     let work = async {
@@ -156,13 +183,7 @@ fn event_text_of_a_large_annotation_is_cut() {
 #[tokio::test]
 async fn text_of_an_event_is_cut_and_told_once() {
     let (kubernetes, posted) = posting_kubernetes();
-    let reports = WaitReports {
-        kubernetes,
-        leadership: Leadership::always(),
-        events: EventPublisher::default(),
-        waiting: SharedCache::default(),
-        queue: Queue::default(),
-    };
+    let reports = reports(kubernetes);
     let (key, service) = (ObjectKey::namespaced("n", "s"), service(json!(["IPv4"]), json!({})));
     for _ in 0..2 {
         reports.report(&key, &service, Some(&wait(&"x".repeat(5000)))).await;

@@ -149,7 +149,9 @@ fn released_address_cools_down_as_in_upstream() {
         assert_eq!(holders(&block), ["p1", "-"]);
         assert_eq!(block.attributes[1].released_at.as_deref(), Some("2026-08-22T01:02:03Z"));
         assert_eq!((block.sequence_of(0), block.sequence_of(1)), (Some(entry), Some(clock + 1)));
-        assert!(block.allocation(ip("10.0.0.0")).unwrap().is_cooling());
+        let cooling = block.allocation(ip("10.0.0.0")).unwrap();
+        assert!(cooling.is_cooling());
+        assert_eq!(cooling.released_at(), Some(datetime!(2026-08-22 01:02:03 UTC)));
 
         // The release time has whole seconds, and the comparison is strict.
         let whole_seconds = datetime!(2026-08-22 01:02:03 UTC);

@@ -1,6 +1,7 @@
 //! The writes of the controller and their order, with the embedded datastore and a simulated API server with one
 //! Service.
 
+mod cooling;
 mod trimming;
 mod waiting;
 

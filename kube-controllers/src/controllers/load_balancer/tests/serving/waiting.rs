@@ -8,7 +8,7 @@ fn key() -> ObjectKey {
     ObjectKey::namespaced("n", "s")
 }
 
-fn pool_of_one_address() -> IpPool {
+pub(super) fn pool_of_one_address() -> IpPool {
     let spec = json!({"cidr": "10.0.0.5/32", "blockSize": 32, "allowedUses": ["LoadBalancer"]});
     IpPool::new("p", serde_json::from_value(spec).unwrap())
 }
@@ -26,14 +26,14 @@ impl Scene {
     }
 
     /// Assigns an address to the Service `other` of the namespace.
-    async fn take(&self, ip: &str, namespace: &str) {
+    pub(super) async fn take(&self, ip: &str, namespace: &str) {
         let (other, handle) = (ObjectKey::namespaced(namespace, "other"), HandleId::new("lb-other"));
         let missing = [MissingAddress::Address(ip.parse().unwrap())];
         self.reconciler.addresses.assign(&other, &handle, &missing, Labels::new()).await.unwrap();
     }
 
     /// Lets the time pass after which the Service may have another Event.
-    fn pass_the_pause(&self) {
+    pub(super) fn pass_the_pause(&self) {
         self.reconciler.reports.waiting.lock().posting(&key(), Instant::now() - EVENT_INTERVAL);
     }
 
@@ -59,7 +59,7 @@ impl Scene {
     }
 
     /// Reconciles after the watches have delivered everything.
-    async fn look(&self) -> NextReconcile {
+    pub(super) async fn look(&self) -> NextReconcile {
         self.on_event().await;
         self.reconcile().await.unwrap()
     }
@@ -128,11 +128,12 @@ async fn each_reason_is_told_once() {
             scene.take_address(namespace).await;
         }
         let (log, _logging) = Captured::on_this_thread(LogSeverity::Warning);
-        for _ in 0..3 {
+        for looks in 1..=3 {
             assert_eq!(scene.look().await, NextReconcile::AwaitChange, "{reason:?}");
+            let counts = (scene.events().len(), scene.posts(), scene.waiting_for(reason));
+            assert_eq!(counts, (1, 1, 1), "{reason:?} after look {looks}");
         }
         let events = scene.events();
-        assert_eq!((events.len(), scene.posts()), (1, 1), "{reason:?}: {events:?}");
         assert!(events[0].0 == reason.event() && events[0].1.contains(text), "{events:?}");
         let counted = WaitReason::ALL.map(|other| scene.waiting_for(other));
         assert_eq!(counted, WaitReason::ALL.map(|other| i64::from(other == reason)));

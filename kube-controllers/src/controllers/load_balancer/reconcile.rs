@@ -232,8 +232,8 @@ impl ServiceReconciler {
         }
     }
 
-    /// Returns the Service to the queue at the first end of a cooldown after `begin` that may end the wait for `missing`.
-    /// No watch reports that end.
+    /// Returns the Service to the queue at the first end of a cooldown, after `begin`, that may end the wait for
+    /// `missing`. No watch reports that end. The queue has at most one such time for each Service.
     async fn await_cooldown(
         &self,
         key: &ObjectKey,

@@ -28,9 +28,9 @@ pub(super) struct LockTimer {
     /// Time at which this process locked v1, or found it locked.
     began: Instant,
     last_finished: Cell<Instant>,
-    /// Number of objects that the present pass has treated.
+    /// Number of calls of [`LockTimer::treated`] in the present pass.
     treated: Cell<usize>,
-    /// Greatest number of objects that a pass has treated.
+    /// Greatest number of these calls in a pass.
     furthest: Cell<usize>,
 }
 
@@ -45,8 +45,8 @@ impl LockTimer {
         self.treated.set(0);
     }
 
-    /// Records that the pass has copied or compared an object. A comparison is progress if no pass has come so far
-    /// before: each pass compares all objects again, and may fail at the same object again and again.
+    /// Records that the pass has copied or compared an object, or looked for its owners. That is progress if no pass has
+    /// come so far before: each pass compares all objects again, and may fail at the same object again and again.
     pub(super) fn treated(&self) {
         self.treated.set(self.treated.get() + 1);
         if self.treated.get() > self.furthest.get() {

@@ -18,8 +18,9 @@ use super::listing;
 use super::object::Control;
 use super::requests::{Problem, Requests};
 use one::Action;
-use owners::attach_all;
-use second_look::{CopiedKind, CopyTools};
+use outside::Outside;
+use owners::{CopyTools, attach_all};
+use second_look::CopiedKind;
 use sweep::sweep;
 use walk::KindWalk;
 
@@ -33,6 +34,7 @@ pub(super) struct Copier<'a> {
     /// Records each object that was created, replaced or deleted.
     timer: &'a LockTimer,
     owners: OwnerMap,
+    outside: Outside,
     /// The copies that the second look compares with v1.
     copied: Vec<CopiedKind>,
     /// The resourceVersion of v1 at the beginning of the last look.
@@ -41,12 +43,13 @@ pub(super) struct Copier<'a> {
 
 impl<'a> Copier<'a> {
     pub(super) fn new(requests: &'a Requests, control: &'a mut Control, timer: &'a LockTimer) -> Self {
-        Copier { requests, control, timer, owners: OwnerMap::default(), copied: Vec::new(), revision: String::new() }
+        let (owners, outside) = (OwnerMap::default(), Outside::default());
+        Copier { requests, control, timer, owners, outside, copied: Vec::new(), revision: String::new() }
     }
 
     /// Copies all objects, and deletes the copies whose sources are gone.
     pub(super) async fn all(&mut self) -> Result<Outcome, Problem> {
-        (self.owners, self.copied) = (OwnerMap::default(), Vec::new());
+        (self.owners, self.outside, self.copied) = (OwnerMap::default(), Outside::default(), Vec::new());
         self.timer.begin_pass();
         let migration = self.control.uid().to_owned();
         let action = Action::Copy { migration: &migration, timer: Some(self.timer) };
@@ -69,7 +72,8 @@ impl<'a> Copier<'a> {
             owned.append(&mut walk.owned);
             self.copied.extend(CopiedKind::of(walk));
         }
-        attach_all(self.requests, &self.owners, &owned, action, &mut outcome).await?;
+        let tools = CopyTools { requests: self.requests, owners: &self.owners, outside: &self.outside, action };
+        attach_all(tools, &owned, &mut outcome).await?;
         progress.current_type.clear();
         self.show(&progress).await?;
         Ok(outcome)
@@ -83,7 +87,7 @@ impl<'a> Copier<'a> {
         let migration = self.control.uid();
         // A program that writes all the time does not count as progress: the lock would never end.
         let action = Action::Copy { migration, timer: None };
-        let tools = CopyTools { requests: self.requests, owners: &self.owners, action };
+        let tools = CopyTools { requests: self.requests, owners: &self.owners, outside: &self.outside, action };
         let (mut changes, mut revisions) = (0, Vec::new());
         for kind in &mut self.copied {
             let result = kind.look(tools).await?;
@@ -130,7 +134,8 @@ pub(super) async fn trial(requests: &Requests, with_v3: bool) -> Result<Outcome,
         outcome.append(walk.outcome);
         owned.append(&mut walk.owned);
     }
-    attach_all(requests, &owners, &owned, action, &mut outcome).await?;
+    let tools = CopyTools { requests, owners: &owners, outside: &Outside::default(), action };
+    attach_all(tools, &owned, &mut outcome).await?;
     Ok(outcome)
 }
 

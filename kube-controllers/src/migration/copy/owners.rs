@@ -12,47 +12,59 @@ use serde_json::Value;
 use super::super::requests::{Problem, Requests};
 use super::one::Action;
 use super::outcome::{Category, Outcome, shown_at};
-use super::outside::doubt;
+use super::outside::Outside;
 use super::walk::{OwnedObject, PARALLEL};
 
 /// Number of attempts at a copy that other programs change at the same time.
 const TRIES: u32 = 5;
+/// Greatest number of owners outside of Calico that are looked for, of one object. The looks for ten owners on ten
+/// unreachable servers are shorter than the longest standstill under the lock.
+const MOST_LOOKS: usize = 10;
 const WITHOUT_COPY: &str = "no copy of it exists, or it is in another namespace";
+const TOO_MANY: &str = "the object has more than 10 references to objects of other programs";
+
+/// The means by which objects are copied.
+#[derive(Clone, Copy)]
+pub(super) struct CopyTools<'a> {
+    pub(super) requests: &'a Requests,
+    pub(super) owners: &'a OwnerMap,
+    pub(super) outside: &'a Outside,
+    pub(super) action: Action<'a>,
+}
 
 /// Adds the references to the copies, unless the action only checks. Lists the references that stay out.
 pub(super) async fn attach_all(
-    requests: &Requests,
-    map: &OwnerMap,
+    tools: CopyTools<'_>,
     owned: &[OwnedObject],
-    action: Action<'_>,
     outcome: &mut Outcome,
 ) -> Result<(), Problem> {
     for some in owned.chunks(PARALLEL) {
-        let attached = join_all(some.iter().map(|object| attach(requests, map, object, action))).await;
+        let attached = join_all(some.iter().map(|object| attach(tools, object))).await;
         for (object, left_out) in some.iter().zip(attached) {
             for reason in left_out? {
-                add_left_out(outcome, object, &reason, action);
+                add_left_out(outcome, object, &reason, tools.action);
             }
+            tools.action.treated();
         }
     }
     Ok(())
 }
 
 /// Adds the references to a copy. Returns the reasons for which references stay out.
-pub(super) async fn attach(
-    requests: &Requests,
-    map: &OwnerMap,
-    object: &OwnedObject,
-    action: Action<'_>,
-) -> Result<Vec<String>, Problem> {
+pub(super) async fn attach(tools: CopyTools<'_>, object: &OwnedObject) -> Result<Vec<String>, Problem> {
+    let CopyTools { requests, owners, outside, action } = tools;
     let namespace = object.location.namespace.as_deref();
-    let (mut kept, left_out) = map.resolve(namespace, &object.owners);
-    let mut reasons = Vec::new();
+    let (mut kept, left_out) = owners.resolve(namespace, &object.owners);
+    let (mut reasons, mut looks) = (Vec::new(), 0);
     for owner in left_out {
         let reason = match action {
             _ if owner["apiVersion"] == ApiGroup::V3.api_version() => Some(WITHOUT_COPY.to_owned()),
             Action::Convert => None,
-            _ => doubt(requests, namespace, &owner).await,
+            _ if looks == MOST_LOOKS => Some(TOO_MANY.to_owned()),
+            _ => {
+                looks += 1;
+                outside.doubt(requests, namespace, &owner).await
+            }
         };
         match reason {
             Some(reason) => reasons.push(format!("{}: {reason}", named(&owner))),

@@ -8,15 +8,15 @@ use std::collections::{HashMap, HashSet};
 
 use futures::future::join_all;
 use libcalico::kubernetes::{Location, Resource};
-use libcalico::migration::{MovedKind, OwnerMap, is_copy, to_v3};
+use libcalico::migration::{MovedKind, is_copy, to_v3};
 use serde_json::Value;
 
 use super::super::abort::delete_copy;
 use super::super::listing;
-use super::super::requests::{Problem, Requests};
-use super::one::{Action, treat};
+use super::super::requests::Problem;
+use super::one::treat;
 use super::outcome::{Category, shown_at};
-use super::owners::attach;
+use super::owners::{CopyTools, attach};
 use super::walk::{KindWalk, ObjectName, OwnedObject, PARALLEL, same_name};
 
 /// The objects of a kind that were copied, by their namespaces and their names in v1.
@@ -39,14 +39,6 @@ pub(super) struct LookResult {
     pub(super) changes: usize,
     /// The resourceVersion of the list in v1.
     pub(super) revision: String,
-}
-
-/// The means by which changed objects are copied.
-#[derive(Clone, Copy)]
-pub(super) struct CopyTools<'a> {
-    pub(super) requests: &'a Requests,
-    pub(super) owners: &'a OwnerMap,
-    pub(super) action: Action<'a>,
 }
 
 impl CopiedKind {
@@ -115,7 +107,7 @@ impl CopiedKind {
             return Err(refused(&treated.reason));
         }
         if let Some(owned) = OwnedObject::of(&moved) {
-            attach(tools.requests, tools.owners, &owned, tools.action).await?;
+            attach(tools, &owned).await?;
         }
         tracing::info!(object = shown_at(&at), "migration: the object changed in v1 and is copied again");
         Ok(Some(CopyState { revision: moved.source.revision, name_in_v3: moved.location.name }))

@@ -1,11 +1,14 @@
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use hyper::Method;
 use libcalico::kubernetes::{ApiGroup, Location};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
-use super::copy::{copy_all, started};
-use crate::migration::copy::{Category, Named, trial};
+use super::copy::{control, copy_all, started};
+use crate::migration::attempts::LockTimer;
+use crate::migration::copy::{Category, Copier, Named, trial};
 use crate::migration::testing::{ReceivedRequest, World, at, failure};
 use crate::rollout::DEPLOYMENTS;
 
@@ -48,6 +51,14 @@ fn uid_of_copy(world: &World, kind: &str, name: &str) -> Value {
 
 fn reasons(listed: &[Named]) -> Vec<&str> {
     listed.iter().map(|named| named.reason.as_str()).collect()
+}
+
+/// Answers all requests whose paths begin with `path` as Kubernetes does for an unreachable server behind it.
+fn make_unreachable(world: &World, path: &'static str) {
+    world.server.fail(move |request: &ReceivedRequest| {
+        let is_behind = request.uri.path().starts_with(path);
+        is_behind.then(|| failure(503, "ServiceUnavailable", "error trying to reach service"))
+    });
 }
 
 /// Returns the objects of v3 that were created with references.
@@ -162,6 +173,51 @@ async fn owners_of_other_kinds_that_cannot_be_read_are_left_out() {
         assert_eq!(owners_of_copy(&world), Vec::<Value>::new());
         assert!(reasons(outcome.list(Category::LeftOut))[0].ends_with("no access"), "{outcome:?}");
     }
+}
+
+/// The looks happen while v1 is locked, and a tenant may name the owners in many objects.
+#[tokio::test(start_paused = true)]
+async fn owners_on_an_unreachable_server_are_looked_for_once() {
+    let world = started();
+    let owners: Vec<Value> = (0..9).map(|number| put_deployment(&world, "ns", &format!("d{number}"))).collect();
+    put_owned(&world, &owners);
+    for unreachable in ["/apis/apps/v1", "/apis/apps/v1/namespaces/ns/deployments/"] {
+        make_unreachable(&world, unreachable);
+        world.server.take_log();
+        let outcome = copy_all(&world).await.unwrap();
+        assert_eq!((owners_of_copy(&world), outcome.total(Category::LeftOut)), (Vec::new(), 9), "{outcome:?}");
+        let log = world.server.take_log();
+        let looks = log.iter().filter(|line| line.starts_with(&format!("GET {unreachable}"))).count();
+        // Each request has five attempts.
+        assert_eq!(looks, 5, "{log:#?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn eleventh_owner_of_another_kind_is_left_out_without_a_look() {
+    let world = started();
+    let mut owners: Vec<Value> = (0..11).map(|number| put_deployment(&world, "ns", &format!("d{number}"))).collect();
+    owners.push(owner(&world, "Tier", "", "default"));
+    put_owned(&world, &owners);
+    world.server.take_log();
+    let outcome = copy_all(&world).await.unwrap();
+    let log = world.server.take_log();
+    assert_eq!(log.iter().filter(|line| line.contains("/deployments/")).count(), 10, "{log:#?}");
+    assert!(reasons(outcome.list(Category::LeftOut))[0].contains("more than 10 references"), "{outcome:?}");
+    assert_eq!((outcome.total(Category::LeftOut), owners_of_copy(&world).len()), (1, 11));
+}
+
+/// A pass without progress for five minutes ends.
+#[tokio::test(start_paused = true)]
+async fn look_for_the_owners_of_an_object_is_progress() {
+    let world = started();
+    put_owned(&world, &[put_deployment(&world, "ns", "d")]);
+    // The attempts take more than a second.
+    make_unreachable(&world, "/apis/apps/v1");
+    let (requests, mut control, timer) = (world.requests(), control(&world).await, LockTimer::start());
+    timer.drained().await;
+    Copier::new(&requests, &mut control, &timer).all().await.unwrap();
+    assert!(timeout(Duration::from_secs(299), timer.expired()).await.is_err());
 }
 
 /// Clients of v1 store references without a check by the API server.

@@ -45,8 +45,8 @@ impl LockTimer {
         self.treated.set(0);
     }
 
-    /// Records that the pass has copied or compared an object, or looked for its owners. That is progress if no pass has
-    /// come so far before: each pass compares all objects again, and may fail at the same object again and again.
+    /// Records that the pass has copied or compared an object, or has looked for its owners. That is progress if no
+    /// pass has come so far before: each pass treats all objects again, and may fail at the same object each time.
     pub(super) fn treated(&self) {
         self.treated.set(self.treated.get() + 1);
         if self.treated.get() > self.furthest.get() {

@@ -1,11 +1,11 @@
 //! [`Outside`]: looks for owners that are not of Calico's kinds.
 //!
-//! The references stand in Calico's annotation alone. Kubernetes' garbage collector sees them only through an aggregated
-//! API server of v3, so it may never have looked for the owner. The collector deletes a copy whose owners are missing.
+//! Only Calico's annotation has the references. Kubernetes' garbage collector sees them through an aggregated API
+//! server of v3 alone, so the collector may never have looked for the owners. It deletes a copy whose owners are missing.
 //!
 //! A tenant writes the references of its policies, and may name a kind whose server is unreachable. The looks happen
-//! while v1 is locked, so a version of a group that has failed once is not asked again, and no failure ends the
-//! migration.
+//! while v1 is locked. So no failure ends the migration, and a pass looks for no other object of a version of a group
+//! after a failure.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ use super::super::requests::{Problem, Requests};
 /// Longest time for a response, with all attempts.
 const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
-/// The versions of groups that references name, of one pass. Versions that the API server does not serve are missing.
+/// The versions of groups that references have named in a pass, without those that the API server does not serve.
 #[derive(Debug, Default)]
 pub(super) struct Outside {
     /// The list of kinds by the version, or the reason why no object of the version is readable.
@@ -109,7 +109,7 @@ mod tests {
     use crate::leader::Leadership;
 
     #[tokio::test(start_paused = true)]
-    async fn server_without_a_response_is_asked_once() {
+    async fn owner_on_a_silent_server_is_looked_for_once() {
         let asked = Arc::new(AtomicUsize::new(0));
         let counter = asked.clone();
         let service = tower::service_fn(move |_: Request<Body>| {

@@ -17,8 +17,8 @@ use super::walk::{OwnedObject, PARALLEL};
 
 /// Number of attempts at a copy that other programs change at the same time.
 const TRIES: u32 = 5;
-/// Greatest number of owners outside of Calico that are looked for, of one object. The looks for ten owners on ten
-/// unreachable servers are shorter than the longest standstill under the lock.
+/// Greatest number of owners of other kinds than Calico's that are looked for, of one object. Even on ten unreachable
+/// servers, the looks take less time than the longest standstill under the lock.
 const MOST_LOOKS: usize = 10;
 const WITHOUT_COPY: &str = "no copy of it exists, or it is in another namespace";
 const TOO_MANY: &str = "the object has more than 10 references to objects of other programs";

@@ -123,7 +123,7 @@ async fn owners_in_another_namespace_are_left_out() {
     assert_eq!((owners_of_copy(&world), outcome.list(Category::LeftOut).len()), (Vec::new(), 2));
 }
 
-/// The garbage collector has never looked for an owner that only Calico's annotation names.
+/// The garbage collector may never have looked for an owner that only Calico's annotation names.
 #[tokio::test(start_paused = true)]
 async fn owners_of_other_kinds_that_do_not_exist_are_left_out() {
     let world = started();

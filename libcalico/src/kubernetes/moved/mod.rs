@@ -209,7 +209,8 @@ fn settings(spec: Fields) -> Fields {
 /// annotation.
 ///
 /// Kubernetes' garbage collector deletes an object whose owners it does not find. It sees the references on the
-/// resource, but not those in the annotation, where Calico's clients of v1 store them without any check (DS-56).
+/// resource, but those in the annotation only through an aggregated API server of v3. Calico's clients of v1 store them
+/// there without any check (DS-56).
 fn take_unresolved_owners(metadata: &mut Fields, on_resource: &[Value]) -> Result<Vec<Value>, Malformed> {
     let Some(references) = metadata.get_mut("ownerReferences").and_then(Value::as_array_mut) else {
         return Ok(Vec::new());

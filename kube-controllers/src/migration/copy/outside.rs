@@ -1,7 +1,8 @@
 //! [`Outside`]: looks for owners that are not of Calico's kinds.
 //!
 //! Only Calico's annotation has the references. Kubernetes' garbage collector sees them through an aggregated API
-//! server of v3 alone, so the collector may never have looked for the owners. It deletes a copy whose owners are missing.
+//! server of v3 alone, so the collector may never have looked for the owners. The collector deletes a copy whose owners
+//! are missing.
 //!
 //! A tenant writes the references of its policies, and may name a kind whose server is unreachable. The looks happen
 //! while v1 is locked. So no failure ends the migration, and a pass looks for no other object of a version of a group

@@ -104,8 +104,8 @@ pub enum IpamError {
     UnreadableBlock(Cidr),
     /// The block of a requested address overlaps, or would overlap, with a block of another size.
     #[error(
-        "cannot assign from block {cidr}: block {other} of another size has some of its addresses; release these and delete \
-         block {other}, or request an address of another block"
+        "cannot assign from block {cidr}: block {other} of another size has some of its addresses; release these and \
+         delete block {other}, or request an address of another block"
     )]
     OverlappingBlock {
         /// The block of the address.

@@ -97,8 +97,8 @@ fn reason_to_wait(dead: &AssessedLink) -> String {
     let (name, minutes) = (&dead.link.name, dead.confirmation.as_secs() / 60);
     format!(
         "no container uses it, but IPAM names no pod for it, as for the target of a live migration; let the agent \
-         (CNI_AGENT_REPAIR=true) remove it, or wait {minutes} minutes, and if `crictl pods` does not list its container \
-         then: ip link delete {name}"
+         (CNI_AGENT_REPAIR=true) remove it, or wait {minutes} minutes, and if `crictl pods` does not list its \
+         container then: ip link delete {name}"
     )
 }
 

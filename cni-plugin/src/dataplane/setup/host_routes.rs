@@ -204,8 +204,8 @@ fn busy(route: &KernelRoute, owner: Option<&Link>, link: &Link, plan: &EndpointP
     }
 }
 
-/// Returns true if a route leads to another pod, also of another CNI plugin. The uplink of a node that is a container is
-/// one end of a pair too, but its routes to single addresses are the host's own, or have a gateway.
+/// Returns true if a route leads to another pod, also of another CNI plugin. The uplink of a node that is a container
+/// is one end of a pair too, but its routes to single addresses are the host's own, or have a gateway.
 fn leads_to_other_pod(route: &KernelRoute, owner: &Link, own: &InterfaceAlias) -> bool {
     let is_direct = route.kind == RouteType::Unicast && route.gateway.is_none();
     let is_of_pod = owner.is_of_pod() || (is_direct && owner.is_paired && owner.peer_netns_id.is_some());

@@ -102,10 +102,10 @@ pub enum IpamError {
     /// A block cannot be read, is inconsistent or is being deleted. The log may contain the details.
     #[error("block {0} cannot be read; run `calico-ipam check` for the reason")]
     UnreadableBlock(Cidr),
-    /// The block of a requested address would overlap with a block of another size.
+    /// The block of a requested address overlaps, or would overlap, with a block of another size.
     #[error(
-        "cannot claim block {cidr}: block {other} of another size has some of its addresses; release these and delete \
-         block {other}, or request an address of another block"
+        "cannot assign from block {cidr}: block {other} of another size has some of its addresses; release these and \
+         delete block {other}, or request an address of another block"
     )]
     OverlappingBlock {
         /// The block of the address.

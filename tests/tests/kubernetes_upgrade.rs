@@ -1,5 +1,5 @@
-//! `calico-ipam -upgrade`: transfers the addresses of pods from host-local to Calico's IPAM. Strict affinity, with which
-//! a cluster moves from flannel.
+//! `calico-ipam -upgrade`: transfers the addresses of pods from host-local to Calico's IPAM. Strict affinity, with
+//! which a cluster moves from flannel.
 
 use std::fs;
 use std::path::Path;
@@ -198,7 +198,7 @@ fn documented(words: &str, kubeconfig: &str) -> Vec<String> {
     command.replace("~/.kube/config", kubeconfig).split_whitespace().skip(1).map(str::to_owned).collect()
 }
 
-/// Host-local still assigns the addresses of `node2` (MB-13).
+/// `node2` stands for a node whose addresses host-local still assigns (MB-13).
 #[test]
 fn add_after_the_documented_command_borrows_nothing_from_a_node_with_flannel() {
     on_api_server(ApiGroup::V3, |cluster, control_plane| {

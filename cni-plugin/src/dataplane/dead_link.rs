@@ -13,7 +13,7 @@ use super::netlink::{Link, NetlinkSocket, link};
 use super::processes::{Examined, each_netns};
 use super::{DataplaneError, plugin_calls};
 
-/// The bit of CAP_SYS_PTRACE, with which a process sees the namespaces of processes of other users.
+/// The bit of CAP_SYS_PTRACE, with which a process sees the namespaces of processes of other users, and environments.
 const SYS_PTRACE: u32 = 19;
 
 /// Returns the host ends of pods' interfaces.

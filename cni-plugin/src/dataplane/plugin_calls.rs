@@ -36,8 +36,9 @@ pub(super) fn containers(proc: &Path) -> Result<BTreeSet<String>, DataplaneError
 }
 
 /// Returns the environment of a process at its start; empty for a process that runs no plugin. A plugin that creates
-/// host interfaces runs as root, in the network namespace of this process. The environment of another user's process
-/// is readable only with one more capability.
+/// host interfaces runs as root, in the network namespace of this process. The environment of a process that the kernel
+/// shows as another user's is readable only with one more capability. The kernel shows a process that may not be dumped
+/// as root's.
 fn environment(process: &Path, own_user: u32) -> io::Result<Vec<u8>> {
     let file = process.join("environ");
     let owner = fs::metadata(&file)?.uid();

@@ -97,8 +97,8 @@ fn reason_to_wait(dead: &AssessedLink) -> String {
     let (name, minutes) = (&dead.link.name, dead.confirmation.as_secs() / 60);
     format!(
         "no container uses it, but IPAM names no pod for it, as for the target of a live migration; let the agent \
-         (CNI_AGENT_REPAIR=true) remove it after {minutes} minutes, or if `crictl pods` does not list its container: \
-         ip link delete {name}"
+         (CNI_AGENT_REPAIR=true) remove it, or wait {minutes} minutes, and if `crictl pods` does not list its \
+         container then: ip link delete {name}"
     )
 }
 
@@ -117,7 +117,10 @@ mod tests {
             reason_to_wait(&AssessedLink { link, addresses: Vec::new(), verdict: LinkVerdict::Dead, confirmation })
         };
         let unnamed = reason(UNNAMED_POD_CONFIRMATION);
-        assert!(unnamed.contains("after 10 minutes") && unnamed.ends_with("ip link delete cali1"), "{unnamed}");
+        assert!(
+            unnamed.contains("wait 10 minutes, and if `crictl pods`") && unnamed.ends_with("ip link delete cali1"),
+            "{unnamed}"
+        );
         assert!(reason(LOOK_INTERVAL).ends_with("run the command again"));
     }
 }

@@ -12,7 +12,7 @@ pub const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 /// The time for which an interface has to be dead if the datastore names no pod for it, as for the target of a live
 /// migration: the allocation has the handle of the virtual machine, and no host route leads to the address. After the
 /// ADD such a pod has no evidence of its use until the container runtime has started its sandbox. The runtime has to do
-/// so within the timeout of kubelet, which is 4 minutes for a sandbox by default.
+/// so within the timeout of kubelet for a sandbox: twice `runtimeRequestTimeout`, by default 4 minutes.
 pub const UNNAMED_POD_CONFIRMATION: Duration = Duration::from_secs(600);
 
 /// An interface that no container uses.

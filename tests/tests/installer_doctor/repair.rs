@@ -283,6 +283,16 @@ fn add_pod(scene: &Scene<'_>, name: &str) -> String {
     format!("/api/v1/namespaces/shop/pods/{name}")
 }
 
+/// Connects a pod as [`add_pod`] does, and deletes the host route to its address.
+fn add_pod_without_a_route(scene: &Scene<'_>, name: &str) -> String {
+    let before = interfaces();
+    let path = add_pod(scene, name);
+    let interface = interfaces().into_iter().find(|interface| !before.contains(interface)).unwrap();
+    let route = ip_json(&format!("route show dev {interface}")).unwrap();
+    ip(&format!("route delete {} dev {interface}", route[0]["dst"].as_str().unwrap())).unwrap();
+    path
+}
+
 /// A real containerd lists no sandbox. The address of the deleted pod stays allocated until garbage collection.
 #[test]
 fn repair_removes_the_interface_of_a_deleted_pod_and_keeps_those_of_pods() {
@@ -297,11 +307,14 @@ fn repair_removes_the_interface_of_a_deleted_pod_and_keeps_those_of_pods() {
             let socket = start_containerd(&mut containerd, &directory).unwrap().display().to_string();
             let api = &scene.kubernetes.api;
             api.namespace("shop").unwrap();
-            add_pod(scene, "kept");
-            let before = interfaces();
             // Only the handle of its container leads to this pod.
-            let route = ip_json(&format!("route show dev {}", before[0])).unwrap();
-            ip(&format!("route delete {} dev {}", route[0]["dst"].as_str().unwrap(), before[0])).unwrap();
+            add_pod_without_a_route(scene, "kept");
+            // IPAM names no pod for this interface, as for the target of a live migration.
+            let unnamed = add_pod_without_a_route(scene, "unnamed");
+            for path in [unnamed.as_str(), "/apis/crd.projectcalico.org/v1/ipamhandles/k8s-pod-network.unnamed"] {
+                api.admin().delete(path).unwrap().success().unwrap();
+            }
+            let before = interfaces();
             let gone = add_pod(scene, "gone");
             api.admin().delete(&gone).unwrap().success().unwrap();
             let words = ["doctor", "--repair", "-o", "json", "--runtime-socket", socket.as_str()];
@@ -312,8 +325,11 @@ fn repair_removes_the_interface_of_a_deleted_pod_and_keeps_those_of_pods() {
                 .map(|repair| (repair["container"].as_str().unwrap(), &repair["removed"], repair["reason"].as_str()))
                 .collect();
             results.sort_by_key(|(container, ..)| *container);
-            let expected = [("gone", &json!(true), None), ("kept", &json!(false), Some("an endpoint has it"))];
-            assert_eq!(results, expected);
+            let [gone, kept, ("unnamed", removed, Some(reason))] = results[..] else { panic!("{results:?}") };
+            assert_eq!(gone, ("gone", &json!(true), None));
+            assert_eq!(kept, ("kept", &json!(false), Some("an endpoint has it")));
+            assert_eq!(removed, &json!(false));
+            assert!(reason.contains("IPAM names no pod"), "{reason}");
         })
     });
 }

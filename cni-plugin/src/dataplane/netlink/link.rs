@@ -124,11 +124,6 @@ impl Link {
         self.is_paired && (self.alias.is_some() || self.mac == Some(MacAddr::HOST_SIDE))
     }
 
-    /// Returns true if the interface is of a pod or plain container, and not known to be of the one with this alias.
-    pub(crate) fn is_of_other_pod(&self, own: &InterfaceAlias) -> bool {
-        self.is_of_pod() && !self.alias.as_ref().is_some_and(|alias| alias.is_of_same_pod(own))
-    }
-
     /// Returns true if `other`, found in the namespace with the ID `netns_id`, is the other end of this pair.
     pub(crate) fn is_peer_of(&self, other: &Link, netns_id: Option<i32>) -> bool {
         self.is_paired

@@ -1,5 +1,6 @@
 //! Configures the host end: sets the link up and adds a route to each of the pod's addresses.
 
+use libcalico::names::InterfaceAlias;
 use libcalico::net::Cidr;
 use netlink_packet_route::route::RouteType;
 use nix::errno::Errno;
@@ -196,10 +197,19 @@ fn busy(route: &KernelRoute, owner: Option<&Link>, link: &Link, plan: &EndpointP
     BusyRoute {
         address: route.destination.network(),
         route: describe(route, owner),
-        is_withheld: plan.withholds_other_pods && owner.is_some_and(|owner| owner.is_of_other_pod(&plan.alias)),
+        is_withheld: plan.withholds_other_pods
+            && owner.is_some_and(|owner| leads_to_other_pod(route, owner, &plan.alias)),
         interface: owner.map(|owner| owner.name.clone()),
         ifname: link.name.clone(),
     }
+}
+
+/// Returns true if a route leads to another pod, also of another CNI plugin. The uplink of a node that is a container
+/// is one end of a pair too, but its routes to single addresses are the host's own, or have a gateway.
+fn leads_to_other_pod(route: &KernelRoute, owner: &Link, own: &InterfaceAlias) -> bool {
+    let is_direct = route.kind == RouteType::Unicast && route.gateway.is_none();
+    let is_of_pod = owner.is_of_pod() || (is_direct && owner.is_paired && owner.peer_netns_id.is_some());
+    is_of_pod && !owner.alias.as_ref().is_some_and(|alias| alias.is_of_same_pod(own))
 }
 
 fn is_existing_route(error: &NetlinkError) -> bool {
@@ -223,7 +233,7 @@ fn add(destination: Cidr, link: &Link) -> Request {
 
 #[cfg(test)]
 mod tests {
-    use libcalico::names::InterfaceAlias;
+    use netlink_packet_route::route::{RouteProtocol, RouteScope};
 
     use super::*;
     use crate::dataplane::MacAddr;
@@ -248,16 +258,32 @@ mod tests {
         let own = InterfaceAlias::for_pod("net", "shop", "web", "c1");
         let of = |pod: &str| Some(InterfaceAlias::for_pod("net", "shop", pod, "c0"));
         let link = |alias, mac| Link { name: "cali9".into(), is_paired: true, alias, mac, ..Link::default() };
+        let leads = |kind, gateway, owner: &Link| {
+            let route = KernelRoute {
+                destination: "10.0.0.1/32".parse().unwrap(),
+                gateway,
+                interface: Some(9),
+                next_hops: Vec::new(),
+                scope: RouteScope::Link,
+                kind,
+                protocol: RouteProtocol::Static,
+            };
+            leads_to_other_pod(&route, owner, &own)
+        };
+        let uplink = Link { is_paired: true, peer_netns_id: Some(0), ..Link::default() };
+        assert!(!leads(RouteType::Local, None, &uplink));
+        assert!(!leads(RouteType::Unicast, Some("192.0.2.1".parse().unwrap()), &uplink));
         for (owner, is_withheld) in [
             (link(of("web"), None), false),
             (link(None, None), false),
             (link(of("db"), None), true),
             (link(None, Some(MacAddr::HOST_SIDE)), true),
+            (Link { peer_netns_id: Some(3), ..link(None, None) }, true),
         ] {
             let busy = BusyRoute {
                 address: "10.0.0.1".parse().unwrap(),
                 route: "through interface cali9 (protocol Static)".into(),
-                is_withheld: owner.is_of_other_pod(&own),
+                is_withheld: leads(RouteType::Unicast, None, &owner),
                 interface: Some(owner.name),
                 ifname: "cali1".into(),
             };

@@ -43,7 +43,7 @@ impl<'a> ListSearch<'a> {
     }
 
     /// Divides the addresses by the pools of the snapshot. An existing block of another size replaces the missing block
-    /// of an address.
+    /// of an address. The limit of blocks holds for the blocks of the pools, so that it does not depend on the reads.
     pub(super) fn candidates(&self, snapshot: &Snapshot) -> Result<Candidates> {
         let inputs = &snapshot.inputs;
         let (reserved, _) = Reservations::of(inputs.reservations.iter().map(|entry| &entry.value));
@@ -51,10 +51,10 @@ impl<'a> ListSearch<'a> {
         let rules = self.request.address_rules(version, &reserved);
         let found = candidates(inputs.pools.iter().map(|entry| &entry.value), &rules, self.wanted);
         let mut found = found.map_err(|cause| PoolChoiceError { cause, refused: Vec::new() })?;
+        found.ensure_few_blocks()?;
         for candidate in &mut found.permitted {
             candidate.block = snapshot.block_of(candidate.ip, candidate.block);
         }
-        found.ensure_few_blocks()?;
         Ok(found)
     }
 
@@ -128,7 +128,7 @@ impl<'a> ListSearch<'a> {
     }
 
     fn look(&self, candidate: &Candidate, snapshot: &Snapshot) -> Look {
-        let cidr = candidate.block;
+        let Candidate { ip, block: cidr } = *candidate;
         match snapshot.block(&cidr) {
             None => Look::Unread,
             // A block of another size may contain the address.
@@ -140,7 +140,10 @@ impl<'a> ListSearch<'a> {
             Some(BlockRead::Corrupt | BlockRead::Surveyed(_)) => Look::Taken(Obstacle::UnusableBlock(cidr)),
             Some(BlockRead::Present(block)) => {
                 let is_strict = snapshot.inputs.config.strict_affinity;
-                self.look_into(&block.value, candidate.ip, is_strict)
+                match (self.look_into(&block.value, ip, is_strict), snapshot.other_block_of(ip, &cidr)) {
+                    (Look::Free, Some(other)) => Look::Taken(Obstacle::OtherSize(other)),
+                    (look, _) => look,
+                }
             }
         }
     }

@@ -160,6 +160,10 @@ impl<'a> RequestedAddress<'a, '_> {
         let affinity = self.snapshot.affinity(&self.affinity_key()).flatten();
         let (mut block, revision, prior_affinity) = match self.snapshot.block(&self.cidr) {
             Some(BlockRead::Present(entry)) => {
+                let is_free = entry.value.allocation(self.ip).is_none();
+                if let Some(other) = self.snapshot.other_block_of(self.ip, &self.cidr).filter(|_| is_free) {
+                    return Err(IpamError::OverlappingBlock { cidr: self.cidr, other });
+                }
                 let is_own = entry.value.owner() == Some(self.request.owner());
                 let unconfirmed = affinity.filter(|affinity| {
                     is_own && matches!(affinity.value.state, AffinityState::Pending | AffinityState::PendingDeletion)

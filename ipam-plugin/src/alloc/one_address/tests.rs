@@ -1,14 +1,17 @@
 use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
-use libcalico::ipam::{AffinityState, Block};
+use libcalico::ipam::{AffinityOwner, AffinityState, Block};
+use libcalico::net::IpVersion;
+use libcalico::store::{Kind, Write};
 use os::clock::Clock;
 
 use super::assign_address;
 use crate::alloc::Assignment;
 use crate::alloc::request::{AssignRequest, Namespace, workload_attributes};
+use crate::alloc::snapshot::{MissingReads, Snapshot};
 use crate::error::{IpamError, cni_error};
-use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, cidr};
+use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, cidr, held};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -235,7 +238,7 @@ async fn restricted_request_respects_namespace_selectors_and_reservations() {
         assign_as(&cluster, &request, address).await.unwrap();
         cluster.release("net.a").await.unwrap();
     }
-    request.restricted = [libcalico::net::IpVersion::V4].into();
+    request.restricted = [IpVersion::V4].into();
     for (address, reason) in [
         (
             "10.71.0.9",
@@ -250,6 +253,61 @@ async fn restricted_request_respects_namespace_selectors_and_reservations() {
     assign_as(&cluster, &request, "10.65.1.4").await.unwrap();
     request.namespace.as_mut().unwrap().labels.insert("team".into(), "blue".into());
     assign_as(&cluster, &request, "10.71.0.9").await.unwrap();
+}
+
+/// Each refresh surveys the ranges while it reads the block, and the block is deleted between the two answers.
+#[tokio::test]
+async fn refresh_while_a_block_is_deleted_leaves_no_range_of_the_block() {
+    let cluster = Cluster::on(MemoryStore::sequential());
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    let former = cidr("10.65.1.0/28");
+    let block = Block::new(former, &AffinityOwner::Host("node2".into()), cluster.clock.now()).unwrap();
+    cluster.store.put(&former, &block);
+    let request = cluster.request("node1", "net.a");
+    let inputs = cluster.inputs(&request).await.unwrap();
+    let mut snapshot = Snapshot::new(inputs, request.inputs_query(), cluster.clock.now()).unwrap();
+    snapshot.read(&cluster.store, &MissingReads::ranges(IpVersion::V4)).await.unwrap();
+    let of_pool = cidr("10.65.1.0/26");
+    assert_eq!(snapshot.overlapping(&of_pool), Some(former));
+    // The store answers one request after the other, and the read of the block comes before the survey.
+    let stored = block.encode().unwrap();
+    cluster.store.before_each(move |nth, _, pairs| {
+        match nth {
+            0 => pairs.remove(&Block::path(&former)),
+            _ => pairs.put(Block::path(&former), stored.clone()),
+        }
+        Fault::None
+    });
+    snapshot.refresh(&cluster.store, cluster.clock.now(), [former]).await.unwrap();
+    assert_eq!(cluster.store.take_counts().0, 2);
+    assert_eq!(snapshot.overlapping(&of_pool), None);
+}
+
+/// Upstream's plugin on another node claims the block of the address over a block of a former size.
+#[tokio::test]
+async fn requested_address_in_two_blocks_after_a_lost_race_is_in_neither() {
+    for store in [MemoryStore::transactional(), MemoryStore::sequential()] {
+        let cluster = Cluster::on(store);
+        cluster.pool("pool4", "10.65.0.0/16", 26);
+        let owner = AffinityOwner::Host("node2".into());
+        let path_of_pool = Block::path(&cidr("10.65.1.0/26"));
+        let rivals = ["10.65.1.0/26", "10.65.1.0/28"].map(|range| {
+            let block = Block::new(cidr(range), &owner, cluster.clock.now()).unwrap();
+            (Block::path(&cidr(range)), block.encode().unwrap())
+        });
+        cluster.store.before_each(move |_, writes, pairs| {
+            let claims = |writes: &[Write]| writes.iter().any(|write| write.path == path_of_pool);
+            if writes.is_some_and(claims) && !pairs.paths().contains(&path_of_pool) {
+                rivals.iter().for_each(|(path, block)| pairs.put(path.clone(), block.clone()));
+            }
+            Fault::None
+        });
+        let outcome = ask(&cluster, "node1", "net.a", "10.65.1.9").await;
+        cluster.store.end_faults();
+        assert!(matches!(outcome, Err(IpamError::OverlappingBlock { .. })), "{outcome:?}");
+        assert!(held(&cluster.store.pairs()).is_empty());
+        assert_eq!(cluster.handle("net.a"), None);
+    }
 }
 
 /// The block of the former size was deleted after its address was found in use.

@@ -172,13 +172,24 @@ impl Snapshot {
     /// Returns the block from which `ip` is assigned: `of_pool`, which has the block size of the pool, or an existing
     /// block of another size that contains `ip`, as far as the ranges were read.
     pub(crate) fn block_of(&self, ip: IpAddr, of_pool: Cidr) -> Cidr {
-        let Some(ranges) = self.ranges(of_pool.version()) else { return of_pool };
-        let exists = |cidr: &Cidr| ranges.contains(cidr) && self.blocks.get(cidr) != Some(&BlockRead::Absent);
-        if exists(&of_pool) {
-            return of_pool;
-        }
-        let mut around = (0..=of_pool.version().bits()).rev().filter_map(|prefix| Cidr::new(ip, prefix));
-        around.find(exists).unwrap_or(of_pool)
+        let around: Vec<Cidr> = self.blocks_around(ip).collect();
+        if around.contains(&of_pool) { of_pool } else { around.first().copied().unwrap_or(of_pool) }
+    }
+
+    /// Returns an existing block other than `cidr` that contains `ip`, as far as the ranges were read. The address may
+    /// be allocated in each of them.
+    pub(crate) fn other_block_of(&self, ip: IpAddr, cidr: &Cidr) -> Option<Cidr> {
+        self.blocks_around(ip).find(|around| around != cidr)
+    }
+
+    /// Returns the existing blocks that contain `ip`, the smallest first, as far as the ranges were read.
+    fn blocks_around(&self, ip: IpAddr) -> impl Iterator<Item = Cidr> {
+        let version = IpVersion::of(ip);
+        let exists = move |cidr: &Cidr| {
+            let has_range = self.ranges(version).is_some_and(|ranges| ranges.contains(cidr));
+            has_range && self.blocks.get(cidr) != Some(&BlockRead::Absent)
+        };
+        (0..=version.bits()).rev().filter_map(move |prefix| Cidr::new(ip, prefix)).filter(exists)
     }
 
     /// Returns the owner's affinities of one family, in the order in which their blocks are tried (IPAM-112).

@@ -96,6 +96,10 @@ impl Snapshot {
         self.ranges.extend(surveyed);
         for (cidr, ticket) in blocks {
             self.insert_block(cidr, answers.get(&ticket))?;
+            // The block may have been deleted after the concurrent survey of the ranges.
+            if self.blocks.get(&cidr) == Some(&BlockRead::Absent) {
+                self.remove_block(cidr);
+            }
         }
         for (ticket, key) in missing_affinities {
             self.insert_affinity(key, answers.get(&ticket))?;

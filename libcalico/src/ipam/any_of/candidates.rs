@@ -15,7 +15,7 @@ use crate::net::Cidr;
 pub struct Candidate {
     /// The address.
     pub ip: IpAddr,
-    /// The block of the address by the block size of its pool.
+    /// The block of the address: by the block size of its pool, or an existing block of another size.
     pub block: Cidr,
 }
 

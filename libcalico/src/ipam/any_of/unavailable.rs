@@ -29,7 +29,7 @@ pub enum Obstacle {
     Raced,
     /// The block of the address belongs to another node or to none, and affinity is strict.
     ForeignBlock(Cidr),
-    /// No block contains the address, and a new one would overlap with this block of another size.
+    /// The block of the address, which may be missing, overlaps with this block of another size.
     OtherSize(Cidr),
     /// The block cannot be read, is inconsistent or is being deleted.
     UnusableBlock(Cidr),
@@ -67,7 +67,7 @@ impl fmt::Display for Unavailable {
                 write!(f, "{ip} is in block {block}, which is not this node's, and affinity is strict")
             }
             Obstacle::OtherSize(block) => {
-                write!(f, "no block contains {ip}, and a new one would overlap with block {block} of another size")
+                write!(f, "the block of {ip} overlaps with block {block} of another size")
             }
             Obstacle::UnusableBlock(block) => {
                 write!(f, "{ip} is in block {block}, which is unusable (see `calico-ipam check`)")

@@ -1,7 +1,7 @@
 //! Lists with addresses in blocks of a former size: the pool was created again with another block size.
 
 use libcalico::api::IpPoolSpec;
-use libcalico::ipam::{Block, BlockAffinity};
+use libcalico::ipam::{AffinityOwner, Block, BlockAffinity};
 use libcalico::store::Kind;
 
 use super::*;
@@ -118,11 +118,41 @@ async fn address_beside_a_smaller_former_block_is_not_free() {
         assert_eq!(found, [ip("10.65.9.9")]);
         let third = request(&cluster, "node1", "net.c", "web-2");
         let error = assign_as(&cluster, &third, &list(&["10.65.3.20"])).await.unwrap_err();
-        let expected =
-            "no block contains 10.65.3.20, and a new one would overlap with block 10.65.3.0/28 of another size";
+        let expected = "the block of 10.65.3.20 overlaps with block 10.65.3.0/28 of another size";
         assert_eq!(told(&error).2, expected);
         assert_eq!(cluster.block("10.65.3.0/26"), None);
         assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+fn put_block(cluster: &Cluster, node: &str, range: Cidr) {
+    let block = Block::new(range, &AffinityOwner::Host(node.into()), cluster.clock.now()).unwrap();
+    cluster.store.put(&range, &block);
+}
+
+/// Upstream's plugin on another node claims a block of the present size over the former one.
+#[tokio::test]
+async fn address_in_two_blocks_is_not_free_after_a_read_of_the_ranges() {
+    for cluster in clusters_with_a_former_block(28, 26).await {
+        put_block(&cluster, "node2", cidr("10.65.3.0/26"));
+        put_block(&cluster, "node1", cidr("10.65.4.0/28"));
+        let second = request(&cluster, "node1", "net.b", "web-1");
+        // The block of the first address is missing, so its state is in the ranges.
+        let addresses = ["10.65.4.20", "10.65.3.3", "10.65.9.9"];
+        assert_eq!(assign_as(&cluster, &second, &list(&addresses)).await.unwrap(), [ip("10.65.9.9")]);
+        // The former block does not contain the second address.
+        let third = request(&cluster, "node1", "net.c", "web-2");
+        let addresses = ["10.65.4.20", "10.65.3.20"];
+        assert_eq!(assign_as(&cluster, &third, &list(&addresses)).await.unwrap(), [ip("10.65.3.20")]);
+    }
+}
+
+#[tokio::test]
+async fn list_in_65_former_blocks_and_two_of_the_present_size_gives_an_address() {
+    for cluster in clusters() {
+        (0..65).for_each(|last| put_block(&cluster, "node2", cidr(&format!("10.65.3.{last}/32"))));
+        let own = request(&cluster, "node1", "net.a", "web-0");
+        assert_eq!(assign_as(&cluster, &own, &list(&["10.65.3.0/25"])).await.unwrap(), [ip("10.65.3.0")]);
     }
 }
 

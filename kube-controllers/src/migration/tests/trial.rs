@@ -105,7 +105,7 @@ async fn object_with_a_field_that_v3_lacks_is_refused_before_the_lock() {
     edit(&world, &office_in_v1(), "/spec", json!({ "nets": [], UNKNOWN_FIELD: { "a": "b" } }));
     world.run_for(Duration::from_secs(60)).await;
     let (phase, message) = (world.phase(), world.message());
-    let expected = "projectcalico.org/v3 refuses 1 objects: GlobalNetworkSet/office: strict decoding error: ";
+    let expected = "projectcalico.org/v3 refuses 1 object: GlobalNetworkSet/office: strict decoding error: ";
     assert!(phase == "Pending" && message.starts_with(expected), "{phase}: {message}");
     assert!(world.server.with_store(|store| is_v1_ready(store)));
     assert_eq!(world.server.object(&office_in_v3()), None);

@@ -265,7 +265,7 @@ impl Migration {
                 Ok(Next::After(if is_removed { IDLE } else { WAITING }))
             }
             MigrationStep::Hold(text) => {
-                if !marks.v1.is_ours() {
+                if !marks.v1.is_ours() && control.status.started_at.is_none() {
                     self.give_back_unused(control).await?;
                 }
                 control.report(&self.requests, control.status.phase, text).await?;
@@ -275,13 +275,13 @@ impl Migration {
     }
 
     /// Restores an aggregated API server that the migration has removed only to find out that it cannot begin. The
-    /// pause bounds how often the clients of that server lack it.
+    /// pause bounds how often the clients of that server lack it, and begins also if the restoration fails after it
+    /// has taken effect.
     async fn give_back_unused(&mut self, control: &mut Control) -> Result<(), Problem> {
-        if control.status.started_at.is_none() && control.saved_api_service().is_some() {
-            api_service::give_back(&self.requests, control).await?;
+        if control.saved_api_service().is_some() && self.attempts.remaining_pause().is_none() {
             self.attempts.fail();
         }
-        Ok(())
+        api_service::give_back(&self.requests, control).await
     }
 
     /// Counts the objects that were written in v1 after v3 was opened. A failure is no reason to stop the migration.

@@ -94,6 +94,8 @@ impl Migration {
             return self.finish_release(control).await;
         }
         if let Some(pause) = self.attempts.remaining_pause() {
+            // The restoration before the pause may have failed.
+            api_service::give_back(&self.requests, control).await?;
             return Ok(Next::After(pause.min(WAITING)));
         }
         if control.status.message.is_empty() {
@@ -170,12 +172,7 @@ impl Migration {
 
     /// Reports the refusal, and restores an aggregated API server.
     async fn refuse(&mut self, control: &mut Control, refusal: Refusal) -> Result<(), Problem> {
-        let was_removed = control.saved_api_service().is_some();
-        api_service::give_back(&self.requests, control).await?;
-        if was_removed {
-            // Each trial takes the aggregated API server away from its clients for some seconds.
-            self.attempts.fail();
-        }
+        self.give_back_unused(control).await?;
         let Refusal { phase, message, conditions } = refusal;
         control
             .write_status(&self.requests, |status| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hyper::Method;
 use libcalico::kubernetes::ApiGroup;
-use libcalico::migration::{MIGRATED_BY, cluster_information};
+use libcalico::migration::{MIGRATED_BY, SAVED_API_SERVICE, cluster_information};
 use serde_json::json;
 use tokio::time::advance;
 
@@ -17,7 +17,7 @@ use crate::migration::attempts::Withdrawals;
 use crate::migration::door::{self, Withdrawn};
 use crate::migration::lock;
 use crate::migration::requests::Problem;
-use crate::migration::testing::{ObjectStore, ReceivedRequest, World, api_service, failure, is_in_phase};
+use crate::migration::testing::{ObjectStore, ReceivedRequest, World, api_service, failure, is_in_phase, object};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -96,6 +96,30 @@ async fn lock_of_v1_that_is_refused_after_its_dry_run_gives_back_the_aggregated_
     assert_eq!((removals(&world), is_aggregated(&world)), (1, true));
     world.server.end_faults();
     world.run_until(|store| is_in_phase(store, "Complete")).await;
+}
+
+/// A tool for deployments may change the object each second, so that the migration cannot write the object.
+#[tokio::test(start_paused = true)]
+async fn failed_record_of_a_restored_api_service_does_not_shorten_the_pause() {
+    let world = World::new();
+    world.start();
+    world.aggregate();
+    let (mut is_removed, mut conflicts) = (false, 0);
+    world.server.fail(move |request: &ReceivedRequest| {
+        let path = request.uri.path();
+        is_removed |= request.method == Method::DELETE && path == api_service().url_path();
+        let is_dry_run = request.uri.query().is_some_and(|query| query.contains("dryRun"));
+        if is_dry_run && path.starts_with("/apis/projectcalico.org/v3/") {
+            return Some(failure(422, "Invalid", "refused"));
+        }
+        let is_record = request.method == Method::PUT && path == object().url_path();
+        conflicts += u32::from(is_record && is_removed);
+        (is_record && is_removed && conflicts < 9).then(|| failure(409, "Conflict", "modified"))
+    });
+    world.run_for(4 * MINUTE).await;
+    assert_eq!((removals(&world), is_aggregated(&world)), (1, true));
+    let found = world.server.object(&object()).unwrap();
+    assert!(found["metadata"]["annotations"][SAVED_API_SERVICE].is_null(), "{found}");
 }
 
 #[tokio::test(start_paused = true)]

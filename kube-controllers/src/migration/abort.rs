@@ -1,5 +1,5 @@
-//! The way back to v1: after the controlling object was deleted before v3 was opened (MIG-71), and after a failure under
-//! the lock. [`retreat`]: also without the controlling object.
+//! The way back to v1, after the controlling object was deleted before v3 was opened (MIG-71), and after a failure
+//! under the lock. [`retreat`]: also without the controlling object.
 
 use futures::future::join_all;
 use libcalico::kubernetes::{ApiGroup, Location, Preconditions, Resource};

@@ -127,13 +127,14 @@ pub(super) enum Withdrawn {
 
 /// Ensures that no process of the migration opens the door any more.
 ///
-/// Admission may refuse each update of the object, and would then keep v1 locked for ever. The same holds for a webhook
-/// that is unreachable: its pod may wait for an address. But only a leader opens the door, and `withdrawals` shows for
-/// how long this leader has done nothing but withdraw. So a failed write suffices as soon as the earlier requests of all
-/// leaders are over: if the write takes effect late, the door is shut again.
+/// Admission may refuse each update of the object, and would then keep v1 locked for ever. So would a webhook that is
+/// unreachable, for example because its pod waits for an address. But only a leader opens the door, and `withdrawals`
+/// shows for how long this leader has done nothing but withdraw. So a failed write suffices as soon as the earlier
+/// requests of all leaders are over: if the write takes effect late, the door is shut again.
 ///
 /// # Errors
-/// [`Problem::Lost`] if the door is or was open. [`Problem::Transient`] if an earlier request could still open the door.
+/// [`Problem::Lost`] if the door is or was open. [`Problem::Transient`] if an earlier request could still open the
+/// door.
 pub(super) async fn withdraw(requests: &Requests, withdrawals: &mut Withdrawals) -> Result<Withdrawn, Problem> {
     let at = cluster_information(ApiGroup::V3);
     let Some(mut information) = requests.get(&at).await? else { return Ok(Withdrawn::Missing) };

@@ -85,7 +85,7 @@ unit() {
     done < <(grep -v '^tests/' "$logs/programs")
     return "$status"
 }
-FUZZ_SECONDS="${FUZZ_SECONDS:-20}" stage unit unit
+FUZZ_SECONDS="${FUZZ_SECONDS:-10}" stage unit unit
 # The tests run the released programs, whose size matters too: an image has room for 12 MiB of them. Both are built
 # together, because the last step of each build, the optimization of the whole program, uses a single processor.
 stage programs programs

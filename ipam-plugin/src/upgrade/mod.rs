@@ -114,8 +114,9 @@ async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node
                 attributes: attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
                 ..AssignRequest::workload(HandleId::for_container(NETWORK, &lease.container_id), node)
             };
-            // The upgrade of another node unlocks the datastore at its end. Then plugins assign addresses, or a migration
-            // or an import locks the datastore. So the lock is read, and set again if it is missing, before each address.
+            // The upgrade of another node unlocks the datastore at its end. Then plugins assign addresses, or a
+            // migration or an import locks the datastore. So the lock is read, and set again if it is missing, before
+            // each address.
             set_ready(store, clock, false).await?;
             assign_unless_assigned(store, clock, &request, lease.ip).await?;
             tracing::info!(

@@ -1,5 +1,5 @@
-//! The way back to v1. [`abort`]: after the controlling object was deleted before v3 was opened (MIG-71). [`retreat`]:
-//! also after a failure under the lock.
+//! The way back to v1, after the controlling object was deleted before v3 was opened (MIG-71), and after a failure
+//! under the lock. [`retreat`]: also without the controlling object.
 
 use futures::future::join_all;
 use libcalico::kubernetes::{ApiGroup, Location, Preconditions, Resource};
@@ -11,40 +11,10 @@ use super::door::Withdrawn;
 use super::marks::{Door, V1Lock};
 use super::object::Control;
 use super::requests::{Problem, Requests};
-use super::{api_service, door, lock};
+use super::{api_service, door, end, lock};
 
 /// Number of copies that are deleted at the same time.
 const PARALLEL: usize = 10;
-
-/// Restores the state before the migration, and then lets the API server remove the controlling object. Safe to be
-/// repeated after an interruption at any request.
-///
-/// # Errors
-/// The finalizer stays, and the caller tries again.
-pub(super) async fn abort(
-    requests: &Requests,
-    control: &mut Control,
-    withdrawals: &mut Withdrawals,
-) -> Result<(), Problem> {
-    undo(requests, control.uid(), withdrawals).await?;
-    api_service::give_back(requests, control).await?;
-    tracing::info!("migration: aborted; v1 is as it was before");
-    control.remove_finalizer(requests).await
-}
-
-/// Unlocks v1 for the migration with this uid, and removes all traces of the migration from v3.
-///
-/// # Errors
-/// [`Problem::Refused`] also if v1 is unlocked, and the API server does not let the migration end v3's part.
-pub(super) async fn undo(requests: &Requests, migration: &str, withdrawals: &mut Withdrawals) -> Result<(), Problem> {
-    match retreat(requests, migration, Copies::Delete, withdrawals).await? {
-        // A failed attempt may have left copies.
-        Withdrawn::Missing => delete_copies(requests).await,
-        // The copies of a v3 that programs may use belong to a former migration.
-        Withdrawn::Shut { .. } | Withdrawn::Foreign => Ok(()),
-        Withdrawn::Refused { refusal, .. } => Err(refusal),
-    }
-}
 
 /// The copies of a migration whose ClusterInformation of v3 did not exist before, so that no program can use them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +22,25 @@ pub(super) enum Copies {
     /// The next attempt compares them, which saves their creation.
     Keep,
     Delete,
+}
+
+/// Restores the state before the migration, as [`retreat`] does, and shows in the controlling object that v1 is not
+/// locked. Then gives the aggregated API server its APIService back, also if the withdrawal is refused. Safe to be
+/// repeated after an interruption at any request.
+///
+/// # Errors
+/// The same as those of [`retreat`]. The caller tries again.
+pub(super) async fn restore(
+    requests: &Requests,
+    control: &mut Control,
+    copies: Copies,
+    withdrawals: &mut Withdrawals,
+) -> Result<Withdrawn, Problem> {
+    let withdrawn = unlock_v1(requests, control.uid(), withdrawals).await?;
+    end::report_unlocked(requests, control).await?;
+    let withdrawn = give_back_v3(requests, withdrawn, copies).await?;
+    api_service::give_back(requests, control).await?;
+    Ok(withdrawn)
 }
 
 /// Unlocks v1 for the migration with this uid, and gives back the ClusterInformation of v3. Safe to be repeated after
@@ -62,7 +51,7 @@ pub(super) enum Copies {
 /// before anything else, so that no late deletion of the former leader meets a copy in use. And programs that could use
 /// v3 before would assign addresses of copied blocks.
 ///
-/// A refused withdrawal keeps v1 locked for two minutes only: a cluster in which no pod starts is worse than a
+/// A failed withdrawal keeps v1 locked for two minutes only: a cluster in which no pod starts is worse than a
 /// ClusterInformation that stays shut, with which no plugin uses v3.
 ///
 /// # Errors
@@ -73,30 +62,48 @@ pub(super) async fn retreat(
     copies: Copies,
     withdrawals: &mut Withdrawals,
 ) -> Result<Withdrawn, Problem> {
+    let withdrawn = unlock_v1(requests, migration, withdrawals).await?;
+    give_back_v3(requests, withdrawn, copies).await
+}
+
+/// Ensures that v3 stays shut, and unlocks v1.
+async fn unlock_v1(requests: &Requests, migration: &str, withdrawals: &mut Withdrawals) -> Result<Withdrawn, Problem> {
     // While another server serves v3, the objects of the definitions are unreachable: before the migration has removed
     // the APIService, and again after an abort has restored it.
-    if api_service::aggregated(requests).await?.is_some() {
-        lock::unlock(requests, migration, false).await?;
-        return Ok(Withdrawn::Foreign);
-    }
-    let withdrawn = door::withdraw(requests, withdrawals).await?;
-    let (existed, refusal) = match &withdrawn {
-        Withdrawn::Missing | Withdrawn::Foreign => {
-            lock::unlock(requests, migration, false).await?;
-            return Ok(withdrawn);
-        }
-        Withdrawn::Shut { existed } => (*existed, None),
-        Withdrawn::Refused { existed, refusal } => (*existed, Some(refusal)),
+    let withdrawn = match api_service::aggregated(requests).await? {
+        Some(_) => Withdrawn::Foreign,
+        None => door::withdraw(requests, withdrawals).await?,
     };
-    // Repeated each few seconds, a refused retreat writes to v1 only once.
-    if refusal.is_none() || is_locked(requests).await? {
-        lock::unlock(requests, migration, true).await?;
+    let (is_shut, is_refused) = match withdrawn {
+        Withdrawn::Missing | Withdrawn::Foreign => (false, false),
+        Withdrawn::Shut { .. } => (true, false),
+        Withdrawn::Refused { .. } => (true, true),
+    };
+    // Repeated each minute, a refused retreat writes to v1 only once.
+    if !is_refused || is_locked(requests).await? {
+        lock::unlock(requests, migration, is_shut).await?;
     }
+    Ok(withdrawn)
+}
+
+/// Deletes the copies that are not to be kept, and gives back the ClusterInformation of v3.
+async fn give_back_v3(requests: &Requests, withdrawn: Withdrawn, copies: Copies) -> Result<Withdrawn, Problem> {
+    let (existed, is_refused) = match withdrawn {
+        // The copies of a v3 that programs may use belong to a former migration.
+        Withdrawn::Foreign => return Ok(withdrawn),
+        // A failed attempt may have left copies.
+        Withdrawn::Missing => (false, false),
+        Withdrawn::Shut { existed } => (existed, false),
+        Withdrawn::Refused { existed, .. } => (existed, true),
+    };
     if existed || copies == Copies::Delete {
         delete_copies(requests).await?;
     }
+    if withdrawn == Withdrawn::Missing {
+        return Ok(withdrawn);
+    }
     match door::give_back(requests).await {
-        Err(Problem::Refused { .. }) if refusal.is_some() => Ok(withdrawn),
+        Err(Problem::Refused { .. } | Problem::Transient(_)) if is_refused => Ok(withdrawn),
         // The API server may let the migration delete an object that it may not change.
         given => given.map(|()| Withdrawn::Shut { existed }),
     }

@@ -1,5 +1,5 @@
 //! [`LockTimer`]: the limit of the time for which a migration holds the lock. [`Attempts`]: the pauses after migrations
-//! that failed under the lock. [`Withdrawals`]: the time for which the API server refuses to end a migration.
+//! that failed under the lock. [`Withdrawals`]: the time for which the end of a migration fails.
 //!
 //! No pod starts or ends while v1 is locked. So a migration never waits under the lock, neither for a person nor for an
 //! object that cannot be copied. The pauses bound the sum of the outages that a tenant can cause with such objects.
@@ -115,17 +115,17 @@ impl Attempts {
     }
 }
 
-/// The withdrawals of v3 that the API server has refused, since this process copied objects last.
+/// The withdrawals of v3 that have failed, since this process copied objects last.
 #[derive(Debug, Default)]
 pub(super) struct Withdrawals {
-    first_refused: Option<Instant>,
+    first_failed: Option<Instant>,
 }
 
 impl Withdrawals {
-    /// Records a refusal. Returns true if no request from before the first refusal can take effect any more.
-    pub(super) fn refuse(&mut self) -> bool {
+    /// Records a failure. Returns true if no request from before the first failure can take effect any more.
+    pub(super) fn fail(&mut self) -> bool {
         let now = Instant::now();
-        now - *self.first_refused.get_or_insert(now) >= LONGEST_REQUEST
+        now - *self.first_failed.get_or_insert(now) >= LONGEST_REQUEST
     }
 }
 
@@ -150,14 +150,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn refusal_of_a_withdrawal_suffices_when_earlier_requests_are_over() {
+    async fn failure_of_a_withdrawal_suffices_when_earlier_requests_are_over() {
         let mut withdrawals = Withdrawals::default();
-        let mut refused = Vec::new();
+        let mut sufficient = Vec::new();
         for _ in 0..4 {
-            refused.push(withdrawals.refuse());
+            sufficient.push(withdrawals.fail());
             advance(MINUTE).await;
         }
-        assert_eq!(refused, [false, false, true, true]);
+        assert_eq!(sufficient, [false, false, true, true]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -118,20 +118,23 @@ pub(super) enum Withdrawn {
         /// True if the ClusterInformation existed before the migration, so that programs could use v3.
         existed: bool,
     },
-    /// Shut, but the API server has refused the write for so long that no request of a former leader can open it.
-    Refused { existed: bool, refusal: Problem },
+    /// Shut, but the write has failed for so long that no request of a former leader can open it. `text` is the
+    /// message for people.
+    Refused { existed: bool, text: String },
     /// Not part of a migration: programs may use each object of v3.
     Foreign,
 }
 
 /// Ensures that no process of the migration opens the door any more.
 ///
-/// Admission may refuse each update of the object, and would then keep v1 locked for ever. But only a leader opens the
-/// door, and `withdrawals` shows for how long this leader has done nothing but withdraw. So a refusal suffices as soon
-/// as the earlier requests of all leaders are over.
+/// Admission may refuse each update of the object, and would then keep v1 locked for ever. So would a webhook that is
+/// unreachable, for example because its pod waits for an address. But only a leader opens the door, and `withdrawals`
+/// shows for how long this leader has done nothing but withdraw. So a failed write suffices as soon as the earlier
+/// requests of all leaders are over: if the write takes effect late, the door is shut again.
 ///
 /// # Errors
-/// [`Problem::Lost`] if the door is or was open. [`Problem::Refused`] if an earlier request could still open the door.
+/// [`Problem::Lost`] if the door is or was open. [`Problem::Transient`] if an earlier request could still open the
+/// door.
 pub(super) async fn withdraw(requests: &Requests, withdrawals: &mut Withdrawals) -> Result<Withdrawn, Problem> {
     let at = cluster_information(ApiGroup::V3);
     let Some(mut information) = requests.get(&at).await? else { return Ok(Withdrawn::Missing) };
@@ -142,14 +145,13 @@ pub(super) async fn withdraw(requests: &Requests, withdrawals: &mut Withdrawals)
             let existed = !has_mark(&information, CREATED_BY);
             begin_attempt(&mut information);
             match requests.replace(&at, &information).await {
-                Err(Problem::Refused { code, text }) => {
+                Err(problem @ (Problem::Refused { .. } | Problem::Transient(_))) => {
                     let text =
-                        format!("ClusterInformation default of projectcalico.org/v3 cannot be withdrawn: {text}");
-                    if !withdrawals.refuse() {
-                        return Err(Problem::Refused { code, text });
+                        format!("ClusterInformation default of projectcalico.org/v3 cannot be withdrawn: {problem}");
+                    if !withdrawals.fail() {
+                        return Err(Problem::Transient(text));
                     }
-                    let text = format!("the datastore is not locked, but {text}");
-                    Ok(Withdrawn::Refused { existed, refusal: Problem::Refused { code, text } })
+                    Ok(Withdrawn::Refused { existed, text: format!("the datastore is not locked, but {text}") })
                 }
                 written => written.map(|_| Withdrawn::Shut { existed }),
             }

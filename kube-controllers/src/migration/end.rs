@@ -22,8 +22,7 @@ pub(super) async fn report_open(requests: &Requests, control: &mut Control) -> R
         return Ok(());
     }
     let now = OffsetDateTime::now_utc();
-    let locked = control.status.datastore_locked_at.map(|time| now - time).unwrap_or_default();
-    let message = format!("no pod could start or end for {} s", locked.whole_seconds().max(0));
+    let message = blocked_for(control.status.datastore_locked_at, now);
     tracing::info!("migration: v3 is open; {message}");
     control
         .write_status(requests, |status| {
@@ -33,6 +32,26 @@ pub(super) async fn report_open(requests: &Requests, control: &mut Control) -> R
             set_condition(status, condition("PodsBlocked", false, "V3Opened", &message, now));
         })
         .await
+}
+
+/// Reports that v1 is not locked any more, and for how long v1 was locked.
+pub(super) async fn report_unlocked(requests: &Requests, control: &mut Control) -> Result<(), Problem> {
+    let locked_at = control.status.datastore_locked_at;
+    if locked_at.is_none() {
+        return Ok(());
+    }
+    let now = OffsetDateTime::now_utc();
+    control
+        .write_status(requests, |status| {
+            status.datastore_locked_at = None;
+            set_condition(status, condition("PodsBlocked", false, "Unlocked", &blocked_for(locked_at, now), now));
+        })
+        .await
+}
+
+fn blocked_for(locked_at: Option<OffsetDateTime>, now: OffsetDateTime) -> String {
+    let locked = locked_at.map(|time| now - time).unwrap_or_default();
+    format!("no pod could start or end for {} s", locked.whole_seconds().max(0))
 }
 
 /// Sets the phase `Complete` if the check finds that all programs use v3. Returns false if it does not.

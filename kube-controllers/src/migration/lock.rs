@@ -12,6 +12,9 @@ use super::requests::{Problem, Requests};
 /// The annotation in which Calico's clients store the metadata of an object in v1 (DS-56).
 const CALICO_METADATA: &str = "projectcalico.org/metadata";
 
+const STILL_LOCKED: &str = "v1 is still locked, because its ClusterInformation default in crd.projectcalico.org/v1 \
+                            cannot be changed; no pod can start or end";
+
 /// Locks v1 for the migration with this uid. Returns false if another program has locked v1 or removed its
 /// ClusterInformation.
 pub(super) async fn lock(requests: &Requests, migration: &str) -> Result<bool, Problem> {
@@ -73,7 +76,8 @@ pub(super) async fn confirm(requests: &Requests) -> Result<bool, Problem> {
 /// `is_shut` is true if the caller has seen that v3 was never open.
 ///
 /// # Errors
-/// [`Problem::Lost`] if v3 may have been open.
+/// [`Problem::Lost`] if v3 may have been open. If admission does not let the migration write the object, only a person
+/// can unlock v1, and the text of the error says so.
 pub(super) async fn unlock(requests: &Requests, migration: &str, is_shut: bool) -> Result<(), Problem> {
     let at = cluster_information(ApiGroup::CrdV1);
     let Some(mut information) = requests.get(&at).await? else { return Ok(()) };
@@ -89,11 +93,21 @@ pub(super) async fn unlock(requests: &Requests, migration: &str, is_shut: bool) 
     }
     set_ready(&mut information, true);
     remove_marks(&mut information);
-    requests.replace(&at, &information).await?;
-    if lock.is_ours() {
-        tracing::warn!("migration: v1 is unlocked; pods start and end in v1");
+    let unlocked = requests.replace(&at, &information).await;
+    if !lock.is_ours() {
+        return unlocked.map(drop);
     }
+    unlocked.map_err(still_locked)?;
+    tracing::warn!("migration: v1 is unlocked; pods start and end in v1");
     Ok(())
+}
+
+/// Returns the problem with the effect for the pods.
+fn still_locked(problem: Problem) -> Problem {
+    match problem {
+        Problem::Refused { .. } | Problem::Transient(_) => Problem::Transient(format!("{STILL_LOCKED}: {problem}")),
+        Problem::Lost | Problem::MayNotWrite => problem,
+    }
 }
 
 /// Removes the marks. Clients of v1 that have written the object meanwhile have copied the marks into the annotation
@@ -114,10 +128,11 @@ fn remove_marks(information: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    use hyper::Method;
     use serde_json::json;
 
     use super::*;
-    use crate::migration::testing::World;
+    use crate::migration::testing::{ReceivedRequest, World, failure};
 
     fn v1(world: &World) -> Value {
         world.server.object(&cluster_information(ApiGroup::CrdV1)).unwrap()
@@ -171,6 +186,20 @@ mod tests {
         late["spec"]["datastoreReady"] = true.into();
         assert!(confirm(&requests).await.unwrap());
         assert_eq!(requests.replace(&cluster_information(ApiGroup::CrdV1), &late).await, Err(Problem::Lost));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unlock_that_admission_prevents_names_the_effect() {
+        for code in [403, 500] {
+            let world = World::new();
+            let requests = world.requests();
+            lock(&requests, "u").await.unwrap();
+            world.server.fail(move |request: &ReceivedRequest| {
+                (request.method == Method::PUT).then(|| failure(code, "Failed", "only calico-node"))
+            });
+            let Err(Problem::Transient(text)) = unlock(&requests, "u", true).await else { panic!("{code}") };
+            assert!(text.starts_with(STILL_LOCKED) && text.ends_with("only calico-node"), "{text}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -175,7 +175,10 @@ impl Control {
     }
 
     /// Reads the same object again. The status stays that of this process, which alone writes it.
-    async fn read_again(&mut self, requests: &Requests) -> Result<(), Problem> {
+    ///
+    /// # Errors
+    /// [`Problem::Lost`] if a user has deleted the object meanwhile.
+    pub(super) async fn read_again(&mut self, requests: &Requests) -> Result<(), Problem> {
         let found = requests.get(&self.at).await?.map(|value| Control::of(self.at.clone(), value));
         let is_same =
             |found: &Control| found.uid() == self.uid() && found.is_being_deleted() == self.is_being_deleted();

@@ -89,8 +89,8 @@ fn troubleshooting_page_quotes_messages_of_the_programs() -> Result<()> {
     Ok(())
 }
 
-/// Checks the quoted messages of a waiting migration, except the parts that a program fills in: `…`, `N`, `X` and names
-/// of objects.
+/// Checks the quoted messages of a waiting migration, except the parts that a program fills in: `…`, `N`, `X` and
+/// names of objects.
 #[test]
 fn moving_page_quotes_messages_of_the_programs() -> Result<()> {
     let rows = rows("docs/moving.md", "| message | meaning | remedy |")?;

@@ -105,6 +105,9 @@ pub(super) enum MigrationStep {
 const TWO_DATASTORES: &str = "v1 is not locked; two datastores are in use. If pods use v3, lock v1: set \
                               spec.datastoreReady of ClusterInformation default in crd.projectcalico.org/v1 to false; \
                               otherwise delete ClusterInformation default of projectcalico.org/v3";
+/// The message for a migration that has opened v3 itself, so that pods use v3.
+const V1_UNLOCKED: &str = "v1 is not locked; two datastores are in use. Lock v1: set spec.datastoreReady of \
+                           ClusterInformation default in crd.projectcalico.org/v1 to false";
 const LOCKED: &str = "ClusterInformation default of projectcalico.org/v3 is marked and locked, and not by this \
                       migration. If pods use v3, set its spec.datastoreReady to true; if v3 was never open, delete it";
 const NOT_OPEN: &str = "projectcalico.org/v3 is in use, but its ClusterInformation default is missing, locked, hidden \
@@ -113,7 +116,8 @@ const NOT_OPEN: &str = "projectcalico.org/v3 is in use, but its ClusterInformati
 const LOST: &str = "projectcalico.org/v3 may have been open, but its ClusterInformation default is missing or has \
                     lost its annotations. If pods use v3, restore it with spec.datastoreReady true and the annotation \
                     migration.projectcalico.org/migrated-by; if no pod has used v3, remove the annotation \
-                    migration.projectcalico.org/attempt of ClusterInformation default in crd.projectcalico.org/v1";
+                    migration.projectcalico.org/attempt of ClusterInformation default in crd.projectcalico.org/v1, \
+                    also where its annotation projectcalico.org/metadata contains that annotation";
 
 impl Marks {
     pub(super) async fn read(requests: &Requests, control: &Control) -> Result<Self, Problem> {
@@ -189,6 +193,7 @@ pub(super) fn next_step(marks: &Marks, control: &Control, mode: Mode) -> Migrati
     match (marks.v3, phase) {
         _ if is_deleted && !marks.finalizer => Ignore,
         (Door::Locked, _) => Hold(LOCKED),
+        (Door::Open, Phase::Converged | Phase::Complete) if marks.v1 == V1Lock::Open => Hold(V1_UNLOCKED),
         (Door::Open, _) if marks.v1 == V1Lock::Open => Hold(TWO_DATASTORES),
         (Door::Open, Phase::Complete) if is_deleted => RemoveV1,
         (Door::Open, Phase::Complete) => Rest,

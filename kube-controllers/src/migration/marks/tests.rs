@@ -147,12 +147,21 @@ fn contradictory_marks_after_the_door_was_open_hold_the_migration() {
                 assert_eq!(of(V1Lock::Ours), MigrationStep::Hold(NOT_OPEN), "{phase} {door:?}");
                 assert_eq!(of(V1Lock::Open), MigrationStep::Hold(NOT_OPEN), "{phase} {door:?}");
             }
-            assert_eq!(
-                step(V1Lock::Open, Door::Open, phase, is_deleted, V3),
-                MigrationStep::Hold(TWO_DATASTORES),
-                "{phase}"
-            );
+            let step = step(V1Lock::Open, Door::Open, phase, is_deleted, V3);
+            assert_eq!(step, MigrationStep::Hold(V1_UNLOCKED), "{phase}");
         }
+    }
+}
+
+/// Only a v3 of a former migration may be unused. Without the ClusterInformation of a v3 in use, no pod starts.
+#[test]
+fn deletion_of_v3_is_advised_only_if_a_former_migration_has_opened_v3() {
+    let advice = "delete ClusterInformation default of projectcalico.org/v3";
+    for (phase, is_advised) in [("", true), ("Pending", true), ("Converged", false), ("Complete", false)] {
+        let step = step(V1Lock::Open, Door::Open, phase, false, V3);
+        let MigrationStep::Hold(message) = step else { panic!("{phase}: {step:?}") };
+        assert!(message.starts_with("v1 is not locked; two datastores are in use. "), "{message}");
+        assert_eq!(message.contains(advice), is_advised, "{phase}");
     }
 }
 

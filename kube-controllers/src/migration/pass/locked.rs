@@ -10,10 +10,11 @@ use time::OffsetDateTime;
 use super::super::abort::{self, Copies};
 use super::super::attempts::{LockTimer, Withdrawals, is_overdue};
 use super::super::copy::{Category, Copier, KindCount, Outcome};
+use super::super::door::Withdrawn;
 use super::super::metrics::MigrationMetrics;
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
-use super::super::{api_service, door, end, late_writes, listing, lock};
+use super::super::{door, end, late_writes, listing, lock};
 use super::preparation::{conditions_of, conflict_message, listed};
 use super::{IDLE, Migration, Next, WAITING};
 use crate::settings::Mode;
@@ -94,14 +95,9 @@ impl Migration {
     pub(super) async fn finish_release(&mut self, control: &mut Control) -> Result<Next, Problem> {
         let Some(failure) = self.failure.clone() else { return Ok(Next::After(WAITING)) };
         let LockedFailure { phase, cause, conditions } = failure;
-        // Pods can start before the copies are deleted.
-        let now = OffsetDateTime::now_utc();
         // Behind an aggregated API server, an abort would not reach the copies.
         let copies = if control.saved_api_service().is_some() { Copies::Delete } else { Copies::Keep };
-        abort::retreat(&self.requests, control.uid(), copies, &mut self.withdrawals).await?;
-        api_service::give_back(&self.requests, control).await?;
-        let locked = control.status.datastore_locked_at.map(|time| now - time).unwrap_or_default();
-        let ended = format!("no pod could start or end for {} s", locked.whole_seconds().max(0));
+        abort::restore(&self.requests, control, copies, &mut self.withdrawals).await?;
         let pause = self.attempts.remaining_pause().unwrap_or_default().as_secs().div_ceil(60);
         let message = match phase {
             Phase::Failed => format!("{cause}; the datastore is not locked"),
@@ -110,13 +106,29 @@ impl Migration {
         control
             .write_status(&self.requests, |status| {
                 (status.phase, status.message) = (phase, message);
-                (status.datastore_locked_at, status.started_at) = (None, None);
+                status.started_at = None;
                 set_conflicts(status, conditions);
-                set_condition(status, condition("PodsBlocked", false, "Unlocked", &ended, now));
             })
             .await?;
         (self.timer, self.failure) = (None, None);
         Ok(Next::After(WAITING))
+    }
+
+    /// Restores the state before the migration after an interruption, or after the deletion of the object, and then
+    /// lets the API server remove the deleted object.
+    pub(super) async fn restore(&mut self, control: &mut Control) -> Result<Next, Problem> {
+        let withdrawn = abort::restore(&self.requests, control, Copies::Delete, &mut self.withdrawals).await?;
+        if let Withdrawn::Refused { text, .. } = withdrawn {
+            control.report(&self.requests, control.status.phase, &text).await?;
+            // Each attempt lists all kinds of v3.
+            return Ok(Next::After(IDLE));
+        }
+        if !control.is_being_deleted() {
+            return Ok(Next::After(Duration::ZERO));
+        }
+        tracing::info!("migration: aborted; v1 is as it was before");
+        control.remove_finalizer(&self.requests).await?;
+        Ok(Next::After(IDLE))
     }
 
     /// Reports that v3 is open. A process that uses v1 has to end then; its successor uses v3.

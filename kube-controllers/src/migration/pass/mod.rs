@@ -142,10 +142,15 @@ impl Migration {
     async fn without_object(&mut self) -> Next {
         if self.metrics.is_some() {
             match abort::is_abandoned(&self.requests).await {
-                Ok(true) if self.is_abandoned => match abort::undo(&self.requests, "", &mut self.withdrawals).await {
-                    Ok(()) => tracing::warn!("migration: aborted, because its object is missing"),
-                    Err(problem) => tracing::warn!(%problem, "migration: cannot abort without its object"),
-                },
+                Ok(true) if self.is_abandoned => {
+                    match abort::retreat(&self.requests, "", Copies::Delete, &mut self.withdrawals).await {
+                        Ok(Withdrawn::Refused { text: problem, .. }) => {
+                            tracing::warn!(%problem, "migration: cannot abort without its object");
+                        }
+                        Ok(_) => tracing::warn!("migration: aborted, because its object is missing"),
+                        Err(problem) => tracing::warn!(%problem, "migration: cannot abort without its object"),
+                    }
+                }
                 Ok(is_abandoned) => self.is_abandoned = is_abandoned,
                 Err(problem) => tracing::debug!(%problem, "cannot look for the lock of a migration without its object"),
             }
@@ -242,15 +247,7 @@ impl Migration {
                 let cause = control.status.message.clone();
                 self.release(control, LockedFailure { phase: Phase::Failed, cause, conditions: Vec::new() }).await
             }
-            MigrationStep::Retreat => {
-                let (requests, withdrawals) = (&self.requests, &mut self.withdrawals);
-                let withdrawn = abort::retreat(requests, control.uid(), Copies::Delete, withdrawals).await?;
-                control.write_status(&self.requests, |status| status.datastore_locked_at = None).await?;
-                match withdrawn {
-                    Withdrawn::Refused { refusal, .. } => Err(refusal),
-                    _ => Ok(Next::After(Duration::ZERO)),
-                }
-            }
+            MigrationStep::Retreat | MigrationStep::Abort => self.restore(control).await,
             MigrationStep::Converge => self.converge(control).await,
             MigrationStep::Finish => {
                 if !control.is_being_deleted() {
@@ -267,12 +264,8 @@ impl Migration {
                 let is_removed = end::remove_v1(&self.requests, control, check).await?;
                 Ok(Next::After(if is_removed { IDLE } else { WAITING }))
             }
-            MigrationStep::Abort => {
-                abort::abort(&self.requests, control, &mut self.withdrawals).await?;
-                Ok(Next::After(IDLE))
-            }
             MigrationStep::Hold(text) => {
-                if !marks.v1.is_ours() {
+                if !marks.v1.is_ours() && control.status.started_at.is_none() {
                     self.give_back_unused(control).await?;
                 }
                 control.report(&self.requests, control.status.phase, text).await?;
@@ -282,13 +275,13 @@ impl Migration {
     }
 
     /// Restores an aggregated API server that the migration has removed only to find out that it cannot begin. The
-    /// pause bounds how often the clients of that server lack it.
+    /// pause bounds how often the clients of that server lack it, and begins also if the restoration fails after it
+    /// has taken effect.
     async fn give_back_unused(&mut self, control: &mut Control) -> Result<(), Problem> {
-        if control.status.started_at.is_none() && control.saved_api_service().is_some() {
-            api_service::give_back(&self.requests, control).await?;
+        if control.saved_api_service().is_some() && self.attempts.remaining_pause().is_none() {
             self.attempts.fail();
         }
-        Ok(())
+        api_service::give_back(&self.requests, control).await
     }
 
     /// Counts the objects that were written in v1 after v3 was opened. A failure is no reason to stop the migration.

@@ -1,7 +1,9 @@
 //! The part of a migration before the lock: the dry run, the checks, and the trial by the API server.
 
+use std::time::Duration;
+
 use libcalico::kubernetes::ApiGroup;
-use libcalico::migration::{Phase, cluster_information, condition, conflict_conditions};
+use libcalico::migration::{DRY_RUN, Phase, cluster_information, condition, conflict_conditions};
 use serde_json::Value;
 use time::OffsetDateTime;
 use tokio::time::Instant;
@@ -40,7 +42,11 @@ impl Migration {
     /// Makes the requested dry run, if it has not been made. Locks nothing, and writes nothing but a ConfigMap and the
     /// status.
     pub(super) async fn dry_run(&mut self, control: &mut Control, marks: &Marks) -> Result<Next, Problem> {
-        api_service::give_back(&self.requests, control).await?;
+        if control.saved_api_service().is_some() {
+            api_service::give_back(&self.requests, control).await?;
+            // The marks say that v3 is not aggregated.
+            return Ok(Next::After(Duration::ZERO));
+        }
         let Some(requested) = control.requested_dry_run().map(str::to_owned) else { return Ok(Next::After(WAITING)) };
         let check = checks::before_the_lock(&self.checked(control, marks)).await?;
         if let Check::Wait(text) | Check::Terminal(text) = check {
@@ -88,6 +94,8 @@ impl Migration {
             return self.finish_release(control).await;
         }
         if let Some(pause) = self.attempts.remaining_pause() {
+            // The restoration before the pause may have failed.
+            api_service::give_back(&self.requests, control).await?;
             return Ok(Next::After(pause.min(WAITING)));
         }
         if control.status.message.is_empty() {
@@ -149,6 +157,11 @@ impl Migration {
         if let Some(text) = refusal_to_write(ApiGroup::V3, door::check(&self.requests, control.uid()).await)? {
             return Ok(pending(text));
         }
+        // A person may have asked for a dry run or deleted the object during the checks.
+        control.read_again(&self.requests).await?;
+        if control.annotation(DRY_RUN).is_some() {
+            return Err(Problem::Lost);
+        }
         match lock::lock(&self.requests, control.uid()).await {
             Ok(true) => Ok(None),
             Ok(false) => Ok(pending(checks::V1_IS_LOCKED.to_owned())),
@@ -159,12 +172,7 @@ impl Migration {
 
     /// Reports the refusal, and restores an aggregated API server.
     async fn refuse(&mut self, control: &mut Control, refusal: Refusal) -> Result<(), Problem> {
-        let was_removed = control.saved_api_service().is_some();
-        api_service::give_back(&self.requests, control).await?;
-        if was_removed {
-            // Each trial takes the aggregated API server away from its clients for some seconds.
-            self.attempts.fail();
-        }
+        self.give_back_unused(control).await?;
         let Refusal { phase, message, conditions } = refusal;
         control
             .write_status(&self.requests, |status| {

@@ -1,13 +1,15 @@
 use std::time::Duration;
 
+use futures::future::join;
 use libcalico::kubernetes::ApiGroup;
+use libcalico::migration::{DRY_RUN, cluster_information};
 use serde_json::{Value, json};
 
 use super::copy::{copy_all, edit, office_in_v1, started};
-use super::{is_v1_ready, office_in_v3, put_foreign, snapshot};
+use super::{change, is_v1_ready, office_in_v3, put_foreign, snapshot};
 use crate::migration::copy::{Category, Named, trial};
 use crate::migration::report;
-use crate::migration::testing::{UNKNOWN_FIELD, World, at, is_in_phase};
+use crate::migration::testing::{ObjectStore, UNKNOWN_FIELD, World, at, is_in_phase, object};
 
 fn names(listed: &[Named]) -> Vec<&str> {
     listed.iter().map(|named| named.object.as_str()).collect()
@@ -97,6 +99,27 @@ async fn trial_checks_objects_that_a_migration_would_replace() {
     assert_eq!((outcome.total(Category::Copied), outcome.total(Category::Skipped)), (0, 8));
 }
 
+/// A person may add the annotation at any time before the lock.
+#[tokio::test(start_paused = true)]
+async fn dry_run_requested_during_the_checks_locks_nothing() {
+    let moments: [(&str, fn(&ObjectStore) -> bool); 2] = [
+        ("first report", |store| is_in_phase(store, "Pending")),
+        ("finalizer", |store| store.get(&object()).is_some_and(|found| found["metadata"]["finalizers"].is_array())),
+    ];
+    for (case, moment) in moments {
+        let world = World::new();
+        world.start();
+        let request = async {
+            world.server.reached(moment).await;
+            change(&world, &object(), |found| found["metadata"]["annotations"][DRY_RUN] = "first".into());
+        };
+        join(world.run_for(Duration::from_secs(60)), request).await;
+        assert!(world.message().starts_with("dry run: "), "{case}: {}", world.message());
+        let lock = format!("PUT {}", cluster_information(ApiGroup::CrdV1).url_path());
+        assert!(!world.server.take_log().contains(&lock), "{case}");
+    }
+}
+
 /// The API server would otherwise drop the field.
 #[tokio::test(start_paused = true)]
 async fn object_with_a_field_that_v3_lacks_is_refused_before_the_lock() {
@@ -105,7 +128,7 @@ async fn object_with_a_field_that_v3_lacks_is_refused_before_the_lock() {
     edit(&world, &office_in_v1(), "/spec", json!({ "nets": [], UNKNOWN_FIELD: { "a": "b" } }));
     world.run_for(Duration::from_secs(60)).await;
     let (phase, message) = (world.phase(), world.message());
-    let expected = "projectcalico.org/v3 refuses 1 objects: GlobalNetworkSet/office: strict decoding error: ";
+    let expected = "projectcalico.org/v3 refuses 1 object: GlobalNetworkSet/office: strict decoding error: ";
     assert!(phase == "Pending" && message.starts_with(expected), "{phase}: {message}");
     assert!(world.server.with_store(|store| is_v1_ready(store)));
     assert_eq!(world.server.object(&office_in_v3()), None);

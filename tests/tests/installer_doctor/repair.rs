@@ -270,17 +270,21 @@ fn add_pod(scene: &Scene<'_>, name: &str) -> String {
     });
     api.admin().create("/api/v1/namespaces/shop/pods", &pod).unwrap().success().unwrap();
     ip(&format!("netns add {name}")).unwrap();
-    let netns = Path::new(NETNS_DIR).join(name);
+    call(scene, "calico", "ADD", name);
+    format!("/api/v1/namespaces/shop/pods/{name}")
+}
+
+/// Calls a plugin for the container of a pod.
+fn call(scene: &Scene<'_>, program: &str, verb: &str, name: &str) {
     let conf = json!({
         "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error",
         "datastore_type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1",
         "kubernetes": { "kubeconfig": scene.pod.kubeconfig() }, "nodename": NODE, "nodename_file_optional": true,
         "ipam": { "type": "calico-ipam" }, "policy": { "type": "k8s" },
     });
-    let call = Plugins::locate().unwrap().verb("calico", "ADD", name, &netns, &conf);
+    let call = Plugins::locate().unwrap().verb(program, verb, name, &Path::new(NETNS_DIR).join(name), &conf);
     let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name}");
     call.env("CNI_ARGS", args).run().unwrap().success();
-    format!("/api/v1/namespaces/shop/pods/{name}")
 }
 
 /// Connects a pod as [`add_pod`] does, and deletes the host route to its address.
@@ -311,9 +315,8 @@ fn repair_removes_the_interface_of_a_deleted_pod_and_keeps_those_of_pods() {
             add_pod_without_a_route(scene, "kept");
             // IPAM names no pod for this interface, as for the target of a live migration.
             let unnamed = add_pod_without_a_route(scene, "unnamed");
-            for path in [unnamed.as_str(), "/apis/crd.projectcalico.org/v1/ipamhandles/k8s-pod-network.unnamed"] {
-                api.admin().delete(path).unwrap().success().unwrap();
-            }
+            call(scene, "calico-ipam", "DEL", "unnamed");
+            api.admin().delete(&unnamed).unwrap().success().unwrap();
             let before = interfaces();
             let gone = add_pod(scene, "gone");
             api.admin().delete(&gone).unwrap().success().unwrap();

@@ -27,6 +27,8 @@ pub(super) struct PoolRooms {
     /// Whether the last count has not been compared with the thresholds.
     is_new: bool,
     thresholds: Thresholds,
+    /// The crossings of the last count whose Events are not posted: each pool's UID or name, and the threshold.
+    not_posted: BTreeSet<(String, u8)>,
 }
 
 /// A pool in service whose use has crossed a threshold.
@@ -66,24 +68,31 @@ impl GcPass {
     /// Removes the crossings that this replica has reported, because another replica reports the next ones.
     pub(super) fn reset_thresholds(&mut self) {
         self.rooms.thresholds = Thresholds::default();
+        self.rooms.not_posted.clear();
     }
 
-    /// Logs and posts the crossings of thresholds since the last count.
+    /// Logs and posts the crossings of thresholds since the last count. If an Event cannot be posted, the next count
+    /// finds the crossing again, unless the use has fallen meanwhile.
     pub(super) async fn report_nearly_full_pools(&mut self) {
         if !std::mem::take(&mut self.rooms.is_new) {
             return;
         }
+        let logged = std::mem::take(&mut self.rooms.not_posted);
         for pool in self.nearly_full_pools() {
-            let NearlyFull { name, room: PoolRoom { free, usable, .. }, crossing, .. } = &pool;
-            tracing::warn!(
-                pool = name,
-                threshold = crossing.threshold,
-                free,
-                usable,
-                "the addresses of an IP pool are nearly all in use; create another pool, or see `calico-ipam usage`"
-            );
-            if self.post_nearly_full(&pool).await == Posted::Failed {
-                self.rooms.thresholds.undo(&pool.id, &pool.crossing);
+            let NearlyFull { name, id, room: PoolRoom { free, usable, .. }, crossing } = &pool;
+            let found = (id.clone(), crossing.threshold);
+            if !logged.contains(&found) {
+                tracing::warn!(
+                    pool = name,
+                    threshold = crossing.threshold,
+                    free,
+                    usable,
+                    "the addresses of an IP pool are nearly all in use; create another pool, or see `calico-ipam usage`"
+                );
+            }
+            if matches!(self.post_nearly_full(&pool).await, Posted::Failed | Posted::Refused { .. }) {
+                self.rooms.thresholds.undo(id, crossing);
+                self.rooms.not_posted.insert(found);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Addresses that running pods report without an allocation are reported once, and nothing is released.
 
 use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU16;
 
 use http_body_util::BodyExt;
 use kube::client::Body;
@@ -18,8 +18,10 @@ const BLOCK: &str = "10.0.0.0/29";
 pub(super) struct Server {
     pod: Arc<Mutex<Value>>,
     pub(super) events: Arc<Mutex<Vec<Value>>>,
-    /// Whether requests for new Events fail.
-    pub(super) fails: Arc<AtomicBool>,
+    /// The code with which requests for new Events fail; 0 if they succeed.
+    pub(super) failure: Arc<AtomicU16>,
+    /// Number of requests for new Events.
+    pub(super) posts: Arc<AtomicU16>,
 }
 
 impl Server {
@@ -43,8 +45,12 @@ impl Server {
             ("GET", "/api/v1/namespaces/ns/pods") => {
                 (200, json!({"kind": "PodList", "metadata": {}, "items": [*self.pod.lock().unwrap()]}))
             }
-            ("POST", _) if self.fails.load(Ordering::Relaxed) => (503, json!({"kind": "Status", "code": 503})),
             ("POST", "/api/v1/namespaces/ns/events" | "/api/v1/namespaces/default/events") => {
+                self.posts.fetch_add(1, Ordering::Relaxed);
+                let failure = self.failure.load(Ordering::Relaxed);
+                if failure > 0 {
+                    return (failure, json!({"kind": "Status", "code": failure}));
+                }
                 let event: Value = serde_json::from_slice(body).unwrap();
                 let mut events = self.events.lock().unwrap();
                 if events.iter().any(|known| known["metadata"]["name"] == event["metadata"]["name"]) {

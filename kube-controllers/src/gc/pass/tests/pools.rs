@@ -147,12 +147,31 @@ async fn second_crossing_whose_event_fails_is_posted_after_the_next_count() {
     let short = Duration::from_secs(10);
     use_addresses(&mut replica, 13, short).await;
     use_addresses(&mut replica, 11, short).await;
-    server.fails.store(true, Ordering::Relaxed);
+    server.failure.store(503, Ordering::Relaxed);
     use_addresses(&mut replica, 13, Duration::from_secs(600)).await;
     assert_eq!(told(&server), ["IPPoolUsage80"]);
-    server.fails.store(false, Ordering::Relaxed);
+    server.failure.store(0, Ordering::Relaxed);
     use_addresses(&mut replica, 14, short).await;
     assert_eq!(told(&server), ["IPPoolUsage80", "IPPoolUsage80"]);
+}
+
+/// For example by a quota of the namespace `default`.
+#[tokio::test(start_paused = true)]
+async fn refused_event_is_posted_after_the_pause_if_the_pool_is_still_above_the_threshold() {
+    let (_dir, calico) = embedded();
+    for (later, expected) in [(14, vec!["IPPoolUsage80"]), (2, Vec::new())] {
+        let server = Server::default();
+        let mut replica = new_pass(server.client(), calico.clone(), index(12), Leadership::always());
+        replica.run(Scope::Everything).await;
+        server.failure.store(403, Ordering::Relaxed);
+        for in_use in [13, 14, 13] {
+            use_addresses(&mut replica, in_use, Duration::from_secs(10)).await;
+        }
+        assert_eq!(server.posts.load(Ordering::Relaxed), 1, "in the pause");
+        server.failure.store(0, Ordering::Relaxed);
+        use_addresses(&mut replica, later, Duration::from_secs(600)).await;
+        assert_eq!(told(&server), expected);
+    }
 }
 
 #[tokio::test(start_paused = true)]

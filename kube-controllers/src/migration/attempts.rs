@@ -128,10 +128,11 @@ pub(super) struct Withdrawals {
 }
 
 impl Withdrawals {
-    /// Records a failure. Returns true if no request from before the first failure can take effect any more.
-    pub(super) fn fail(&mut self) -> bool {
-        let now = Instant::now();
-        now - *self.first_failed.get_or_insert(now) >= LONGEST_REQUEST
+    /// Records a failure. Returns true if no request from before the first failure could take effect any more at
+    /// `read_at`, a time before v3 was read for the failed write.
+    pub(super) fn fail(&mut self, read_at: Instant) -> bool {
+        let first_failed = *self.first_failed.get_or_insert_with(Instant::now);
+        read_at.saturating_duration_since(first_failed) >= LONGEST_REQUEST
     }
 }
 
@@ -160,7 +161,7 @@ mod tests {
         let mut withdrawals = Withdrawals::default();
         let mut sufficient = Vec::new();
         for _ in 0..4 {
-            sufficient.push(withdrawals.fail());
+            sufficient.push(withdrawals.fail(Instant::now()));
             advance(MINUTE).await;
         }
         assert_eq!(sufficient, [false, false, true, true]);

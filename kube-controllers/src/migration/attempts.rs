@@ -28,6 +28,7 @@ pub(super) struct LockTimer {
     /// Time at which this process locked v1, or found it locked.
     began: Instant,
     last_finished: Cell<Instant>,
+    /// Number of passes so far.
     passes: Cell<usize>,
     /// Number of calls of [`LockTimer::treated`] in the present pass.
     treated: Cell<usize>,

@@ -28,6 +28,8 @@ pub(super) struct LockTimer {
     /// Time at which this process locked v1, or found it locked.
     began: Instant,
     last_finished: Cell<Instant>,
+    /// Number of passes so far.
+    passes: Cell<usize>,
     /// Number of calls of [`LockTimer::treated`] in the present pass.
     treated: Cell<usize>,
     /// Greatest number of these calls in a pass.
@@ -37,11 +39,13 @@ pub(super) struct LockTimer {
 impl LockTimer {
     pub(super) fn start() -> Self {
         let began = Instant::now();
-        LockTimer { began, last_finished: Cell::new(began), treated: Cell::new(0), furthest: Cell::new(0) }
+        let [passes, treated, furthest] = [0; 3].map(Cell::new);
+        LockTimer { began, last_finished: Cell::new(began), passes, treated, furthest }
     }
 
     /// Begins to count the objects of a pass.
     pub(super) fn begin_pass(&self) {
+        self.passes.set(self.passes.get() + 1);
         self.treated.set(0);
     }
 
@@ -51,13 +55,16 @@ impl LockTimer {
         self.treated.set(self.treated.get() + 1);
         if self.treated.get() > self.furthest.get() {
             self.furthest.set(self.treated.get());
-            self.finished();
+            self.last_finished.set(Instant::now());
         }
     }
 
-    /// Records that an object was created, replaced or deleted in v3.
+    /// Records that an object was created, replaced or deleted in v3. That is progress in the first pass only: a client
+    /// of v3 can cause the same write in each pass.
     pub(super) fn finished(&self) {
-        self.last_finished.set(Instant::now());
+        if self.passes.get() <= 1 {
+            self.last_finished.set(Instant::now());
+        }
     }
 
     /// Waits until no plugin can write to v1 any more, except for those that call it very slowly: they are found by the
@@ -122,10 +129,11 @@ pub(super) struct Withdrawals {
 }
 
 impl Withdrawals {
-    /// Records a failure. Returns true if no request from before the first failure can take effect any more.
-    pub(super) fn fail(&mut self) -> bool {
-        let now = Instant::now();
-        now - *self.first_failed.get_or_insert(now) >= LONGEST_REQUEST
+    /// Records a failure. Returns true if no request from before the first failure could take effect any more at
+    /// `read_at`, a time before v3 was read for the failed write.
+    pub(super) fn fail(&mut self, read_at: Instant) -> bool {
+        let first_failed = *self.first_failed.get_or_insert_with(Instant::now);
+        read_at.saturating_duration_since(first_failed) >= LONGEST_REQUEST
     }
 }
 
@@ -154,7 +162,7 @@ mod tests {
         let mut withdrawals = Withdrawals::default();
         let mut sufficient = Vec::new();
         for _ in 0..4 {
-            sufficient.push(withdrawals.fail());
+            sufficient.push(withdrawals.fail(Instant::now()));
             advance(MINUTE).await;
         }
         assert_eq!(sufficient, [false, false, true, true]);
@@ -169,6 +177,22 @@ mod tests {
         advance(4 * MINUTE).await;
         assert!(!timer.has_expired() && timeout(MINUTE / 2, timer.expired()).await.is_err());
         timeout(MINUTE, timer.expired()).await.unwrap();
+        assert!(timer.has_expired());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn writes_count_as_progress_in_the_first_pass_only() {
+        let timer = LockTimer::start();
+        timer.begin_pass();
+        for _ in 0..5 {
+            advance(4 * MINUTE).await;
+            timer.finished();
+            assert!(!timer.has_expired());
+        }
+        timer.begin_pass();
+        advance(4 * MINUTE).await;
+        timer.finished();
+        advance(2 * MINUTE).await;
         assert!(timer.has_expired());
     }
 

@@ -4,6 +4,7 @@
 use libcalico::kubernetes::{ApiGroup, Preconditions};
 use libcalico::migration::{LOCKED_BY, MIGRATED_BY, cluster_information};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::attempts::Withdrawals;
 use super::marks::{ATTEMPT, CREATED_BY, Door, V1Lock, has_mark, set_ready};
@@ -129,14 +130,15 @@ pub(super) enum Withdrawn {
 ///
 /// Admission may refuse each update of the object, and would then keep v1 locked for ever. So would a webhook that is
 /// unreachable, for example because its pod waits for an address. But only a leader opens the door, and `withdrawals`
-/// shows for how long this leader has done nothing but withdraw. So a failed write suffices as soon as the earlier
-/// requests of all leaders are over: if the write takes effect late, the door is shut again.
+/// shows for how long this leader has done nothing but withdraw. So a failed write suffices if the door was seen shut
+/// after the earlier requests of all leaders: if the write takes effect late, the door is shut again.
 ///
 /// # Errors
 /// [`Problem::Lost`] if the door is or was open. [`Problem::Transient`] if an earlier request could still open the
 /// door.
 pub(super) async fn withdraw(requests: &Requests, withdrawals: &mut Withdrawals) -> Result<Withdrawn, Problem> {
     let at = cluster_information(ApiGroup::V3);
+    let read_at = Instant::now();
     let Some(mut information) = requests.get(&at).await? else { return Ok(Withdrawn::Missing) };
     match Door::of(Some(&information)) {
         Door::Open | Door::Locked => Err(Problem::Lost),
@@ -148,7 +150,7 @@ pub(super) async fn withdraw(requests: &Requests, withdrawals: &mut Withdrawals)
                 Err(problem @ (Problem::Refused { .. } | Problem::Transient(_))) => {
                     let text =
                         format!("ClusterInformation default of projectcalico.org/v3 cannot be withdrawn: {problem}");
-                    if !withdrawals.fail() {
+                    if !withdrawals.fail(read_at) {
                         return Err(Problem::Transient(text));
                     }
                     Ok(Withdrawn::Refused { existed, text: format!("the datastore is not locked, but {text}") })

@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::super::attempts::LockTimer;
 use super::super::requests::{Created, Problem, Requests};
-use super::outcome::{Category, shown_at};
+use super::outcome::Category;
 
 /// Number of attempts at an object that other programs change at the same time.
-const TRIES: u32 = 5;
+pub(super) const TRIES: u32 = 5;
 /// The uid in the marks of an object that is only checked: as long as a real one.
 const SAMPLE_UID: &str = "00000000-0000-0000-0000-000000000000";
 
@@ -17,6 +17,7 @@ const SAMPLE_UID: &str = "00000000-0000-0000-0000-000000000000";
 const DIFFERENT: &str = "v3 resource exists with different spec";
 const EDITED: &str = "the copy in v3 has been edited; delete the copy, or undo the edit";
 const ENDING: &str = "the object in v3 is being deleted; wait for the end of the deletion";
+pub(super) const CHANGING: &str = "other programs change the object in v3 all the time; stop them";
 
 /// The treatment of the objects of v1.
 #[derive(Clone, Copy)]
@@ -80,9 +81,6 @@ impl Treated {
 }
 
 /// Treats an object. Most objects are missing in v3, so the creation comes first, and the API server says which exist.
-///
-/// # Errors
-/// [`Problem::Transient`] also if other programs change the object in v3 all the time.
 pub(super) async fn treat(requests: &Requests, moved: &Moved, action: Action<'_>) -> Result<Treated, Problem> {
     let (migration, is_dry) = match action {
         Action::Convert => return Ok(Treated::copied()),
@@ -126,5 +124,6 @@ pub(super) async fn treat(requests: &Requests, moved: &Moved, action: Action<'_>
             },
         }
     }
-    Err(Problem::Transient(format!("{} changes in v3 all the time", shown_at(at))))
+    // A temporary failure would be repeated under the lock for five minutes.
+    Ok(Treated::conflict(CHANGING))
 }

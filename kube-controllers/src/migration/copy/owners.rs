@@ -10,13 +10,11 @@ use libcalico::migration::{OwnerMap, is_copy};
 use serde_json::Value;
 
 use super::super::requests::{Problem, Requests};
-use super::one::Action;
+use super::one::{Action, CHANGING, TRIES};
 use super::outcome::{Category, Outcome, shown_at};
 use super::outside::Outside;
 use super::walk::{OwnedObject, PARALLEL};
 
-/// Number of attempts at a copy that other programs change at the same time.
-const TRIES: u32 = 5;
 /// Greatest number of owners of other kinds than Calico's that are looked for, of one object. Even on ten unreachable
 /// servers, the looks take less time than the longest standstill under the lock.
 const MOST_LOOKS: usize = 10;
@@ -82,6 +80,9 @@ pub(super) async fn attach(tools: CopyTools<'_>, object: &OwnedObject) -> Result
 
 /// Writes the references into the copy. Returns the API server's text if it refuses them. An object that is not a copy
 /// stays as it is.
+///
+/// # Errors
+/// [`Problem::Refused`] also if other programs change the copy all the time.
 async fn write(
     requests: &Requests,
     object: &OwnedObject,
@@ -106,7 +107,7 @@ async fn write(
             Err(problem) => return Err(problem),
         }
     }
-    Err(Problem::Transient(format!("{} changes in v3 all the time", shown_at(&object.location))))
+    Err(Problem::Refused { code: 409, text: format!("{}: {CHANGING}", shown_at(&object.location)) })
 }
 
 fn add_left_out(outcome: &mut Outcome, object: &OwnedObject, reason: &str, action: Action<'_>) {

@@ -8,15 +8,15 @@ use std::collections::{HashMap, HashSet};
 
 use futures::future::join_all;
 use libcalico::kubernetes::{Location, Resource};
-use libcalico::migration::{MovedKind, is_copy, to_v3};
+use libcalico::migration::{MovedKind, to_v3};
 use serde_json::Value;
 
-use super::super::abort::delete_copy;
 use super::super::listing;
 use super::super::requests::Problem;
 use super::one::treat;
 use super::outcome::{Category, shown_at};
 use super::owners::{CopyTools, attach};
+use super::sweep::delete_without_source;
 use super::walk::{KindWalk, ObjectName, OwnedObject, PARALLEL, same_name};
 
 /// The objects of a kind that were copied, by their namespaces and their names in v1.
@@ -73,7 +73,7 @@ impl CopiedKind {
         for name in &gone {
             if let Some(copy) = self.copies.get(name) {
                 let copied = (name.0.clone(), copy.name_in_v3.clone());
-                delete_without_source(&location(self.kind.v3, &copied), tools).await?;
+                delete_without_source(tools.requests, &location(self.kind.v3, &copied)).await?;
                 self.copies.remove(name);
             }
         }
@@ -117,15 +117,4 @@ impl CopiedKind {
 fn location(resource: Resource, (namespace, name): &ObjectName) -> Location {
     let namespace = (!namespace.is_empty()).then(|| namespace.clone());
     Location { resource, namespace, name: name.clone() }
-}
-
-/// Deletes the copy of a deleted object.
-async fn delete_without_source(at: &Location, tools: CopyTools<'_>) -> Result<(), Problem> {
-    let Some(existing) = tools.requests.get(at).await? else { return Ok(()) };
-    if !is_copy(&existing) {
-        let text = format!("{}: the object was deleted in v1; delete it from v3", shown_at(at));
-        return Err(Problem::Refused { code: 409, text });
-    }
-    tracing::info!(object = shown_at(at), "migration: the object was deleted in v1, and so is its copy");
-    delete_copy(tools.requests, at.resource, &existing["metadata"]).await
 }

@@ -17,7 +17,7 @@ use super::super::requests::{Problem, Requests};
 use super::super::{api_service, door, listing, lock, report};
 use super::{IDLE, Migration, Next, WAITING};
 
-/// The pause after refused checks, as a multiple of their time. They read each object, and can fail for days.
+/// The pause after checks that did not pass, as a multiple of their time. They read each object, and can fail for days.
 const PAUSE_PER_CHECK: u32 = 10;
 /// Greatest number of objects that a message names.
 const MOST_NAMED: usize = 8;
@@ -48,21 +48,37 @@ impl Migration {
             return Ok(Next::After(Duration::ZERO));
         }
         let Some(requested) = control.requested_dry_run().map(str::to_owned) else { return Ok(Next::After(WAITING)) };
+        let began = Instant::now();
+        let text = match self.make_dry_run(control, marks, &requested).await {
+            Ok(None) => return Ok(Next::After(WAITING)),
+            Ok(Some(text)) => text,
+            Err(problem @ (Problem::Transient(_) | Problem::Refused { .. })) => problem.to_string(),
+            Err(problem) => return Err(problem),
+        };
+        control.report(&self.requests, Phase::Pending, &text).await?;
+        Ok(pause_after(began))
+    }
+
+    /// Makes the dry run, and reports its outcome. Returns the first reason for which a migration would not begin.
+    async fn make_dry_run(
+        &mut self,
+        control: &mut Control,
+        marks: &Marks,
+        requested: &str,
+    ) -> Result<Option<String>, Problem> {
         let check = checks::before_the_lock(&self.checked(control, marks)).await?;
         if let Check::Wait(text) | Check::Terminal(text) = check {
-            control.report(&self.requests, Phase::Pending, &text).await?;
-            return Ok(Next::After(WAITING));
+            return Ok(Some(text));
         }
         let is_compared = !marks.is_aggregated;
-        if is_compared && let Some(text) = copies_in_use(&self.requests).await? {
-            control.report(&self.requests, Phase::Pending, &text).await?;
-            return Ok(Next::After(WAITING));
-        }
-        if is_compared
-            && let Some(text) = refusal_to_write(ApiGroup::V3, door::check(&self.requests, control.uid()).await)?
-        {
-            control.report(&self.requests, Phase::Pending, &text).await?;
-            return Ok(Next::After(WAITING));
+        if is_compared {
+            if let Some(text) = copies_in_use(&self.requests).await? {
+                return Ok(Some(text));
+            }
+            let written = door::check(&self.requests, control.uid()).await;
+            if let Some(text) = refusal_to_write(ApiGroup::V3, written)? {
+                return Ok(Some(text));
+            }
         }
         let outcome = copy::trial(&self.requests, is_compared).await?;
         report::write(&self.requests, &self.namespace, &outcome, is_compared).await?;
@@ -76,7 +92,7 @@ impl Migration {
             self.namespace,
             report::NAME
         );
-        let made = condition("DryRun", true, "Finished", &requested, OffsetDateTime::now_utc());
+        let made = condition("DryRun", true, "Finished", requested, OffsetDateTime::now_utc());
         control
             .write_status(&self.requests, |status| {
                 status.phase = Phase::Pending;
@@ -84,7 +100,7 @@ impl Migration {
                 set_condition(status, made);
             })
             .await?;
-        Ok(Next::After(WAITING))
+        Ok(None)
     }
 
     /// Checks the cluster, locks v1, and copies the objects. Changes nothing of v1 and v3 before all checks have
@@ -102,21 +118,20 @@ impl Migration {
             control.report(&self.requests, Phase::Pending, CHECKING).await?;
         }
         let began = Instant::now();
-        let refusal = match self.lock(control, marks).await {
-            // The clients of the aggregated API server would otherwise lack it for as long as the failure lasts.
-            Err(problem @ (Problem::Transient(_) | Problem::Refused { .. }))
-                if control.saved_api_service().is_some() =>
-            {
-                Some(Refusal { phase: Phase::Pending, message: problem.to_string(), conditions: Vec::new() })
+        match self.lock(control, marks).await {
+            Ok(None) => {
+                self.timer = Some(LockTimer::start());
+                return self.copy(control).await;
             }
-            found => found?,
-        };
-        if let Some(refusal) = refusal {
-            self.refuse(control, refusal).await?;
-            return Ok(Next::After((PAUSE_PER_CHECK * began.elapsed()).clamp(WAITING, IDLE)));
+            Ok(Some(refusal)) => self.refuse(control, refusal).await?,
+            // The failure can last for days. Until the next checks, the phase and the conflicts stay.
+            Err(problem @ (Problem::Transient(_) | Problem::Refused { .. })) => {
+                self.give_back_unused(control).await?;
+                control.report(&self.requests, control.status.phase, &problem.to_string()).await?;
+            }
+            Err(problem) => return Err(problem),
         }
-        self.timer = Some(LockTimer::start());
-        self.copy(control).await
+        Ok(pause_after(began))
     }
 
     /// Locks v1 after all checks. Returns the first reason not to lock v1.
@@ -181,6 +196,11 @@ impl Migration {
             })
             .await
     }
+}
+
+/// Returns the pause after checks that began at this time and did not pass.
+fn pause_after(began: Instant) -> Next {
+    Next::After((PAUSE_PER_CHECK * began.elapsed()).clamp(WAITING, IDLE))
 }
 
 /// Returns the reason not to migrate beside copies of a former migration that programs may use.

@@ -6,7 +6,7 @@ use libcalico::migration::{DATASTORE_MIGRATIONS, MIGRATED_BY, SOURCE_REVISION, d
 use serde_json::{Value, json};
 use tokio::time::advance;
 
-use super::{is_v3_open, office_in_v3, put_foreign};
+use super::{is_v1_locked, is_v1_ready, is_v3_open, office_in_v3, put_foreign};
 use crate::migration::abort::delete_copy;
 use crate::migration::attempts::LockTimer;
 use crate::migration::copy::{Category, Copier, Outcome};
@@ -301,6 +301,54 @@ async fn copies_of_deleted_objects_are_deleted_and_others_are_listed() {
         ["Tier/own"]
     );
     assert_eq!(world.server.object(&office_in_v3()), None);
+}
+
+/// Answers the first requests of the method for the copy of the office as if another program had changed the copy.
+fn change_office_before(world: &World, method: Method, most: usize) {
+    let mut requests = 0;
+    world.server.fail(move |request: &ReceivedRequest| {
+        let is_meant = request.method == method && request.uri.path() == office_in_v3().url_path();
+        requests += usize::from(is_meant);
+        (is_meant && requests <= most).then(|| failure(409, "Conflict", "modified"))
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn copy_without_a_source_that_changes_is_read_again_before_its_deletion() {
+    let world = started();
+    copy_all(&world).await.unwrap();
+    world.server.with_store(|store| store.remove(&office_in_v1()));
+    change_office_before(&world, Method::DELETE, 3);
+    assert_eq!(numbers(&copy_all(&world).await.unwrap()), (0, 8, 0, 0));
+    assert_eq!(world.server.object(&office_in_v3()), None);
+}
+
+/// A tenant may change a copy of its own many times in a second.
+#[tokio::test(start_paused = true)]
+async fn copy_without_a_source_that_changes_all_the_time_ends_the_lock_in_the_first_pass() {
+    let world = started();
+    copy_all(&world).await.unwrap();
+    world.server.with_store(|store| store.remove(&office_in_v1()));
+    change_office_before(&world, Method::DELETE, usize::MAX);
+    world.run_until(is_v1_locked).await;
+    world.server.take_log();
+    world.run_until(|store| is_v1_ready(store) && is_in_phase(store, "Pending")).await;
+    let message = world.message();
+    assert!(message.starts_with("GlobalNetworkSet/office: other programs change the object in v3 all"), "{message}");
+    let log = world.server.take_log();
+    let creation = "POST /apis/projectcalico.org/v3/tiers?fieldValidation=Strict";
+    assert_eq!(log.iter().filter(|line| *line == creation).count(), 1, "{log:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stale_copy_that_changes_before_each_replacement_is_a_conflict() {
+    let world = started();
+    copy_all(&world).await.unwrap();
+    edit(&world, &office_in_v1(), "/spec/nets", json!(["192.0.2.128/25"]));
+    change_office_before(&world, Method::PUT, usize::MAX);
+    let outcome = copy_all(&world).await.unwrap();
+    assert_eq!(numbers(&outcome), (0, 8, 1, 0));
+    assert!(outcome.list(Category::Conflict)[0].reason.contains("all the time"), "{outcome:?}");
 }
 
 /// A deletion by a former leader may take effect after the next leader has copied the object again, and opened v3.

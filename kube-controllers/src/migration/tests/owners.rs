@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use super::copy::{control, copy_all, started};
 use crate::migration::attempts::LockTimer;
 use crate::migration::copy::{Category, Copier, Named, trial};
+use crate::migration::requests::Problem;
 use crate::migration::testing::{ReceivedRequest, World, at, failure};
 use crate::rollout::DEPLOYMENTS;
 
@@ -235,6 +236,19 @@ async fn owners_that_v3_refuses_are_left_out() {
     assert_eq!(outcome.total(Category::Refused), 0);
     assert!(reasons(outcome.list(Category::LeftOut))[0].contains("Only one reference"), "{outcome:?}");
     assert!(world.server.object(&set(ApiGroup::V3)).is_some());
+}
+
+/// A tenant may change a copy of its own many times in a second.
+#[tokio::test(start_paused = true)]
+async fn copy_that_changes_before_each_write_of_its_owners_ends_the_pass() {
+    let world = started();
+    put_owned(&world, &[owner(&world, "Tier", "", "default")]);
+    world.server.fail(|request: &ReceivedRequest| {
+        let is_write = request.method == Method::PUT && request.uri.path() == set(ApiGroup::V3).url_path();
+        is_write.then(|| failure(409, "Conflict", "modified"))
+    });
+    let Err(Problem::Refused { text, .. }) = copy_all(&world).await else { panic!() };
+    assert!(text.starts_with("NetworkSet/ns/owned: other programs change the object in v3 all the time"), "{text}");
 }
 
 /// The references of all objects are in memory at the same time.

@@ -161,6 +161,25 @@ async fn refused_withdrawal_unlocks_v1_only_after_earlier_requests_are_over() {
     assert_eq!(world.server.object(&cluster_information(ApiGroup::V3)), None);
 }
 
+/// The request of a former leader may open v3 during the repetitions of the write.
+#[tokio::test(start_paused = true)]
+async fn withdrawal_that_fails_for_long_does_not_rely_on_an_early_read_of_v3() {
+    let world = World::new();
+    let requests = world.requests();
+    assert!(lock::lock(&requests, "u").await.unwrap());
+    door::shut(&requests, "u").await.unwrap();
+    fail_information(&world, ApiGroup::V3, 500);
+    let mut withdrawals = Withdrawals::default();
+    let mut is_transient = Vec::new();
+    // The second withdrawal begins before the two minutes have passed, and ends after them.
+    for pause in [0, 119, 2] {
+        advance(Duration::from_secs(pause)).await;
+        let withdrawn = door::withdraw(&requests, &mut withdrawals).await;
+        is_transient.push(matches!(withdrawn, Err(Problem::Transient(_))));
+    }
+    assert_eq!(is_transient, [true, true, false]);
+}
+
 /// The pod of an unreachable webhook may wait for an address.
 #[tokio::test(start_paused = true)]
 async fn v3_that_cannot_be_withdrawn_does_not_keep_v1_locked() {

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use futures::future::join;
+use hyper::Method;
 use libcalico::kubernetes::ApiGroup;
 use libcalico::migration::{DRY_RUN, cluster_information};
 use serde_json::{Value, json};
@@ -9,7 +10,7 @@ use super::copy::{copy_all, edit, office_in_v1, started};
 use super::{change, is_v1_ready, office_in_v3, put_foreign, snapshot};
 use crate::migration::copy::{Category, Named, trial};
 use crate::migration::report;
-use crate::migration::testing::{ObjectStore, UNKNOWN_FIELD, World, at, is_in_phase, object};
+use crate::migration::testing::{ObjectStore, ReceivedRequest, UNKNOWN_FIELD, World, at, failure, is_in_phase, object};
 
 fn names(listed: &[Named]) -> Vec<&str> {
     listed.iter().map(|named| named.object.as_str()).collect()
@@ -117,6 +118,29 @@ async fn dry_run_requested_during_the_checks_locks_nothing() {
         assert!(world.message().starts_with("dry run: "), "{case}: {}", world.message());
         let lock = format!("PUT {}", cluster_information(ApiGroup::CrdV1).url_path());
         assert!(!world.server.take_log().contains(&lock), "{case}");
+    }
+}
+
+/// A webhook can be unreachable for days, and the checks read each object.
+#[tokio::test(start_paused = true)]
+async fn temporary_failure_of_the_checks_is_followed_by_a_pause_that_depends_on_their_time() {
+    for is_dry_run in [false, true] {
+        let world = started();
+        if is_dry_run {
+            change(&world, &object(), |found| found["metadata"]["annotations"][DRY_RUN] = "first".into());
+        }
+        world.server.fail(|request: &ReceivedRequest| {
+            let is_tried = request.method == Method::POST && request.uri.path().ends_with("/v3/tiers");
+            is_tried.then(|| failure(500, "InternalError", "the webhook is unreachable"))
+        });
+        world.run_for(Duration::from_secs(600)).await;
+        let (phase, message) = (world.phase(), world.message());
+        assert!(phase == "Pending" && message.ends_with("the webhook is unreachable"), "{phase}: {message}");
+        let log = world.server.take_log();
+        let path = "POST /apis/projectcalico.org/v3/tiers?fieldValidation=Strict&dryRun=All";
+        let requests = log.iter().filter(|line| *line == path).count();
+        // Each of the checks sends the request five times, and takes 1.5 to 3 seconds for that.
+        assert!((50..=200).contains(&requests), "{is_dry_run}: {requests}");
     }
 }
 

@@ -16,13 +16,9 @@ use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
 use super::super::{door, end, late_writes, listing, lock};
 use super::preparation::{conditions_of, conflict_message, listed};
-use super::{IDLE, Migration, Next, WAITING};
+use super::{DRAINING, IDLE, MIGRATING, Migration, Next, WAITING};
 use crate::settings::Mode;
 use crate::telemetry::CopiedObjects;
-
-/// Upstream's texts.
-const DRAINING: &str = "Waiting for in-flight datastore writes to drain";
-const MIGRATING: &str = "Migrating resources";
 
 const STANDSTILL: &str = "no object could be copied for five minutes";
 const OVERDUE: &str = "v1 was locked for half an hour, and kube-controllers ended again and again";

@@ -16,7 +16,7 @@ use super::attempts::{Attempts, LockTimer, Withdrawals};
 use super::checks::{self, Checked};
 use super::door::Withdrawn;
 use super::late_writes::LateWrites;
-use super::marks::{Door, Marks, MigrationStep, next_step};
+use super::marks::{Door, Marks, MigrationStep, V1Lock, next_step};
 use super::metrics::MigrationMetrics;
 use super::object::{Control, PRE_GA};
 use super::requests::{Problem, Requests};
@@ -35,6 +35,10 @@ const RETRY: Duration = Duration::from_secs(5);
 const LOST: Duration = Duration::from_secs(1);
 /// Role with the rights of a migration, without the prefix that the roles of all controllers share.
 const ROLE: &str = "migration";
+
+/// Upstream's texts under the lock.
+const DRAINING: &str = "Waiting for in-flight datastore writes to drain";
+const MIGRATING: &str = "Migrating resources";
 
 /// Time after the end of a migration within which late writes to v1 are looked for.
 const LATE: Duration = Duration::from_secs(3600);
@@ -228,10 +232,17 @@ impl Migration {
             }
             marks => marks?,
         };
+        // The process that has unlocked v1 may have ended before its report.
+        if marks.v1 == V1Lock::Open && control.condition("PodsBlocked").is_some_and(|found| found["status"] == "True") {
+            end::report_unlocked(&self.requests, control).await?;
+        }
         match next_step(&marks, control, self.mode) {
             MigrationStep::Ignore => Ok(Next::After(IDLE)),
             MigrationStep::Rest => {
-                if marks.v3 == Door::Open && is_recent(control.status.completed_at) {
+                if marks.v3 != Door::Open {
+                    // An interrupted process may have left a saved APIService.
+                    self.give_back_unused(control).await?;
+                } else if is_recent(control.status.completed_at) {
                     self.find_late_writes().await;
                 }
                 Ok(Next::After(IDLE))

@@ -5,6 +5,7 @@ mod checks;
 mod copy;
 mod course;
 mod existing_v3;
+mod interrupted;
 mod killed;
 mod metrics;
 mod owners;

@@ -25,22 +25,42 @@ pub(super) enum Copies {
 }
 
 /// Restores the state before the migration, as [`retreat`] does, and shows in the controlling object that v1 is not
-/// locked. Then gives the aggregated API server its APIService back, also if the withdrawal is refused. Safe to be
-/// repeated after an interruption at any request.
+/// locked. Then gives the aggregated API server its APIService back. Safe to be repeated after an interruption at any
+/// request.
+///
+/// Returns the reason if v1 is unlocked, but v3 or the APIService is not as before: a refusal may last for days, and
+/// each attempt lists all kinds of v3. The APIService is restored also then, except that an abort has to reach the
+/// copies that it cannot delete yet.
 ///
 /// # Errors
-/// The same as those of [`retreat`]. The caller tries again.
+/// The same as those of [`retreat`], except for refusals after v1 is unlocked. The caller tries again.
 pub(super) async fn restore(
     requests: &Requests,
     control: &mut Control,
     copies: Copies,
     withdrawals: &mut Withdrawals,
-) -> Result<Withdrawn, Problem> {
+) -> Result<Option<String>, Problem> {
     let withdrawn = unlock_v1(requests, control.uid(), withdrawals).await?;
     end::report_unlocked(requests, control).await?;
-    let withdrawn = give_back_v3(requests, withdrawn, copies).await?;
-    api_service::give_back(requests, control).await?;
-    Ok(withdrawn)
+    let refused = match give_back_v3(requests, withdrawn, copies).await {
+        Ok(Withdrawn::Refused { text, .. }) => Some(text),
+        given => {
+            let refused = refusal(given)?;
+            if refused.is_some() && control.is_being_deleted() {
+                return Ok(refused);
+            }
+            refused
+        }
+    };
+    Ok(refused.or(refusal(api_service::give_back(requests, control).await)?))
+}
+
+/// Returns the reason if the API server refuses a request or cannot answer it.
+fn refusal<T>(given: Result<T, Problem>) -> Result<Option<String>, Problem> {
+    match given {
+        Err(problem @ (Problem::Refused { .. } | Problem::Transient(_))) => Ok(Some(problem.to_string())),
+        given => given.map(|_| None),
+    }
 }
 
 /// Unlocks v1 for the migration with this uid, and gives back the ClusterInformation of v3. Safe to be repeated after

@@ -10,7 +10,6 @@ use time::OffsetDateTime;
 use super::super::abort::{self, Copies};
 use super::super::attempts::{LockTimer, Withdrawals, is_overdue};
 use super::super::copy::{Category, Copier, KindCount, Outcome};
-use super::super::door::Withdrawn;
 use super::super::metrics::MigrationMetrics;
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
@@ -87,13 +86,15 @@ impl Migration {
         self.finish_release(control).await
     }
 
-    /// Shuts v3, then unlocks v1. Repeated until it succeeds.
+    /// Shuts v3, then unlocks v1. Repeated until v1 is unlocked.
     pub(super) async fn finish_release(&mut self, control: &mut Control) -> Result<Next, Problem> {
         let Some(failure) = self.failure.clone() else { return Ok(Next::After(WAITING)) };
-        let LockedFailure { phase, cause, conditions } = failure;
+        let LockedFailure { phase, mut cause, conditions } = failure;
         // Behind an aggregated API server, an abort would not reach the copies.
         let copies = if control.saved_api_service().is_some() { Copies::Delete } else { Copies::Keep };
-        abort::restore(&self.requests, control, copies, &mut self.withdrawals).await?;
+        if let Some(refused) = abort::restore(&self.requests, control, copies, &mut self.withdrawals).await? {
+            cause = format!("{cause}; {refused}");
+        }
         let pause = self.attempts.remaining_pause().unwrap_or_default().as_secs().div_ceil(60);
         let message = match phase {
             Phase::Failed => format!("{cause}; the datastore is not locked"),
@@ -113,10 +114,8 @@ impl Migration {
     /// Restores the state before the migration after an interruption, or after the deletion of the object, and then
     /// lets the API server remove the deleted object.
     pub(super) async fn restore(&mut self, control: &mut Control) -> Result<Next, Problem> {
-        let withdrawn = abort::restore(&self.requests, control, Copies::Delete, &mut self.withdrawals).await?;
-        if let Withdrawn::Refused { text, .. } = withdrawn {
-            control.report(&self.requests, control.status.phase, &text).await?;
-            // Each attempt lists all kinds of v3.
+        if let Some(refused) = abort::restore(&self.requests, control, Copies::Delete, &mut self.withdrawals).await? {
+            control.report(&self.requests, control.status.phase, &refused).await?;
             return Ok(Next::After(IDLE));
         }
         if !control.is_being_deleted() {

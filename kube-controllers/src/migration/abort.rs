@@ -135,18 +135,21 @@ async fn is_locked(requests: &Requests) -> Result<bool, Problem> {
     Ok(V1Lock::of(v1.as_ref()).is_ours())
 }
 
-/// Returns true if a migration has locked v1 and not opened v3.
-pub(super) async fn is_abandoned(requests: &Requests) -> Result<bool, Problem> {
+/// Returns true if a migration has locked v1 and not opened v3, or was interrupted after it had unlocked v1. If the
+/// kind of the controlling object is not served, only a lock counts: most clusters have neither.
+pub(super) async fn is_abandoned(requests: &Requests, is_served: bool) -> Result<bool, Problem> {
     let v1 = requests.get(&cluster_information(ApiGroup::CrdV1)).await?;
     let lock = V1Lock::of(v1.as_ref());
-    if !lock.is_ours() || api_service::aggregated(requests).await?.is_some() {
+    if !lock.is_ours() && !(is_served && lock == V1Lock::Open) {
         return Ok(false);
     }
-    let v3 = requests.get(&cluster_information(ApiGroup::V3)).await?;
+    let is_hidden = api_service::aggregated(requests).await?.is_some();
+    let v3 = if is_hidden { None } else { requests.get(&cluster_information(ApiGroup::V3)).await? };
     Ok(match Door::of(v3.as_ref()) {
         Door::Shut => true,
-        Door::Absent => lock == V1Lock::Ours,
-        Door::Unmarked | Door::Open | Door::Locked | Door::Foreign => false,
+        // v3 was ready or locked before the migration, or another program has restored the APIService.
+        Door::Absent | Door::Unmarked | Door::Foreign => lock == V1Lock::Ours,
+        Door::Open | Door::Locked => false,
     })
 }
 

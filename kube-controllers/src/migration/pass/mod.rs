@@ -73,8 +73,8 @@ pub(super) struct Migration {
     failure: Option<LockedFailure>,
     withdrawals: Withdrawals,
     late_writes: LateWrites,
-    /// True if the last pass has found the lock of a migration without its object.
-    is_abandoned: bool,
+    /// True if the last pass has found an unfinished migration without its object; `None` before the first look.
+    is_abandoned: Option<bool>,
     /// Other controlling objects that this process has logged.
     ignored: BTreeSet<String>,
 }
@@ -101,7 +101,7 @@ impl Migration {
             failure: None,
             withdrawals: Withdrawals::default(),
             late_writes: LateWrites::default(),
-            is_abandoned: false,
+            is_abandoned: None,
             ignored: BTreeSet::new(),
         }
     }
@@ -119,7 +119,7 @@ impl Migration {
         }
         let mut control = match found {
             Ok(Some(control)) => {
-                self.is_abandoned = false;
+                self.is_abandoned = Some(false);
                 control
             }
             Ok(None) => return self.without_object().await,
@@ -141,12 +141,15 @@ impl Migration {
         }
     }
 
-    /// Ends the lock of a migration whose object was removed together with its finalizer: a person has aborted the
-    /// migration, and nobody else would unlock v1. Waits for one pass, because a new object continues the migration.
+    /// Ends a migration whose object was removed together with its finalizer: a person has aborted the migration, and
+    /// nobody else would unlock v1. Waits for one pass, because a new object continues the migration. If the kind of
+    /// the object is not served, a new leader looks for the lock once: most clusters have neither.
     async fn without_object(&mut self) -> Next {
-        if self.metrics.is_some() {
-            match abort::is_abandoned(&self.requests).await {
-                Ok(true) if self.is_abandoned => {
+        let is_served = self.metrics.is_some();
+        let may_be_locked = self.mode == Mode::Kubernetes(ApiGroup::CrdV1) && self.is_abandoned != Some(false);
+        if is_served || may_be_locked {
+            match abort::is_abandoned(&self.requests, is_served).await {
+                Ok(true) if self.is_abandoned == Some(true) => {
                     match abort::retreat(&self.requests, "", Copies::Delete, &mut self.withdrawals).await {
                         Ok(Withdrawn::Refused { text: problem, .. }) => {
                             tracing::warn!(%problem, "migration: cannot abort without its object");
@@ -155,7 +158,7 @@ impl Migration {
                         Err(problem) => tracing::warn!(%problem, "migration: cannot abort without its object"),
                     }
                 }
-                Ok(is_abandoned) => self.is_abandoned = is_abandoned,
+                Ok(is_abandoned) => self.is_abandoned = Some(is_abandoned),
                 Err(problem) => tracing::debug!(%problem, "cannot look for the lock of a migration without its object"),
             }
         }

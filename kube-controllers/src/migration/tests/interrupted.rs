@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use hyper::Method;
 use libcalico::kubernetes::ApiGroup;
-use libcalico::migration::cluster_information;
+use libcalico::migration::{DATASTORE_MIGRATIONS, cluster_information};
 use serde_json::json;
 
+use super::existing_v3::world_with_v3;
 use super::refused::{assert_no_lock_is_shown, is_aggregated, refuse_information};
-use super::{change, has_last_copy, is_gone, is_v1_ready, office_in_v3, put_foreign};
-use crate::migration::testing::{ObjectStore, ReceivedRequest, World, failure, is_in_phase, object};
+use super::{change, has_last_copy, is_gone, is_v1_ready, is_v3_open, office_in_v3, put_foreign};
+use crate::migration::testing::{ObjectStore, ReceivedRequest, World, definition, failure, is_in_phase, object};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -97,4 +98,52 @@ async fn failed_attempt_with_a_refused_deletion_gives_back_the_aggregated_api_se
     world.server.with_store(|store| store.remove(&office_in_v3()));
     world.run_until(|store| is_in_phase(store, "Complete")).await;
     assert_eq!(world.server.violations(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_without_an_object_is_ended_if_v3_existed_and_was_not_shut_yet() {
+    let cases: [(&str, fn(&World)); 3] = [
+        ("ready", |_| ()),
+        ("locked by another program", |world| {
+            change(world, &cluster_information(ApiGroup::V3), |found| found["spec"]["datastoreReady"] = false.into());
+        }),
+        ("behind an aggregated API server", World::aggregate),
+    ];
+    for (case, change_v3) in cases {
+        let world = world_with_v3();
+        world.start();
+        world.run_until(is_lock_shown).await;
+        change_v3(&world);
+        let v3 = world.server.object(&cluster_information(ApiGroup::V3));
+        world.server.with_store(|store| store.remove(&object()));
+        world.run_for(5 * MINUTE).await;
+        assert!(world.server.with_store(|store| is_v1_ready(store)), "{case}");
+        assert_eq!(world.server.object(&cluster_information(ApiGroup::V3)), v3, "{case}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn abort_interrupted_after_the_unlock_is_finished_without_the_object() {
+    let world = world_with_v3();
+    world.start();
+    world.run_until(has_last_copy).await;
+    unlock(&world);
+    world.server.with_store(|store| store.remove(&object()));
+    world.run_for(5 * MINUTE).await;
+    assert!(world.server.with_store(|store| is_v1_ready(store) && is_v3_open(store) && !has_last_copy(store)));
+    assert_eq!(world.server.violations(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_without_the_definition_of_the_object_is_ended_by_the_next_process() {
+    let world = World::new();
+    world.start();
+    world.run_until(has_last_copy).await;
+    world.server.with_store(|store| {
+        store.remove(&object());
+        store.remove(&definition(&DATASTORE_MIGRATIONS));
+    });
+    world.run_for(5 * MINUTE).await;
+    assert!(world.server.with_store(|store| is_v1_ready(store) && !has_last_copy(store)));
+    assert_eq!(world.server.object(&cluster_information(ApiGroup::V3)), None);
 }

@@ -140,7 +140,8 @@ async fn is_locked(requests: &Requests) -> Result<bool, Problem> {
 pub(super) async fn is_abandoned(requests: &Requests, is_served: bool) -> Result<bool, Problem> {
     let v1 = requests.get(&cluster_information(ApiGroup::CrdV1)).await?;
     let lock = V1Lock::of(v1.as_ref());
-    if !lock.is_ours() && !(is_served && lock == V1Lock::Open) {
+    let is_possible = lock.is_ours() || is_served && lock == V1Lock::Open;
+    if !is_possible {
         return Ok(false);
     }
     let is_hidden = api_service::aggregated(requests).await?.is_some();

@@ -10,17 +10,20 @@ use time::OffsetDateTime;
 use super::super::abort::{self, Copies};
 use super::super::attempts::{LockTimer, Withdrawals, is_overdue};
 use super::super::copy::{Category, Copier, KindCount, Outcome};
+use super::super::marks::V1Lock;
 use super::super::metrics::MigrationMetrics;
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
-use super::super::{door, end, late_writes, listing, lock};
+use super::super::{api_service, door, end, late_writes, listing, lock};
 use super::preparation::{conditions_of, conflict_message, listed};
-use super::{DRAINING, IDLE, MIGRATING, Migration, Next, WAITING};
+use super::{DRAINING, IDLE, MIGRATING, Migration, Next, RETRY, WAITING};
 use crate::settings::Mode;
 use crate::telemetry::CopiedObjects;
 
 const STANDSTILL: &str = "no object could be copied for five minutes";
 const OVERDUE: &str = "v1 was locked for half an hour, and kube-controllers ended again and again";
+const RESTORED: &str = "another program restores APIService v3.projectcalico.org, which hides projectcalico.org/v3, \
+                        again and again; stop that program";
 const WRONG_GROUP: &str = "v3 is open, but CALICO_API_GROUP of kube-controllers is crd.projectcalico.org/v1; leave it \
                            empty (deploy/components/migrate-to-v3)";
 
@@ -56,7 +59,7 @@ impl Migration {
         if self.failure.is_some() {
             return self.finish_release(control).await;
         }
-        if self.timer.is_none() && is_overdue(control.status.datastore_locked_at) {
+        if self.is_overdue(control) {
             return self.release(control, LockedFailure::pending(OVERDUE.to_owned())).await;
         }
         self.withdrawals = Withdrawals::default();
@@ -78,11 +81,44 @@ impl Migration {
         }
     }
 
-    /// Unlocks v1 after a failure, and begins the pause before the next attempt.
+    /// Returns true if this process has found v1 locked for too long. It unlocks v1 then.
+    fn is_overdue(&self, control: &Control) -> bool {
+        self.timer.is_none() && is_overdue(control.status.datastore_locked_at)
+    }
+
+    /// Removes an aggregated API server that another program has restored under the lock. If that is refused, or the
+    /// other program does not stop, the lock ends as after any standstill, unless v3 may have been open.
+    pub(super) async fn uncover(&mut self, control: &mut Control, v1: V1Lock) -> Result<Next, Problem> {
+        let is_overdue = self.is_overdue(control);
+        if !is_overdue {
+            self.timer.get_or_insert_with(LockTimer::start);
+        }
+        let taken = api_service::take_away(&self.requests, control).await;
+        let is_over = is_overdue || self.timer.as_ref().is_some_and(LockTimer::has_expired);
+        let cause = match taken {
+            Err(Problem::Refused { text, .. }) => text,
+            Err(Problem::Transient(text)) if is_over => text,
+            Ok(()) | Err(Problem::Lost) if is_over => RESTORED.to_owned(),
+            taken => return taken.map(|()| Next::After(Duration::ZERO)),
+        };
+        let phase = control.status.phase;
+        if v1 == V1Lock::Ours {
+            // A failed migration stays failed.
+            let phase = if phase == Phase::Failed { phase } else { Phase::Pending };
+            return self.release(control, LockedFailure { phase, cause, conditions: Vec::new() }).await;
+        }
+        let text = format!("APIService v3.projectcalico.org hides whether v3 is open, and v1 stays locked: {cause}");
+        control.report(&self.requests, phase, &text).await?;
+        Ok(Next::After(RETRY))
+    }
+
+    /// Unlocks v1 after a failure, and begins the pause before the next attempt. An earlier failure stays the cause.
     pub(super) async fn release(&mut self, control: &mut Control, failure: LockedFailure) -> Result<Next, Problem> {
-        tracing::warn!(object = MIGRATION_NAME, cause = %failure.cause, "migration: failed under the lock");
-        self.attempts.fail();
-        self.failure = Some(failure);
+        if self.failure.is_none() {
+            tracing::warn!(object = MIGRATION_NAME, cause = %failure.cause, "migration: failed under the lock");
+            self.attempts.fail();
+            self.failure = Some(failure);
+        }
         self.finish_release(control).await
     }
 

@@ -252,10 +252,7 @@ impl Migration {
             }
             MigrationStep::DryRun => self.dry_run(control, &marks).await,
             MigrationStep::Check => self.check(control, &marks).await,
-            MigrationStep::Uncover => {
-                api_service::take_away(&self.requests, control).await?;
-                Ok(Next::After(Duration::ZERO))
-            }
+            MigrationStep::Uncover => self.uncover(control, marks.v1).await,
             MigrationStep::Copy => self.copy(control).await,
             MigrationStep::Release => {
                 let cause = control.status.message.clone();

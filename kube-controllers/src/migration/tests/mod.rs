@@ -13,6 +13,7 @@ mod phases;
 mod refused;
 mod second_look;
 mod trial;
+mod uncover;
 mod wait;
 
 use std::collections::BTreeMap;

@@ -98,6 +98,7 @@ impl Migration {
         let cause = match taken {
             Err(Problem::Refused { text, .. }) => text,
             Err(Problem::Transient(text)) if is_over => text,
+            Ok(()) | Err(Problem::Lost) if is_overdue => OVERDUE.to_owned(),
             Ok(()) | Err(Problem::Lost) if is_over => RESTORED.to_owned(),
             taken => return taken.map(|()| Next::After(Duration::ZERO)),
         };

@@ -25,22 +25,42 @@ pub(super) enum Copies {
 }
 
 /// Restores the state before the migration, as [`retreat`] does, and shows in the controlling object that v1 is not
-/// locked. Then gives the aggregated API server its APIService back, also if the withdrawal is refused. Safe to be
-/// repeated after an interruption at any request.
+/// locked. Then gives the aggregated API server its APIService back. Safe to be repeated after an interruption at any
+/// request.
+///
+/// Returns the reason if v1 is unlocked, but v3 or the APIService is not as before: a refusal may last for days, and
+/// each attempt lists all kinds of v3. The APIService is restored also then, except that an abort has to reach the
+/// copies that it cannot delete yet.
 ///
 /// # Errors
-/// The same as those of [`retreat`]. The caller tries again.
+/// The same as those of [`retreat`], except for refusals after v1 is unlocked. The caller tries again.
 pub(super) async fn restore(
     requests: &Requests,
     control: &mut Control,
     copies: Copies,
     withdrawals: &mut Withdrawals,
-) -> Result<Withdrawn, Problem> {
+) -> Result<Option<String>, Problem> {
     let withdrawn = unlock_v1(requests, control.uid(), withdrawals).await?;
     end::report_unlocked(requests, control).await?;
-    let withdrawn = give_back_v3(requests, withdrawn, copies).await?;
-    api_service::give_back(requests, control).await?;
-    Ok(withdrawn)
+    let refused = match give_back_v3(requests, withdrawn, copies).await {
+        Ok(Withdrawn::Refused { text, .. }) => Some(text),
+        given => {
+            let refused = refusal(given)?;
+            if refused.is_some() && control.is_being_deleted() {
+                return Ok(refused);
+            }
+            refused
+        }
+    };
+    Ok(refused.or(refusal(api_service::give_back(requests, control).await)?))
+}
+
+/// Returns the reason if the API server refuses a request or cannot answer it.
+fn refusal<T>(given: Result<T, Problem>) -> Result<Option<String>, Problem> {
+    match given {
+        Err(problem @ (Problem::Refused { .. } | Problem::Transient(_))) => Ok(Some(problem.to_string())),
+        given => given.map(|_| None),
+    }
 }
 
 /// Unlocks v1 for the migration with this uid, and gives back the ClusterInformation of v3. Safe to be repeated after
@@ -115,18 +135,22 @@ async fn is_locked(requests: &Requests) -> Result<bool, Problem> {
     Ok(V1Lock::of(v1.as_ref()).is_ours())
 }
 
-/// Returns true if a migration has locked v1 and not opened v3.
-pub(super) async fn is_abandoned(requests: &Requests) -> Result<bool, Problem> {
+/// Returns true if a migration has locked v1 and not opened v3, or was interrupted after it had unlocked v1. If the
+/// kind of the controlling object is not served, only a lock counts: most clusters have neither.
+pub(super) async fn is_abandoned(requests: &Requests, is_served: bool) -> Result<bool, Problem> {
     let v1 = requests.get(&cluster_information(ApiGroup::CrdV1)).await?;
     let lock = V1Lock::of(v1.as_ref());
-    if !lock.is_ours() || api_service::aggregated(requests).await?.is_some() {
+    let is_possible = lock.is_ours() || is_served && lock == V1Lock::Open;
+    if !is_possible {
         return Ok(false);
     }
-    let v3 = requests.get(&cluster_information(ApiGroup::V3)).await?;
+    let is_hidden = api_service::aggregated(requests).await?.is_some();
+    let v3 = if is_hidden { None } else { requests.get(&cluster_information(ApiGroup::V3)).await? };
     Ok(match Door::of(v3.as_ref()) {
         Door::Shut => true,
-        Door::Absent => lock == V1Lock::Ours,
-        Door::Unmarked | Door::Open | Door::Locked | Door::Foreign => false,
+        // v3 was ready or locked before the migration, or another program has restored the APIService.
+        Door::Absent | Door::Unmarked | Door::Foreign => lock == V1Lock::Ours,
+        Door::Open | Door::Locked => false,
     })
 }
 

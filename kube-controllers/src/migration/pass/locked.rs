@@ -10,22 +10,20 @@ use time::OffsetDateTime;
 use super::super::abort::{self, Copies};
 use super::super::attempts::{LockTimer, Withdrawals, is_overdue};
 use super::super::copy::{Category, Copier, KindCount, Outcome};
-use super::super::door::Withdrawn;
+use super::super::marks::V1Lock;
 use super::super::metrics::MigrationMetrics;
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
-use super::super::{door, end, late_writes, listing, lock};
+use super::super::{api_service, door, end, late_writes, listing, lock};
 use super::preparation::{conditions_of, conflict_message, listed};
-use super::{IDLE, Migration, Next, WAITING};
+use super::{DRAINING, IDLE, MIGRATING, Migration, Next, RETRY, WAITING};
 use crate::settings::Mode;
 use crate::telemetry::CopiedObjects;
 
-/// Upstream's texts.
-const DRAINING: &str = "Waiting for in-flight datastore writes to drain";
-const MIGRATING: &str = "Migrating resources";
-
 const STANDSTILL: &str = "no object could be copied for five minutes";
 const OVERDUE: &str = "v1 was locked for half an hour, and kube-controllers ended again and again";
+const RESTORED: &str = "another program restores APIService v3.projectcalico.org, which hides projectcalico.org/v3, \
+                        again and again; stop that program";
 const WRONG_GROUP: &str = "v3 is open, but CALICO_API_GROUP of kube-controllers is crd.projectcalico.org/v1; leave it \
                            empty (deploy/components/migrate-to-v3)";
 
@@ -61,7 +59,7 @@ impl Migration {
         if self.failure.is_some() {
             return self.finish_release(control).await;
         }
-        if self.timer.is_none() && is_overdue(control.status.datastore_locked_at) {
+        if self.is_overdue(control) {
             return self.release(control, LockedFailure::pending(OVERDUE.to_owned())).await;
         }
         self.withdrawals = Withdrawals::default();
@@ -83,21 +81,57 @@ impl Migration {
         }
     }
 
-    /// Unlocks v1 after a failure, and begins the pause before the next attempt.
+    /// Returns true if this process has found v1 locked for too long. It unlocks v1 then.
+    fn is_overdue(&self, control: &Control) -> bool {
+        self.timer.is_none() && is_overdue(control.status.datastore_locked_at)
+    }
+
+    /// Removes an aggregated API server that another program has restored under the lock. If that is refused, or the
+    /// other program does not stop, the lock ends as after any standstill, unless v3 may have been open.
+    pub(super) async fn uncover(&mut self, control: &mut Control, v1: V1Lock) -> Result<Next, Problem> {
+        let is_overdue = self.is_overdue(control);
+        if !is_overdue {
+            self.timer.get_or_insert_with(LockTimer::start);
+        }
+        let taken = api_service::take_away(&self.requests, control).await;
+        let is_over = is_overdue || self.timer.as_ref().is_some_and(LockTimer::has_expired);
+        let cause = match taken {
+            Err(Problem::Refused { text, .. }) => text,
+            Err(Problem::Transient(text)) if is_over => text,
+            Ok(()) | Err(Problem::Lost) if is_overdue => OVERDUE.to_owned(),
+            Ok(()) | Err(Problem::Lost) if is_over => RESTORED.to_owned(),
+            taken => return taken.map(|()| Next::After(Duration::ZERO)),
+        };
+        let phase = control.status.phase;
+        if v1 == V1Lock::Ours {
+            // A failed migration stays failed.
+            let phase = if phase == Phase::Failed { phase } else { Phase::Pending };
+            return self.release(control, LockedFailure { phase, cause, conditions: Vec::new() }).await;
+        }
+        let text = format!("APIService v3.projectcalico.org hides whether v3 is open, and v1 stays locked: {cause}");
+        control.report(&self.requests, phase, &text).await?;
+        Ok(Next::After(RETRY))
+    }
+
+    /// Unlocks v1 after a failure, and begins the pause before the next attempt. An earlier failure stays the cause.
     pub(super) async fn release(&mut self, control: &mut Control, failure: LockedFailure) -> Result<Next, Problem> {
-        tracing::warn!(object = MIGRATION_NAME, cause = %failure.cause, "migration: failed under the lock");
-        self.attempts.fail();
-        self.failure = Some(failure);
+        if self.failure.is_none() {
+            tracing::warn!(object = MIGRATION_NAME, cause = %failure.cause, "migration: failed under the lock");
+            self.attempts.fail();
+            self.failure = Some(failure);
+        }
         self.finish_release(control).await
     }
 
-    /// Shuts v3, then unlocks v1. Repeated until it succeeds.
+    /// Shuts v3, then unlocks v1. Repeated until v1 is unlocked.
     pub(super) async fn finish_release(&mut self, control: &mut Control) -> Result<Next, Problem> {
         let Some(failure) = self.failure.clone() else { return Ok(Next::After(WAITING)) };
-        let LockedFailure { phase, cause, conditions } = failure;
+        let LockedFailure { phase, mut cause, conditions } = failure;
         // Behind an aggregated API server, an abort would not reach the copies.
         let copies = if control.saved_api_service().is_some() { Copies::Delete } else { Copies::Keep };
-        abort::restore(&self.requests, control, copies, &mut self.withdrawals).await?;
+        if let Some(refused) = abort::restore(&self.requests, control, copies, &mut self.withdrawals).await? {
+            cause = format!("{cause}; {refused}");
+        }
         let pause = self.attempts.remaining_pause().unwrap_or_default().as_secs().div_ceil(60);
         let message = match phase {
             Phase::Failed => format!("{cause}; the datastore is not locked"),
@@ -117,10 +151,8 @@ impl Migration {
     /// Restores the state before the migration after an interruption, or after the deletion of the object, and then
     /// lets the API server remove the deleted object.
     pub(super) async fn restore(&mut self, control: &mut Control) -> Result<Next, Problem> {
-        let withdrawn = abort::restore(&self.requests, control, Copies::Delete, &mut self.withdrawals).await?;
-        if let Withdrawn::Refused { text, .. } = withdrawn {
-            control.report(&self.requests, control.status.phase, &text).await?;
-            // Each attempt lists all kinds of v3.
+        if let Some(refused) = abort::restore(&self.requests, control, Copies::Delete, &mut self.withdrawals).await? {
+            control.report(&self.requests, control.status.phase, &refused).await?;
             return Ok(Next::After(IDLE));
         }
         if !control.is_being_deleted() {

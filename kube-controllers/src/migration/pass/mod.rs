@@ -16,7 +16,7 @@ use super::attempts::{Attempts, LockTimer, Withdrawals};
 use super::checks::{self, Checked};
 use super::door::Withdrawn;
 use super::late_writes::LateWrites;
-use super::marks::{Door, Marks, MigrationStep, next_step};
+use super::marks::{Door, Marks, MigrationStep, V1Lock, next_step};
 use super::metrics::MigrationMetrics;
 use super::object::{Control, PRE_GA};
 use super::requests::{Problem, Requests};
@@ -35,6 +35,10 @@ const RETRY: Duration = Duration::from_secs(5);
 const LOST: Duration = Duration::from_secs(1);
 /// Role with the rights of a migration, without the prefix that the roles of all controllers share.
 const ROLE: &str = "migration";
+
+/// Upstream's texts under the lock.
+const DRAINING: &str = "Waiting for in-flight datastore writes to drain";
+const MIGRATING: &str = "Migrating resources";
 
 /// Time after the end of a migration within which late writes to v1 are looked for.
 const LATE: Duration = Duration::from_secs(3600);
@@ -69,8 +73,8 @@ pub(super) struct Migration {
     failure: Option<LockedFailure>,
     withdrawals: Withdrawals,
     late_writes: LateWrites,
-    /// True if the last pass has found the lock of a migration without its object.
-    is_abandoned: bool,
+    /// True if the last pass has found an unfinished migration without its object; `None` before the first look.
+    is_abandoned: Option<bool>,
     /// Other controlling objects that this process has logged.
     ignored: BTreeSet<String>,
 }
@@ -97,7 +101,7 @@ impl Migration {
             failure: None,
             withdrawals: Withdrawals::default(),
             late_writes: LateWrites::default(),
-            is_abandoned: false,
+            is_abandoned: None,
             ignored: BTreeSet::new(),
         }
     }
@@ -115,7 +119,7 @@ impl Migration {
         }
         let mut control = match found {
             Ok(Some(control)) => {
-                self.is_abandoned = false;
+                self.is_abandoned = Some(false);
                 control
             }
             Ok(None) => return self.without_object().await,
@@ -137,12 +141,15 @@ impl Migration {
         }
     }
 
-    /// Ends the lock of a migration whose object was removed together with its finalizer: a person has aborted the
-    /// migration, and nobody else would unlock v1. Waits for one pass, because a new object continues the migration.
+    /// Ends a migration whose object was removed together with its finalizer: a person has aborted the migration, and
+    /// nobody else would unlock v1. Waits for one pass, because a new object continues the migration. If the kind of
+    /// the object is not served, a new leader looks for the lock once: most clusters have neither.
     async fn without_object(&mut self) -> Next {
-        if self.metrics.is_some() {
-            match abort::is_abandoned(&self.requests).await {
-                Ok(true) if self.is_abandoned => {
+        let is_served = self.metrics.is_some();
+        let may_be_locked = self.mode == Mode::Kubernetes(ApiGroup::CrdV1) && self.is_abandoned != Some(false);
+        if is_served || may_be_locked {
+            match abort::is_abandoned(&self.requests, is_served).await {
+                Ok(true) if self.is_abandoned == Some(true) => {
                     match abort::retreat(&self.requests, "", Copies::Delete, &mut self.withdrawals).await {
                         Ok(Withdrawn::Refused { text: problem, .. }) => {
                             tracing::warn!(%problem, "migration: cannot abort without its object");
@@ -151,7 +158,7 @@ impl Migration {
                         Err(problem) => tracing::warn!(%problem, "migration: cannot abort without its object"),
                     }
                 }
-                Ok(is_abandoned) => self.is_abandoned = is_abandoned,
+                Ok(is_abandoned) => self.is_abandoned = Some(is_abandoned),
                 Err(problem) => tracing::debug!(%problem, "cannot look for the lock of a migration without its object"),
             }
         }
@@ -228,20 +235,24 @@ impl Migration {
             }
             marks => marks?,
         };
+        // The process that has unlocked v1 may have ended before its report.
+        if marks.v1 == V1Lock::Open && control.condition("PodsBlocked").is_some_and(|found| found["status"] == "True") {
+            end::report_unlocked(&self.requests, control).await?;
+        }
         match next_step(&marks, control, self.mode) {
             MigrationStep::Ignore => Ok(Next::After(IDLE)),
             MigrationStep::Rest => {
-                if marks.v3 == Door::Open && is_recent(control.status.completed_at) {
+                if marks.v3 != Door::Open {
+                    // An interrupted process may have left a saved APIService.
+                    self.give_back_unused(control).await?;
+                } else if is_recent(control.status.completed_at) {
                     self.find_late_writes().await;
                 }
                 Ok(Next::After(IDLE))
             }
             MigrationStep::DryRun => self.dry_run(control, &marks).await,
             MigrationStep::Check => self.check(control, &marks).await,
-            MigrationStep::Uncover => {
-                api_service::take_away(&self.requests, control).await?;
-                Ok(Next::After(Duration::ZERO))
-            }
+            MigrationStep::Uncover => self.uncover(control, marks.v1).await,
             MigrationStep::Copy => self.copy(control).await,
             MigrationStep::Release => {
                 let cause = control.status.message.clone();

@@ -15,7 +15,7 @@ use super::super::marks::{Door, Marks};
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
 use super::super::{api_service, door, listing, lock, report};
-use super::{IDLE, Migration, Next, WAITING};
+use super::{DRAINING, IDLE, MIGRATING, Migration, Next, WAITING};
 
 /// The pause after checks that did not pass, as a multiple of their time. They read each object, and can fail for days.
 const PAUSE_PER_CHECK: u32 = 10;
@@ -114,7 +114,9 @@ impl Migration {
             api_service::give_back(&self.requests, control).await?;
             return Ok(Next::After(pause.min(WAITING)));
         }
-        if control.status.message.is_empty() {
+        let message = control.status.message.as_str();
+        // An interrupted process may have left the messages under the lock.
+        if ["", DRAINING, MIGRATING].contains(&message) {
             control.report(&self.requests, Phase::Pending, CHECKING).await?;
         }
         let began = Instant::now();

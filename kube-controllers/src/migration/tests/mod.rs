@@ -5,6 +5,7 @@ mod checks;
 mod copy;
 mod course;
 mod existing_v3;
+mod interrupted;
 mod killed;
 mod metrics;
 mod owners;
@@ -12,6 +13,7 @@ mod phases;
 mod refused;
 mod second_look;
 mod trial;
+mod uncover;
 mod wait;
 
 use std::collections::BTreeMap;

@@ -22,7 +22,7 @@ use crate::migration::testing::{ObjectStore, ReceivedRequest, World, api_service
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Refuses each creation and replacement of the ClusterInformation in a group, as long as the result is true.
-fn refuse_information(world: &World, group: ApiGroup) -> Arc<AtomicBool> {
+pub(super) fn refuse_information(world: &World, group: ApiGroup) -> Arc<AtomicBool> {
     let is_refused = Arc::new(AtomicBool::new(true));
     let rule = is_refused.clone();
     world.server.with_store(|store| {
@@ -46,7 +46,7 @@ fn fail_information(world: &World, group: ApiGroup, code: u16) {
 
 /// Asserts that the status shows neither a present lock nor blocked pods.
 #[track_caller]
-fn assert_no_lock_is_shown(world: &World, case: &str) {
+pub(super) fn assert_no_lock_is_shown(world: &World, case: &str) {
     let status = world.status();
     assert!(status["datastoreLockedAt"].is_null(), "{case}: {status}");
     let conditions = status["conditions"].as_array().unwrap();
@@ -60,7 +60,7 @@ fn removals(world: &World) -> usize {
     world.server.take_log().iter().filter(|line| **line == request).count()
 }
 
-fn is_aggregated(world: &World) -> bool {
+pub(super) fn is_aggregated(world: &World) -> bool {
     world.server.object(&api_service()).is_some_and(|service| service["spec"]["service"].is_object())
 }
 

@@ -2,11 +2,12 @@
 //! under the lock. [`retreat`]: also without the controlling object.
 
 use futures::future::join_all;
-use libcalico::kubernetes::{ApiGroup, Location, Preconditions, Resource};
+use libcalico::kubernetes::{ApiGroup, Resource};
 use libcalico::migration::{cluster_information, is_copy, moved_kinds};
 use serde_json::Value;
 
 use super::attempts::Withdrawals;
+use super::copy::delete_listed;
 use super::door::Withdrawn;
 use super::marks::{Door, V1Lock};
 use super::object::Control;
@@ -169,9 +170,9 @@ async fn delete_copies_of(requests: &Requests, resource: Resource) -> Result<(),
         .pages(&resource, true, async |page: Vec<Value>| {
             let copies: Vec<&Value> = page.iter().filter(|object| is_copy(object)).collect();
             for some in copies.chunks(PARALLEL) {
-                let deletions = some.iter().map(|copy| delete_copy(requests, resource, &copy["metadata"]));
+                let deletions = some.iter().map(|copy| delete_listed(requests, resource, &copy["metadata"]));
                 for deleted in join_all(deletions).await {
-                    first = first.clone().and(deleted);
+                    first = first.clone().and(deleted.map(drop));
                 }
             }
             Ok(())
@@ -183,22 +184,4 @@ async fn delete_copies_of(requests: &Requests, resource: Resource) -> Result<(),
         Err(problem) => first.and(Err(problem)),
         Ok(_) => first,
     }
-}
-
-/// Deletes the copy with this metadata. Its finalizers are those of the object in v1, so that no program would remove
-/// them from the copy.
-///
-/// # Errors
-/// [`Problem::Lost`] if the copy has changed: its source may exist again, and the next leader may have opened v3.
-pub(super) async fn delete_copy(requests: &Requests, resource: Resource, metadata: &Value) -> Result<(), Problem> {
-    let text = |field: &str| metadata[field].as_str().map(str::to_owned);
-    let at = Location { resource, namespace: text("namespace"), name: text("name").unwrap_or_default() };
-    let mut unchanged = Preconditions { uid: text("uid"), resource_version: text("resourceVersion") };
-    if metadata["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty()) {
-        let Some(mut copy) = requests.get(&at).await?.filter(is_copy) else { return Ok(()) };
-        copy["metadata"]["finalizers"] = Value::Array(Vec::new());
-        let stored = requests.replace(&at, &copy).await?;
-        unchanged.resource_version = stored["metadata"]["resourceVersion"].as_str().map(str::to_owned);
-    }
-    requests.delete(&at, &unchanged).await
 }

@@ -1,5 +1,6 @@
 //! [`Copier`]: copies all objects of v1 to v3.
 
+mod deletion;
 mod one;
 mod outcome;
 mod outside;
@@ -24,6 +25,9 @@ use second_look::CopiedKind;
 use sweep::sweep;
 use walk::KindWalk;
 
+#[cfg(test)]
+pub(super) use deletion::delete_copy;
+pub(super) use deletion::delete_listed;
 pub(super) use outcome::{Category, KindCount, Named, Outcome, shown};
 
 /// Copies all objects. Safe to be dropped at any await, and to be repeated by another process.

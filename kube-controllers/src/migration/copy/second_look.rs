@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use super::super::listing;
 use super::super::requests::Problem;
+use super::deletion::delete_without_source;
 use super::one::treat;
 use super::outcome::{Category, shown_at};
 use super::owners::{CopyTools, attach};
-use super::sweep::delete_without_source;
 use super::walk::{KindWalk, ObjectName, OwnedObject, PARALLEL, same_name};
 
 /// The objects of a kind that were copied, by their namespaces and their names in v1.

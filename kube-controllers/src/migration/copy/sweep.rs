@@ -1,15 +1,14 @@
-//! [`sweep`]: the objects that only v3 has. [`delete_without_source`]: the deletion of a copy whose source is gone.
+//! [`sweep`]: the objects that only v3 has.
 
 use futures::future::join_all;
-use libcalico::kubernetes::{Location, Resource};
 use libcalico::migration::is_copy;
 use serde_json::{Value, json};
 
-use super::super::abort::delete_copy;
 use super::super::listing;
-use super::super::requests::{Problem, Requests};
-use super::one::{Action, CHANGING, TRIES};
-use super::outcome::{Category, shown, shown_at};
+use super::super::requests::Problem;
+use super::deletion::delete_orphan;
+use super::one::Action;
+use super::outcome::{Category, shown};
 use super::walk::{KindWalk, PARALLEL};
 
 const ONLY_IN_V3: &str = "only v3 has the object, and v3 must have the blocks and settings of v1; delete it from v3, \
@@ -28,7 +27,7 @@ struct Orphan {
 /// An object that was copied by an earlier attempt, and deleted from v1 since, would otherwise come back.
 ///
 /// # Errors
-/// The same as those of [`delete_without_source`].
+/// The same as those of [`delete_orphan`].
 pub(super) async fn sweep(walk: &mut KindWalk<'_>) -> Result<(), Problem> {
     let (kind, requests) = (walk.kind, walk.requests);
     let sources = &walk.sources;
@@ -57,41 +56,6 @@ pub(super) async fn sweep(walk: &mut KindWalk<'_>) -> Result<(), Problem> {
         }
     }
     Ok(())
-}
-
-/// Deletes the copy with this metadata, as it was listed, or as it is now.
-async fn delete_orphan(requests: &Requests, resource: Resource, listed: &Value) -> Result<(), Problem> {
-    match delete_copy(requests, resource, listed).await {
-        Err(Problem::Lost) => {}
-        deleted => return deleted,
-    }
-    let text = |field: &str| listed[field].as_str().map(str::to_owned);
-    let at = Location { resource, namespace: text("namespace"), name: text("name").unwrap_or_default() };
-    delete_without_source(requests, &at).await
-}
-
-/// Deletes a copy whose source is gone. Reads the copy again if other programs have changed it meanwhile: a lost pass
-/// would be repeated under the lock.
-///
-/// # Errors
-/// [`Problem::Refused`] if the object is not a copy, or if other programs change it all the time.
-pub(super) async fn delete_without_source(requests: &Requests, at: &Location) -> Result<(), Problem> {
-    let refused = |reason: &str| Problem::Refused { code: 409, text: format!("{}: {reason}", shown_at(at)) };
-    for _ in 0..TRIES {
-        let Some(existing) = requests.get(at).await? else { return Ok(()) };
-        if !is_copy(&existing) {
-            return Err(refused("the object was deleted in v1; delete it from v3"));
-        }
-        match delete_copy(requests, at.resource, &existing["metadata"]).await {
-            Ok(()) => {
-                tracing::info!(object = shown_at(at), "migration: the object was deleted in v1, and so is its copy");
-                return Ok(());
-            }
-            Err(Problem::Lost) => {}
-            Err(problem) => return Err(problem),
-        }
-    }
-    Err(refused(CHANGING))
 }
 
 /// Returns the fields of the metadata that a deletion needs. The rest may be long, and so may the list of finalizers.

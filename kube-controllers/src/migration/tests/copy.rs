@@ -7,9 +7,8 @@ use serde_json::{Value, json};
 use tokio::time::advance;
 
 use super::{is_v1_locked, is_v1_ready, is_v3_open, office_in_v3, put_foreign};
-use crate::migration::abort::delete_copy;
 use crate::migration::attempts::LockTimer;
-use crate::migration::copy::{Category, Copier, Outcome};
+use crate::migration::copy::{Category, Copier, Outcome, delete_copy};
 use crate::migration::late_writes::LateWrites;
 use crate::migration::object::Control;
 use crate::migration::requests::Problem;

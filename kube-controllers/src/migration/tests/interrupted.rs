@@ -56,48 +56,54 @@ async fn failed_migration_with_a_saved_api_service_gives_it_back() {
     assert_eq!(world.phase(), "Failed");
 }
 
-/// Refuses the deletion of the tiers in v3, as Calico's policy for the built-in tiers does.
-fn refuse_deletion_of_tiers(world: &World) {
-    world.server.fail(|request: &ReceivedRequest| {
+/// Lets each deletion of a tier in v3 fail: with 403, as Calico's policy for the built-in tiers does, or with 409, as if
+/// another program changed the tier before.
+fn refuse_deletion_of_tiers(world: &World, code: u16) {
+    world.server.fail(move |request: &ReceivedRequest| {
         let is_deletion = request.method == Method::DELETE && request.uri.path().contains("/v3/tiers/");
-        is_deletion.then(|| failure(403, "Forbidden", "built-in"))
+        is_deletion.then(|| failure(code, if code == 409 { "Conflict" } else { "Forbidden" }, "built-in"))
     });
 }
 
 #[tokio::test(start_paused = true)]
 async fn refused_deletion_of_a_copy_is_repeated_each_minute_after_v1_is_unlocked() {
-    let world = World::new();
-    world.start();
-    world.run_until(has_last_copy).await;
-    refuse_deletion_of_tiers(&world);
-    world.delete().await;
-    world.run_until(is_v1_ready).await;
-    world.server.take_log();
-    world.run_for(10 * MINUTE).await;
-    let log = world.server.take_log();
-    let lists = log.iter().filter(|line| line.contains("/projectcalico.org/v3/tiers?")).count();
-    assert!((1..=12).contains(&lists), "{lists} lists of each kind");
-    assert!(world.message().ends_with("built-in"), "{}", world.message());
-    world.server.end_faults();
-    world.run_until(is_gone).await;
+    for (code, text) in [(403, "built-in"), (409, "other programs change the object in v3 all the time")] {
+        let world = World::new();
+        world.start();
+        world.run_until(has_last_copy).await;
+        refuse_deletion_of_tiers(&world, code);
+        world.delete().await;
+        world.run_until(is_v1_ready).await;
+        world.server.take_log();
+        world.run_for(10 * MINUTE).await;
+        let log = world.server.take_log();
+        let lists = log.iter().filter(|line| line.contains("/projectcalico.org/v3/tiers?")).count();
+        // A copy that changes is read again up to four times, by a list of its name.
+        assert!((1..=60).contains(&lists), "{lists} lists of each kind");
+        assert!(world.message().contains(text), "{}", world.message());
+        world.server.end_faults();
+        world.run_until(is_gone).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn failed_attempt_with_a_refused_deletion_gives_back_the_aggregated_api_server() {
-    let world = World::new();
-    world.start();
-    world.aggregate();
-    world.run_until(has_last_copy).await;
-    put_foreign(&world, &office_in_v3());
-    refuse_deletion_of_tiers(&world);
-    world.run_for(4 * MINUTE).await;
-    assert!(is_aggregated(&world) && world.server.with_store(|store| is_v1_ready(store)));
-    assert_eq!(world.phase(), "WaitingForConflictResolution");
-    assert!(world.message().contains("built-in"), "{}", world.message());
-    world.server.end_faults();
-    world.server.with_store(|store| store.remove(&office_in_v3()));
-    world.run_until(|store| is_in_phase(store, "Complete")).await;
-    assert_eq!(world.server.violations(), Vec::<String>::new());
+    for (code, text) in [(403, "built-in"), (409, "other programs change the object in v3 all the time")] {
+        let world = World::new();
+        world.start();
+        world.aggregate();
+        world.run_until(has_last_copy).await;
+        put_foreign(&world, &office_in_v3());
+        refuse_deletion_of_tiers(&world, code);
+        world.run_for(4 * MINUTE).await;
+        assert!(is_aggregated(&world) && world.server.with_store(|store| is_v1_ready(store)));
+        assert_eq!(world.phase(), "WaitingForConflictResolution");
+        assert!(world.message().contains(text), "{}", world.message());
+        world.server.end_faults();
+        world.server.with_store(|store| store.remove(&office_in_v3()));
+        world.run_until(|store| is_in_phase(store, "Complete")).await;
+        assert_eq!(world.server.violations(), Vec::<String>::new());
+    }
 }
 
 #[tokio::test(start_paused = true)]

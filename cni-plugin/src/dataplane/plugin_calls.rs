@@ -90,7 +90,12 @@ mod tests {
     fn container_of_a_running_process_is_found_until_its_end() {
         let directory = tempfile::tempdir().unwrap();
         let mut child = Command::new("sleep").arg("60").env("CNI_CONTAINERID", "c1").spawn().unwrap();
-        symlink(format!("/proc/{}", child.id()), directory.path().join("12")).unwrap();
+        let process = format!("/proc/{}", child.id());
+        // The kernel shows an empty environment until the new program is loaded.
+        while fs::read(format!("{process}/environ")).unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        symlink(process, directory.path().join("12")).unwrap();
         let found = containers(directory.path());
         child.kill().unwrap();
         child.wait().unwrap();

@@ -103,7 +103,8 @@ async fn trial_checks_objects_that_a_migration_would_replace() {
 /// A person may add the annotation at any time before the lock.
 #[tokio::test(start_paused = true)]
 async fn dry_run_requested_during_the_checks_locks_nothing() {
-    let moments: [(&str, fn(&ObjectStore) -> bool); 2] = [
+    type Moment = fn(&ObjectStore) -> bool;
+    let moments: [(&str, Moment); 2] = [
         ("first report", |store| is_in_phase(store, "Pending")),
         ("finalizer", |store| store.get(&object()).is_some_and(|found| found["metadata"]["finalizers"].is_array())),
     ];

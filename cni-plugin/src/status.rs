@@ -12,6 +12,8 @@ use crate::{deferred_del, ipam, mtu, reads};
 
 /// The time limit of the requests to the datastore, and of STATUS of another IPAM plugin.
 pub const DEADLINE: Duration = Duration::from_secs(2);
+/// Time after [`DEADLINE`] in which a request reports its own timeout, because its error names the cause.
+const REPORTING: Duration = Duration::from_millis(500);
 
 /// Fails if the MTU, the datastore or the IPAM plugin is not ready for an ADD. A busy API server is no failure, because
 /// an ADD waits for it. Every failure has code 50.
@@ -20,8 +22,8 @@ pub async fn status(cx: &Context) -> Result<(), CniError> {
     mtu::of_interface(&cx.call.conf.interface)
         .map_err(|error| not_available(&CniError::internal(error.to_string())))?;
     let request = ipam::request(&cx.call, &cx.workload.node, None);
-    let inputs =
-        timeout_at(deadline, reads::for_status(cx, request.as_ref())).await.unwrap_or_else(|_| Err(timeout_error(cx)));
+    let reads = timeout_at(deadline + REPORTING, reads::for_status(cx, request.as_ref())).await;
+    let inputs = reads.unwrap_or_else(|_| Err(timeout_error(cx)));
     let ready = inputs.and_then(|inputs| match request.as_ref().zip(inputs.as_ref()) {
         Some((request, inputs)) => cni::status_of(request, inputs),
         None => ipam::status_of_plugin(&cx.call, DEADLINE),

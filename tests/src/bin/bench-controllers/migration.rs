@@ -79,7 +79,9 @@ pub(crate) fn measure(kubernetes: &Kubernetes, program: &Path, work: &Path) -> R
     }
     ensure!(migration.phase() == "Converged", "kube-controllers ended: {:#}; see their log", migration.object());
     let successor_peak = peak_until(&start()?, migration, || migration.phase() == "Complete")?;
-    let requests = audit.of(&account.user)?;
+    let mut requests = audit.of(&account.user)?;
+    // The checks before the lock send dry runs of the lock and of each copy.
+    requests.retain(|request| !request.uri.contains("dryRun="));
     let (begin, end) = time_of_the_lock(&requests).context("no lock in the audit log")?;
     let mut under_the_lock = BTreeMap::new();
     for request in requests.iter().filter(|request| (begin..=end).contains(&request.received)) {

@@ -4,7 +4,6 @@ mod convergence;
 mod labeling;
 mod not_served;
 mod serving;
-mod turns;
 mod waiting;
 
 use k8s_openapi::api::core::v1::Service as K8sService;

@@ -1,4 +1,4 @@
-//! The record of waiting Services, and the texts of reasons.
+//! The record of waiting Services, their turns in the queue, and the texts of reasons.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -281,4 +281,44 @@ fn dual_stack_service_is_looked_at_when_an_address_of_its_full_family_is_release
         assert_eq!(waiting.for_a_released_address().collect::<Vec<_>>(), [&key]);
     }
     assert_eq!(Wait::no_pool().and(Wait::no_pool()), Wait::no_pool(), "one text for the same reason of both");
+}
+
+/// Takes keys until the key of a Service comes. Returns the number of other keys. The other Services change again as
+/// soon as they have been reconciled.
+async fn taken_before(queue: &Queue<ObjectKey>, key: &ObjectKey) -> usize {
+    let mut others = 0;
+    loop {
+        let taken = queue.next().await;
+        queue.done(&taken);
+        if taken == *key {
+            return others;
+        }
+        queue.add(taken);
+        others += 1;
+    }
+}
+
+/// The Services of one namespace do not delay those of another.
+#[tokio::test]
+async fn service_beside_a_thousand_waiting_ones_of_another_namespace_waits_for_one_reconcile_of_each_namespace() {
+    let queue = CachedController::<ServiceReconciler>::unsubscribed().queue;
+    let mut cache = cache();
+    let ours = AffinityOwner::Virtual(LOAD_BALANCER_HOST.into());
+    cache.apply_block(&Event::Upsert(&block(&ours, &["a"])));
+    cache.apply_block(&Event::ListEnd);
+    let full = wait("full");
+    for number in 0..1000 {
+        let waiting = ObjectKey::namespaced("greedy", format!("s{number}"));
+        cache.waiting.lock().set(&waiting, "u", Some(&full), Instant::now());
+    }
+    let released = cache.apply_block(&Event::Delete(&"10.0.0.0/29".parse().unwrap()));
+    assert_eq!(released.len(), 1001, "the Services that wait, and the Service that has lost its address");
+    released.into_iter().for_each(|key| queue.add(key));
+    for name in ["first", "second"] {
+        let new = ObjectKey::namespaced("modest", name);
+        queue.add(new.clone());
+        let others = taken_before(&queue, &new).await;
+        assert!(others <= 2, "{others} other Services, although there are two other namespaces");
+    }
+    assert_eq!(queue.len(), 1001);
 }

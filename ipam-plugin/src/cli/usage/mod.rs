@@ -28,10 +28,10 @@ Examples:
   calico-ipam usage --namespace web
 
 The numbers of pods that fit are upper bounds: for a node, if no other node gets addresses meanwhile. They consider
-node selectors if the nodes can be read, and no namespace selectors. A block is fragmented if not more than a quarter of
-it is in use, if it has no owner, or if it has another size than the blocks of its pool. SPARSE is the number of blocks
-of nodes of which not more than a quarter is in use, without empty ones. FULLEST NODE is the smallest number of
-addresses that a node with a block in the pool can take there without borrowing.
+node selectors if the nodes can be read, and no namespace selectors. A block is fragmented if it is not empty and
+not more than a quarter of it is in use, if it has no owner, or if it has another size than the blocks of its pool.
+SPARSE is the number of blocks of nodes of which not more than a quarter is in use, including empty blocks. FULLEST NODE
+is the smallest number of addresses that a node with a block in the pool can take there without borrowing.
 
 Exit status: 0; 1 after an error; 2 if the arguments are invalid.")]
 pub(super) struct UsageArgs {

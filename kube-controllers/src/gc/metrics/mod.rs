@@ -204,7 +204,7 @@ fn families(snapshot: &CounterSnapshot) -> Vec<MetricFamily> {
         ),
         gauge(
             "kube_controllers_ippool_sparse_blocks",
-            "Blocks of nodes of which a quarter or less is allocated, without empty ones.",
+            "Blocks of nodes of which a quarter or less is allocated, including empty blocks.",
             POOL,
             sparse,
         ),

@@ -40,7 +40,7 @@ pub struct PoolRoom {
     /// takes free addresses of its blocks, claims blocks up to its limit, and reclaims empty blocks of other nodes. The
     /// number is that of the addresses which the node can still take.
     pub fullest: Option<(String, u128)>,
-    /// The number of blocks that nodes own and of which not more than a quarter is allocated, without empty ones.
+    /// The number of blocks that nodes own and of which not more than a quarter is allocated, including empty blocks.
     pub sparse: u64,
 }
 
@@ -71,7 +71,7 @@ pub fn pool_room<'a>(
     for block in blocks.iter().filter(|block| block.counts) {
         free = free.saturating_add(block.free.into());
         let Some(node) = block.node else { continue };
-        sparse += u64::from(!block.is_empty && is_sparse(block.allocated, &block.cidr));
+        sparse += u64::from(is_sparse(block.allocated, &block.cidr));
         let own = nodes.entry(node).or_default();
         own.blocks += 1;
         own.free += block.free;

@@ -86,9 +86,11 @@ fn block_that_does_not_count_occupies_its_range() {
 }
 
 #[test]
-fn empty_blocks_and_blocks_without_a_node_are_not_sparse() {
-    let blocks = [block("10.0.0.0/29", "n1", 0), block("10.0.0.8/29", "", 1), block("10.0.0.16/29", "n1", 3)];
-    assert_eq!(room(&blocks, &[], &IpamConfig::absent()).sparse, 0);
+fn empty_block_is_sparse_only_if_a_node_owns_it() {
+    let of_no_node = [block("10.0.0.0/29", "", 0), block("10.0.0.8/29", "", 1)];
+    let of_a_node = [block("10.0.0.16/29", "n1", 0), block("10.0.0.24/29", "n1", 3)];
+    let sparse = |blocks: &[BlockRoom<'_>]| room(blocks, &[], &IpamConfig::absent()).sparse;
+    assert_eq!((sparse(&of_no_node), sparse(&of_a_node)), (0, 1));
 }
 
 #[test]

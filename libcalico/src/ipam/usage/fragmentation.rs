@@ -58,10 +58,10 @@ fn fragmented_block(facts: &BlockFacts<'_>, pools: &[PoolFacts<'_>]) -> Option<F
     let cidr = facts.block.cidr;
     let pool = facts.pool.and_then(|index| pools.get(index)).map(|facts| &facts.pool);
     let used = facts.used + facts.cooling;
-    let is_sparse = !facts.is_empty && is_sparse(used, &cidr);
+    let has_few_addresses = !facts.is_empty && is_sparse(used, &cidr);
     let has_former_size = pool.is_some_and(|pool| pool.block_prefix != cidr.prefix());
     let reasons = [
-        (is_sparse, FragmentedBy::FewAddresses),
+        (has_few_addresses, FragmentedBy::FewAddresses),
         (facts.owner.is_none(), FragmentedBy::NoOwner),
         (has_former_size, FragmentedBy::FormerSize),
     ];

@@ -42,7 +42,7 @@ pub struct PoolUsage {
     /// The node with a block of the pool that can take the fewest addresses without borrowing; `None` if no node has a
     /// block, or the pool is out of service.
     pub fullest_node: Option<FullestNode>,
-    /// The number of blocks of nodes of which not more than a quarter is allocated, without empty ones.
+    /// The number of blocks of nodes of which not more than a quarter is allocated, including empty blocks.
     pub sparse_blocks: u64,
 }
 

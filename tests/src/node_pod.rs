@@ -246,13 +246,13 @@ impl Agent {
     }
 }
 
-/// Allows the pod's account to create tokens of another account, with the rule that upstream grants it.
-pub fn may_make_tokens(api: &ApiServer, pod: &NodePod, of: &str) -> Result<()> {
+/// Allows an account, usually that of the pod, to create tokens of another one, with the rule that upstream grants it.
+pub fn may_make_tokens(api: &ApiServer, account: &ServiceAccount, of: &str) -> Result<()> {
     let rules = json!([
         { "apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [of], "verbs": ["create"] },
         // The harness waits for a rule without resourceNames.
         { "apiGroups": [""], "resources": ["nodes"], "verbs": ["get"] },
     ]);
     api.cluster_role("calico-cni-tokens", &rules)?;
-    api.bind(&pod.account, "calico-cni-tokens")
+    api.bind(account, "calico-cni-tokens")
 }

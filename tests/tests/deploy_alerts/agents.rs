@@ -36,7 +36,7 @@ pub(crate) fn run_agents(host: &Host, servers: &Kubernetes) -> Agents {
     api.service_account(NAMESPACE, PLUGINS).unwrap();
     let checked = |agent: &Agent| agent.await_metric("file_checks_total", 1);
     let without_rights = page(&pod, checked);
-    may_make_tokens(api, &pod, PLUGINS).unwrap();
+    may_make_tokens(api, &pod.account, PLUGINS).unwrap();
     for (name, value) in [("SLEEP", "false"), ("CNI_TRY_SECONDS", "0"), ("KUBERNETES_NODE_NAME", "node1")] {
         pod.set(name, value);
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use integration_tests::etcd::{self, Etcd};
 use integration_tests::golden::calicoctl::{Course, Step};
-use integration_tests::kubernetes::{ApiServer, Client, Objects, on_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Client, Objects, on_prepared_kubernetes};
 use integration_tests::namespaces::isolated;
 use integration_tests::plugin::{Outcome, Plugins};
 use integration_tests::skip::skipped;
@@ -66,10 +66,13 @@ pub(crate) fn on_api_server(test: impl FnOnce(&Lab<'_>) + Send) {
 
 /// Runs a test with a course on an API server that defines all kinds of Calico, and has no namespace for pods.
 pub(crate) fn on_api_server_course(course: &str, test: impl FnOnce(&Lab<'_>) + Send) {
-    on_kubernetes(|_, kubernetes| {
-        let (api, group) = (&kubernetes.api, ApiGroup::CrdV1.api_version());
-        api.define(group).unwrap();
-        api.define_others(group).unwrap();
+    let define = |api: &ApiServer| {
+        let group = ApiGroup::CrdV1.api_version();
+        api.define(group)?;
+        api.define_others(group)
+    };
+    on_prepared_kubernetes("all kinds of Calico", define, |_, kubernetes| {
+        let api = &kubernetes.api;
         let objects = Objects::new(api.admin(), ApiGroup::CrdV1, api.admin_kubeconfig());
         let (course, plugins) = (Course::read(course).unwrap(), Plugins::locate().unwrap());
         test(&Lab { course, plugins, store: Store::Kubernetes(objects), api: Some(api) });

@@ -134,7 +134,7 @@ fn agent_with_bound_tokens_replays_deferred_dels_after_its_node_is_recreated() {
         let store = fill(api, &pod);
         let (_, tokens) = api.restrict_nodes(&["node1"]).unwrap();
         api.await_node_restriction(GROUP, &tokens["node1"]).unwrap();
-        may_make_tokens(api, &pod, BOUND).unwrap();
+        may_make_tokens(api, &pod.account, BOUND).unwrap();
         pod.set("CALICO_CNI_SERVICE_ACCOUNT", BOUND);
         pod.set("CNI_TOKEN_BOUND_TO_NODE", "true");
         install(&mut pod);

@@ -44,7 +44,7 @@ fn plugins_get_a_valid_token_that_is_not_bound_to_the_pod() {
 fn token_is_of_the_configured_service_account() {
     in_pod(|_, kubernetes, mut pod| {
         kubernetes.api.service_account(NAMESPACE, "canal").unwrap();
-        may_make_tokens(&kubernetes.api, &pod, "canal").unwrap();
+        may_make_tokens(&kubernetes.api, &pod.account, "canal").unwrap();
         pod.set("CALICO_CNI_SERVICE_ACCOUNT", "canal");
         let agent = pod.agent().unwrap();
         // The agent is ready once the authorizer applies the rule.

@@ -20,7 +20,7 @@ fn missing_permission_is_named_and_used_once_granted() {
         assert!(page.body.contains("serviceaccounts/token"), "{}", page.body);
         assert_eq!(agent.page("/liveness").unwrap().code, 200);
         assert!(!pod.kubeconfig().exists());
-        may_make_tokens(api, &pod, PLUGINS).unwrap();
+        may_make_tokens(api, &pod.account, PLUGINS).unwrap();
         agent.await_page("/readiness", 200).unwrap();
     });
 }

@@ -70,7 +70,7 @@ fn installation_is_repeated_after_an_error_of_the_api_server_and_not_after_a_ref
         let refused = pod.calico(&["install"]).run().unwrap();
         assert_eq!(refused.exit, Some(1), "{}", refused.stderr);
         assert!(!refused.stderr.contains("trying again"), "{}", refused.stderr);
-        may_make_tokens(api, &pod, PLUGINS).unwrap();
+        may_make_tokens(api, &pod.account, PLUGINS).unwrap();
         proxy.arm(Some((Point::First("POST", "/token"), Fault::Refuse(Refusal::of(500)))));
         let repeated = pod.calico(&["install"]).run().unwrap();
         assert_eq!(repeated.exit, Some(0), "{}", repeated.stderr);

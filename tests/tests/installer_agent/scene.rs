@@ -5,9 +5,9 @@ use std::fs;
 use anyhow::Result;
 use integration_tests::clock::Ahead;
 use integration_tests::installation::BIN;
-use integration_tests::kubernetes::{ApiServer, Audit, ENDPOINT, Kubernetes, on_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Audit, ENDPOINT, Kubernetes, on_prepared_kubernetes};
 use integration_tests::namespaces::Host;
-use integration_tests::node_pod::{Agent, NAMESPACE, NodePod, may_make_tokens};
+use integration_tests::node_pod::{Agent, NAMESPACE, NodePod, POD_ACCOUNT, may_make_tokens};
 use serde_json::Value;
 
 pub(crate) const PLUGINS: &str = "calico-cni-plugin";
@@ -73,15 +73,21 @@ impl Hastened {
 
 /// Returns a pod that reaches the API server by `url` and may create tokens for the plugins.
 pub(crate) fn pod_at(host: &Host, api: &ApiServer, url: &str) -> NodePod {
-    let pod = NodePod::new(host, api, url).unwrap();
-    api.service_account(NAMESPACE, PLUGINS).unwrap();
-    may_make_tokens(api, &pod, PLUGINS).unwrap();
-    pod
+    create_accounts(api).unwrap();
+    NodePod::new(host, api, url).unwrap()
+}
+
+/// Creates the account of the pod, which may create tokens for the plugins, and the account of the plugins. Writes
+/// nothing if they exist.
+fn create_accounts(api: &ApiServer) -> Result<()> {
+    let account = api.service_account(NAMESPACE, POD_ACCOUNT)?;
+    api.service_account(NAMESPACE, PLUGINS)?;
+    may_make_tokens(api, &account, PLUGINS)
 }
 
 /// Runs a test in a pod that may create tokens for the plugins.
 pub(crate) fn in_pod(test: impl FnOnce(&Host, &mut Kubernetes, NodePod) + Send) {
-    on_kubernetes(|host, kubernetes| {
+    on_prepared_kubernetes("accounts of the agent", create_accounts, |host, kubernetes| {
         let pod = pod_at(host, &kubernetes.api, ENDPOINT);
         test(host, kubernetes, pod);
     });

@@ -5,9 +5,10 @@ use std::fs::{self, Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use anyhow::Result;
 use integration_tests::installation::OWN_BIN;
-use integration_tests::kubernetes::{Kubernetes, ServiceAccount, on_kubernetes};
-use integration_tests::node_pod::{NodePod, may_make_tokens};
+use integration_tests::kubernetes::{ApiServer, Kubernetes, ServiceAccount, on_prepared_kubernetes};
+use integration_tests::node_pod::{NAMESPACE, NodePod, POD_ACCOUNT, may_make_tokens};
 use integration_tests::plugin::Outcome;
 use integration_tests::proxy::Proxy;
 use serde_json::{Value, json};
@@ -32,12 +33,11 @@ pub(crate) struct Said {
 }
 
 pub(crate) fn on_a_good_node(test: impl FnOnce(&mut Scene<'_>) + Send) {
-    on_kubernetes(|host, kubernetes| {
+    on_prepared_kubernetes("definitions and accounts", prepare, |host, kubernetes| {
         host.add_uplink().unwrap();
         let api = &kubernetes.api;
         let proxy = api.proxy().unwrap();
         let plugins = api.cni_user().unwrap();
-        api.define(GROUP).unwrap();
         let objects = [
             json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } }),
             json!({ "apiVersion": GROUP, "kind": "ClusterInformation", "metadata": { "name": "default" },
@@ -51,7 +51,6 @@ pub(crate) fn on_a_good_node(test: impl FnOnce(&mut Scene<'_>) + Send) {
         }
         let mut pod = NodePod::new(host, api, &proxy.endpoint()).unwrap();
         fs::create_dir_all(pod.container.path(RESULTS)).unwrap();
-        may_make_tokens(api, &pod, "calico-cni-plugin").unwrap();
         for name in ["portmap", "loopback"] {
             let answer = r#"{"cniVersion":"1.0.0","supportedVersions":["0.3.1","1.0.0"]}"#;
             let script = format!("#!/bin/sh\ncat >/dev/null\necho '{answer}'\n");
@@ -64,6 +63,13 @@ pub(crate) fn on_a_good_node(test: impl FnOnce(&mut Scene<'_>) + Send) {
         assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
         test(&mut Scene { kubernetes, pod, proxy, plugins });
     });
+}
+
+/// Creates the definitions, and the accounts of the pod and of the plugins with their permissions.
+fn prepare(api: &ApiServer) -> Result<()> {
+    api.define(GROUP)?;
+    api.cni_user()?;
+    may_make_tokens(api, &api.service_account(NAMESPACE, POD_ACCOUNT)?, "calico-cni-plugin")
 }
 
 pub(crate) fn make_executable(path: &Path, yes: bool) {

@@ -85,7 +85,7 @@ fn installation(host: &Host, api: &ApiServer, variables: &[(&str, &str)]) -> Nod
         api.admin().apply_object(&object).unwrap();
     }
     let mut pod = NodePod::new(host, api, ENDPOINT).unwrap();
-    may_make_tokens(api, &pod, "calico-cni-plugin").unwrap();
+    may_make_tokens(api, &pod.account, "calico-cni-plugin").unwrap();
     for (name, value) in [("SLEEP", "false"), ("KUBERNETES_NODE_NAME", NODE)].iter().chain(variables) {
         pod.set(name, *value);
     }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use integration_tests::controllers::deletion_mark;
 use integration_tests::kubernetes::node_restriction::{PLUGINS, await_denial};
 use integration_tests::kubernetes::{
-    Answer, ApiServer, Client, Identity, Kubernetes, on_kubernetes, token_path, token_request,
+    Answer, ApiServer, Client, Identity, Kubernetes, on_prepared_kubernetes, token_path, token_request,
 };
 use integration_tests::manifests::{NAMESPACE as SYSTEM, compose, kustomizers};
 use integration_tests::namespaces::Host;
@@ -27,40 +27,55 @@ pub(crate) fn restricted(group: ApiGroup, test: impl FnOnce(&Scene<'_>) + Send) 
 }
 
 /// Runs a test as [`restricted`] does, with more components.
-pub(crate) fn restricted_with(group: ApiGroup, components: &[&str], test: impl FnOnce(&Scene<'_>) + Send) {
+pub(crate) fn restricted_with(group: ApiGroup, components: &'static [&str], test: impl FnOnce(&Scene<'_>) + Send) {
     if let Err(missing) = kustomizers() {
         return skipped(&missing.to_string());
     }
-    on_kubernetes(|host, Kubernetes { api, .. }| {
-        let scene = Scene { host, api, group };
-        scene.install(components);
-        test(&scene);
-    });
+    let preparation = format!("{group:?} with {components:?}");
+    on_prepared_kubernetes(
+        &preparation,
+        move |api| install(api, group, components),
+        |host, Kubernetes { api, .. }| {
+            test(&Scene { host, api, group });
+        },
+    );
+}
+
+fn install(api: &ApiServer, group: ApiGroup, components: &[&str]) -> Result<()> {
+    let overlay = match group {
+        ApiGroup::CrdV1 => "overlays/kubernetes-v1",
+        ApiGroup::V3 => "overlays/kubernetes-v3",
+    };
+    let components = [&["components/node-restriction"][..], components].concat();
+    let folder = tempfile::tempdir()?;
+    let objects = compose(folder.path(), &[overlay], &components)?;
+    api.admin().apply_all(objects.values())?;
+    api.namespace(NAMESPACE)?;
+    for node in ["node1", "node2"] {
+        api.admin().node(node)?;
+    }
+    await_policies(api, group)
+}
+
+/// Waits until each policy is in force, a moment after it was written.
+fn await_policies(api: &ApiServer, group: ApiGroup) -> Result<()> {
+    api.await_node_restriction(group, &api.token_of_node("node1")?)?;
+    let (agent, tokens) = (agent_of(api, "node1")?, format!("{}?dryRun=All", token_path(SYSTEM, PLUGINS)));
+    await_denial("calico-cni-tokens", || agent.create(&tokens, &token_request(json!({}))))
+}
+
+/// Creates a pod of the agent on a node, and returns a client with that pod's token.
+fn agent_of(api: &ApiServer, node: &str) -> Result<Client> {
+    let name = format!("{AGENT}-{node}");
+    let containers = json!([{ "name": "c", "image": "none" }]);
+    let spec = json!({ "nodeName": node, "serviceAccountName": AGENT, "containers": containers });
+    let metadata = json!({ "name": name, "namespace": SYSTEM });
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
+    api.admin().apply_object(&pod)?;
+    api.client(&api.bound_token(AGENT, "Pod", &name)?)
 }
 
 impl Scene<'_> {
-    fn install(&self, components: &[&str]) {
-        let overlay = match self.group {
-            ApiGroup::CrdV1 => "overlays/kubernetes-v1",
-            ApiGroup::V3 => "overlays/kubernetes-v3",
-        };
-        let components = [&["components/node-restriction"][..], components].concat();
-        let objects = compose(&self.host.dir("manifests"), &[overlay], &components).unwrap();
-        self.api.admin().apply_all(objects.values()).unwrap();
-        self.api.namespace(NAMESPACE).unwrap();
-        for node in ["node1", "node2"] {
-            self.api.admin().node(node).unwrap();
-        }
-        self.await_policies();
-    }
-
-    /// Waits until each policy is in force, a moment after it was written.
-    fn await_policies(&self) {
-        self.api.await_node_restriction(self.group, &self.token_of("node1")).unwrap();
-        let (agent, tokens) = (self.agent_of("node1"), format!("{}?dryRun=All", token_path(SYSTEM, PLUGINS)));
-        await_denial("calico-cni-tokens", || agent.create(&tokens, &token_request(json!({})))).unwrap();
-    }
-
     pub(crate) fn pod(&self, node: &str, name: &str) {
         let metadata = json!({ "name": name, "namespace": NAMESPACE, "annotations": { "kept": "a" } });
         let spec = json!({ "nodeName": node, "containers": [{ "name": "c", "image": "none" }] });
@@ -80,13 +95,7 @@ impl Scene<'_> {
 
     /// Creates a pod of the agent on a node, and returns a client with that pod's token.
     pub(crate) fn agent_of(&self, node: &str) -> Client {
-        let name = format!("{AGENT}-{node}");
-        let containers = json!([{ "name": "c", "image": "none" }]);
-        let spec = json!({ "nodeName": node, "serviceAccountName": AGENT, "containers": containers });
-        let metadata = json!({ "name": name, "namespace": SYSTEM });
-        let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
-        self.api.admin().apply_object(&pod).unwrap();
-        self.api.client(&self.api.bound_token(AGENT, "Pod", &name).unwrap()).unwrap()
+        agent_of(self.api, node).unwrap()
     }
 
     /// Returns the URL path of Calico's objects of a kind.

@@ -74,7 +74,6 @@ impl<'a> Machine<'a> {
 
 fn on_cluster(test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
     on_restricted_api_server(ApiGroup::CrdV1, &["node1", "node2"], |cluster, control_plane| {
-        control_plane.servers.api.define_machines().unwrap();
         cluster.load(&Content::dual_stack());
         test(cluster, control_plane);
     });

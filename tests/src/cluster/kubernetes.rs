@@ -91,7 +91,8 @@ pub fn on_each_group(test: impl Fn(&Cluster<'_>, &mut ControlPlane<'_>) + Send +
     });
 }
 
-/// Runs a test on an API server with these groups, and policies that limit the tokens of these nodes.
+/// Runs a test on an API server with these groups, with KubeVirt's machines, and with policies that limit the tokens of
+/// these nodes.
 fn on_restricted(groups: &[ApiGroup], nodes: &[&str], test: impl FnOnce(&Host, &mut Kubernetes) + Send) {
     let preparation = format!("{groups:?} restricted on {nodes:?}");
     let groups = groups.to_vec();
@@ -100,6 +101,7 @@ fn on_restricted(groups: &[ApiGroup], nodes: &[&str], test: impl FnOnce(&Host, &
         let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
         let (_, tokens) = api.restrict_nodes(&nodes)?;
         api.namespace(NAMESPACE)?;
+        api.define_machines()?;
         for group in groups {
             api.define(group.api_version())?;
             let token = tokens.values().next().context("no nodes")?;

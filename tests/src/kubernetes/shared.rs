@@ -48,7 +48,7 @@ const WITH_STATUS: [&str; 2] = ["/registry/flowschemas/", "/registry/prioritylev
 const RESTORED: [&str; 2] = ["/registry/minions/", "/registry/namespaces/"];
 
 /// Keys that tests create. They are deleted unless the preparation has created them.
-const OF_TESTS: [&str; 18] = [
+const OF_TESTS: [&str; 19] = [
     "/calico/",
     "/registry/configmaps/",
     "/registry/crd.projectcalico.org/",
@@ -57,6 +57,7 @@ const OF_TESTS: [&str; 18] = [
     "/registry/endpointslices/",
     "/registry/events/",
     "/registry/ipaddresses/",
+    "/registry/kubevirt.io/",
     "/registry/leases/",
     "/registry/migration.projectcalico.org/",
     "/registry/minions/",

@@ -67,6 +67,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
                     }
                     _ => self.split_applied(&list, &assignments, applied).await,
                 };
+                let verified = Box::pin(self.verify_created(committed)).await;
+                let committed = verified.unwrap_or_else(|error| error.committed);
                 self.confirm_again(&committed).await;
                 Err(CommitError { committed, cause })
             }
@@ -86,6 +88,14 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
             Some(handle) => self.snapshot.record_handle(handle, revisions[0].clone()),
             None => consume_reserved(self.snapshot, &assignments),
         }
+        // The future is large, and the usual ADD creates no block.
+        let assignments = match Box::pin(self.verify_created(assignments)).await {
+            Ok(assignments) => assignments,
+            Err(error) => {
+                self.confirm_again(&error.committed).await;
+                return Err(error);
+            }
+        };
         let owner = self.request.owner();
         for (assignment, (affinity, block)) in assignments.iter().zip(&list.assignments) {
             self.snapshot.record_block(assignment.block.clone(), revisions[*block].clone());

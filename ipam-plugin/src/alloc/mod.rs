@@ -10,6 +10,7 @@ pub mod block_hints;
 mod commit;
 pub mod inputs;
 pub mod one_address;
+mod overlap;
 pub(crate) mod planner;
 pub mod predecessor;
 pub mod prefetch;

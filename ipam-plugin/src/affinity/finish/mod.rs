@@ -1,6 +1,7 @@
 //! [`finish_affinity`]: completes or deletes an unfinished affinity (IPAM-121).
 
 use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity};
+use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError};
 
 use crate::affinity::repair::{reconfirm, release_affinity};
@@ -14,7 +15,8 @@ use crate::write_gate::{GatedStore, WriteGate};
 pub enum FinishedAffinity {
     /// The block is the owner's, and the affinity is confirmed now.
     Confirmed,
-    /// The affinity was pending deletion, and the block was empty; both are deleted.
+    /// The affinity was pending deletion, or the block overlapped with another block, and the block was empty; both are
+    /// deleted.
     Released,
     /// The owner had no such block, and the affinity is deleted.
     Deleted,
@@ -61,10 +63,17 @@ async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> 
                 release_affinity(store, &affinity, &block).await?;
                 FinishedAffinity::Released
             }
-            AffinityState::Pending | AffinityState::PendingDeletion => {
-                reconfirm(store, &key.owner, &PriorAffinity::Existing(affinity), block).await?;
-                FinishedAffinity::Confirmed
-            }
+            AffinityState::Pending | AffinityState::PendingDeletion => match has_overlap(store, &key.cidr).await? {
+                true if block.value.is_empty() => {
+                    release_affinity(store, &affinity, &block).await?;
+                    FinishedAffinity::Released
+                }
+                true => FinishedAffinity::Unchanged,
+                false => {
+                    reconfirm(store, &key.owner, &PriorAffinity::Existing(affinity), block).await?;
+                    FinishedAffinity::Confirmed
+                }
+            },
         },
         (Some(affinity), None) => {
             store.delete::<BlockAffinity>(key, Some(&affinity.revision)).await?;
@@ -78,6 +87,15 @@ async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> 
     let block = block.filter(|block| block.value.owner().as_ref() == Some(&key.owner));
     let restored = restore_affinity(store, key, block).await?;
     Ok(if restored == FinishedAffinity::Unchanged { finished } else { restored })
+}
+
+/// Returns true if another block overlaps with the block `cidr`. A process that was killed after it created the block
+/// may not have read the ranges (IPAM-106).
+async fn has_overlap<S: Store>(store: &S, cidr: &Cidr) -> Result<bool, StoreError> {
+    let mut batch = ReadBatch::new();
+    let ranges = batch.list_keys::<Block>(&Some(cidr.version()));
+    let answers = store.read(&batch).await?;
+    Ok(answers.listed_keys(&ranges).any(|range| range.conflicts_with(cidr)))
 }
 
 /// Creates the missing affinity of `block`, which is the owner's. Changes nothing if `block` is `None`.

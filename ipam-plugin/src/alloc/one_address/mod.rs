@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use libcalico::ipam::{
-    AddressRefusal, AffinityKey, AffinityState, AssignError, Block, Holder, Pool, PoolChoiceError, PoolRejection,
-    RejectedPool, Reservations, pool_of_address,
+    AddressRefusal, AffinityKey, AffinityState, AssignError, Block, BlockAffinity, Holder, Pool, PoolChoiceError,
+    PoolRejection, RejectedPool, Reservations, pool_of_address,
 };
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Store, StoreError, WriteModel};
+use libcalico::store::{Entry, Store, StoreError, WriteModel};
 
 use crate::alloc::assignment::{Assignment, BlockAssignment, BlockSource, log_assigned};
 use crate::alloc::commit::{Commit, CommitError};
@@ -146,12 +146,21 @@ impl<'a> RequestedAddress<'a, '_> {
         } else if missing != MissingReads::default() {
             self.snapshot.read(store, &missing).await?;
         }
-        // Other blocks matter only if this block is missing.
+        // Other blocks matter only if this block is missing, or if its creation was not completed.
         let version = self.cidr.version();
-        if self.snapshot.block(&self.cidr) == Some(&BlockRead::Absent) && self.snapshot.ranges(version).is_none() {
+        let is_claim = self.snapshot.block(&self.cidr) == Some(&BlockRead::Absent) || self.unconfirmed().is_some();
+        if is_claim && self.snapshot.ranges(version).is_none() {
             self.snapshot.read(store, &MissingReads::ranges(version)).await?;
         }
         Ok(())
+    }
+
+    /// Returns the node's affinity to its block, if the block exists and the affinity is not confirmed.
+    fn unconfirmed(&self) -> Option<&Entry<BlockAffinity>> {
+        let block = self.snapshot.readable_block(&self.cidr)?;
+        let affinity = self.snapshot.affinity(&self.affinity_key()).flatten()?;
+        let is_open = matches!(affinity.value.state, AffinityState::Pending | AffinityState::PendingDeletion);
+        (is_open && block.value.owner() == Some(self.request.owner())).then_some(affinity)
     }
 
     /// Assigns the address in memory, and returns also the predecessor that it passes from. Returns `None` if the
@@ -161,13 +170,12 @@ impl<'a> RequestedAddress<'a, '_> {
         let (mut block, revision, prior_affinity) = match self.snapshot.block(&self.cidr) {
             Some(BlockRead::Present(entry)) => {
                 let is_free = entry.value.allocation(self.ip).is_none();
-                if let Some(other) = self.snapshot.other_block_of(self.ip, &self.cidr).filter(|_| is_free) {
+                let unconfirmed = self.unconfirmed();
+                let overlapping = unconfirmed.and_then(|_| self.snapshot.overlapping(&self.cidr));
+                let other = self.snapshot.other_block_of(self.ip, &self.cidr).or(overlapping);
+                if let Some(other) = other.filter(|_| is_free) {
                     return Err(IpamError::OverlappingBlock { cidr: self.cidr, other });
                 }
-                let is_own = entry.value.owner() == Some(self.request.owner());
-                let unconfirmed = affinity.filter(|affinity| {
-                    is_own && matches!(affinity.value.state, AffinityState::Pending | AffinityState::PendingDeletion)
-                });
                 let prior_affinity = unconfirmed.cloned().map(PriorAffinity::Existing);
                 (entry.value.clone(), Some(entry.revision.clone()), prior_affinity)
             }

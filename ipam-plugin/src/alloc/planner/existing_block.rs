@@ -64,6 +64,14 @@ impl FamilyPlanner<'_> {
             AffinityState::Pending | AffinityState::PendingDeletion => Some(PriorAffinity::Existing(affinity.clone())),
         };
         let unconfirmed = prior_affinity.is_some();
+        // A process that was killed after it created the block may not have read the ranges.
+        if unconfirmed && snapshot.ranges(self.version).is_none() {
+            return read_step(MissingReads::ranges(self.version));
+        }
+        // Garbage collection deletes the block. A lost creation of it may still be in progress here.
+        if unconfirmed && snapshot.overlapping(cidr).is_some() {
+            return Ok(None);
+        }
         match self.assign(snapshot, cidr, remaining, prior_affinity)? {
             Some(assignment) => Ok(Some(PlannerStep::Assign(assignment))),
             None if unconfirmed => Ok(Some(PlannerStep::Repair(AffinityRepair::Confirm {

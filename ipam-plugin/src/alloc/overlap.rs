@@ -1,0 +1,124 @@
+//! Verification of created blocks (IPAM-106). No write of a datastore fails because of a block under another name. The
+//! ranges of all blocks are therefore read after the creation: of two processes that create overlapping blocks, at
+//! least one finds the block of the other.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use libcalico::ipam::{AffinityKey, Block, BlockAffinity};
+use libcalico::net::Cidr;
+use libcalico::store::{ReadBatch, Store, StoreError, Write, identifier};
+
+use crate::affinity::repair::write_and_delete_affinity;
+use crate::alloc::assignment::{BlockAssignment, is_from_request};
+use crate::alloc::commit::{Commit, CommitError, undo};
+use crate::alloc::snapshot::MissingReads;
+use crate::handle_refs::decrement;
+use crate::retry::{Retry, UNDO_TIME};
+use os::clock::Clock;
+
+impl<S: Store, C: Clock> Commit<'_, S, C> {
+    /// Takes back the created blocks among `written` that overlap with another block, and fails as after a lost race.
+    /// If the ranges cannot be read, releases the addresses of all created blocks. Their affinities stay pending, so
+    /// the next allocation reads the ranges before it uses the blocks.
+    pub(super) async fn verify_created(
+        &mut self,
+        written: Vec<BlockAssignment>,
+    ) -> Result<Vec<BlockAssignment>, CommitError> {
+        let created = written.iter().filter(|assignment| assignment.revision.is_none());
+        let ranges: BTreeSet<_> = created.map(|assignment| assignment.cidr().version()).collect();
+        if ranges.is_empty() {
+            return Ok(written);
+        }
+        let missing = MissingReads { ranges, ..MissingReads::default() };
+        if let Err(cause) = self.snapshot.read(self.store, &missing).await {
+            let (committed, unverified): (Vec<_>, Vec<_>) =
+                written.into_iter().partition(|assignment| assignment.revision.is_some());
+            for assignment in unverified {
+                let block = assignment.cidr();
+                tracing::warn!(
+                    %block, error = %cause,
+                    "cannot read whether another block overlaps with the new block; releasing the addresses of this \
+                     request in the block"
+                );
+                self.undo_assignment(&assignment).await;
+            }
+            return Err(CommitError { committed, cause });
+        }
+        let (mut committed, mut cause) = (Vec::new(), None);
+        for assignment in written {
+            match self.snapshot.overlapping(&assignment.cidr()).filter(|_| assignment.revision.is_none()) {
+                None => committed.push(assignment),
+                Some(other) => {
+                    self.take_back(&assignment, other).await;
+                    cause = Some(StoreError::AlreadyExists { key: identifier::<Block>(&other) });
+                }
+            }
+        }
+        match cause {
+            None => Ok(committed),
+            Some(cause) => Err(CommitError { committed, cause }),
+        }
+    }
+
+    /// Deletes the created block with its affinity, and decrements the handle. The pod did not get the addresses, so
+    /// they need no cooldown. If another request uses the block, releases only the addresses of `assignment`.
+    async fn take_back(&self, assignment: &BlockAssignment, other: Cidr) {
+        let _releasing = self.request.notes.begin_release();
+        let block = assignment.cidr();
+        let mut retry = Retry::new(self.clock, UNDO_TIME);
+        let is_deleted = loop {
+            match self.delete_created(assignment).await {
+                Ok(is_deleted) => break is_deleted,
+                Err(error) => {
+                    let again = (error.is_race() || error.is_unavailable()) && !self.store.has_given_up();
+                    if !again || !retry.pause().await {
+                        tracing::warn!(%block, %error, "cannot delete a new block that overlaps with another block");
+                        break false;
+                    }
+                }
+            }
+        };
+        if is_deleted {
+            tracing::info!(
+                %block, %other,
+                "deleted the new block, because another program created a block of another size there at the same \
+                 moment; choosing another range"
+            );
+            decrement(self.store, self.clock, &self.request.handle, &[(block, assignment.addresses.len())]).await;
+        } else {
+            tracing::warn!(
+                %block, %other,
+                "the new block overlaps with a block of another size, and stays; releasing the addresses of this \
+                 request in the block; `calico-ipam check` names such blocks"
+            );
+            self.undo_assignment(assignment).await;
+        }
+    }
+
+    /// Returns false, and deletes nothing, if the block has an address of another request.
+    async fn delete_created(&self, assignment: &BlockAssignment) -> Result<bool, StoreError> {
+        let cidr = assignment.cidr();
+        let mut batch = ReadBatch::new();
+        let block = batch.get::<Block>(&cidr);
+        let affinity = batch.get::<BlockAffinity>(&AffinityKey { owner: self.request.owner(), cidr });
+        let answers = self.store.read(&batch).await?;
+        // A deletion whose response was lost took effect.
+        let Some(block) = answers.get(&block)? else { return Ok(true) };
+        if !block.value.allocated().all(|held| is_from_request(self.request, &held)) {
+            return Ok(false);
+        }
+        let deletion = Write::delete::<Block>(&cidr, Some(&block.revision));
+        match answers.get(&affinity)? {
+            Some(affinity) => write_and_delete_affinity(self.store, &affinity, deletion).await?,
+            None => _ = self.store.write_one(deletion).await?,
+        }
+        Ok(true)
+    }
+
+    async fn undo_assignment(&self, assignment: &BlockAssignment) {
+        let _releasing = self.request.notes.begin_release();
+        let written: Vec<(Cidr, IpAddr)> = assignment.addresses.iter().map(|ip| (assignment.cidr(), *ip)).collect();
+        undo(self.store, self.clock, self.request, &written).await;
+    }
+}

@@ -154,7 +154,7 @@ async fn warm_assignment_costs_two_reads_and_a_single_write() {
     cluster.pool("pool4", "10.65.0.0/16", 26);
     cluster.pool("pool6", "fd00:65::/64", 122);
     cluster.one("node1", "net.a").await.unwrap();
-    assert_eq!(cluster.store.take_counts(), (2, 2), "the first address of a node: a probe, and the confirmation");
+    assert_eq!(cluster.store.take_counts(), (3, 2), "the first address of a node: a probe, the ranges again, and the confirmation");
     cluster.one("node1", "net.b").await.unwrap();
     assert_eq!(cluster.store.take_counts(), (2, 1));
     cluster.release("net.b").await.unwrap();
@@ -422,7 +422,7 @@ async fn claims_avoid_overlapping_blocks_of_another_size() {
     cluster.store.take_counts();
     let taken = cluster.one("node1", "net.a").await.unwrap();
     assert!(!cidr("10.65.166.128/26").contains(taken) || cluster.block("10.65.166.128/26").is_none(), "{taken}");
-    assert_eq!(cluster.store.take_counts(), (2, 2), "the ranges come with the probe");
+    assert_eq!(cluster.store.take_counts(), (3, 2), "the ranges come with the probe, and again");
 
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);

@@ -1,55 +1,210 @@
 //! Another process creates a block of another size while a node claims a block, and faults while a node gives up a
 //! block of a former size.
 
-use libcalico::ipam::{AffinityOwner, Block, BlockWalk};
+use std::net::IpAddr;
+
+use libcalico::ipam::{
+    AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, BlockWalk, Handle, HandleId,
+};
 use libcalico::net::Cidr;
-use libcalico::store::Kind;
+use libcalico::store::{Kind, Write, WriteOp};
 
 use super::faults::{break_once, faults, stores};
-use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, cidr, held};
+use crate::alloc::one_address::assign_address;
+use crate::alloc::request::AssignRequest;
+use crate::testing::{Cluster, Fault, MemoryStore, Pairs, assert_consistent, cidr, held, take_one};
 use os::clock::Clock;
 
 const POOL: &str = "10.65.0.0/16";
 
-/// Assigns an address on `node1`, whose pool has blocks of 16 addresses. Before the first request that `is_moment`
-/// accepts, by its number and by whether it writes, `node2` creates a block of 64 over the range that `node1` tries
-/// first. Returns true if two blocks overlap afterwards.
-async fn overlaps(store: MemoryStore, is_moment: impl Fn(usize, bool) -> bool + Send + 'static) -> bool {
+/// Returns a cluster whose IPv4 pool has blocks of 16 addresses, the block that `node1` tries first, and a block of
+/// `node2` with 64 addresses around it, which does not exist yet.
+fn scene(store: MemoryStore) -> (Cluster, Cidr, Block) {
     let cluster = Cluster::on(store);
     cluster.pool("pool4", POOL, 28);
+    cluster.pool("pool6", "fd00:65::/64", 122);
     let now = cluster.clock.now();
     let first = BlockWalk::new(cidr(POOL), 28, "node1", now).next().unwrap();
     let around = Cidr::new(first.network(), 26).unwrap();
-    let block = Block::new(around, &AffinityOwner::Host("node2".into()), now).unwrap().encode().unwrap();
+    (cluster, first, Block::new(around, &AffinityOwner::Host("node2".into()), now).unwrap())
+}
+
+fn put_block(pairs: &mut Pairs, block: &Block, state: AffinityState) {
+    let key = AffinityKey { owner: block.owner().unwrap(), cidr: block.cidr };
+    let affinity = BlockAffinity { state, ..BlockAffinity::default() };
+    pairs.put(BlockAffinity::path(&key), affinity.encode().unwrap());
+    pairs.put(Block::path(&block.cidr), block.encode().unwrap());
+}
+
+fn creates(writes: Option<&[Write]>, block: &Cidr) -> bool {
+    let path = Block::path(block);
+    writes.into_iter().flatten().any(|write| write.path == path && matches!(write.op, WriteOp::Create(_)))
+}
+
+fn blocks(cluster: &Cluster) -> Vec<Cidr> {
+    cluster.store.pairs().list::<Block>(&None).into_iter().map(|(cidr, _)| cidr).collect()
+}
+
+/// Asserts that the block of `ip` overlaps with no other block.
+fn assert_apart(cluster: &Cluster, ip: IpAddr, context: &str) {
+    let blocks = blocks(cluster);
+    let around: Vec<&Cidr> = blocks.iter().filter(|block| block.contains(ip)).collect();
+    assert_eq!(around.len(), 1, "{context}: {ip} in {blocks:?}");
+    let overlaps = blocks.iter().any(|other| other != around[0] && other.overlaps(around[0]));
+    assert!(!overlaps, "{context}: {ip} in {blocks:?}");
+}
+
+/// Assigns addresses on `node1`. Before the first request that `is_moment` accepts, by its number and by whether it
+/// writes, `node2` creates its block.
+async fn assert_avoided(store: MemoryStore, num6: usize, is_moment: impl Fn(usize, bool) -> bool + Send + 'static) {
+    let (cluster, _, other) = scene(store);
     let mut is_created = false;
     cluster.store.before_each(move |nth, writes, pairs| {
         if !is_created && is_moment(nth, writes.is_some()) {
             is_created = true;
-            pairs.put(Block::path(&around), block.clone());
+            put_block(pairs, &other, AffinityState::Confirmed);
         }
         Fault::None
     });
-    cluster.one("node1", "net.a").await.unwrap();
+    let request = AssignRequest { num6, all_or_nothing: true, ..cluster.request("node1", "net.a") };
+    let assigned = cluster.assign(&request).await.unwrap();
     cluster.store.end_faults();
-    let blocks: Vec<Cidr> = cluster.store.pairs().list::<Block>(&None).into_iter().map(|(cidr, _)| cidr).collect();
-    assert_eq!(blocks.len(), 2, "{blocks:?}");
-    blocks[0].overlaps(&blocks[1])
+    assert_eq!(assigned.addresses.len(), 1 + num6);
+    assigned.addresses.iter().for_each(|address| assert_apart(&cluster, address.ip, "claim"));
+    assert_eq!(blocks(&cluster).len(), 2 + num6, "{:?}", blocks(&cluster));
+    assert_consistent(&cluster.store.pairs(), true);
 }
 
 #[tokio::test]
 async fn block_of_another_size_created_before_the_ranges_are_read_is_avoided() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
         for at in 0..2 {
-            assert!(!overlaps(store(), move |nth, _| nth == at).await, "request {at}");
+            assert_avoided(store(), 0, move |nth, _| nth == at).await;
         }
     }
 }
 
-/// A limit: no write of a datastore fails because of a block under another name. `calico-ipam check` names such blocks.
 #[tokio::test]
-async fn block_of_another_size_created_at_the_moment_of_the_claim_overlaps() {
+async fn block_of_another_size_created_at_the_moment_of_the_claim_is_avoided() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
-        assert!(overlaps(store(), |_, is_write| is_write).await);
+        for num6 in [0, 1] {
+            assert_avoided(store(), num6, |_, is_write| is_write).await;
+        }
+    }
+}
+
+/// The address is then taken from the block of the other size.
+#[tokio::test]
+async fn requested_address_in_a_block_created_at_the_moment_of_the_claim_is_in_one_block() {
+    for store in [MemoryStore::transactional, MemoryStore::sequential] {
+        let (cluster, first, other) = scene(store());
+        let around = other.cidr;
+        let mut is_created = false;
+        cluster.store.before_each(move |_, writes, pairs| {
+            if !is_created && creates(writes, &first) {
+                is_created = true;
+                put_block(pairs, &other, AffinityState::Confirmed);
+            }
+            Fault::None
+        });
+        let request = cluster.request("node1", "net.a");
+        let inputs = cluster.inputs(&request).await.unwrap();
+        let ip = first.network();
+        assign_address(&cluster.store, &cluster.clock, &request, ip, inputs).await.unwrap();
+        cluster.store.end_faults();
+        assert_eq!(blocks(&cluster), [around]);
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+/// Another request takes an address of the new block before each of the requests that verify and delete the block.
+#[tokio::test]
+async fn new_block_that_overlaps_and_has_an_address_of_another_request_stays() {
+    for (store, after) in
+        [MemoryStore::transactional, MemoryStore::sequential].into_iter().flat_map(|s| (1..4).map(move |n| (s, n)))
+    {
+        let (cluster, first, other) = scene(store());
+        let rival = HandleId::new("net.rival");
+        let (id, mut created) = (rival.clone(), None);
+        cluster.store.before_each(move |nth, writes, pairs| {
+            if created.is_none() && creates(writes, &first) {
+                created = Some(nth);
+                put_block(pairs, &other, AffinityState::Confirmed);
+            }
+            if created.is_some_and(|created| nth == created + after) {
+                let mut block = pairs.get::<Block>(&first).unwrap();
+                assert!(take_one(&mut block, "node1", &id));
+                let mut counts = Handle::default();
+                counts.increment(first, 1);
+                pairs.put(Handle::path(&id), counts.encode().unwrap());
+                pairs.put(Block::path(&first), block.encode().unwrap());
+            }
+            Fault::None
+        });
+        let ip = cluster.one("node1", "net.a").await.unwrap();
+        cluster.store.end_faults();
+        assert_apart(&cluster, ip, "another request took an address");
+        let held = held(&cluster.store.pairs());
+        assert_eq!(held[&HandleId::new("net.a")], [ip]);
+        assert!(first.contains(held[&rival][0]), "{held:?}");
+        assert_ne!(cluster.affinity("node1", &first.to_string()), Some(AffinityState::Confirmed));
+        assert_consistent(&cluster.store.pairs(), false);
+    }
+}
+
+#[tokio::test]
+async fn add_interrupted_while_it_takes_back_a_new_block_leaves_no_address_in_two_blocks() {
+    for (kind, store) in stores() {
+        for (fault, at) in faults().flat_map(|fault| (2..12).map(move |at| (fault, at))) {
+            let context = format!("{kind} {fault:?} at request {at}");
+            let (cluster, first, other) = scene(store());
+            let mut is_created = false;
+            cluster.store.before_each(move |nth, writes, pairs| {
+                if !is_created && creates(writes, &first) {
+                    is_created = true;
+                    put_block(pairs, &other, AffinityState::Confirmed);
+                }
+                if nth == at { fault } else { Fault::None }
+            });
+            let outcome = cluster.one("node1", "net.a").await;
+            cluster.store.end_faults();
+            assert_consistent(&cluster.store.pairs(), false);
+            let now = held(&cluster.store.pairs());
+            let told: Vec<IpAddr> = outcome.into_iter().collect();
+            assert_eq!(now.into_values().flatten().collect::<Vec<_>>(), told, "{context}");
+            told.iter().for_each(|ip| assert_apart(&cluster, *ip, &context));
+            cluster.release("net.a").await.unwrap();
+            assert!(held(&cluster.store.pairs()).is_empty(), "{context}: leaked after DEL");
+            assert_eq!(cluster.handle("net.a"), None, "{context}: handle left after DEL");
+            let next = cluster.one("node1", "net.next").await.unwrap();
+            assert_apart(&cluster, next, &context);
+            let blocks = blocks(&cluster);
+            for (key, affinity) in cluster.store.pairs().list::<BlockAffinity>(&AffinitySelect::default()) {
+                let is_complete = affinity.state != AffinityState::Confirmed || blocks.contains(&key.cidr);
+                assert!(is_complete, "{context}: {key} has no block");
+            }
+        }
+    }
+}
+
+/// A process was killed between the creation of its block and the read of the ranges.
+#[tokio::test]
+async fn unconfirmed_block_that_overlaps_with_another_gives_no_address() {
+    for store in [MemoryStore::transactional, MemoryStore::sequential] {
+        for state in [AffinityState::Pending, AffinityState::PendingDeletion] {
+            let (cluster, first, other) = scene(store());
+            let own = Block::new(first, &AffinityOwner::Host("node1".into()), cluster.clock.now()).unwrap();
+            cluster.store.edit(|pairs| {
+                put_block(pairs, &own, state);
+                put_block(pairs, &other, AffinityState::Confirmed);
+            });
+            for handle in ["net.a", "net.b"] {
+                let ip = cluster.one("node1", handle).await.unwrap();
+                assert_apart(&cluster, ip, handle);
+            }
+            assert_eq!(cluster.affinity("node1", &first.to_string()), Some(state));
+            assert_consistent(&cluster.store.pairs(), false);
+        }
     }
 }
 

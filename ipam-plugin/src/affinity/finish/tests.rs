@@ -234,3 +234,23 @@ async fn interrupted_finish_is_completed_by_the_next_call() {
         }
     }
 }
+
+/// A process was killed between the creation of its block and the read of the ranges.
+#[tokio::test]
+async fn unfinished_claim_that_overlaps_with_another_block_is_not_confirmed() {
+    for store in STORES {
+        for (there, expected) in
+            [(There::Empty, FinishedAffinity::Released), (There::Used, FinishedAffinity::Unchanged)]
+        {
+            let cluster = cluster(store(), AffinityState::Pending, there);
+            let (other, owner) = (cidr("10.0.0.0/26"), AffinityOwner::Host("node2".into()));
+            let other = Block::new(other, &owner, os::clock::Clock::now(&cluster.clock)).unwrap();
+            cluster.store.put(&other.cidr, &other);
+            let revision = seen(&cluster).await;
+            assert_eq!(finish(&cluster, &revision).await.unwrap(), expected, "{there:?}");
+            let is_kept = expected == FinishedAffinity::Unchanged;
+            assert_eq!(cluster.affinity("node1", BLOCK), is_kept.then_some(AffinityState::Pending), "{there:?}");
+            assert_eq!(cluster.block(BLOCK).is_some(), is_kept, "{there:?}");
+        }
+    }
+}

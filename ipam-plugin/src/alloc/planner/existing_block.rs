@@ -5,6 +5,7 @@ use libcalico::ipam::{AffinityState, BlockAffinity, borrow_order};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
 
+use super::new_block::is_unverified_overlap;
 use super::own_blocks::BlockSize;
 use super::{FamilyPlanner, PlannerStep, read_step};
 use crate::alloc::repair::AffinityRepair;
@@ -90,7 +91,10 @@ impl FamilyPlanner<'_> {
         }
         let of_family = snapshot.blocks.iter().filter(|(cidr, _)| cidr.version() == self.version);
         let with_room: Vec<Cidr> = of_family
-            .filter(|(_, block)| snapshot.room(block).is_some_and(|room| room.has_free))
+            .filter(|(cidr, block)| {
+                let room = snapshot.room(block).filter(|room| !is_unverified_overlap(snapshot, cidr, room));
+                room.is_some_and(|room| room.has_free)
+            })
             .map(|(cidr, _)| *cidr)
             .collect();
         for cidr in borrow_order(self.pools(), &with_room, &self.owner, snapshot.now) {

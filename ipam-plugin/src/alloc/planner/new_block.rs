@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use libcalico::ipam::{AffinityKey, BlockWalk, UsableBlock, usable_block};
+use libcalico::ipam::{AffinityKey, BlockWalk, Room, UsableBlock, usable_block};
 use libcalico::net::Cidr;
 
 use super::{FamilyPlanner, PlannerStep, read_step};
@@ -56,7 +56,11 @@ impl FamilyPlanner<'_> {
         }
         let room_of = |cidr: &Cidr| match snapshot.block(cidr) {
             None | Some(BlockRead::Absent) => None,
-            Some(block) => Some(snapshot.room(block).filter(|_| !self.excluded.contains(cidr))),
+            Some(block) => {
+                let is_usable =
+                    |room: &Room| !self.excluded.contains(cidr) && !is_unverified_overlap(snapshot, cidr, room);
+                Some(snapshot.room(block).filter(is_usable))
+            }
         };
         let none = BTreeSet::new();
         let ranges = snapshot.ranges(self.version).unwrap_or(&none);
@@ -142,4 +146,10 @@ impl FamilyPlanner<'_> {
         }
         None
     }
+}
+
+/// Returns true for a block of the node that overlaps with another block, if no step for the node's confirmed blocks
+/// has used it: its creation was not verified (IPAM-106).
+pub(super) fn is_unverified_overlap(snapshot: &Snapshot, cidr: &Cidr, room: &Room) -> bool {
+    room.is_own && snapshot.overlapping(cidr).is_some()
 }

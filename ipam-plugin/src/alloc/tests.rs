@@ -154,7 +154,7 @@ async fn warm_assignment_costs_two_reads_and_a_single_write() {
     cluster.pool("pool4", "10.65.0.0/16", 26);
     cluster.pool("pool6", "fd00:65::/64", 122);
     cluster.one("node1", "net.a").await.unwrap();
-    assert_eq!(cluster.store.take_counts(), (3, 2), "the first address of a node: a probe, the ranges again, and the confirmation");
+    assert_eq!(cluster.store.take_counts(), (3, 2), "first address: a probe, the ranges, the confirmation");
     cluster.one("node1", "net.b").await.unwrap();
     assert_eq!(cluster.store.take_counts(), (2, 1));
     cluster.release("net.b").await.unwrap();

@@ -88,7 +88,10 @@ impl AffinityAudit {
                     tracing::info!(%block, %owner, "confirmed an unfinished affinity, or restored a deleted one")
                 }
                 Ok(FinishedAffinity::Released) => {
-                    tracing::info!(%block, %owner, "released an empty block whose release was interrupted")
+                    tracing::info!(
+                        %block, %owner,
+                        "released an empty block whose release was interrupted, or which overlaps with another block"
+                    )
                 }
                 Ok(FinishedAffinity::Deleted) => {
                     tracing::info!(%block, %owner, "deleted an affinity for a block that the node does not have")
@@ -96,7 +99,8 @@ impl AffinityAudit {
                 Ok(FinishedAffinity::Unchanged) => {
                     tracing::debug!(
                         %block, %owner,
-                        "kept an affinity: it is complete or has changed, or the block is inconsistent"
+                        "kept an affinity: it is complete or has changed, or the block is inconsistent or overlaps with \
+                         another block"
                     )
                 }
                 Err(IpamError::Stopped) => break,

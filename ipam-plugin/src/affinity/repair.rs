@@ -24,11 +24,16 @@ pub(crate) async fn reconfirm<S: Store>(
 }
 
 /// Deletes an empty block, or removes the owner of a block with addresses (IPAM-126), and deletes the affinity.
+///
+/// The affinity is deleted only at the revision at which it was marked, because another process of the owner may have
+/// made it pending again.
 pub(crate) async fn release_affinity<S: Store>(
     store: &S,
     affinity: &Entry<BlockAffinity>,
     block: &Entry<Block>,
 ) -> Result<(), StoreError> {
+    let marked = BlockAffinity { state: AffinityState::PendingDeletion, ..affinity.value.clone() };
+    let mark = Write::update::<BlockAffinity>(&affinity.key, &marked, &affinity.revision)?;
     let release = if block.value.is_empty() {
         Write::delete::<Block>(&block.key, Some(&block.revision))
     } else {
@@ -37,21 +42,6 @@ pub(crate) async fn release_affinity<S: Store>(
         without_owner.count_write();
         Write::update::<Block>(&block.key, &without_owner, &block.revision)?
     };
-    write_and_delete_affinity(store, affinity, release).await
-}
-
-/// Marks the affinity as pending deletion, applies `release`, the write that deletes the block or removes its owner,
-/// and deletes the affinity.
-///
-/// The affinity is deleted only at the revision at which it was marked, because another process of the owner may have
-/// made it pending again.
-pub(crate) async fn write_and_delete_affinity<S: Store>(
-    store: &S,
-    affinity: &Entry<BlockAffinity>,
-    release: Write,
-) -> Result<(), StoreError> {
-    let marked = BlockAffinity { state: AffinityState::PendingDeletion, ..affinity.value.clone() };
-    let mark = Write::update::<BlockAffinity>(&affinity.key, &marked, &affinity.revision)?;
     let revisions = store.write(&[mark, release]).await.map_err(|error| error.cause)?;
     let marked = revisions.into_iter().next().ok_or_else(no_revision)?;
     ignore_missing(store.delete::<BlockAffinity>(&affinity.key, Some(&marked)).await)

@@ -155,6 +155,16 @@ fn warn_unconfirmed(block: Cidr, error: &StoreError) {
     );
 }
 
+/// Returns the release requests for those of `addresses` that are allocated in the block as `request` writes them.
+pub(super) fn release_requests(
+    request: &AssignRequest,
+    block: &Block,
+    addresses: impl Iterator<Item = IpAddr>,
+) -> Vec<ReleaseRequest> {
+    let held = addresses.filter_map(|ip| block.allocation(ip)).filter(|held| is_from_request(request, held));
+    held.map(|held| ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence }).collect()
+}
+
 /// Releases the addresses of `written`, each with its block, if their allocations are unchanged. A VMI's address may
 /// have passed to another launcher pod under the same handle. Failure is only logged, because the handle still counts
 /// the remaining addresses.
@@ -162,10 +172,7 @@ pub(crate) async fn undo(store: &impl Store, clock: &impl Clock, request: &Assig
     let blocks: BTreeSet<Cidr> = written.iter().map(|(block, _)| *block).collect();
     let requests = |block: &Block| {
         let here = written.iter().filter(|(cidr, _)| *cidr == block.cidr);
-        let held = here.filter_map(|(_, ip)| block.allocation(*ip));
-        held.filter(|held| is_from_request(request, held))
-            .map(|held| ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence })
-            .collect()
+        release_requests(request, block, here.map(|(_, ip)| *ip))
     };
     let handle = &request.handle;
     let released = release_from_blocks(store, clock, blocks, requests).await;

@@ -7,11 +7,11 @@ use std::net::IpAddr;
 
 use libcalico::ipam::{AffinityKey, Block, BlockAffinity};
 use libcalico::net::Cidr;
-use libcalico::store::{ReadBatch, Store, StoreError, Write, identifier};
+use libcalico::store::{ReadBatch, Store, StoreError, identifier};
 
-use crate::affinity::repair::write_and_delete_affinity;
-use crate::alloc::assignment::{BlockAssignment, is_from_request};
-use crate::alloc::commit::{Commit, CommitError, undo};
+use crate::affinity::repair::release_affinity;
+use crate::alloc::assignment::BlockAssignment;
+use crate::alloc::commit::{Commit, CommitError, release_requests, undo};
 use crate::alloc::snapshot::MissingReads;
 use crate::handle_refs::decrement;
 use crate::retry::{Retry, UNDO_TIME};
@@ -61,22 +61,25 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         }
     }
 
-    /// Deletes the created block with its affinity, and decrements the handle. The pod did not get the addresses, so
-    /// they need no cooldown. If another request uses the block, releases only the addresses of `assignment`.
+    /// Deletes the created block with its affinity, and decrements the handle. If another request has an address in the
+    /// block, releases only the addresses of `assignment`.
     async fn take_back(&self, assignment: &BlockAssignment, other: Cidr) {
         let _releasing = self.request.notes.begin_release();
         let block = assignment.cidr();
         let mut retry = Retry::new(self.clock, UNDO_TIME);
         let is_deleted = loop {
-            match self.delete_created(assignment).await {
+            let error = match self.release_and_delete(assignment).await {
                 Ok(is_deleted) => break is_deleted,
-                Err(error) => {
-                    let again = (error.is_race() || error.is_unavailable()) && !self.store.has_given_up();
-                    if !again || !retry.pause().await {
-                        tracing::warn!(%block, %error, "cannot delete a new block that overlaps with another block");
-                        break false;
-                    }
-                }
+                Err(error) => error,
+            };
+            let again = (error.is_race() || error.is_unavailable()) && !self.store.has_given_up();
+            if !again || !retry.pause().await {
+                tracing::warn!(
+                    %block, %other, %error,
+                    "cannot delete the new block, which overlaps with a block of another size; releasing the addresses \
+                     of this request in it, and leaving the block to the garbage collection"
+                );
+                return self.undo_assignment(assignment).await;
             }
         };
         if is_deleted {
@@ -85,33 +88,40 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
                 "deleted the new block, because another program created a block of another size there at the same \
                  moment; choosing another range"
             );
-            decrement(self.store, self.clock, &self.request.handle, &[(block, assignment.addresses.len())]).await;
         } else {
             tracing::warn!(
                 %block, %other,
-                "the new block overlaps with a block of another size, and stays; releasing the addresses of this \
-                 request in the block; `calico-ipam check` names such blocks"
+                "the new block overlaps with a block of another size, and stays, because another request has an \
+                 address in it; `calico-ipam check` names such blocks"
             );
-            self.undo_assignment(assignment).await;
         }
+        decrement(self.store, self.clock, &self.request.handle, &[(block, assignment.addresses.len())]).await;
     }
 
-    /// Returns false, and deletes nothing, if the block has an address of another request.
-    async fn delete_created(&self, assignment: &BlockAssignment) -> Result<bool, StoreError> {
+    /// Releases the addresses of `assignment` without a cooldown, because no pod got them, and deletes the block and
+    /// its affinity if the block is empty then. A node may not delete a block with addresses
+    /// (`components/node-restriction`). Returns false if the block has an address of another request.
+    async fn release_and_delete(&self, assignment: &BlockAssignment) -> Result<bool, StoreError> {
         let cidr = assignment.cidr();
         let mut batch = ReadBatch::new();
         let block = batch.get::<Block>(&cidr);
         let affinity = batch.get::<BlockAffinity>(&AffinityKey { owner: self.request.owner(), cidr });
         let answers = self.store.read(&batch).await?;
         // A deletion whose response was lost took effect.
-        let Some(block) = answers.get(&block)? else { return Ok(true) };
-        if !block.value.allocated().all(|held| is_from_request(self.request, &held)) {
+        let Some(mut block) = answers.get(&block)? else { return Ok(true) };
+        let requests = release_requests(self.request, &block.value, assignment.addresses.iter().copied());
+        if !requests.is_empty() {
+            let released = block.value.release_unchanged(&requests, 0, self.snapshot.now);
+            released.map_err(|problem| StoreError::Other(problem.to_string()))?;
+            block.value.count_write();
+            block.revision = self.store.update::<Block>(&cidr, &block.value, &block.revision).await?;
+        }
+        if !block.value.is_empty() {
             return Ok(false);
         }
-        let deletion = Write::delete::<Block>(&cidr, Some(&block.revision));
         match answers.get(&affinity)? {
-            Some(affinity) => write_and_delete_affinity(self.store, &affinity, deletion).await?,
-            None => _ = self.store.write_one(deletion).await?,
+            Some(affinity) => release_affinity(self.store, &affinity, &block).await?,
+            None => self.store.delete::<Block>(&cidr, Some(&block.revision)).await?,
         }
         Ok(true)
     }

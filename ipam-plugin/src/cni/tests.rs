@@ -405,7 +405,7 @@ async fn add_and_del_on_a_local_datastore_take_three_requests_each() {
     let dir = tempfile::tempdir().unwrap();
     let store = local(dir.path()).await;
     let clock = SystemClock::start();
-    let mut expected = 5;
+    let mut expected = 6;
     for container in ["a", "b", "c"] {
         let call = IpamRequest { assign_ipv6: true, lock_file: Some(dir.path().join("ipam.lock")), ..call(container) };
         let before = store.requests();
@@ -413,7 +413,7 @@ async fn add_and_del_on_a_local_datastore_take_three_requests_each() {
         let result = add(&store, &clock, &call, inputs, None).await.unwrap().result;
         assert_eq!(result.ips.len(), 2);
         assert_eq!(store.requests() - before, expected, "{container}");
-        // The first ADD of a node also confirms an affinity per family.
+        // The first ADD of a node also reads the ranges of all blocks again, and confirms an affinity per family.
         expected = 3;
     }
     let call = IpamRequest { lock_file: Some(dir.path().join("ipam.lock")), ..call("b") };

@@ -21,7 +21,8 @@ use crate::error::describe_error_chain;
 /// Time of silence on a connection before a keep-alive message.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+/// Less than the usual time limit of a request, 10 s, so that the error names the connection and not the answer.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(9);
 
 #[derive(Debug, thiserror::Error)]
 pub(in crate::kubernetes) enum TransportError {

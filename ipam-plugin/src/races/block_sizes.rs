@@ -295,6 +295,38 @@ async fn unconfirmed_block_that_overlaps_with_another_gives_no_address() {
     }
 }
 
+/// Another process of the node creates the block after the ranges were read with the node's affinities.
+#[tokio::test]
+async fn unconfirmed_block_that_is_newer_than_the_ranges_gives_no_address() {
+    let cluster = Cluster::on(MemoryStore::sequential());
+    cluster.pool("pool4", "10.0.0.0/26", 32);
+    cluster.configure(|config| config.max_blocks_per_host = 5);
+    cluster.one("node1", "net.a").await.unwrap();
+    // Close to the limit, the affinities that the cache lacks are read with the ranges.
+    cluster.store.stop_cache();
+    let now = cluster.clock.now();
+    let newer = BlockWalk::new(cidr("10.0.0.0/26"), 32, "node1", now).nth(20).unwrap();
+    let block = |cidr: Cidr, node: &str| Block::new(cidr, &AffinityOwner::Host(node.into()), now).unwrap();
+    let (own, other) = (block(newer, "node1"), block(Cidr::new(newer.network(), 31).unwrap(), "node2"));
+    let pending = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
+    cluster.store.put(&AffinityKey { owner: AffinityOwner::Host("node1".into()), cidr: newer }, &pending);
+    let mut reads = 0;
+    cluster.store.before_each(move |_, writes, pairs| {
+        reads += usize::from(writes.is_none());
+        // The reads are: the inputs; the node's own block; the first blocks, with the affinities; the ranges; the new
+        // block.
+        if writes.is_none() && reads == 5 {
+            pairs.put(Block::path(&own.cidr), own.encode().unwrap());
+            put_block(pairs, &other, AffinityState::Confirmed);
+        }
+        Fault::None
+    });
+    let ip = cluster.one("node1", "net.b").await.unwrap();
+    cluster.store.end_faults();
+    assert_eq!(blocks(&cluster).len(), 4, "{:?}", blocks(&cluster));
+    assert_apart(&cluster, ip, "the ranges were read before");
+}
+
 #[tokio::test]
 async fn add_interrupted_while_it_gives_up_a_former_block_is_completed_by_the_next() {
     for (kind, store) in stores() {

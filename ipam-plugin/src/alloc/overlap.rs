@@ -5,9 +5,9 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use libcalico::ipam::{AffinityKey, Block, BlockAffinity};
+use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity};
 use libcalico::net::Cidr;
-use libcalico::store::{ReadBatch, Store, StoreError, identifier};
+use libcalico::store::{ReadBatch, Store, StoreError, identifier, ignore_missing};
 
 use crate::affinity::repair::release_affinity;
 use crate::alloc::assignment::BlockAssignment;
@@ -66,56 +66,69 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
     async fn take_back(&self, assignment: &BlockAssignment, other: Cidr) {
         let _releasing = self.request.notes.begin_release();
         let block = assignment.cidr();
-        let mut retry = Retry::new(self.clock, UNDO_TIME);
-        let is_deleted = loop {
-            let error = match self.release_and_delete(assignment).await {
-                Ok(is_deleted) => break is_deleted,
-                Err(error) => error,
-            };
-            let again = (error.is_race() || error.is_unavailable()) && !self.store.has_given_up();
+        let (mut retry, mut released) = (Retry::new(self.clock, UNDO_TIME), 0);
+        let outcome = loop {
+            let outcome = self.release_and_delete(assignment, &mut released).await;
+            let may_succeed = |error: &StoreError| error.is_race() || error.is_unavailable();
+            let again = outcome.as_ref().is_err_and(may_succeed) && !self.store.has_given_up();
             if !again || !retry.pause().await {
-                tracing::warn!(
-                    %block, %other, %error,
-                    "cannot delete the new block, which overlaps with a block of another size; releasing the addresses \
-                     of this request in it, and leaving the block to the garbage collection"
-                );
-                return self.undo_assignment(assignment).await;
+                break outcome;
             }
         };
-        if is_deleted {
-            tracing::info!(
+        match outcome {
+            Ok(true) => tracing::info!(
                 %block, %other,
                 "deleted the new block, because another program created a block of another size there at the same \
                  moment; choosing another range"
-            );
-        } else {
-            tracing::warn!(
+            ),
+            Ok(false) => tracing::warn!(
                 %block, %other,
                 "the new block overlaps with a block of another size, and stays, because another request has an \
                  address in it; `calico-ipam check` names such blocks"
-            );
+            ),
+            Err(error) => tracing::warn!(
+                %block, %other, %error,
+                "cannot delete the new block, which overlaps with a block of another size; releasing the addresses of \
+                 this request in it, and leaving the block to the garbage collection"
+            ),
         }
-        decrement(self.store, self.clock, &self.request.handle, &[(block, assignment.addresses.len())]).await;
+        match released {
+            0 => self.undo_assignment(assignment).await,
+            n => decrement(self.store, self.clock, &self.request.handle, &[(block, n)]).await,
+        }
     }
 
     /// Releases the addresses of `assignment` without a cooldown, because no pod got them, and deletes the block and
     /// its affinity if the block is empty then. A node may not delete a block with addresses
     /// (`components/node-restriction`). Returns false if the block has an address of another request.
-    async fn release_and_delete(&self, assignment: &BlockAssignment) -> Result<bool, StoreError> {
-        let cidr = assignment.cidr();
+    ///
+    /// Sets `released` to the number of addresses that the block no longer has for the handle, also if the deletion
+    /// fails. An address may have passed to another launcher pod under the same handle, which then still counts it.
+    async fn release_and_delete(&self, assignment: &BlockAssignment, released: &mut usize) -> Result<bool, StoreError> {
+        let (cidr, owner) = (assignment.cidr(), self.request.owner());
         let mut batch = ReadBatch::new();
         let block = batch.get::<Block>(&cidr);
-        let affinity = batch.get::<BlockAffinity>(&AffinityKey { owner: self.request.owner(), cidr });
+        let affinity = batch.get::<BlockAffinity>(&AffinityKey { owner: owner.clone(), cidr });
         let answers = self.store.read(&batch).await?;
-        // A deletion whose response was lost took effect.
-        let Some(mut block) = answers.get(&block)? else { return Ok(true) };
+        let block = answers.get(&block)?.filter(|block| block.value.owner().is_none_or(|now| now == owner));
+        let Some(mut block) = block else {
+            // A deletion whose response was lost took effect. Another node may have created the block since.
+            *released = assignment.addresses.len();
+            let marked = answers.get(&affinity)?.filter(|entry| entry.value.state == AffinityState::PendingDeletion);
+            if let Some(marked) = marked {
+                ignore_missing(self.store.delete::<BlockAffinity>(&marked.key, Some(&marked.revision)).await)?;
+            }
+            return Ok(true);
+        };
         let requests = release_requests(self.request, &block.value, assignment.addresses.iter().copied());
         if !requests.is_empty() {
-            let released = block.value.release_unchanged(&requests, 0, self.snapshot.now);
-            released.map_err(|problem| StoreError::Other(problem.to_string()))?;
+            let outcome = block.value.release_unchanged(&requests, 0, self.snapshot.now);
+            outcome.map_err(|problem| StoreError::Other(problem.to_string()))?;
             block.value.count_write();
             block.revision = self.store.update::<Block>(&cidr, &block.value, &block.revision).await?;
         }
+        let held = block.value.addresses_of(&self.request.handle);
+        *released = assignment.addresses.iter().filter(|ip| !held.contains(ip)).count();
         if !block.value.is_empty() {
             return Ok(false);
         }

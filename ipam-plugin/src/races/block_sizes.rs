@@ -5,13 +5,14 @@ use std::net::IpAddr;
 
 use libcalico::ipam::{
     AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, BlockWalk, Handle, HandleId,
+    OwnerSlot,
 };
 use libcalico::net::Cidr;
 use libcalico::store::{Kind, Write, WriteOp};
 
 use super::faults::{break_once, faults, stores};
 use crate::alloc::one_address::assign_address;
-use crate::alloc::request::AssignRequest;
+use crate::alloc::request::{AssignRequest, workload_attributes};
 use crate::testing::{Cluster, Fault, MemoryStore, Pairs, assert_consistent, cidr, held, take_one};
 use os::clock::Clock;
 
@@ -39,6 +40,11 @@ fn put_block(pairs: &mut Pairs, block: &Block, state: AffinityState) {
 fn creates(writes: Option<&[Write]>, block: &Cidr) -> bool {
     let path = Block::path(block);
     writes.into_iter().flatten().any(|write| write.path == path && matches!(write.op, WriteOp::Create(_)))
+}
+
+fn deletes(writes: Option<&[Write]>, block: &Cidr) -> bool {
+    let path = Block::path(block);
+    writes.into_iter().flatten().any(|write| write.path == path && matches!(write.op, WriteOp::Delete(_)))
 }
 
 fn blocks(cluster: &Cluster) -> Vec<Cidr> {
@@ -153,6 +159,86 @@ async fn new_block_that_overlaps_and_has_an_address_of_another_request_stays() {
     }
 }
 
+/// After the deletion whose response is lost, another node may create the block again, here without addresses.
+#[tokio::test]
+async fn new_block_whose_deletion_gets_no_response_leaves_no_affinity_and_no_count() {
+    for (store, is_created_again) in
+        [MemoryStore::transactional, MemoryStore::sequential].into_iter().flat_map(|s| [(s, false), (s, true)])
+    {
+        let (cluster, first, other) = scene(store());
+        let again = Block::new(first, &AffinityOwner::Host("node3".into()), cluster.clock.now()).unwrap();
+        let (mut is_created, mut lost) = (false, None);
+        cluster.store.before_each(move |nth, writes, pairs| {
+            if !is_created && creates(writes, &first) {
+                is_created = true;
+                put_block(pairs, &other, AffinityState::Confirmed);
+            }
+            if is_created_again && lost.is_some_and(|lost| nth == lost + 1) {
+                put_block(pairs, &again, AffinityState::Confirmed);
+            }
+            if lost.is_none() && deletes(writes, &first) {
+                lost = Some(nth);
+                return Fault::LostAnswer;
+            }
+            Fault::None
+        });
+        let ip = cluster.one("node1", "net.a").await.unwrap();
+        cluster.store.end_faults();
+        assert_apart(&cluster, ip, "the deletion got no response");
+        assert_eq!(cluster.affinity("node1", &first.to_string()), None);
+        assert_eq!(cluster.block(&first.to_string()).is_some(), is_created_again);
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+/// The block is emptied, but no attempt deletes it.
+#[tokio::test]
+async fn new_block_that_cannot_be_deleted_leaves_no_count() {
+    for store in [MemoryStore::transactional, MemoryStore::sequential] {
+        let (cluster, first, other) = scene(store());
+        let mut is_created = false;
+        cluster.store.before_each(move |_, writes, pairs| {
+            if !is_created && creates(writes, &first) {
+                is_created = true;
+                put_block(pairs, &other, AffinityState::Confirmed);
+            }
+            if deletes(writes, &first) { Fault::Refused } else { Fault::None }
+        });
+        let ip = cluster.one("node1", "net.a").await.unwrap();
+        cluster.store.end_faults();
+        assert_apart(&cluster, ip, "the block cannot be deleted");
+        assert!(cluster.block(&first.to_string()).unwrap().is_empty());
+        assert_eq!(cluster.handle("net.a").unwrap().block.values().sum::<i64>(), 1);
+    }
+}
+
+/// Before the ranges are read again, the address passes to another launcher pod of the VMI, under the same handle.
+#[tokio::test]
+async fn address_of_another_launcher_in_a_new_block_that_overlaps_stays_counted() {
+    for store in [MemoryStore::transactional, MemoryStore::sequential] {
+        let (cluster, first, other) = scene(store());
+        let id = HandleId::new("net.vmi");
+        let launcher = workload_attributes("node2", Some(("ns", "launcher-2")), cluster.clock.now());
+        let mut created = None;
+        cluster.store.before_each(move |nth, writes, pairs| {
+            if created.is_none() && creates(writes, &first) {
+                created = Some(nth);
+                put_block(pairs, &other, AffinityState::Confirmed);
+            }
+            if created.is_some_and(|created| nth == created + 1) {
+                let mut block = pairs.get::<Block>(&first).unwrap();
+                block.set_owner(&id, OwnerSlot::Active, &launcher);
+                pairs.put(Block::path(&first), block.encode().unwrap());
+            }
+            Fault::None
+        });
+        cluster.one("node1", "net.vmi").await.unwrap();
+        cluster.store.end_faults();
+        assert_eq!(held(&cluster.store.pairs())[&HandleId::new("net.vmi")].len(), 2);
+        assert_consistent(&cluster.store.pairs(), false);
+    }
+}
+
 #[tokio::test]
 async fn add_interrupted_while_it_takes_back_a_new_block_leaves_no_address_in_two_blocks() {
     for (kind, store) in stores() {
@@ -207,6 +293,38 @@ async fn unconfirmed_block_that_overlaps_with_another_gives_no_address() {
             assert_consistent(&cluster.store.pairs(), false);
         }
     }
+}
+
+/// Another process of the node creates the block after the ranges were read with the node's affinities.
+#[tokio::test]
+async fn unconfirmed_block_that_is_newer_than_the_ranges_gives_no_address() {
+    let cluster = Cluster::on(MemoryStore::sequential());
+    cluster.pool("pool4", "10.0.0.0/26", 32);
+    cluster.configure(|config| config.max_blocks_per_host = 5);
+    cluster.one("node1", "net.a").await.unwrap();
+    // Close to the limit, the affinities that the cache lacks are read with the ranges.
+    cluster.store.stop_cache();
+    let now = cluster.clock.now();
+    let newer = BlockWalk::new(cidr("10.0.0.0/26"), 32, "node1", now).nth(20).unwrap();
+    let block = |cidr: Cidr, node: &str| Block::new(cidr, &AffinityOwner::Host(node.into()), now).unwrap();
+    let (own, other) = (block(newer, "node1"), block(Cidr::new(newer.network(), 31).unwrap(), "node2"));
+    let pending = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
+    cluster.store.put(&AffinityKey { owner: AffinityOwner::Host("node1".into()), cidr: newer }, &pending);
+    let mut reads = 0;
+    cluster.store.before_each(move |_, writes, pairs| {
+        reads += usize::from(writes.is_none());
+        // The reads are: the inputs; the node's own block; the first blocks, with the affinities; the ranges; the new
+        // block.
+        if writes.is_none() && reads == 5 {
+            pairs.put(Block::path(&own.cidr), own.encode().unwrap());
+            put_block(pairs, &other, AffinityState::Confirmed);
+        }
+        Fault::None
+    });
+    let ip = cluster.one("node1", "net.b").await.unwrap();
+    cluster.store.end_faults();
+    assert_eq!(blocks(&cluster).len(), 4, "{:?}", blocks(&cluster));
+    assert_apart(&cluster, ip, "the ranges were read before");
 }
 
 #[tokio::test]

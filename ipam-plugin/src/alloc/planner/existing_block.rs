@@ -70,7 +70,7 @@ impl FamilyPlanner<'_> {
             return read_step(MissingReads::ranges(self.version));
         }
         // Garbage collection deletes the block. A lost creation of it may still be in progress here.
-        if unconfirmed && snapshot.overlapping(cidr).is_some() {
+        if unconfirmed && snapshot.may_overlap(cidr) {
             return Ok(None);
         }
         match self.assign(snapshot, cidr, remaining, prior_affinity)? {

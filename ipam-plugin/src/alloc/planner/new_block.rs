@@ -148,8 +148,8 @@ impl FamilyPlanner<'_> {
     }
 }
 
-/// Returns true for a block of the node that overlaps with another block, if no step for the node's confirmed blocks
-/// has used it: its creation was not verified (IPAM-106).
+/// Returns true for a block of the node that may overlap with another block. The steps for the node's confirmed blocks
+/// come before, so the creation of this block was not verified (IPAM-106).
 pub(super) fn is_unverified_overlap(snapshot: &Snapshot, cidr: &Cidr, room: &Room) -> bool {
-    room.is_own && snapshot.overlapping(cidr).is_some()
+    room.is_own && snapshot.may_overlap(cidr)
 }

@@ -52,6 +52,9 @@ impl FamilyPlanner<'_> {
                 _ if self.size_of(&cidr) == BlockSize::Former => "its pool has another block size",
                 Some(BlockRead::Corrupt) => "it cannot be read",
                 Some(BlockRead::Absent) => "it overlaps with a block of another size",
+                Some(_) if !self.is_confirmed(snapshot, &cidr) && snapshot.overlapping(&cidr).is_some() => {
+                    "it overlaps with a block of another size, and its affinity is not confirmed"
+                }
                 Some(BlockRead::Present(_) | BlockRead::Surveyed(_)) | None => "it has no free address",
             };
             (cidr, reason.unwrap_or_else(reason_as_read))

@@ -169,6 +169,12 @@ impl Snapshot {
         conflicting_range(self.ranges(cidr.version())?, cidr)
     }
 
+    /// Returns true if another block may overlap with the existing block `cidr`, as far as the ranges were read. If they
+    /// lack the block itself, they were read before its creation, and may lack the other block too.
+    pub(crate) fn may_overlap(&self, cidr: &Cidr) -> bool {
+        self.ranges(cidr.version()).is_some_and(|ranges| !ranges.contains(cidr)) || self.overlapping(cidr).is_some()
+    }
+
     /// Returns the block from which `ip` is assigned: `of_pool`, which has the block size of the pool, or an existing
     /// block of another size that contains `ip`, as far as the ranges were read.
     pub(crate) fn block_of(&self, ip: IpAddr, of_pool: Cidr) -> Cidr {

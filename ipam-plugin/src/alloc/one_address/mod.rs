@@ -1,5 +1,6 @@
 //! [`assign_address`]: assigns a requested address.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use libcalico::ipam::{
@@ -148,8 +149,11 @@ impl<'a> RequestedAddress<'a, '_> {
         }
         // Other blocks matter only if this block is missing, or if its creation was not completed.
         let version = self.cidr.version();
-        let is_claim = self.snapshot.block(&self.cidr) == Some(&BlockRead::Absent) || self.unconfirmed().is_some();
-        if is_claim && self.snapshot.ranges(version).is_none() {
+        let is_unconfirmed = self.unconfirmed().is_some();
+        let is_claim = self.snapshot.block(&self.cidr) == Some(&BlockRead::Absent) || is_unconfirmed;
+        // Ranges without this block were read before its creation, so they may lack other blocks too.
+        let are_old = |ranges: &BTreeSet<Cidr>| is_unconfirmed && !ranges.contains(&self.cidr);
+        if is_claim && self.snapshot.ranges(version).is_none_or(are_old) {
             self.snapshot.read(store, &MissingReads::ranges(version)).await?;
         }
         Ok(())

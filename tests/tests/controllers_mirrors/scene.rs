@@ -11,7 +11,7 @@ use datastore::config::EtcdConfig;
 use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
 use futures::future::{BoxFuture, FutureExt, join_all};
 use integration_tests::etcd::{ENDPOINT, Etcd};
-use integration_tests::kubernetes::{ApiServer, Client, Kubernetes, on_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Client, Kubernetes, on_prepared_kubernetes};
 use integration_tests::proxy::Proxy;
 use kube_controllers::context::Context;
 use kube_controllers::controllers::namespace::NamespaceController;
@@ -58,19 +58,23 @@ pub(crate) fn on_scene(test: impl FnOnce(&Scene<'_>) + Send) {
 }
 
 pub(crate) fn on_scene_of(mode: Mode, test: impl FnOnce(&Scene<'_>) + Send) {
-    on_kubernetes(|_, Kubernetes { api, etcd, .. }| {
+    let prepare = move |api: &ApiServer| {
+        if let Mode::Kubernetes(group) = mode {
+            api.define(group.api_version())?;
+        }
+        api.namespace("shop")
+    };
+    on_prepared_kubernetes(&format!("shop, {mode:?}"), prepare, |_, Kubernetes { api, etcd, .. }| {
         let deadline = Duration::from_secs(5);
         let mut kubernetes =
             KubernetesConfig { kubeconfig: vec![api.admin_kubeconfig()], deadline, ..KubernetesConfig::default() };
         if let Mode::Kubernetes(group) = mode {
-            api.define(group.api_version()).unwrap();
             let ready = json!({ "apiVersion": group.api_version(), "kind": "ClusterInformation",
                 "metadata": { "name": "default" }, "spec": { "datastoreReady": true } });
             api.admin().apply_object(&ready).unwrap();
             kubernetes.group = Some(group);
         }
         let scene = Scene { admin: api.admin().clone(), etcd, api, mode, kubernetes };
-        api.namespace("shop").unwrap();
         scene.put("clusterinformations/default", json!({"spec": {"datastoreReady": true}}));
         test(&scene);
     });

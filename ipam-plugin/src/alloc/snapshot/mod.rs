@@ -169,8 +169,8 @@ impl Snapshot {
         conflicting_range(self.ranges(cidr.version())?, cidr)
     }
 
-    /// Returns true if another block may overlap with the existing block `cidr`, as far as the ranges were read. If they
-    /// lack the block itself, they were read before its creation, and may lack the other block too.
+    /// Returns true if another block may overlap with the existing block `cidr`, as far as the ranges were read. Ranges
+    /// that lack the block itself were read before its creation, and may lack the other block too.
     pub(crate) fn may_overlap(&self, cidr: &Cidr) -> bool {
         self.ranges(cidr.version()).is_some_and(|ranges| !ranges.contains(cidr)) || self.overlapping(cidr).is_some()
     }

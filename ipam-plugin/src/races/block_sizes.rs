@@ -47,6 +47,22 @@ fn deletes(writes: Option<&[Write]>, block: &Cidr) -> bool {
     writes.into_iter().flatten().any(|write| write.path == path && matches!(write.op, WriteOp::Delete(_)))
 }
 
+/// Returns a hook that creates `other` right before `first` is created, and returns the number of the request that
+/// created `first`, from that request on.
+fn create_before(
+    first: Cidr,
+    other: Block,
+) -> impl FnMut(usize, Option<&[Write]>, &mut Pairs) -> Option<usize> + Send + 'static {
+    let mut created = None;
+    move |nth, writes, pairs| {
+        if created.is_none() && creates(writes, &first) {
+            created = Some(nth);
+            put_block(pairs, &other, AffinityState::Confirmed);
+        }
+        created
+    }
+}
+
 fn blocks(cluster: &Cluster) -> Vec<Cidr> {
     cluster.store.pairs().list::<Block>(&None).into_iter().map(|(cidr, _)| cidr).collect()
 }
@@ -105,12 +121,9 @@ async fn requested_address_in_a_block_created_at_the_moment_of_the_claim_is_in_o
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
         let (cluster, first, other) = scene(store());
         let around = other.cidr;
-        let mut is_created = false;
-        cluster.store.before_each(move |_, writes, pairs| {
-            if !is_created && creates(writes, &first) {
-                is_created = true;
-                put_block(pairs, &other, AffinityState::Confirmed);
-            }
+        let mut create = create_before(first, other);
+        cluster.store.before_each(move |nth, writes, pairs| {
+            create(nth, writes, pairs);
             Fault::None
         });
         let request = cluster.request("node1", "net.a");
@@ -131,12 +144,9 @@ async fn new_block_that_overlaps_and_has_an_address_of_another_request_stays() {
     {
         let (cluster, first, other) = scene(store());
         let rival = HandleId::new("net.rival");
-        let (id, mut created) = (rival.clone(), None);
+        let (id, mut create) = (rival.clone(), create_before(first, other));
         cluster.store.before_each(move |nth, writes, pairs| {
-            if created.is_none() && creates(writes, &first) {
-                created = Some(nth);
-                put_block(pairs, &other, AffinityState::Confirmed);
-            }
+            let created = create(nth, writes, pairs);
             if created.is_some_and(|created| nth == created + after) {
                 let mut block = pairs.get::<Block>(&first).unwrap();
                 assert!(take_one(&mut block, "node1", &id));
@@ -167,12 +177,9 @@ async fn new_block_whose_deletion_gets_no_response_leaves_no_affinity_and_no_cou
     {
         let (cluster, first, other) = scene(store());
         let again = Block::new(first, &AffinityOwner::Host("node3".into()), cluster.clock.now()).unwrap();
-        let (mut is_created, mut lost) = (false, None);
+        let (mut create, mut lost) = (create_before(first, other), None);
         cluster.store.before_each(move |nth, writes, pairs| {
-            if !is_created && creates(writes, &first) {
-                is_created = true;
-                put_block(pairs, &other, AffinityState::Confirmed);
-            }
+            create(nth, writes, pairs);
             if is_created_again && lost.is_some_and(|lost| nth == lost + 1) {
                 put_block(pairs, &again, AffinityState::Confirmed);
             }
@@ -196,12 +203,9 @@ async fn new_block_whose_deletion_gets_no_response_leaves_no_affinity_and_no_cou
 async fn new_block_that_cannot_be_deleted_leaves_no_count() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
         let (cluster, first, other) = scene(store());
-        let mut is_created = false;
-        cluster.store.before_each(move |_, writes, pairs| {
-            if !is_created && creates(writes, &first) {
-                is_created = true;
-                put_block(pairs, &other, AffinityState::Confirmed);
-            }
+        let mut create = create_before(first, other);
+        cluster.store.before_each(move |nth, writes, pairs| {
+            create(nth, writes, pairs);
             if deletes(writes, &first) { Fault::Refused } else { Fault::None }
         });
         let ip = cluster.one("node1", "net.a").await.unwrap();
@@ -219,12 +223,9 @@ async fn address_of_another_launcher_in_a_new_block_that_overlaps_stays_counted(
         let (cluster, first, other) = scene(store());
         let id = HandleId::new("net.vmi");
         let launcher = workload_attributes("node2", Some(("ns", "launcher-2")), cluster.clock.now());
-        let mut created = None;
+        let mut create = create_before(first, other);
         cluster.store.before_each(move |nth, writes, pairs| {
-            if created.is_none() && creates(writes, &first) {
-                created = Some(nth);
-                put_block(pairs, &other, AffinityState::Confirmed);
-            }
+            let created = create(nth, writes, pairs);
             if created.is_some_and(|created| nth == created + 1) {
                 let mut block = pairs.get::<Block>(&first).unwrap();
                 block.set_owner(&id, OwnerSlot::Active, &launcher);
@@ -245,12 +246,9 @@ async fn add_interrupted_while_it_takes_back_a_new_block_leaves_no_address_in_tw
         for (fault, at) in faults().flat_map(|fault| (2..16).map(move |at| (fault, at))) {
             let context = format!("{kind} {fault:?} at request {at}");
             let (cluster, first, other) = scene(store());
-            let mut is_created = false;
+            let mut create = create_before(first, other);
             cluster.store.before_each(move |nth, writes, pairs| {
-                if !is_created && creates(writes, &first) {
-                    is_created = true;
-                    put_block(pairs, &other, AffinityState::Confirmed);
-                }
+                create(nth, writes, pairs);
                 if nth == at { fault } else { Fault::None }
             });
             let outcome = cluster.one("node1", "net.a").await;

@@ -137,6 +137,23 @@ skips=$(grep -h '^SKIPPED ' "$logs"/*.log | sort -u || true)
 ignored=$(grep -h ' \.\.\. ignored' "$logs"/*.log | grep -v ', run by ' || true)
 skipped=$(($(grep -c . <<<"$skips") + $(grep -c . <<<"$ignored")))
 [ -z "$skips" ] || printf 'skipped on this machine:\n%s\n' "$skips"
+# The reasons of failures are repeated at the end, because the log of a run in CI is often cut off at its beginning.
+# reason NAME LOG: the output of the failed tests in the log, or its last lines if no test failed
+reason() {
+    echo "=== why $1 failed"
+    if grep -q '^test result: FAILED' "$2"; then
+        sed -n '/^failures:$/,/^test result: FAILED/p' "$2"
+    else
+        tail -n 20 "$2"
+    fi
+}
+for name in "${failed[@]}"; do
+    if [ "$name" = suites ] && [ -e "$logs/failed-jobs" ]; then
+        while read -r job; do reason "$job" "$logs/jobs/$job.log"; done <"$logs/failed-jobs"
+    else
+        reason "$name" "$logs/$name.log"
+    fi
+done
 [ ${#failed[@]} = 0 ] || echo "failed stages: ${failed[*]}"
 echo "whole run: $SECONDS s"
 # libtest counts a skipped test as passed.

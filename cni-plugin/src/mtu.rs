@@ -65,12 +65,17 @@ fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, MtuErr
 
 /// Returns the number in the file; `None` if the file does not exist.
 fn read(file: &Path) -> Result<Option<u32>, MtuError> {
+    read_by(file, || std::fs::read_to_string(file))
+}
+
+/// Does the same as [`read`], with the contents that `read_once` returns.
+fn read_by(file: &Path, mut read_once: impl FnMut() -> io::Result<String>) -> Result<Option<u32>, MtuError> {
     let mut content = String::new();
     for attempt in 0..=REREADS {
         if attempt > 0 {
             thread::sleep(REREAD_PAUSE);
         }
-        content = match std::fs::read_to_string(file) {
+        content = match read_once() {
             Ok(content) => content,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(MtuError::Unreadable { path: file.to_owned(), source }),
@@ -123,13 +128,8 @@ mod tests {
 
     #[test]
     fn mtu_file_being_rewritten_is_read_again() {
-        let file = file("");
-        let path = file.path().to_owned();
-        let writer = thread::spawn(move || {
-            thread::sleep(REREAD_PAUSE);
-            std::fs::write(path, "1430").unwrap();
-        });
-        assert_eq!(effective(0, false, file.path()).unwrap(), 1430);
-        writer.join().unwrap();
+        let mut contents = ["", "\n", "1430"].into_iter();
+        let read = read_by(Path::new("mtu"), || Ok(contents.next().unwrap().to_owned()));
+        assert_eq!((read.unwrap(), contents.next()), (Some(1430), None));
     }
 }

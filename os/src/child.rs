@@ -139,11 +139,23 @@ mod tests {
     use super::*;
 
     const LONG: Duration = Duration::from_secs(60);
-    const SHORT: Duration = Duration::from_secs(1);
     const ONCE: BusyRetry = BusyRetry { attempts: 1, pause: Duration::ZERO };
 
     fn shell(script: &str, input: &[u8], limit: Duration) -> Option<Output> {
         run(Command::new("sh").args(["-c", script]).stderr(Stdio::piped()), input, limit, ONCE).unwrap()
+    }
+
+    /// Runs a script that writes a process ID to the file `pid` and keeps its output open. Doubles the limit until the
+    /// script writes the ID in time, and returns the ID.
+    fn run_past_the_limit(script: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let script = format!("cd {}; {script}", dir.path().display());
+        let id = (0..8).find_map(|doublings| {
+            assert!(shell(&script, b"", Duration::from_millis(250) * 2_u32.pow(doublings)).is_none());
+            fs::read_to_string(&file).ok()?.strip_suffix('\n').map(str::to_owned)
+        });
+        id.unwrap()
     }
 
     #[test]
@@ -178,10 +190,7 @@ mod tests {
 
     #[test]
     fn hanging_program_is_killed_and_reaped() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("pid");
-        assert!(shell(&format!("echo $$ >{}; exec sleep 1000", file.display()), b"", SHORT).is_none());
-        let process = format!("/proc/{}", fs::read_to_string(file).unwrap().trim());
+        let process = format!("/proc/{}", run_past_the_limit("echo $$ >pid; exec sleep 1000"));
         let given_up = Instant::now() + LONG;
         while fs::exists(&process).unwrap() {
             assert!(Instant::now() < given_up, "{process} still exists");
@@ -191,13 +200,10 @@ mod tests {
 
     #[test]
     fn grandchild_with_the_open_output_is_not_awaited() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("pid");
-        assert!(shell(&format!("sleep 60 & echo $! >{}; exit 0", file.display()), b"", SHORT).is_none());
-        let grandchild = fs::read_to_string(file).unwrap();
-        let status = fs::read_to_string(format!("/proc/{}/status", grandchild.trim())).unwrap();
+        let grandchild = run_past_the_limit("sleep 60 & echo $! >pid; exit 0");
+        let status = fs::read_to_string(format!("/proc/{grandchild}/status")).unwrap();
         assert!(!status.contains("State:\tZ"), "{status}");
-        assert!(Command::new("kill").arg(grandchild.trim()).status().unwrap().success());
+        assert!(Command::new("kill").arg(grandchild).status().unwrap().success());
     }
 
     #[test]

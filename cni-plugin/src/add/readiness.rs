@@ -170,7 +170,7 @@ mod tests {
     const SHORT_TIMEOUTS: GateTimeouts = GateTimeouts {
         interval: Duration::from_millis(20),
         total: Duration::from_millis(200),
-        probe: Duration::from_secs(2),
+        probe: Duration::from_secs(60),
     };
 
     /// Starts a server that answers one connection after the other with these status lines and then closes its socket.

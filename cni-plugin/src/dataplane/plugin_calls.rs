@@ -91,8 +91,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut child = Command::new("sleep").arg("60").env("CNI_CONTAINERID", "c1").spawn().unwrap();
         let process = format!("/proc/{}", child.id());
-        // The kernel shows an empty environment until the new program is loaded.
-        while fs::read(format!("{process}/environ")).unwrap().is_empty() {
+        // Until the new program is loaded, the kernel shows the environment of this process, and then an empty one.
+        let is_loaded = || containers_in(&fs::read(format!("{process}/environ")).unwrap()).next().is_some();
+        while !is_loaded() {
             std::thread::yield_now();
         }
         symlink(process, directory.path().join("12")).unwrap();

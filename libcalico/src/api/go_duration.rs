@@ -263,7 +263,7 @@ mod tests {
         for text in
             ["9223372036854775808ns", "-9223372036854775809ns", "3000000h", "9223372036854ms775us808ns9223372036s"]
         {
-            assert!(text.parse::<GoDuration>().is_err(), "{text}");
+            assert!(text.parse::<GoDuration>().is_err() && pattern.is_match(text), "{text}");
         }
     }
 
@@ -275,9 +275,10 @@ mod tests {
     }
 
     proptest! {
+        /// A number has at most six digits: no duration is longer than 292 years, which the pattern does not limit.
         #[test]
         fn duration_pattern_matches_exactly_the_parsable_texts(
-            text in "[-+]?([0-9.]{0,3}(ns|us|µs|μs|ms|s|m|h|d| )?){0,3}",
+            text in "[-+]?([0-9.]{0,2}(ns|us|µs|μs|ms|s|m|h|d| )?){0,3}",
         ) {
             let pattern = regex::Regex::new(PATTERN).unwrap();
             prop_assert_eq!(text.parse::<GoDuration>().is_ok(), pattern.is_match(&text));

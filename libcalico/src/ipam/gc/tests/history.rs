@@ -96,7 +96,13 @@ impl History {
                 let slot = if *alternate { OwnerSlot::Alternate } else { OwnerSlot::Active };
                 cluster.run_vmi(&vmi(m), &node(n), slot);
             }
-            Action::Service(s, exists) => cluster.service(&format!("s{s}"), *exists),
+            // The old allocation names an existing Service again, which the write of a pending plan would not detect.
+            Action::Service(s, exists) => {
+                cluster.service(&format!("s{s}"), *exists);
+                if *exists {
+                    self.pending = None;
+                }
+            }
             Action::Anonymous(n) => cluster.allocate_without_owner(&node(n)),
             Action::Wait(seconds) => cluster.now += Duration::from_secs(u64::from(*seconds)),
             Action::Deliver(q, n) => cluster.deliver(QUEUES[usize::from(*q)], usize::from(*n)),

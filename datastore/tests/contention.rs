@@ -2,6 +2,7 @@
 
 mod harness;
 
+use std::io::{BufRead, BufReader, Write as _, stdout};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -14,6 +15,9 @@ use libcalico::store::{Store, StoreError, Write};
 
 const PROCESSES: usize = 8;
 const INCREMENTS: usize = 200;
+const KILLS: u64 = 40;
+/// The line that a worker prints after its first write.
+const FIRST_WRITE: &str = "the first write is done";
 
 fn start(worker: &str, config: &DatastoreConfig) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -108,7 +112,9 @@ fn concurrent_first_opens_initialize_the_datastore_once() {
 fn worker_writes_pairs_until_killed() {
     block_on(async {
         let store = open_from_environment();
-        for n in 0.. {
+        increment_both(&store, 0).await;
+        writeln!(stdout(), "{FIRST_WRITE}").unwrap();
+        for n in 1.. {
             increment_both(&store, n).await;
         }
     });
@@ -125,6 +131,11 @@ async fn increment_both(store: &Datastore, round: u64) {
     store.write(&writes).await.unwrap();
 }
 
+fn await_first_write(worker: &mut Child) {
+    let mut lines = BufReader::new(worker.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.ends_with(FIRST_WRITE)), "the writer ended before its first write");
+}
+
 #[test]
 fn killed_writer_leaves_complete_transactions_only() {
     let fixture = Fixture::local();
@@ -133,9 +144,13 @@ fn killed_writer_leaves_complete_transactions_only() {
         ["left", "right"].map(|name| pool(name, "start")).map(|(key, value)| Write::create(&key, &value).unwrap());
     block_on(fixture.open().write(&pair)).unwrap();
     let mut revisions = std::collections::HashSet::new();
-    for round in 0..40_u64 {
+    for round in 0..KILLS {
         let mut worker = start("worker_writes_pairs_until_killed", &fixture.config);
-        // The process is killed anywhere from its start to deep in its loop.
+        // Half of the processes are killed in their loop. The others are killed anywhere from their start, which on a
+        // slow machine is before their first write.
+        if round % 2 == 0 {
+            await_first_write(&mut worker);
+        }
         sleep(Duration::from_micros(3_000 + round * 1_370));
         worker.kill().unwrap();
         worker.wait().unwrap();
@@ -145,7 +160,7 @@ fn killed_writer_leaves_complete_transactions_only() {
         assert_eq!(pools[0].revision, pools[1].revision);
         revisions.insert(pools[0].revision.clone());
     }
-    assert!(revisions.len() > 10, "the writers did not get to write: {}", revisions.len());
+    assert!(revisions.len() as u64 >= KILLS / 2, "the writers did not get to write: {}", revisions.len());
     assert_eq!(integrity(&local.path), "ok");
 }
 

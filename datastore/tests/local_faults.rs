@@ -222,6 +222,8 @@ fn locked_file_is_awaited_and_the_lock_reported_at_the_deadline() {
     assert!(error.to_string().contains("kept the file locked for 0.3 s"), "{error}");
     assert!(block_on(store.get::<IpPool>(&ObjectKey::global("p"))).is_ok());
 
+    // The waiting write has a long time limit, because a slow machine may wake this thread late.
+    let store = fixture.open();
     let waiting = std::thread::spawn(move || create(&store, "q"));
     std::thread::sleep(Duration::from_millis(100));
     other.execute_batch("ROLLBACK").unwrap();

@@ -180,7 +180,10 @@ mod tests {
 
     #[test]
     fn missing_health_response_is_reported() {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // The port of a client has no listener, and no other test gets the port.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let port = client.local_addr().unwrap().port();
         let error = query_probe("127.0.0.1", port, LIVENESS, LIMIT).unwrap_err();
         assert!(matches!(error, HealthError::NoResponse { .. }), "{error}");
         let (port, server) = answering("");

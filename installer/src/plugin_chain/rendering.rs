@@ -43,12 +43,18 @@ impl Rendering {
     }
 
     /// Returns the recorded rendering that is most likely in place: the one with the most of its plugins in `present`.
-    /// After a killed run any of several ones may be in place.
+    /// After a killed run any of several ones may be in place. An entry of `present` counts for one plugin only.
     pub fn in_place<'a>(recorded: &'a [Rendering], present: &Chain) -> Option<&'a Rendering> {
+        let digests: Vec<String> = present.entries.iter().map(entry_digest).collect();
         let degree = |recorded: &&Rendering| {
-            let plugins = present.entries.iter().filter(|entry| recorded.contains_entry(entry)).count();
+            let mut remaining: Vec<&String> = digests.iter().collect();
+            let mut take = |plugin: &&RecordedPlugin| {
+                let found = remaining.iter().position(|digest| **digest == plugin.digest);
+                found.map(|index| remaining.swap_remove(index)).is_some()
+            };
+            let plugins = recorded.plugins.iter().filter(|plugin| take(plugin)).count();
             let keys = recorded.keys.iter().filter(|key| present.keys.contains_key(*key)).count();
-            let missing = [recorded.plugins.len().saturating_sub(plugins), recorded.keys.len() - keys];
+            let missing = [recorded.plugins.len() - plugins, recorded.keys.len() - keys];
             (plugins, Reverse(missing[0]), keys, Reverse(missing[1]))
         };
         recorded.iter().rev().max_by_key(degree)

@@ -10,6 +10,8 @@ use super::*;
 
 const NODE: usize = 10;
 const CALL: Duration = Duration::from_secs(110);
+/// The system time at which each process begins, since the epoch.
+const PRESENT: Duration = Duration::from_secs(1_795_741_323);
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -44,10 +46,12 @@ struct Process {
 }
 
 impl Process {
+    /// The clocks of processes that are created at the same instant of the paused clock agree to the nanosecond.
     fn new(number: usize, file: &Path, limit: Duration) -> Process {
-        let rule = BusyRule { file: file.into(), until: Instant::now() + limit, before_waiting: || {} };
-        let turns = Turns::default();
-        turns.set_rule(rule);
+        let instant = Instant::now();
+        let clock = ProcessClock { system_time: UNIX_EPOCH + PRESENT, instant };
+        let turns = Turns { clock: OnceLock::from(clock), ..Turns::default() };
+        turns.set_rule(BusyRule { file: file.into(), until: instant + limit, before_waiting: || {} });
         Process { number, turns }
     }
 
@@ -91,7 +95,7 @@ async fn crowd_of_a_node_retries_a_busy_server_as_often_as_a_single_process() {
         let directory = tempfile::tempdir().unwrap();
         let single = Server::new(seconds(60), seconds(retry_after));
         assert!(node(&directory, CALL)[0].call(&single).await);
-        // The time in the first file is still in the future, because the system's clock is not paused.
+        // The time in the first file is still in the future, because each process begins at the same system time.
         let directory = tempfile::tempdir().unwrap();
         let server = Server::new(seconds(60), seconds(retry_after));
         assert_eq!(run_calls(&server, &node(&directory, CALL)).await, vec![true; NODE]);

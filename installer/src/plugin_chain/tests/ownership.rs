@@ -64,6 +64,17 @@ fn entry_recorded_as_foreign_stays_when_own_entries_were_modified() {
     }
 }
 
+/// The former rendering has an entry of the foreign entry's type, and only one of the two equal entries.
+#[test]
+fn foreign_entry_stays_when_two_equal_own_entries_replace_a_single_one() {
+    let (before, today) = (json!([calico(1), portmap(), bandwidth()]), json!([calico(1), bandwidth(), bandwidth()]));
+    let today = list(today);
+    let recorded = [Rendering::new(&list(before)), Rendering::new(&today)];
+    let foreign = json!({ "type": "portmap", "snat": false });
+    let present = list(json!([calico(1), bandwidth(), bandwidth(), foreign]));
+    assert_eq!(rendered(&today).merge_over(&present, &recorded).chain, present);
+}
+
 #[test]
 fn first_entry_recorded_as_foreign_is_preserved() {
     let ours = || json!([calico(1), portmap()]);

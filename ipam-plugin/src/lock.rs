@@ -183,6 +183,15 @@ mod tests {
 
     use super::*;
 
+    impl HostLock {
+        /// Returns true if a thread or a process waits for the lock.
+        pub(crate) fn is_waited_for(file: &Path) -> bool {
+            let locks = std::fs::read_to_string("/proc/locks").unwrap();
+            let inode = format!(":{} 0 EOF", std::fs::metadata(file).unwrap().ino());
+            locks.lines().any(|line| line.contains("->") && line.contains(&inode))
+        }
+    }
+
     #[test]
     fn host_lock_is_a_flock_on_a_private_file_in_a_created_directory() {
         let dir = tempfile::tempdir().unwrap();
@@ -205,7 +214,7 @@ mod tests {
         let first = HostLock::acquire(&path).unwrap();
         thread::scope(|scope| {
             let second = scope.spawn(|| HostLock::acquire_within(&path, Duration::from_secs(60)));
-            while !is_waited_for(&path) {
+            while !HostLock::is_waited_for(&path) {
                 assert!(!second.is_finished(), "the second acquire does not wait");
                 thread::sleep(Duration::from_millis(1));
             }
@@ -234,7 +243,8 @@ mod tests {
         drop(first);
         assert!(matches!(HostLock::acquire_within(&path, Duration::ZERO), Err(LockError::Busy { .. })));
         drop(second);
-        let _alone = HostLock::acquire_within(&path, Duration::ZERO).unwrap();
+        // A child process that another test starts has the open file until it executes its program.
+        let _alone = HostLock::acquire_within(&path, Duration::from_secs(20)).unwrap();
         assert!(matches!(HostLock::acquire_shared_within(&path, Duration::ZERO), Err(LockError::Busy { .. })));
     }
 
@@ -267,12 +277,6 @@ mod tests {
         assert!(HostLock::acquire(Path::new("/proc/no/such/ipam.lock")).is_none());
     }
 
-    fn is_waited_for(file: &Path) -> bool {
-        let locks = std::fs::read_to_string("/proc/locks").unwrap();
-        let inode = format!(":{} 0 EOF", std::fs::metadata(file).unwrap().ino());
-        locks.lines().any(|line| line.contains("->") && line.contains(&inode))
-    }
-
     #[test]
     fn release_lock_reports_a_wait_once() {
         let directory = tempfile::tempdir().unwrap();
@@ -284,7 +288,7 @@ mod tests {
                 let mut second = ReleaseLock::new(Some(&file));
                 (second.take(), second.take(), second.lock().is_some())
             });
-            while !is_waited_for(&file) {
+            while !HostLock::is_waited_for(&file) {
                 thread::sleep(Duration::from_millis(1));
             }
             drop(free);

@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use datastore::config::LocalConfig;
@@ -12,11 +13,12 @@ use libcalico::store::{Kind, Store};
 use netconf::{CniError, Code, Command, Version};
 
 use super::{IpamRequest, Pod, add, check, del, differences, gc, status, status_of};
-use crate::alloc::inputs::AllocationInputs;
+use crate::alloc::inputs::{AllocationInputs, LONGEST_VALIDITY};
 use crate::alloc::request::{AssignRequest, Namespace};
 use crate::error::IpamError;
+use crate::lock::HostLock;
 use crate::release::ReleaseInputs;
-use crate::testing::{Cluster, Fault, assert_consistent, call, cidr, held};
+use crate::testing::{Cluster, Fault, TestClock, assert_consistent, call, cidr, held};
 use os::clock::SystemClock;
 
 async fn add_to(cluster: &Cluster, call: &IpamRequest) -> Result<netconf::CniResult, CniError> {
@@ -197,12 +199,16 @@ async fn pools_are_read_again_after_a_long_wait_for_the_lock() {
     let waiting = IpamRequest { lock_file: Some(path.clone()), ..call("a") };
     let inputs = AllocationInputs::read(&cluster.store, &waiting.inputs_query()).await.unwrap();
     cluster.pool_with("pool4", "10.65.0.0/16", 26, |spec| spec.disabled = true);
-    let holder = crate::lock::HostLock::acquire(&path).unwrap();
+    let (holder, clock) = (HostLock::acquire(&path).unwrap(), Arc::new(TestClock::default()));
+    let passing = clock.clone();
     let holding = std::thread::spawn(move || {
-        std::thread::sleep(std::time::Duration::from_millis(150));
+        while !HostLock::is_waited_for(&path) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        passing.advance(LONGEST_VALIDITY + Duration::from_millis(1));
         drop(holder);
     });
-    let error = add(&cluster.store, &SystemClock::start(), &waiting, inputs, None).await.unwrap_err();
+    let error = add(&cluster.store, &*clock, &waiting, inputs, None).await.unwrap_err();
     holding.join().unwrap();
     assert_eq!(error.msg, "cannot find a qualified ippool");
 }

@@ -47,12 +47,13 @@ fn answer(request: &Request<Incoming>, asked: &AtomicUsize) -> Result<Response<S
 }
 
 /// Advances the paused clock by an hour in small steps. The connections are real, and without the steps the clock would
-/// not wait for their data.
+/// not wait for their data. A thread of the kernel may have to deliver the data, so each step leaves it the processor.
 async fn hour() {
     for _ in 0..3600 {
         for _ in 0..TURNS {
             yield_now().await;
         }
+        std::thread::sleep(Duration::from_millis(1));
         advance(Duration::from_secs(1)).await;
     }
 }

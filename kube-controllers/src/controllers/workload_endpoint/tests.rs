@@ -177,7 +177,7 @@ impl Host {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn label_update_follows_the_pod_and_changes_no_other_field() {
     let host = Host::new(GcMode::Reclaim);
     let mut before = endpoint("n1", "web");
@@ -209,7 +209,7 @@ async fn label_update_follows_the_pod_and_changes_no_other_field() {
     assert_eq!(host.stored(&key).await.unwrap().revision, after.revision);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn foreign_label_changes_of_an_endpoint_are_reverted() {
     let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "stale")).await;
@@ -219,7 +219,7 @@ async fn foreign_label_changes_of_an_endpoint_are_reverted() {
     assert_eq!(host.stored(&key).await.unwrap().value.metadata.labels["app"], "web");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn pod_without_an_address_or_endpoint_is_left_unchanged() {
     let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "stale")).await;
@@ -234,7 +234,7 @@ async fn pod_without_an_address_or_endpoint_is_left_unchanged() {
     assert_eq!(host.reconciler.context.calico.list::<WorkloadEndpoint>(&Default::default()).await.unwrap().len(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn endpoint_without_a_pod_is_deleted_after_the_grace_period() {
     let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
@@ -250,7 +250,7 @@ async fn endpoint_without_a_pod_is_deleted_after_the_grace_period() {
     assert_eq!(host.counted("deleted"), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn endpoint_of_a_pod_deleted_before_the_start_is_deleted() {
     let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
@@ -259,7 +259,7 @@ async fn endpoint_of_a_pod_deleted_before_the_start_is_deleted() {
     assert!(host.stored(&key).await.is_none());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn endpoint_of_a_pod_missing_only_from_the_cache_is_retained() {
     let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
@@ -270,7 +270,7 @@ async fn endpoint_of_a_pod_missing_only_from_the_cache_is_retained() {
     assert!(host.stored(&key).await.is_some());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn recreated_endpoint_gets_a_new_grace_period() {
     let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
@@ -290,7 +290,7 @@ async fn recreated_endpoint_gets_a_new_grace_period() {
     assert!(host.stored(&key).await.is_none());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn endpoint_on_the_former_node_is_deleted_unless_the_pod_has_the_address() {
     for (address, kept) in [("10.0.0.2", false), ("10.0.0.1", true)] {
         let host = Host::new(GcMode::Reclaim);
@@ -307,7 +307,7 @@ async fn endpoint_on_the_former_node_is_deleted_unless_the_pod_has_the_address()
 const FIRST: &str = "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7";
 const SECOND: &str = "8f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7";
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn successor_pod_on_the_same_node_does_not_retain_its_predecessors_endpoint() {
     for (uid, address, kept) in [
         (FIRST, None, true),
@@ -333,7 +333,7 @@ async fn successor_pod_on_the_same_node_does_not_retain_its_predecessors_endpoin
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn endpoint_written_by_a_successor_pod_meanwhile_is_retained() {
     let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
@@ -351,7 +351,7 @@ async fn endpoint_written_by_a_successor_pod_meanwhile_is_retained() {
     assert!(host.stored(&key).await.is_some());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn endpoint_of_a_host_network_pod_is_deleted() {
     let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
@@ -362,7 +362,7 @@ async fn endpoint_of_a_host_network_pod_is_deleted() {
     assert!(host.stored(&key).await.is_none());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn endpoint_on_a_deleted_node_is_deleted_unless_the_pod_reports_the_address() {
     let there = json!([{"metadata": {"name": "lost"}}]);
     for (nodes, address, kept) in
@@ -379,7 +379,7 @@ async fn endpoint_on_a_deleted_node_is_deleted_unless_the_pod_reports_the_addres
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn endpoint_on_a_calico_node_of_another_name_is_matched_to_its_pod() {
     let host = Host::new(GcMode::Reclaim);
     let reference = OrchRef { node_name: "n1".into(), orchestrator: "k8s".into(), ..OrchRef::default() };
@@ -393,7 +393,7 @@ async fn endpoint_on_a_calico_node_of_another_name_is_matched_to_its_pod() {
     assert_eq!(host.stored(&key).await.unwrap().value.metadata.labels["app"], "web", "labelled, and not an orphan");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn dry_run_reports_a_deletion_once() {
     let host = Host::new(GcMode::Report);
     let key = host.store(&endpoint("n1", "web")).await;
@@ -405,7 +405,7 @@ async fn dry_run_reports_a_deletion_once() {
     assert_eq!((host.counted("reported"), host.counted("deleted")), (1, 0));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn endpoints_of_other_orchestrators_are_not_deleted() {
     let host = Host::new(GcMode::Reclaim);
     let mut container = endpoint("n1", "web");

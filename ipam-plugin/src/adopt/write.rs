@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
-use libcalico::ipam::{
-    AdoptionConflict, AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, HandleId,
-};
+use libcalico::ipam::{AdoptionConflict, AffinityKey, AffinityOwner, AffinitySelect, Block, BlockAffinity, HandleId};
 use libcalico::net::Cidr;
 use libcalico::store::{ReadBatch, Store, StoreError};
 use os::clock::Clock;
@@ -147,7 +145,7 @@ impl<'a, S: Store, C: Clock> BlockWriter<'a, S, C> {
         let affinities = self.store.list::<BlockAffinity>(&AffinitySelect::default()).await?;
         let mut confirmed = BTreeMap::<Cidr, BTreeSet<AffinityOwner>>::new();
         for affinity in affinities {
-            let is_confirmed = matches!(affinity.value.state, AffinityState::Confirmed | AffinityState::Unset);
+            let is_confirmed = !affinity.value.state.is_unfinished();
             if is_confirmed && !affinity.value.deleted {
                 confirmed.entry(affinity.key.cidr).or_default().insert(affinity.key.owner);
             }
@@ -178,8 +176,7 @@ impl<'a, S: Store, C: Clock> BlockWriter<'a, S, C> {
         for (key, affinity, block) in &tickets {
             let (Ok(affinity), Ok(Some(block))) = (answers.get(affinity), answers.get(block)) else { continue };
             let is_own = block.value.owner().as_ref() == Some(&self.own);
-            let is_unfinished = |state| matches!(state, AffinityState::Pending | AffinityState::PendingDeletion);
-            let Some(affinity) = affinity.filter(|affinity| is_own && is_unfinished(affinity.value.state)) else {
+            let Some(affinity) = affinity.filter(|affinity| is_own && affinity.value.state.is_unfinished()) else {
                 continue;
             };
             if let Err(error) = finish_affinity(self.store, &OpenGate, key, &affinity.revision).await {

@@ -77,6 +77,13 @@ pub enum AffinityState {
     Unset,
 }
 
+impl AffinityState {
+    /// Returns true if a process of the owner is claiming the block or giving it up, or was interrupted meanwhile.
+    pub fn is_unfinished(self) -> bool {
+        matches!(self, AffinityState::Pending | AffinityState::PendingDeletion)
+    }
+}
+
 /// The stored affinity.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct BlockAffinity {

@@ -7,7 +7,7 @@ use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::cluster_state::{self, NotReadyError};
 use ipam_plugin::{datastore_settings, kubernetes_api};
 use libcalico::api::{AllowedUse, ClusterInformation, IpPoolSpec, Node, ObjectKey};
-use libcalico::ipam::{AffinityOwner, AffinitySelect, AffinityState, BlockAffinity, Labels};
+use libcalico::ipam::{AffinityOwner, AffinitySelect, BlockAffinity, Labels};
 use libcalico::kubernetes::ApiGroup;
 use libcalico::selector::Selector;
 use libcalico::store::{Store, StoreError};
@@ -187,9 +187,9 @@ async fn count_blocks(store: &Datastore, node: &str) -> Observed<BlockCount> {
     let claims = store.list::<BlockAffinity>(&AffinitySelect::of(AffinityOwner::Host(node.to_owned()))).await;
     let mut count = BlockCount::default();
     for claim in claims.map_err(|error| Unobserved::new(format!("BlockAffinities: {error}")))? {
-        match claim.value.state {
-            AffinityState::Confirmed | AffinityState::Unset => count.confirmed += 1,
-            AffinityState::Pending | AffinityState::PendingDeletion => count.pending += 1,
+        match claim.value.state.is_unfinished() {
+            false => count.confirmed += 1,
+            true => count.pending += 1,
         }
     }
     Ok(count)

@@ -63,17 +63,9 @@ async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> 
                 release_affinity(store, &affinity, &block).await?;
                 FinishedAffinity::Released
             }
-            AffinityState::Pending | AffinityState::PendingDeletion => match has_overlap(store, &key.cidr).await? {
-                true if block.value.is_empty() => {
-                    release_affinity(store, &affinity, &block).await?;
-                    FinishedAffinity::Released
-                }
-                true => FinishedAffinity::Unchanged,
-                false => {
-                    reconfirm(store, &key.owner, &PriorAffinity::Existing(affinity), block).await?;
-                    FinishedAffinity::Confirmed
-                }
-            },
+            AffinityState::Pending | AffinityState::PendingDeletion => {
+                confirm_or_release(store, key, PriorAffinity::Existing(affinity), block).await?
+            }
         },
         (Some(affinity), None) => {
             store.delete::<BlockAffinity>(key, Some(&affinity.revision)).await?;
@@ -98,15 +90,38 @@ async fn has_overlap<S: Store>(store: &S, cidr: &Cidr) -> Result<bool, StoreErro
     Ok(answers.listed_keys(&ranges).any(|range| range.conflicts_with(cidr)))
 }
 
+/// Confirms the affinity of the owner's block. If another block overlaps with the block, deletes both instead, unless
+/// the block has addresses.
+async fn confirm_or_release<S: Store>(
+    store: &S,
+    key: &AffinityKey,
+    prior: PriorAffinity,
+    block: Entry<Block>,
+) -> Result<FinishedAffinity, StoreError> {
+    if !has_overlap(store, &key.cidr).await? {
+        reconfirm(store, &key.owner, &prior, block).await?;
+        return Ok(FinishedAffinity::Confirmed);
+    }
+    if !block.value.is_empty() {
+        return Ok(FinishedAffinity::Unchanged);
+    }
+    match prior {
+        PriorAffinity::Existing(affinity) => release_affinity(store, &affinity, &block).await?,
+        PriorAffinity::Absent => store.delete::<Block>(&block.key, Some(&block.revision)).await?,
+    }
+    Ok(FinishedAffinity::Released)
+}
+
 /// Creates the missing affinity of `block`, which is the owner's. Changes nothing if `block` is `None`.
 async fn restore_affinity<S: Store>(
     store: &S,
     key: &AffinityKey,
     block: Option<Entry<Block>>,
 ) -> Result<FinishedAffinity, StoreError> {
-    let Some(block) = block else { return Ok(FinishedAffinity::Unchanged) };
-    reconfirm(store, &key.owner, &PriorAffinity::Absent, block).await?;
-    Ok(FinishedAffinity::Confirmed)
+    match block {
+        Some(block) => confirm_or_release(store, key, PriorAffinity::Absent, block).await,
+        None => Ok(FinishedAffinity::Unchanged),
+    }
 }
 
 #[cfg(test)]

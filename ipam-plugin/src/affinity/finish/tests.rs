@@ -254,3 +254,29 @@ async fn unfinished_claim_that_overlaps_with_another_block_is_not_confirmed() {
         }
     }
 }
+
+/// Another process creates its block directly before or after the affinity is deleted.
+#[tokio::test]
+async fn block_created_after_the_deletion_that_overlaps_with_another_block_is_deleted() {
+    for store in STORES {
+        for at in 1..3 {
+            let cluster = cluster(store(), AffinityState::Pending, There::Nothing);
+            let block = |range, node: &str| {
+                let owner = AffinityOwner::Host(node.into());
+                Block::new(cidr(range), &owner, os::clock::Clock::now(&cluster.clock)).unwrap()
+            };
+            cluster.store.put(&cidr("10.0.0.0/26"), &block("10.0.0.0/26", "node2"));
+            let revision = seen(&cluster).await;
+            let late = block(BLOCK, "node1").encode().unwrap();
+            cluster.store.before_each(move |nth, _, pairs| {
+                if nth == at {
+                    pairs.put(Block::path(&cidr(BLOCK)), late.clone());
+                }
+                Fault::None
+            });
+            assert_eq!(finish(&cluster, &revision).await.unwrap(), FinishedAffinity::Released, "at {at}");
+            cluster.store.end_faults();
+            assert_eq!((cluster.affinity("node1", BLOCK), cluster.block(BLOCK)), (None, None), "at {at}");
+        }
+    }
+}

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use libcalico::ipam::{
-    AddressRefusal, AffinityKey, AffinityState, AssignError, Block, BlockAffinity, Holder, Pool, PoolChoiceError,
-    PoolRejection, RejectedPool, Reservations, pool_of_address,
+    AddressRefusal, AffinityKey, AssignError, Block, BlockAffinity, Holder, Pool, PoolChoiceError, PoolRejection,
+    RejectedPool, Reservations, pool_of_address,
 };
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, Store, StoreError, WriteModel};
@@ -163,8 +163,8 @@ impl<'a> RequestedAddress<'a, '_> {
     fn unconfirmed(&self) -> Option<&Entry<BlockAffinity>> {
         let block = self.snapshot.readable_block(&self.cidr)?;
         let affinity = self.snapshot.affinity(&self.affinity_key()).flatten()?;
-        let is_open = matches!(affinity.value.state, AffinityState::Pending | AffinityState::PendingDeletion);
-        (is_open && block.value.owner() == Some(self.request.owner())).then_some(affinity)
+        let is_unfinished = affinity.value.state.is_unfinished();
+        (is_unfinished && block.value.owner() == Some(self.request.owner())).then_some(affinity)
     }
 
     /// Assigns the address in memory, and returns also the predecessor that it passes from. Returns `None` if the

@@ -1,7 +1,7 @@
 //! Plans addresses from existing blocks: the node's own, in upstream's order (IPAM-112), whose unfinished affinities
 //! are repaired on the way (IPAM-123), and others, to borrow from.
 
-use libcalico::ipam::{AffinityState, BlockAffinity, borrow_order};
+use libcalico::ipam::{BlockAffinity, borrow_order};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
 
@@ -60,11 +60,8 @@ impl FamilyPlanner<'_> {
             }
             return Ok(Some(PlannerStep::Repair(AffinityRepair::Delete { affinity: affinity.clone() })));
         }
-        let prior_affinity = match affinity.value.state {
-            AffinityState::Confirmed | AffinityState::Unset => None,
-            AffinityState::Pending | AffinityState::PendingDeletion => Some(PriorAffinity::Existing(affinity.clone())),
-        };
-        let unconfirmed = prior_affinity.is_some();
+        let unconfirmed = affinity.value.state.is_unfinished();
+        let prior_affinity = unconfirmed.then(|| PriorAffinity::Existing(affinity.clone()));
         // A process that was killed after it created the block may not have read the ranges.
         if unconfirmed && snapshot.ranges(self.version).is_none() {
             return read_step(MissingReads::ranges(self.version));

@@ -94,7 +94,7 @@ impl AffinityAudit {
                     )
                 }
                 Ok(FinishedAffinity::Deleted) => {
-                    tracing::info!(%block, %owner, "deleted an affinity for a block that the node does not have")
+                    tracing::info!(%block, %owner, "deleted an affinity for a block that its owner does not have")
                 }
                 Ok(FinishedAffinity::Unchanged) => {
                     tracing::debug!(

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::grace_tracker::GraceTracker;
 use super::index::Index;
-use crate::ipam::{AffinityKey, AffinityOwner, AffinityState, BlockAffinity};
+use crate::ipam::{AffinityKey, AffinityOwner, BlockAffinity};
 use crate::net::Cidr;
 use crate::store::{Entry, Revision};
 
@@ -29,15 +29,18 @@ impl UnfinishedAffinities {
     }
 
     /// Processes an affinity of the list, and records it if it is suspect. Those of a deleted node are released with
-    /// the node.
+    /// the node. Of a virtual owner only the unfinished ones are suspect, because the index records only nodes as
+    /// owners of blocks.
     pub fn listed(&mut self, entry: &Entry<BlockAffinity>, index: &Index, now: Duration) {
-        let AffinityOwner::Host(node) = &entry.key.owner else { return };
-        let is_valid = match entry.value.state {
-            AffinityState::Pending | AffinityState::PendingDeletion => false,
-            AffinityState::Confirmed | AffinityState::Unset => index.owns(node, entry.key.cidr),
+        let is_unfinished = entry.value.state.is_unfinished();
+        let is_suspect = match &entry.key.owner {
+            AffinityOwner::Host(node) => {
+                let has_node = index.nodes.find(&**node).is_some_and(|row| index.node_exists(row));
+                has_node && (is_unfinished || !index.owns(node, entry.key.cidr))
+            }
+            AffinityOwner::Virtual(_) => is_unfinished,
         };
-        let has_node = index.nodes.find(&**node).is_some_and(|row| index.node_exists(row));
-        if is_valid || entry.value.deleted || !has_node {
+        if !is_suspect || entry.value.deleted {
             return;
         }
         self.listed_suspects.insert(entry.key.clone());

@@ -335,9 +335,11 @@ fn unfinished_affinities_are_due_when_unchanged_for_the_grace_period() {
             let revision = if node == "n2" { revision } else { "1" };
             claims.listed(&entry(node, cidr, state, revision), &cluster.index, now);
         }
-        let mut virtual_one = entry("n1", "10.0.0.40/29", Pending, "1");
-        virtual_one.key.owner = AffinityOwner::Virtual("load-balancer".into());
-        claims.listed(&virtual_one, &cluster.index, now);
+        for (cidr, state) in [("10.0.0.40/29", Pending), ("10.0.0.48/29", Confirmed)] {
+            let mut of_services = entry("", cidr, state, "1");
+            of_services.key.owner = AffinityOwner::Virtual("load-balancer".into());
+            claims.listed(&of_services, &cluster.index, now);
+        }
         claims.end_list();
     };
     list(&mut claims, at(0), "1");
@@ -347,14 +349,14 @@ fn unfinished_affinities_are_due_when_unchanged_for_the_grace_period() {
         due.map(|(key, revision)| format!("{} {} {revision}", key.owner, key.cidr)).collect::<Vec<_>>()
     };
     assert_eq!(due(&claims, 299, 1), [""; 0], "five minutes at least");
-    let of_n1 = ["host:n1 10.0.0.8/29 1", "host:n1 10.0.0.16/29 1"];
-    assert_eq!(due(&claims, 300, 1), of_n1, "an affinity of another node, and one without block");
+    let unchanged = ["host:n1 10.0.0.8/29 1", "host:n1 10.0.0.16/29 1", "virtual:load-balancer 10.0.0.40/29 1"];
+    assert_eq!(due(&claims, 300, 1), unchanged, "the block of another node, no block, an unfinished claim of Services");
     assert_eq!(claims.next_deadline(at(300), at(1)), Some(at(500)), "a changed affinity starts anew");
-    assert_eq!(due(&claims, 500, 1).len(), 4);
+    assert_eq!(due(&claims, 500, 1).len(), 5);
     assert_eq!(due(&claims, 899, 900), [""; 0]);
     let key = claims.due(at(500), at(1)).remove(0).0;
     claims.failed(&key, at(500));
-    assert_eq!((due(&claims, 500, 1).len(), due(&claims, 501, 1).len()), (3, 4));
+    assert_eq!((due(&claims, 500, 1).len(), due(&claims, 501, 1).len()), (4, 5));
     claims.done(&key);
-    assert_eq!(due(&claims, 501, 1).len(), 3);
+    assert_eq!(due(&claims, 501, 1).len(), 4);
 }

@@ -27,8 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const CALM: Duration = Duration::from_secs(3);
 /// Minimum number of cuts of all connections.
 const CUTS: u32 = 6;
-/// Maximum number of cuts. On a busy machine, work that needs many requests may never end between two cuts.
-const MOST_CUTS: u32 = 30;
+/// Maximum number of cuts. On a busy machine, work that needs many requests may not end between two cuts.
+const MOST_CUTS: u32 = 20;
 /// A tenth of the requests fail.
 const FAILING: (Point, Fault) = (
     Point::EachNth(10),

@@ -56,7 +56,7 @@ fn connection_test_with_etcd_unreachable_returns_code_100() {
     on_etcd(|cluster| {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let silent = format!("http://{}", silent.local_addr().unwrap());
-        for (endpoints, says) in [("http://127.0.0.1:1", "refused"), (silent.as_str(), "no answer within 2.0 s")] {
+        for (endpoints, says) in [("http://127.0.0.1:1", "refused"), (silent.as_str(), "no answer within ")] {
             let outcome = test_connection(cluster, &cluster.conf("node1", json!({ "etcd_endpoints": endpoints })));
             assert_refused(&outcome, "ClusterInformation");
             assert_refused(&outcome, says);

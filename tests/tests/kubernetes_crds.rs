@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::thread;
-use std::time::Duration;
 
+use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::golden::marks::{Concrete, Places};
 use integration_tests::golden::recording;
 use integration_tests::kubernetes::{ApiServer, Client, on_kubernetes, program};
@@ -275,20 +274,21 @@ fn kubectl_shows_columns_and_descriptions_of_the_definitions() {
         let tier = json!({ "apiVersion": "projectcalico.org/v3", "kind": "Tier", "metadata": { "name": "mine" },
             "spec": { "order": 7 } });
         api.admin().apply_object(&tier).unwrap();
-        let shown = api.kubectl(&["get", "tiers.projectcalico.org"]).unwrap();
+        // The server updates the list of kinds and the descriptions that kubectl uses later than it serves a kind.
+        let kubectl = |args: &[&str]| {
+            let mut said = api.kubectl(args);
+            _ = await_that(PATIENCE, || {
+                if said.is_err() {
+                    said = api.kubectl(args);
+                }
+                Ok(said.is_ok())
+            });
+            said.unwrap()
+        };
+        let shown = kubectl(&["get", "tiers.projectcalico.org"]);
         let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows, [vec!["NAME", "ORDER", "DEFAULTACTION", "STATUS"], vec!["mine", "7", "Deny"]]);
-        // The server updates the description that kubectl uses later than it serves a kind.
-        let explain = || api.kubectl(&["explain", "ippools.spec.blockSize", "--api-version=projectcalico.org/v3"]);
-        let mut explained = explain();
-        for _ in 0..60 {
-            if explained.is_ok() {
-                break;
-            }
-            thread::sleep(Duration::from_millis(250));
-            explained = explain();
-        }
-        let explained = explained.unwrap();
+        let explained = kubectl(&["explain", "ippools.spec.blockSize", "--api-version=projectcalico.org/v3"]);
         assert!(explained.contains("Prefix length of a block"), "{explained}");
     });
 }

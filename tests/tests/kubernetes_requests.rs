@@ -16,6 +16,10 @@ use serde_json::{Value, json};
 /// Time for which the proxy holds each request: concurrent requests arrive together, and dependent requests later.
 const HELD: Duration = Duration::from_millis(200);
 
+/// The objects that an ADD reads before it chooses a block.
+const INPUTS: [&str; 6] =
+    ["blockaffinities", "ipamconfigs", "ipamconfigurations", "ippools", "ipreservations", "nodes"];
+
 fn requests(
     cluster: &Cluster<'_>,
     control_plane: &ControlPlane<'_>,
@@ -43,9 +47,28 @@ fn requests_with(
     audit.of(&control_plane.account.user).unwrap()
 }
 
+fn is_read_of_input(request: &Request) -> bool {
+    ["get", "list"].contains(&request.verb.as_str()) && INPUTS.contains(&request.resource.as_str())
+}
+
+/// Returns the requests without those of a second read of the inputs and the handle, which a slow server causes: the
+/// first read of a prefetch took longer than 400 ms (IPAM-100).
+fn without_second_read(requests: &[Request]) -> Vec<Request> {
+    let mut seen = BTreeSet::new();
+    let first = requests.iter().filter(|request| {
+        !is_read_of_input(request) || seen.insert((&request.group, &request.resource, &request.name))
+    });
+    let mut first: Vec<Request> = first.cloned().collect();
+    if first.len() < requests.len() {
+        first.retain(|request| (request.verb.as_str(), request.resource.as_str()) != ("get", "ipamhandles"));
+    }
+    first
+}
+
 #[track_caller]
 fn assert_within(what: &str, requests: &[Request], most: usize, in_sequence: usize) {
     let listed: String = requests.iter().map(|request| format!("{} {request}\n", request.received)).collect();
+    let requests = &without_second_read(requests);
     // The requests of the next round trip arrive only after the proxy has released the ones before.
     let waves = waves(requests, HELD * 9 / 10);
     let told = format!("{what}: {} requests in {waves} round trips\n{listed}", requests.len());
@@ -107,13 +130,10 @@ fn add_with_any_of_sends_two_more_at_most() {
                     objects.client().create(&path, &pod).unwrap().success().unwrap();
                     let sent = requests(cluster, control_plane, "ADD", &cluster.pod(number), &["4"]);
                     // A slow server makes the plugin read pools and settings again before it writes (IPAM-100).
-                    let inputs =
-                        ["blockaffinities", "ipamconfigs", "ipamconfigurations", "ippools", "ipreservations", "nodes"];
-                    let is_read = |request: &Request| {
-                        ["get", "list"].contains(&request.verb.as_str()) && inputs.contains(&request.resource.as_str())
-                    };
                     let mut seen = BTreeSet::new();
-                    sent.iter().filter(|request| !is_read(request) || seen.insert(request.resource.as_str())).count()
+                    let first =
+                        sent.iter().filter(|sent| !is_read_of_input(sent) || seen.insert(sent.resource.as_str()));
+                    first.count()
                 })
                 .collect();
             let [.., requested, same_block, three_blocks] = sent[..] else { panic!("{sent:?}") };
@@ -207,7 +227,7 @@ fn requests_after_a_migration(by_kube_controllers: bool) -> Vec<Vec<String>> {
         }
         for (verb, pod) in [("ADD", &second), ("ADD", &third), ("DEL", &second), ("DEL", &third)] {
             let line = |sent: &Request| format!("{} {}.{}: {:?}", sent.verb, sent.resource, sent.group, sent.code);
-            let mut sent: Vec<String> = of(verb, pod).iter().map(line).collect();
+            let mut sent: Vec<String> = without_second_read(&of(verb, pod)).iter().map(line).collect();
             sent.sort();
             lists.lock().unwrap().push(sent);
         }

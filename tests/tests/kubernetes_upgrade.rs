@@ -9,6 +9,7 @@ use integration_tests::cluster::{Cluster, ControlPlane, handle, on_api_server, p
 use integration_tests::content::Content;
 use integration_tests::kubernetes::{Role, ServiceAccount};
 use integration_tests::plugin::{Call, FOREIGN_PLUGINS};
+use integration_tests::proxy::{Fault, Point};
 use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
@@ -167,20 +168,21 @@ fn upgrade_retries_until_the_api_server_is_reachable() {
             let path = "/apis/projectcalico.org/v3/clusterinformations/default";
             control_plane.servers.api.admin().get(path).unwrap().body["spec"]["datastoreReady"].clone()
         };
-        let user = user(control_plane);
-        control_plane.servers.api.stop();
-        let running = upgrade(cluster, &user).spawn().unwrap();
+        let (user, proxy) = (user(control_plane), &control_plane.proxy);
+        let kubeconfig = control_plane.servers.api.kubeconfig_to(&proxy.endpoint(), "upgrade", &user.identity).unwrap();
+        proxy.go_away();
+        let running = upgrade(cluster, &user).env("KUBECONFIG", kubeconfig).spawn().unwrap();
         let started = std::time::Instant::now();
         std::thread::sleep(Duration::from_millis(500));
-        control_plane.servers.api.restart().unwrap();
-        while ready(control_plane) == true {
-            assert!(started.elapsed() < Duration::from_secs(60), "it never begins");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        // The program reads the pods of its node after it has locked the datastore.
+        proxy.arm(Some((Point::First("GET", "/api/v1/pods?"), Fault::Hold)));
+        proxy.await_held().unwrap();
+        assert_eq!(ready(control_plane), false);
         let pod = cluster.pod(1);
         let conf = cluster.conf("node1", json!({ "policy": { "type": "k8s" } }));
         let refused = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
         assert!(refused.msg.contains("not ready"), "{refused:?}");
+        proxy.resume();
         let outcome = integration_tests::plugin::wait(running, started, Duration::from_secs(60)).unwrap();
         assert_eq!(outcome.exit, Some(0), "{outcome:?}");
         assert_eq!(ready(control_plane), true);

@@ -28,6 +28,9 @@ pub const ENDPOINT: &str = "https://127.0.0.1:6443";
 /// The user of [`ApiServer::admin`], who has every right without a role binding.
 const ADMIN: &str = "admin";
 
+/// Timeout of the start of a server, which takes seconds of processor time. Six may start at the same time.
+const READY_WITHIN: Duration = Duration::from_secs(180);
+
 /// A kube-apiserver on the private host's etcd. Killed on drop; its files disappear with the host's tmpfs.
 #[derive(Debug)]
 pub struct ApiServer {
@@ -210,7 +213,7 @@ impl ApiServer {
     }
 
     fn await_ready(&mut self) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + READY_WITHIN;
         loop {
             let answer = self.admin.get("/readyz");
             if answer.as_ref().is_ok_and(|answer| answer.code == 200) {

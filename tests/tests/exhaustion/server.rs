@@ -32,7 +32,8 @@ pub(super) struct Server {
 }
 
 impl State {
-    /// Returns the number of attributes in each block: one in a very large cluster, whose list must end in time.
+    /// Returns the number of attributes in each block: one in a very large cluster, whose list must end in time, within
+    /// the ten seconds of a request.
     fn attributes(&self) -> usize {
         if self.blocks > IN_FIRST_POOL { 1 } else { ADDRESSES }
     }
@@ -208,7 +209,7 @@ fn block(number: usize, attributes: usize, metadata_only: bool) -> String {
 /// Blocks without their metadata and CIDR: of the requesting node, and of another node.
 static LONG: LazyLock<[[String; 3]; 2]> = LazyLock::new(|| ["node1", "node2"].map(|owner| parts(owner, ADDRESSES)));
 
-/// As [`LONG`], but all addresses share one entry of `attributes`.
+/// As [`LONG`], but all addresses share one entry of `attributes` and have no sequence numbers.
 static SHORT: LazyLock<[[String; 3]; 2]> = LazyLock::new(|| ["node1", "node2"].map(|owner| parts(owner, 1)));
 
 /// Returns the parts of a full block before, between and after its metadata and its CIDR.
@@ -224,9 +225,9 @@ fn parts(owner: &str, attributes: usize) -> [String; 3] {
         )
     };
     let places = (0..ADDRESSES).map(|place| (place % attributes).to_string()).collect::<Vec<_>>().join(",");
+    let numbered = if attributes == 1 { 0 } else { ADDRESSES };
+    let sequence = (0..numbered).map(|place| format!(r#""{place}":1787360523123400000"#)).collect::<Vec<_>>().join(",");
     let attributes = (0..attributes).map(attribute).collect::<Vec<_>>().join(",");
-    let sequence =
-        (0..ADDRESSES).map(|place| format!(r#""{place}":1787360523123400000"#)).collect::<Vec<_>>().join(",");
     [
         r#"{"kind":"IPAMBlock","#.to_owned(),
         format!(

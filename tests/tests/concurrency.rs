@@ -7,8 +7,6 @@ use std::thread;
 
 use integration_tests::cluster::{Cluster, Pod, handle, on_api_server, on_restricted_api_server};
 use integration_tests::content::Content;
-use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
 use integration_tests::on_each_datastore;
 use integration_tests::plugin::{Outcome, RUNTIMES_LIMIT};
@@ -187,15 +185,7 @@ fn hundred_concurrent_pods_on_an_api_server_get_unique_addresses() {
         cluster.assert_only(&pods.iter().map(|(_, pod)| pod).collect::<Vec<_>>());
         at_once("DEL").iter().for_each(|(_, outcome)| drop(outcome.success()));
         // A DEL that waits too long for the others is deferred.
-        let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
-        await_that(PATIENCE, || {
-            let is_done = journal_entries().is_empty();
-            if !is_done {
-                cluster.verb("STATUS", &pods[0].1, &conf).run()?;
-            }
-            Ok(is_done)
-        })
-        .unwrap();
+        cluster.await_replayed(&pods[0].1, &cluster.conf("node1", json!({ "cniVersion": "1.1.0" })));
         cluster.assert_nothing_left();
     });
 }

@@ -66,16 +66,6 @@ fn defer_del(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> String {
     fs::read_to_string(entry).unwrap()
 }
 
-/// Runs STATUS until the journal is empty. A STATUS leaves a replay that takes too long to a later call.
-#[track_caller]
-fn replay(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) {
-    await_that(PATIENCE, || {
-        cluster.verb("STATUS", pod, conf).run()?.success();
-        Ok(journal_entries().is_empty())
-    })
-    .unwrap();
-}
-
 #[track_caller]
 fn assert_nothing_left(cluster: &Cluster<'_>) {
     assert_eq!(journal_entries(), Vec::<PathBuf>::new());
@@ -148,7 +138,7 @@ fn del_without_accounts_and_roles_is_deferred_until_they_exist_again() {
         assert!(!cluster.accounts().held.is_empty(), "the addresses stay allocated");
         install(api);
         api.cni_user().unwrap();
-        replay(cluster, &pod, &conf);
+        cluster.await_replayed(&pod, &conf);
         assert_nothing_left(cluster);
     });
 }
@@ -166,7 +156,7 @@ fn del_with_an_expired_token_is_deferred_until_the_next_token() {
         let entry = defer_del(cluster, &pod, &conf);
         assert!(entry.contains("unauthorized"), "{entry}");
         servers.api.cni_user().unwrap();
-        replay(cluster, &pod, &conf);
+        cluster.await_replayed(&pod, &conf);
         assert_nothing_left(cluster);
     });
 }

@@ -16,7 +16,7 @@ use integration_tests::proxy::{Fault, Point, Refusal};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
-use super::{await_replayed, on_faulty_api};
+use super::on_faulty_api;
 
 const BUSY: Fault = Fault::Refuse(Refusal { code: 429, retry_after: Some(1) });
 /// The retrying process has a lock on this file.
@@ -107,7 +107,7 @@ fn del_killed_on_a_busy_server_has_removed_the_interface_and_is_replayed() {
             assert_eq!(kernel::host().unwrap()["links"], json!({}), "{point:?}");
             child.kill().unwrap();
             child.wait().unwrap();
-            await_replayed(faulty, &pod);
+            faulty.await_replayed(&pod);
             faulty.cluster.assert_nothing_left();
         }
     });

@@ -10,7 +10,7 @@ use integration_tests::proxy::{Fault, Point, Protocol, ServerCertificate};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
-use super::{await_replayed, on_faulty_api};
+use super::on_faulty_api;
 
 /// CNI error code: try again later.
 const TRY_AGAIN: u32 = 11;
@@ -174,7 +174,7 @@ fn replaced_server_certificate_must_be_of_the_same_authority() {
         // An operator who replaces the authority also rewrites the kubeconfig.
         let kubeconfig = account.identity.kubeconfig(&faulty.proxy.endpoint(), &authority).unwrap();
         std::fs::write(account_file(faulty), kubeconfig).unwrap();
-        await_replayed(faulty, &refused);
+        faulty.await_replayed(&refused);
         faulty.cluster.assert_nothing_left();
         faulty.run("DEL", &refused);
         faulty.cluster.assert_nothing_left();

@@ -12,7 +12,7 @@ use integration_tests::proxy::{Fault, Point, Refusal};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use super::{await_replayed, on_faulty_api};
+use super::on_faulty_api;
 
 const WRITES_ENDPOINT: Point = Point::First("PATCH", "/pods/");
 
@@ -96,7 +96,7 @@ fn del_with_a_refused_patch_keeps_the_address_for_a_later_replay() {
             .unwrap();
             assert!(is_held(faulty, &pod) && journal_entries().len() == 1, "{fault:?}");
 
-            await_replayed(faulty, &next);
+            faulty.await_replayed(&next);
             assert_eq!(annotations(admin, &pod), [json!(pod.container_id), json!(""), json!("")]);
             faulty.cluster.assert_nothing_left();
         }

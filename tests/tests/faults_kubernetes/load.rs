@@ -12,7 +12,7 @@ use integration_tests::plugin::{RUNTIMES_LIMIT, wait};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use super::{await_replayed, on_faulty_api};
+use super::on_faulty_api;
 
 /// Seats of the plugins' priority level.
 const SEATS: usize = 3;
@@ -154,7 +154,7 @@ fn calls_at_ten_times_the_admitted_load_succeed_with_few_retries() {
         assert!(refused > 0 && refused <= most, "{refused} in {seconds} s: {of_plugins:#?}");
 
         // Replays the DEL if it was deferred.
-        await_replayed(faulty, &leaving);
+        faulty.await_replayed(&leaving);
         let coming: Vec<_> = coming.iter().collect();
         faulty.cluster.assert_only(&coming);
         for pod in coming {

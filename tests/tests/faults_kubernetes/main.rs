@@ -12,10 +12,8 @@ mod standalone;
 
 use std::sync::Arc;
 
-use integration_tests::cluster::{Cluster, ControlPlane, Faulty, Pod, on_api_server, on_restricted_api_server};
+use integration_tests::cluster::{Cluster, ControlPlane, Faulty, on_api_server, on_restricted_api_server};
 use integration_tests::content::Content;
-use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::journal::journal_entries;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
@@ -38,14 +36,4 @@ fn faulty(
     let proxy = Arc::clone(&control_plane.proxy);
     let mut faulty = Faulty::new(cluster, &proxy, cluster.conf("node1", json!({ "cniVersion": "1.1.0" })));
     test(&mut faulty, control_plane);
-}
-
-/// Runs STATUS until the journal is empty. A STATUS leaves a replay that takes too long to a later call.
-#[track_caller]
-fn await_replayed(faulty: &Faulty<'_>, pod: &Pod) {
-    await_that(PATIENCE, || {
-        faulty.run("STATUS", pod);
-        Ok(journal_entries().is_empty())
-    })
-    .unwrap();
 }

@@ -1,7 +1,7 @@
 //! A busy API server (429): only one call of a node retries at a time, without the lock of addresses in its pauses.
 
 use std::fs::{self, File, TryLockError};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -43,8 +43,8 @@ fn waiting(faulty: &Faulty<'_>, verb: &str, pod: &Pod) -> (Child, Instant) {
     let files = PathBuf::from(format!("/proc/{}/fd", child.id()));
     let waits = || {
         let open = fs::read_dir(&files).into_iter().flatten().flatten();
-        open.filter_map(|file| fs::read_link(file.path()).ok())
-            .any(|file| TURNS.ends_with(file.file_name().unwrap().to_str().unwrap()))
+        let name = Path::new(TURNS).file_name();
+        open.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.file_name() == name)
     };
     await_that(&format!("{verb} waits"), waits);
     (child, begun)

@@ -179,6 +179,11 @@ impl ApiServer {
         self.directory.join(name)
     }
 
+    /// Waits until the server has created the namespace of the system, some time after it is ready.
+    fn await_system_namespace(&self) -> Result<()> {
+        await_that(PATIENCE, || Ok(self.admin.get("/api/v1/namespaces/kube-system")?.code == 200))
+    }
+
     fn flags(&self) -> Vec<String> {
         let file = |name: &str| self.file(name).display().to_string();
         [
@@ -209,11 +214,6 @@ impl ApiServer {
         ]
         .map(|(name, value)| format!("--{name}={value}"))
         .into()
-    }
-
-    /// Waits until the server has created the namespace of the system, some time after it is ready.
-    fn await_system_namespace(&self) -> Result<()> {
-        await_that(PATIENCE, || Ok(self.admin.get("/api/v1/namespaces/kube-system")?.code == 200))
     }
 
     fn await_ready(&mut self) -> Result<()> {

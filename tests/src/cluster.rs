@@ -8,9 +8,11 @@ use serde_json::Value;
 
 use crate::accounts::{Accounts, HELD_BY_NO_ONE};
 use crate::content::{Content, NETWORK, conf, container_id};
+use crate::controllers::{PATIENCE, await_that};
 use crate::etcd::{self, Etcd};
 use crate::golden::compare::{Difference, differences};
 use crate::golden::marks::Bindings;
+use crate::journal::journal_entries;
 use crate::kernel;
 use crate::namespaces::{Host, isolated};
 use crate::plugin::{Call, Plugins};
@@ -158,6 +160,20 @@ impl<'h> Cluster<'h> {
     pub fn delete(&self, pod: &Pod, conf: &Value) {
         let answer = self.verb("DEL", pod, conf).run().unwrap().success();
         assert_eq!(answer, "", "DEL prints nothing");
+    }
+
+    /// Runs STATUS until one succeeds and the journal is empty. A STATUS leaves a replay that takes too long to a later
+    /// call.
+    #[track_caller]
+    pub fn await_replayed(&self, pod: &Pod, conf: &Value) {
+        let mut last = None;
+        let replayed = await_that(PATIENCE, || {
+            let outcome = self.verb("STATUS", pod, conf).run()?;
+            let is_done = outcome.exit == Some(0) && journal_entries().is_empty();
+            last = Some(outcome);
+            Ok(is_done)
+        });
+        assert!(replayed.is_ok(), "{replayed:?}, {:?}, {last:?}", journal_entries());
     }
 
     /// Reads the present bookkeeping from the datastore.

@@ -9,7 +9,7 @@ use integration_tests::cluster::{Cluster, Pod, handle, on_api_server, on_restric
 use integration_tests::content::Content;
 use integration_tests::kernel;
 use integration_tests::on_each_datastore;
-use integration_tests::plugin::Outcome;
+use integration_tests::plugin::{Outcome, RUNTIMES_LIMIT};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
@@ -58,7 +58,7 @@ fn at_a_time(
             scope.spawn(|| {
                 while let Some((number, pod)) = pods.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let conf = cluster.conf(&node(*number), json!({}));
-                    let outcome = cluster.verb(verb, pod, &conf).run().unwrap();
+                    let outcome = cluster.verb(verb, pod, &conf).deadline(RUNTIMES_LIMIT).run().unwrap();
                     outcomes.lock().unwrap().push((*number, outcome));
                 }
             });
@@ -184,6 +184,8 @@ fn hundred_concurrent_pods_on_an_api_server_get_unique_addresses() {
         assert_eq!(addresses.len(), AT_ONCE, "an address was given twice");
         cluster.assert_only(&pods.iter().map(|(_, pod)| pod).collect::<Vec<_>>());
         at_once("DEL").iter().for_each(|(_, outcome)| drop(outcome.success()));
+        // A DEL that waits too long for the others is deferred.
+        cluster.await_replayed(&pods[0].1, &cluster.conf("node1", json!({ "cniVersion": "1.1.0" })));
         cluster.assert_nothing_left();
     });
 }

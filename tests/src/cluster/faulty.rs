@@ -53,6 +53,13 @@ impl<'a> Faulty<'a> {
         self.call(verb, pod).run().unwrap().success()
     }
 
+    /// Does the same as [`Cluster::await_replayed`], without a fault.
+    #[track_caller]
+    pub fn await_replayed(&self, pod: &Pod) {
+        self.proxy.arm(None);
+        self.cluster.await_replayed(pod, &self.conf);
+    }
+
     /// Runs a call without a fault and returns the number of its requests.
     #[track_caller]
     pub fn requests(&self, verb: &str, pod: &Pod) -> usize {

@@ -14,6 +14,7 @@ use super::client::Client;
 use super::identity::Identity;
 use super::programs::program;
 use crate::command::run;
+use crate::controllers::{PATIENCE, await_that};
 use crate::etcd;
 use crate::namespaces::Host;
 use crate::proxy::{self, Proxy, ServerCertificate};
@@ -59,6 +60,7 @@ impl ApiServer {
         let mut this = ApiServer { directory, certificates, identity, admin, args, server: ServerProcess::default() };
         this.kubeconfig(ADMIN, &this.identity)?;
         this.restart()?;
+        this.await_system_namespace()?;
         Ok(this)
     }
 
@@ -178,6 +180,11 @@ impl ApiServer {
 
     fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
+    }
+
+    /// Waits until the server has created the namespace of the system, some time after it is ready.
+    fn await_system_namespace(&self) -> Result<()> {
+        await_that(PATIENCE, || Ok(self.admin.get("/api/v1/namespaces/kube-system")?.code == 200))
     }
 
     fn flags(&self) -> Vec<String> {

@@ -138,7 +138,7 @@ fn del_without_accounts_and_roles_is_deferred_until_they_exist_again() {
         assert!(!cluster.accounts().held.is_empty(), "the addresses stay allocated");
         install(api);
         api.cni_user().unwrap();
-        cluster.verb("STATUS", &pod, &conf).run().unwrap().success();
+        cluster.await_replayed(&pod, &conf);
         assert_nothing_left(cluster);
     });
 }
@@ -156,7 +156,7 @@ fn del_with_an_expired_token_is_deferred_until_the_next_token() {
         let entry = defer_del(cluster, &pod, &conf);
         assert!(entry.contains("unauthorized"), "{entry}");
         servers.api.cni_user().unwrap();
-        cluster.verb("STATUS", &pod, &conf).run().unwrap().success();
+        cluster.await_replayed(&pod, &conf);
         assert_nothing_left(cluster);
     });
 }

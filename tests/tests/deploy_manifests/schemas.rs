@@ -20,7 +20,7 @@ fn can_check() -> bool {
 }
 
 /// Number of attempts to get a schema, ten per second.
-const PATIENCE: usize = 300;
+const PATIENCE: usize = 600;
 
 /// Kinds of the Prometheus operator, of which this API server has no schema.
 const FOR_PROMETHEUS: &str = "ServiceMonitor,PodMonitor,PrometheusRule";

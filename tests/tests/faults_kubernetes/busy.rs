@@ -1,7 +1,7 @@
 //! A busy API server (429): only one call of a node retries at a time, without the lock of addresses in its pauses.
 
-use std::fs::{self, File};
-use std::path::PathBuf;
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,6 +23,8 @@ const BUSY: Fault = Fault::Refuse(Refusal { code: 429, retry_after: Some(1) });
 const TURNS: &str = "/var/run/calico/api-server-busy.lock";
 const IPAM_LOCK: &str = "/var/run/calico/ipam.lock";
 const SOON: Duration = Duration::from_secs(30);
+/// More attempts than a call makes before the test kills the call.
+const OFTEN: usize = 20;
 
 #[track_caller]
 fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -41,8 +43,8 @@ fn waiting(faulty: &Faulty<'_>, verb: &str, pod: &Pod) -> (Child, Instant) {
     let files = PathBuf::from(format!("/proc/{}/fd", child.id()));
     let waits = || {
         let open = fs::read_dir(&files).into_iter().flatten().flatten();
-        open.filter_map(|file| fs::read_link(file.path()).ok())
-            .any(|file| TURNS.ends_with(file.file_name().unwrap().to_str().unwrap()))
+        let name = Path::new(TURNS).file_name();
+        open.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.file_name() == name)
     };
     await_that(&format!("{verb} waits"), waits);
     (child, begun)
@@ -57,6 +59,10 @@ fn only_one_call_of_a_node_retries_on_a_busy_api_server() {
         faulty.run("ADD", &leaving);
         faulty.proxy.arm(Some((Point::EveryRequest, BUSY)));
         let mut calls = vec![waiting(faulty, "ADD", &first)];
+        // Until then, another call would find no reason to wait.
+        await_that("the first has its turn", || {
+            matches!(File::open(TURNS).unwrap().try_lock_shared(), Err(TryLockError::WouldBlock))
+        });
         let lock = File::open(IPAM_LOCK).unwrap();
         lock.try_lock().expect("the lock of addresses is not held in a pause");
         lock.unlock().unwrap();
@@ -95,14 +101,13 @@ fn del_killed_on_a_busy_server_has_removed_the_interface_and_is_replayed() {
         for point in [Point::EveryRequest, Point::First("PUT", "/ipamblocks/")] {
             let pod = faulty.pod();
             faulty.run("ADD", &pod);
-            faulty.proxy.arm(Some((point, BUSY)));
+            faulty.proxy.arm_all(&[(point, BUSY); OFTEN]);
             let (mut child, _) = waiting(faulty, "DEL", &pod);
             await_that("the DEL writes its journal entry", || journal_entries().len() == 1);
             assert_eq!(kernel::host().unwrap()["links"], json!({}), "{point:?}");
             child.kill().unwrap();
             child.wait().unwrap();
-            faulty.run("STATUS", &pod);
-            assert_eq!(journal_entries().len(), 0, "{point:?}");
+            faulty.await_replayed(&pod);
             faulty.cluster.assert_nothing_left();
         }
     });

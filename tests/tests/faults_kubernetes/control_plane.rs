@@ -174,7 +174,7 @@ fn replaced_server_certificate_must_be_of_the_same_authority() {
         // An operator who replaces the authority also rewrites the kubeconfig.
         let kubeconfig = account.identity.kubeconfig(&faulty.proxy.endpoint(), &authority).unwrap();
         std::fs::write(account_file(faulty), kubeconfig).unwrap();
-        faulty.run("STATUS", &refused);
+        faulty.await_replayed(&refused);
         faulty.cluster.assert_nothing_left();
         faulty.run("DEL", &refused);
         faulty.cluster.assert_nothing_left();

@@ -16,6 +16,9 @@ use super::{on_faulty_api, on_restricted_faulty_api};
 /// File in which ADD records the block from which it took an address.
 const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
 
+/// Number of ADDs without a fault. An ADD whose reads were slow repeats them, which is rare.
+const CLEAN_RUNS: usize = 3;
+
 /// Faults after which the server has not executed the request.
 const BEFORE: [Fault; 9] = [
     refused(401),
@@ -83,17 +86,27 @@ fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
     let resident = stays.as_ref().map(|pod| addresses(&faulty.run("ADD", pod))).unwrap_or_default();
     let stays: Vec<&Pod> = stays.iter().collect();
     let empty = faulty.cluster.store.dump().unwrap();
-    let clean = faulty.pod();
-    let requests = faulty.requests("ADD", &clean);
-    faulty.run("DEL", &clean);
+    // The file is missing if no ADD has claimed a block since.
+    let delete_blocks = |faulty: &Faulty<'_>| {
+        faulty.cluster.store.keep_only(&empty).unwrap();
+        let _ = fs::remove_file(RECENT_BLOCKS);
+    };
+    let mut counts = Vec::new();
+    for _ in 0..CLEAN_RUNS {
+        if claiming {
+            delete_blocks(faulty);
+        }
+        let clean = faulty.pod();
+        counts.push(faulty.requests("ADD", &clean));
+        faulty.run("DEL", &clean);
+    }
+    let requests = counts.into_iter().min().unwrap();
     // An ADD that claims a block is tested with fewer faults.
     let cases =
         if claiming { cases_of(requests, &[refused(409), refused(500)], &[Fault::Cut]) } else { cases(requests) };
     for case in cases {
         if claiming {
-            faulty.cluster.store.keep_only(&empty).unwrap();
-            // The file is missing if the case before claimed no block.
-            let _ = fs::remove_file(RECENT_BLOCKS);
+            delete_blocks(faulty);
         }
         let pod = faulty.pod();
         let added = faulted(faulty, "ADD", &pod, case);
@@ -216,10 +229,10 @@ fn every_command_succeeds_if_each_request_is_delayed() {
             }));
             faulty.conf.as_object_mut().unwrap().remove("prevResult");
         }
-        let ([add, others @ ..], [late_add, late_others @ ..]) = (counts[0], counts[1]);
-        assert_eq!(late_others, others);
-        // An ADD repeats reads that are too old.
-        assert!((add..=2 * add).contains(&late_add), "{late_add} requests instead of {add}");
+        for (few, late) in counts[0].into_iter().zip(counts[1]) {
+            // An ADD repeats reads that are too old, and each command a read that the server's cache answers too late.
+            assert!((few..=2 * few).contains(&late), "{late} requests instead of {few}: {counts:?}");
+        }
         faulty.run("DEL", &resident);
         faulty.cluster.assert_nothing_left();
     });

@@ -154,7 +154,7 @@ fn calls_at_ten_times_the_admitted_load_succeed_with_few_retries() {
         assert!(refused > 0 && refused <= most, "{refused} in {seconds} s: {of_plugins:#?}");
 
         // Replays the DEL if it was deferred.
-        faulty.run("STATUS", &leaving);
+        faulty.await_replayed(&leaving);
         let coming: Vec<_> = coming.iter().collect();
         faulty.cluster.assert_only(&coming);
         for pod in coming {

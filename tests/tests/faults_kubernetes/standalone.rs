@@ -68,8 +68,8 @@ fn standalone_calico_ipam_writes_nothing_while_locked() {
 /// A migration begins to copy blocks 10 s after its lock. An address that an ADD gets in v1 later would be free in v3.
 #[test]
 fn add_that_was_delayed_until_after_a_lock_fails() {
-    /// Less than the deadline of a request.
-    const DELAY: Duration = Duration::from_millis(8500);
+    /// The time for which an ADD relies on the ClusterInformation. The deadline of a request is 2 s longer.
+    const DELAY: Duration = Duration::from_millis(8001);
     on_faulty_api(CrdV1, |faulty, control_plane| {
         let api = &control_plane.servers.api;
         let (first, of_calico, of_ipam) = (faulty.pod(), faulty.pod(), faulty.pod());
@@ -80,8 +80,9 @@ fn add_that_was_delayed_until_after_a_lock_fails() {
             let begun = Instant::now();
             let child = delayed.spawn().unwrap();
             faulty.proxy.await_held().unwrap();
+            let held = Instant::now();
             set_ready(api, false);
-            thread::sleep(DELAY);
+            thread::sleep(DELAY.saturating_sub(held.elapsed()));
             faulty.proxy.resume();
             let error = wait(child, begun, DEADLINE).unwrap().error();
             assert_eq!(error.code, 11, "{error:?}");

@@ -25,8 +25,10 @@ impl Held {
         // With `--no-fork` the process itself keeps the lock.
         command.arg("--no-fork").arg(file).args(["sleep", "1000"]).stdin(Stdio::null());
         let held = Held(command.spawn().unwrap());
-        let is_locked = || !Command::new("flock").arg("--nonblock").arg(file).arg("true").status().unwrap().success();
-        await_that(PATIENCE, || Ok(is_locked())).unwrap();
+        // `flock` becomes `sleep` once it has the lock.
+        let name = format!("/proc/{}/comm", held.0.id());
+        let has_lock = || Ok(fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n"));
+        await_that(PATIENCE, has_lock).unwrap();
         held
     }
 }

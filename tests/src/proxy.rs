@@ -22,7 +22,7 @@ pub use answer::Refusal;
 pub use tls::{Protocol, ServerCertificate};
 
 /// Timeout until a request arrives that the test wants to hold.
-const HELD_WITHIN: Duration = Duration::from_secs(30);
+const HELD_WITHIN: Duration = Duration::from_secs(60);
 
 /// A position in the conversation, counted from 0 since the proxy was armed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

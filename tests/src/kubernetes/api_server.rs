@@ -210,7 +210,7 @@ impl ApiServer {
     }
 
     fn await_ready(&mut self) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             let answer = self.admin.get("/readyz");
             if answer.as_ref().is_ok_and(|answer| answer.code == 200) {

@@ -5,6 +5,7 @@ use std::path::Path;
 use integration_tests::cluster::{Cluster, ControlPlane, NAMESPACE, Pod, on_restricted_api_server, pod_path};
 use integration_tests::command::ip;
 use integration_tests::content::{Content, container_id};
+use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::kernel;
 use integration_tests::kubernetes::{Client, Kubernetes, Role, with_kubernetes};
 use integration_tests::plugin::Plugins;
@@ -289,7 +290,8 @@ fn deferred_del_of_a_vmi_is_replayed_once_the_api_server_runs() {
         let mut status = conf.clone();
         status["cniVersion"] = json!("1.1.0");
         let call = cluster.plugins.call("calico").env("CNI_COMMAND", "STATUS").stdin(status.to_string());
-        call.run().unwrap().success();
+        // A STATUS has two seconds, in which a server that has just started may not answer all requests.
+        await_that(PATIENCE, || Ok(call.run()?.exit == Some(0) && cluster.accounts().is_empty())).unwrap();
         assert_eq!(owners(cluster), None);
         cluster.assert_nothing_left();
     });
@@ -425,7 +427,12 @@ fn vmi_addresses_in_etcd_are_kept_and_deferred_dels_completed() {
         assert_eq!((kernel::host().unwrap()["links"].clone(), cluster.endpoints().len()), (json!({}), 0));
         assert_eq!(owners(&cluster), owned_by("1", ""));
         api.restart().unwrap();
-        cluster.delete(&pod, &conf);
+        // A DEL waits three seconds for the first answer, and a server that has just started may need longer.
+        let is_released = || {
+            cluster.delete(&pod, &conf);
+            Ok(cluster.accounts().is_empty())
+        };
+        await_that(PATIENCE, is_released).unwrap();
         assert_eq!(owners(&cluster), None);
         cluster.assert_nothing_left();
     });

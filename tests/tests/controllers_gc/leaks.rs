@@ -118,11 +118,12 @@ fn pod_that_appears_within_the_grace_period_keeps_its_address(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "first")]);
-    let collecting = lab.collect(lab.settings());
+    let collecting = lab.collect(with_a_long_grace_period(lab));
     collecting.shows("ipam_allocations_gc_candidates{ippool=\"pool\",node=\"node-a\"} 1");
     lab.pod("first", "node-a", &["10.0.0.0".parse().unwrap()]);
     collecting.shows("ipam_allocations_gc_candidates{ippool=\"pool\",node=\"node-a\"} 0");
-    sleep(GRACE + Duration::from_secs(1));
+    collecting.pass_after(LONG_GRACE * 2);
+    collecting.pass_after(LONG_GRACE * 2);
     assert_eq!(lab.held().len(), 1);
 }
 

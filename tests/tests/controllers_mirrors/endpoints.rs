@@ -1,7 +1,7 @@
 //! The labels of pods on their endpoints, and the deletion of endpoints without a pod.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube_controllers::settings::GcMode;
 use serde_json::{Value, json};
@@ -102,18 +102,29 @@ fn endpoint_is_deleted_after_its_pod_is_missing_for_the_grace_period() {
         scene.put("workloadendpoints/shop/node1-k8s-bad-eth0", json!({"spec": 5}));
         let running = scene.start(every_second);
         stays(json!("a"), || scene.app());
+        let deleted_at = Instant::now();
         scene.delete_pod();
         thread::sleep(GRACE / 2);
-        assert!(scene.get(ENDPOINT).is_some(), "not at once");
+        let exists = scene.get(ENDPOINT).is_some();
+        assert!(exists || deleted_at.elapsed() >= GRACE, "not at once");
         becomes(None, || scene.get(ENDPOINT));
         assert!(scene.get("workloadendpoints/shop/node1-cni-c9-eth0").is_some(), "another orchestrator's");
 
         // The pod is deleted while no controller runs, and created again within the grace period.
         drop(running);
-        scene.endpoint("c2", "a");
-        let running = scene.start(every_second);
-        thread::sleep(GRACE / 2);
-        scene.pod("a");
+        let running = loop {
+            scene.endpoint("c2", "a");
+            let started_at = Instant::now();
+            let running = scene.start(every_second);
+            thread::sleep(GRACE / 2);
+            scene.pod("a");
+            if started_at.elapsed() < GRACE {
+                break running;
+            }
+            // A slow machine created the pod too late.
+            drop(running);
+            scene.delete_pod();
+        };
         scene.pod_runs();
         thread::sleep(GRACE);
         stays(json!("a"), || scene.app());

@@ -44,7 +44,8 @@ pub(crate) fn run_agents(host: &Host, servers: &Kubernetes) -> Agents {
     let healthy = page(&pod, checked);
 
     pod.set("CNI_AGENT_REPAIR", "true");
-    let repairing = page(&pod, |agent| agent.await_metric("repair_unknown", 0));
+    // The first look at the interfaces ends before the first token arrives.
+    let repairing = page(&pod, |agent| checked(agent).and_then(|()| agent.await_metric("repair_unknown", 0)));
     pod.set("CNI_AGENT_REPAIR", "false");
 
     pod.set("CNI_TOKEN_LIFETIME", "1h");

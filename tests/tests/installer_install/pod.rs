@@ -344,7 +344,9 @@ fn configuration_that_does_not_work_yet_is_reported_and_installed() {
         succeeded(&outcome);
         logged(&outcome, "cannot get or create ClusterInformation default");
         logged(&outcome, "the new configuration does not work yet and is installed anyway");
-        logged(&outcome, "data store connection failed");
+        // On a busy machine the plugin may need more than the second that CNI_TRY_SECONDS gives it.
+        let reasons = ["data store connection failed", "the plugin did not answer in time"];
+        assert!(reasons.iter().any(|reason| outcome.stderr.contains(reason)), "{}", outcome.stderr);
         assert_eq!(pod.container.conf("10-calico.conflist").unwrap(), DEFAULT);
     });
 }

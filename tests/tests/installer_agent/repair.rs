@@ -121,7 +121,8 @@ fn agent_keeps_an_interface_until_the_runtime_answers_and_logs_the_reason_once()
         let mut agent = Hastened::start(&pod);
         agent.agent.await_metric("repair_unknown", 1).unwrap();
         for _ in 0..2 {
-            // A clock that is advanced during a look ends the request to the runtime, and the next look is a minute away.
+            // A clock that is advanced during a look ends the request to the runtime, and the next look is after a
+            // minute.
             let calls = runtime.calls();
             agent.look_and_wait();
             await_that(PATIENCE, || Ok(runtime.calls() > calls)).unwrap();

@@ -101,8 +101,8 @@ fn leader_killed_in_each_phase_is_replaced() {
         admin.delete(&at(ApiGroup::V3, "Tier", None, "security").url_path()).unwrap().success().unwrap();
 
         scene.await_lock(replicas.process());
-        // During the ten seconds before the first copy. They end before the standby has the Lease, so the standby copies
-        // while another one is started.
+        // During the ten seconds before the first copy. They end before the standby has the Lease, so the standby
+        // copies while another one is started.
         replicas.leader.controllers.kill();
         replicas.await_leader();
         slow_down(&replicas.standby);

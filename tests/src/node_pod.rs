@@ -187,10 +187,15 @@ impl Agent {
     /// Sets the clocks of this process alone.
     pub fn set_clocks(&self, ahead: Ahead) -> Result<()> {
         let pid = self.process.pid().context("the agent runs")?;
+        self.while_frozen(|| clock::set(pid, ahead))
+    }
+
+    /// Runs `change` while the process is stopped, so that the process sees all of the change at once.
+    pub fn while_frozen(&self, change: impl FnOnce() -> Result<()>) -> Result<()> {
         self.process.freeze()?;
-        let set = clock::set(pid, ahead);
+        let changed = change();
         self.process.thaw()?;
-        set
+        changed
     }
 
     /// Waits until a page has a status code.

@@ -21,7 +21,7 @@ mod transaction;
 pub use answer::Refusal;
 pub use tls::{Protocol, ServerCertificate};
 
-/// Timeout until a request arrives that the test wants to hold.
+/// Timeout until a request arrives that the test wants to hold, and until the server has executed late requests.
 const HELD_WITHIN: Duration = Duration::from_secs(60);
 
 /// A position in the conversation, counted from 0 since the proxy was armed.
@@ -105,6 +105,8 @@ struct State {
     plugin: watch::Sender<Option<u32>>,
     /// Whether to let held requests continue.
     resumed: watch::Sender<bool>,
+    /// Number of requests of [`Fault::Late`] without a response of the server.
+    late: watch::Sender<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -159,6 +161,7 @@ impl Proxy {
             gone: watch::Sender::new(false),
             plugin: watch::Sender::new(None),
             resumed: watch::Sender::new(false),
+            late: watch::Sender::new(0),
         });
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -235,6 +238,16 @@ impl Proxy {
             ensure!(Instant::now() < deadline, "{awaited:?} did not come: {:#?}", self.requests());
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Waits until the server has executed each request of [`Fault::Late`] so far.
+    pub fn await_late(&self) -> Result<()> {
+        let deadline = Instant::now() + HELD_WITHIN;
+        while *self.state.late.borrow() > 0 {
+            ensure!(Instant::now() < deadline, "the server does not execute late requests: {:#?}", self.requests());
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     /// Lets held requests continue.

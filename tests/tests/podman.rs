@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
 use integration_tests::cluster::Cluster;
@@ -17,6 +18,13 @@ on_each_datastore!(podman_containers_reach_each_other_and_release_their_addresse
 
 const NETWORK: &str = "calico";
 const BUSYBOX: &str = "/bin/busybox";
+
+/// Number of tests that run containers. Their containers have the same parent cgroup.
+static USERS: Mutex<usize> = Mutex::new(0);
+
+fn users() -> MutexGuard<'static, usize> {
+    USERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// podman with its own storage, configuration and network.
 struct Podman {
@@ -49,6 +57,7 @@ impl Podman {
         for tool in ["sleep", "ping"] {
             symlink("busybox", lab.join("rootfs/bin").join(tool))?;
         }
+        *users() += 1;
         Ok(Podman { lab })
     }
 
@@ -78,8 +87,12 @@ impl Podman {
 impl Drop for Podman {
     fn drop(&mut self) {
         let _ = self.podman("rm --all --force --time 0");
-        // podman leaves its cgroup behind.
-        let _ = run("find", &["/sys/fs/cgroup", "-depth", "-path", "*/libpod_parent*", "-type", "d", "-delete"]);
+        let mut users = users();
+        *users -= 1;
+        // podman leaves its cgroup behind. A new container of another test has a cgroup without processes at first.
+        if *users == 0 {
+            let _ = run("find", &["/sys/fs/cgroup", "-depth", "-path", "*/libpod_parent*", "-type", "d", "-delete"]);
+        }
     }
 }
 

@@ -29,6 +29,8 @@ leads_another() { leads && [ "$(leader)" != "$1" ]; }
 has() { [ "$(stored "$1")" -gt 0 ]; }
 has_none() { [ "$(stored "$1")" = 0 ]; }
 is_empty() { has_none $v3/nodes/ && has_none /calico/ipam/v2/assignment/ && has_none /calico/ipam/v2/handle/; }
+# `grep -q` would end before curl, which would then fail.
+has_reclaimed() { curl -fs http://127.0.0.1:9094/metrics | grep '^ipam_allocations_gc_reclamations' >$work/reclaimed; }
 is_free() { ! calico-ipam show --ip "$1" | grep -q 'is in use'; }
 
 # replica NAME: starts a replica, as a pod of the Deployment would
@@ -87,7 +89,9 @@ calico-ipam show --ip "$(<$work/web-2.ip)" | head -1 | sed 's/^/    /'
 wait_for 60 is_free "$(<$work/web-2.ip)"
 echo "    free again after $waited s; web-1 still has $(<$work/web-1.ip): $(calico-ipam show --ip "$(<$work/web-1.ip)" | head -1)"
 
-curl -fs http://127.0.0.1:9094/metrics | grep '^ipam_allocations_gc_reclamations' | sed 's/^/    /'
+# The metric changes some time after the address is free.
+wait_for 30 has_reclaimed
+sed 's/^/    /' $work/reclaimed
 
 step "The leader is killed: the other replica leads after the lease has expired (15 s)"
 old=$(leader)

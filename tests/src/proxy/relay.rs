@@ -148,9 +148,11 @@ impl Link {
                     Asked::Read(bytes) => bytes,
                 };
                 let (link, request) = (self.clone(), Request::from_parts(head, Asked::Read(body)));
+                self.state.late.send_modify(|late| *late += 1);
                 tokio::spawn(async move {
                     sleep(after).await;
                     drop(link.ask(request).await);
+                    link.state.late.send_modify(|late| *late -= 1);
                 });
                 return self.broken().await;
             }

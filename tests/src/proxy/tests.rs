@@ -109,6 +109,16 @@ fn cut_request_misses_the_server_and_cut_response_reaches_the_server() {
 }
 
 #[test]
+fn late_request_reaches_the_server_after_its_connection_is_cut() {
+    let (address, asked) = server(None);
+    let proxy = Proxy::start(&address).unwrap();
+    proxy.arm(Some((Point::Request(0), Fault::Late(Duration::from_millis(20)))));
+    assert_eq!(block_on(async { ask(connect(&proxy).await, "/a").await }), None);
+    proxy.await_late().unwrap();
+    assert_eq!(*asked.lock().unwrap(), ["/a"]);
+}
+
+#[test]
 fn refusal_replaces_the_response_of_the_server() {
     let (address, asked) = server(None);
     let proxy = Proxy::start(&address).unwrap();

@@ -2,6 +2,7 @@
 
 use cni_plugin::dataplane::EndpointPlan;
 use integration_tests::command::{ip_json, run};
+use integration_tests::kernel;
 use integration_tests::namespaces::{Host, isolated};
 use nix::mount::{MsFlags, mount};
 use serde_json::Value;
@@ -9,6 +10,8 @@ use serde_json::Value;
 use super::{link_names, plan, set_up};
 
 fn fails_cleanly(host: &Host, plan: &EndpointPlan, step: &str) {
+    // An interface gets its link-local address, and the route of that address, some time after it came up.
+    kernel::host().unwrap();
     let routes = || [without_flags("-4 route show"), without_flags("-6 route show")];
     let (links_before, routes_before) = (link_names(), routes());
     let error = set_up(host, "pod1", plan).unwrap_err();
@@ -65,7 +68,7 @@ fn setup_with_read_only_pod_sysctls_fails_and_removes_everything() {
             run("sysctl", &["-qw", &format!("net.{key}={value}")]).unwrap();
         }
         host.add_pod("pod1").unwrap();
-        let forwards = host.in_pod("pod1", || integration_tests::kernel::sysctl("ipv4/ip_forward")).unwrap() == "1";
+        let forwards = host.in_pod("pod1", || kernel::sysctl("ipv4/ip_forward")).unwrap() == "1";
         make_sysctls_read_only();
         let wanted = EndpointPlan { allow_ip_forwarding: !forwards, ..plan("cali1", &["10.65.0.2"]) };
         fails_cleanly(host, &wanted, &format!("set to {} sysctl net/ipv4/ip_forward", u8::from(!forwards)));

@@ -14,7 +14,7 @@ const CROWD: usize = 10;
 /// Approximate number of requests of a node's calls in a round.
 const REQUESTS: usize = 24;
 /// Time within which the server executes a request after its connection was cut.
-pub(crate) const LATEST: Duration = Duration::from_millis(400);
+const LATEST: Duration = Duration::from_millis(400);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Job {

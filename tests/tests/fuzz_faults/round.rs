@@ -8,12 +8,11 @@ use anyhow::{Context, Result, ensure};
 use integration_tests::journal::journal_entries;
 use integration_tests::node::Sandbox;
 use integration_tests::plugin::{Outcome, RUNTIMES_LIMIT, wait};
-use integration_tests::proxy::Fault;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::plan::{self, Job, LATEST, Task};
+use super::plan::{self, Job, Task};
 use super::world::{Live, World};
 use super::{audit, halfway};
 
@@ -24,11 +23,9 @@ impl World<'_> {
     pub(crate) fn round(&mut self) -> Result<()> {
         let mut unsettled = halfway::leave(self).context("a state that upstream leaves")?;
         let jobs = plan::jobs(self);
-        let mut is_late = false;
         for node in 0..self.nodes.len() {
             let has_http = self.has_pods();
             let faults = plan::faults(&mut self.rng, has_http);
-            is_late |= faults.iter().any(|(_, fault)| matches!(fault, Fault::Late(_) | Fault::InTurn(_)));
             self.history.push(format!("{}: {faults:?}", self.nodes[node].name));
             self.nodes[node].proxy.arm_all(&faults);
         }
@@ -38,10 +35,8 @@ impl World<'_> {
         for (job, outcome) in jobs.iter().zip(outcomes) {
             unsettled.extend(self.after(job, &outcome)?);
         }
-        if is_late {
-            // After this time the server has executed the requests whose connections were cut.
-            thread::sleep(LATEST);
-        }
+        // The server executes some requests only after their connections were cut.
+        self.nodes.iter().try_for_each(|node| node.proxy.await_late())?;
         for (node, sandbox) in unsettled {
             self.delete(node, &sandbox)?;
         }

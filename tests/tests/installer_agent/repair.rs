@@ -6,6 +6,7 @@ use std::path::Path;
 use integration_tests::clock::KNOWN;
 use integration_tests::command::{ip, ip_json};
 use integration_tests::content::Content;
+use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::kubernetes::{ApiServer, Kubernetes, Objects};
 use integration_tests::manifests::{deploy, parse};
 use integration_tests::namespaces::{Host, NETNS_DIR, with_own_processes};
@@ -119,8 +120,13 @@ fn agent_keeps_an_interface_until_the_runtime_answers_and_logs_the_reason_once()
         pod.set("CNI_AGENT_REPAIR", "true");
         let mut agent = Hastened::start(&pod);
         agent.agent.await_metric("repair_unknown", 1).unwrap();
-        agent.look_and_wait();
-        agent.look_and_wait();
+        for _ in 0..2 {
+            // A clock that is advanced during a look ends the request to the runtime, and the next look is after a
+            // minute.
+            let calls = runtime.calls();
+            agent.look_and_wait();
+            await_that(PATIENCE, || Ok(runtime.calls() > calls)).unwrap();
+        }
         let reason = "keeping interfaces of which it is unknown whether a container uses them";
         assert_eq!((agent.agent.log().matches(reason).count(), interfaces()), (1, 1), "{}", agent.agent.log());
         runtime.set_broken(false);

@@ -19,12 +19,22 @@ const OWNERS: [(&str, &str); 2] = [("10.65.1.0", "k8s-pod-network.lower"), ("10.
 /// Replaces the APIService of the API server by that of another server. Returns its `spec`.
 fn aggregate(scene: &Scene<'_>) -> Value {
     let admin = scene.api.admin();
-    let mut service = admin.get(API_SERVICE).unwrap().success().unwrap();
-    // Without the label, the API server does not restore its own.
-    service["metadata"]["labels"] = json!({});
-    service["spec"]["service"] = json!({ "namespace": "calico-apiserver", "name": "calico-api" });
-    service["spec"]["insecureSkipTLSVerify"] = json!(true);
-    let spec = admin.replace(API_SERVICE, &service).unwrap().success().unwrap()["spec"].take();
+    let mut spec = Value::Null;
+    let replace = || {
+        let mut service = admin.get(API_SERVICE)?.success()?;
+        // Without the label, the API server does not restore its own.
+        service["metadata"]["labels"] = json!({});
+        service["spec"]["service"] = json!({ "namespace": "calico-apiserver", "name": "calico-api" });
+        service["spec"]["insecureSkipTLSVerify"] = json!(true);
+        let answer = admin.replace(API_SERVICE, &service)?;
+        // The API server may have written the status of the APIService since.
+        if answer.code == 409 {
+            return Ok(false);
+        }
+        spec = answer.success()?["spec"].take();
+        Ok(true)
+    };
+    await_that(PATIENCE, replace).unwrap();
     await_that(PATIENCE, || Ok(admin.get("/apis/projectcalico.org/v3").is_ok_and(|answer| answer.code == 503)))
         .unwrap();
     spec

@@ -37,6 +37,11 @@ impl<'a> Replicas<'a> {
     fn kill_leader(&mut self) {
         self.leader.controllers.kill();
         self.await_leader();
+        self.start_standby();
+    }
+
+    /// Makes the standby, which has the Lease, the leader, and starts another standby.
+    fn start_standby(&mut self) {
         self.started += 1;
         self.leader = std::mem::replace(&mut self.standby, replica(self.scene, self.started));
     }
@@ -51,14 +56,14 @@ impl<'a> Replicas<'a> {
         });
     }
 
-    /// Holds each request of the leader for a moment.
-    fn slow_down(&self) {
-        self.leader.api.arm(Some((Point::EveryRequest, Fault::Delay(HELD))));
-    }
-
     fn process(&self) -> &Controllers {
         &self.leader.controllers
     }
+}
+
+/// Holds each request of a replica for a moment.
+fn slow_down(replica: &Proxied) {
+    replica.api.arm(Some((Point::EveryRequest, Fault::Delay(HELD))));
 }
 
 fn replica(scene: &Scene<'_>, number: usize) -> Proxied {
@@ -96,10 +101,13 @@ fn leader_killed_in_each_phase_is_replaced() {
         admin.delete(&at(ApiGroup::V3, "Tier", None, "security").url_path()).unwrap().success().unwrap();
 
         scene.await_lock(replicas.process());
-        // During the ten seconds before the first copy.
-        replicas.kill_leader();
+        // During the ten seconds before the first copy. They end before the standby has the Lease, so the standby
+        // copies while another one is started.
+        replicas.leader.controllers.kill();
+        replicas.await_leader();
+        slow_down(&replicas.standby);
         assert!(!migration.is_ready(ApiGroup::CrdV1) && !migration.is_ready(ApiGroup::V3));
-        replicas.slow_down();
+        replicas.start_standby();
         migration.until(replicas.process(), "half of the kinds are copied", || {
             migration.object()["status"]["progress"]["completedTypes"].as_u64().is_some_and(|done| done >= 10)
         });
@@ -127,7 +135,7 @@ fn leader_killed_in_each_phase_is_replaced() {
         migration.roll_out("DaemonSet", "calico-node", &node(v3));
         migration.await_phase(replicas.process(), "Complete");
 
-        replicas.slow_down();
+        slow_down(&replicas.leader);
         migration.delete();
         migration.until(replicas.process(), "the deletion of v1 has begun", || has_begun_to_delete_v1(admin));
         let lock = admin.get(&format!("{DEFINITIONS}/clusterinformations.crd.projectcalico.org")).unwrap();

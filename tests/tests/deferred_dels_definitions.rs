@@ -1,7 +1,6 @@
 //! DELs while the API server lacks Calico's definitions, or with a configuration that names an unknown API group.
 
 use std::fs;
-use std::path::PathBuf;
 
 use integration_tests::cluster::{Cluster, ControlPlane, Faulty, on_api_server};
 use integration_tests::content::Content;
@@ -47,8 +46,7 @@ fn replays_once_the_definitions_exist(group: ApiGroup) {
         api.define(group.api_version()).unwrap();
         objects(faulty.cluster).load(&backup).unwrap();
         assert!(!faulty.cluster.accounts().held.is_empty(), "the address is still held");
-        faulty.run("STATUS", &pod);
-        assert_eq!(journal_entries(), Vec::<PathBuf>::new());
+        faulty.await_replayed(&pod);
         faulty.cluster.assert_nothing_left();
     });
 }

@@ -107,8 +107,9 @@ fn status_with_etcd_unreachable_fails_with_code_50() {
         let silent = format!("http://{}", silent.local_addr().unwrap());
         for (endpoints, says) in [
             ("http://127.0.0.1:1", "refused"),
-            (silent.as_str(), "no answer within 2.0 s"),
-            ("http://192.0.2.77:2379", "no answer within 2.0 s"),
+            // The error has the time that remained for the request.
+            (silent.as_str(), "no answer within "),
+            ("http://192.0.2.77:2379", "no answer within "),
         ] {
             let conf = prepared(cluster, json!({ "etcd_endpoints": endpoints }));
             let error = verb(cluster, "STATUS", &conf).run().unwrap().error();

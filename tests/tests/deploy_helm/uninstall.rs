@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use integration_tests::cluster::on_installation;
-use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::journal::journal_entries;
 use integration_tests::kubernetes::ApiServer;
 use integration_tests::manifests::{stored, template, write_list};
@@ -46,15 +45,11 @@ fn helm_uninstall_keeps_the_objects_without_which_no_pod_can_be_deleted() {
         cluster.delete(&last, &conf);
         assert_eq!(journal_entries().len(), 1);
 
-        // The next call of the plugin on the node completes the deferred DEL, if the API server answers in time.
+        // The next call of the plugin on the node completes the deferred DEL.
         install(&servers.api);
         assert_eq!(present(&servers.api), all);
         servers.api.cni_user().unwrap();
-        await_that(PATIENCE, || {
-            cluster.verb("STATUS", &last, &conf).run()?.success();
-            Ok(journal_entries().is_empty())
-        })
-        .unwrap();
+        cluster.await_replayed(&last, &conf);
         let accounts = cluster.accounts();
         assert!(accounts.is_empty() && accounts.problems.is_empty(), "{accounts:#?}");
     });

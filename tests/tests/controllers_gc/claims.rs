@@ -10,12 +10,12 @@ use serde_json::json;
 use crate::lab::{self, COLLECTOR, Lab, SOON, to_pod, within};
 use crate::on_each_datastore;
 
-on_each_datastore!(incomplete_affinities_of_an_existing_node_are_confirmed_or_deleted);
+on_each_datastore!(incomplete_affinities_of_nodes_and_services_are_confirmed_or_deleted);
 
 /// The minimum time for which an affinity must be unchanged before it is repaired.
 const FIVE_MINUTES: Duration = Duration::from_secs(300);
 
-fn incomplete_affinities_of_an_existing_node_are_confirmed_or_deleted(lab: &Lab<'_>) {
+fn incomplete_affinities_of_nodes_and_services_are_confirmed_or_deleted(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.node("node-b");
@@ -27,6 +27,7 @@ fn incomplete_affinities_of_an_existing_node_are_confirmed_or_deleted(lab: &Lab<
     lab.set_claim("node-a", "10.0.0.128/26", PendingDeletion);
     lab.claim("node-a", "10.0.0.192/26", Confirmed);
     lab.block("10.0.1.0/26", Some("node-b"), &[]);
+    lab.claim_for_services("10.0.1.64/26", Pending);
     let before = (lab.claims(), lab.blocks());
     let collecting = lab.collect(lab.settings());
     collecting.has_looked();

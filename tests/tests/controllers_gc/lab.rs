@@ -16,6 +16,7 @@ use libcalico::api::{
 };
 use libcalico::ipam::{
     AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, BlockRequest, Handle, HandleId,
+    LOAD_BALANCER_HOST,
 };
 use libcalico::kubernetes::ApiGroup;
 use libcalico::names::EndpointIdentifiers;
@@ -93,6 +94,10 @@ pub(crate) fn to_tunnel(node: &str) -> Given {
 
 pub(crate) fn owned((key, value): (&str, &str)) -> (String, String) {
     (key.to_owned(), value.to_owned())
+}
+
+fn services() -> AffinityOwner {
+    AffinityOwner::Virtual(LOAD_BALANCER_HOST.into())
 }
 
 impl Lab<'_> {
@@ -287,6 +292,12 @@ impl Lab<'_> {
         handles.iter().map(|entry| (entry.key.to_string(), entry.value.block.values().sum())).collect()
     }
 
+    /// Creates an affinity of Services, independently of the block.
+    pub(crate) fn claim_for_services(&self, cidr: &str, state: AffinityState) {
+        let key = AffinityKey { owner: services(), cidr: cidr.parse().unwrap() };
+        self.put(&key, &BlockAffinity { state, ..BlockAffinity::default() });
+    }
+
     /// Creates an affinity, independently of the block.
     pub(crate) fn claim(&self, node: &str, cidr: &str, state: AffinityState) {
         let key = AffinityKey { owner: AffinityOwner::Host(node.into()), cidr: cidr.parse().unwrap() };
@@ -304,8 +315,9 @@ impl Lab<'_> {
 
     /// Returns the state of each affinity, by the CIDR of its block.
     pub(crate) fn claims(&self) -> BTreeMap<String, AffinityState> {
-        let claims = self.runtime.block_on(self.store.list::<BlockAffinity>(&AffinitySelect::default())).unwrap();
-        claims.iter().map(|claim| (claim.key.cidr.to_string(), claim.value.state)).collect()
+        let list = |select: AffinitySelect| self.runtime.block_on(self.store.list::<BlockAffinity>(&select)).unwrap();
+        let claims = [AffinitySelect::default(), AffinitySelect::of(services())].into_iter().flat_map(list);
+        claims.map(|claim| (claim.key.cidr.to_string(), claim.value.state)).collect()
     }
 
     pub(crate) fn affinities(&self) -> Vec<(String, String)> {

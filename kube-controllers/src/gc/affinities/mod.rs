@@ -1,5 +1,5 @@
-//! Unfinished affinities of existing nodes: affinities that stayed pending or pending deletion (IPAM-121), or that name
-//! no block of the node. They are confirmed, released or deleted here.
+//! Unfinished affinities of existing nodes and of Services: affinities that stayed pending or pending deletion
+//! (IPAM-121), or that name no block of the node. They are confirmed, released or deleted here.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use datastore::watch::WatchEvent;
 use ipam_plugin::affinity::{FinishedAffinity, finish_affinity};
 use ipam_plugin::error::IpamError;
 use libcalico::ipam::gc::UnfinishedAffinities;
-use libcalico::ipam::{AffinityKey, AffinityOwner, AffinitySelect, BlockAffinity};
+use libcalico::ipam::{AffinityKey, AffinityOwner, AffinitySelect, BlockAffinity, LOAD_BALANCER_HOST};
 
 use super::Clock;
 use super::cache::ClusterCache;
@@ -30,22 +30,24 @@ impl AffinityAudit {
     /// a deleted node without blocks may still have some.
     pub(super) async fn list(&self, calico: &Datastore, cache: &ClusterCache, clock: &Clock) {
         let mut nodes = HashSet::new();
-        let Some(mut watch) = calico.watch::<BlockAffinity>(&AffinitySelect::default()) else { return };
-        loop {
-            match watch.next().await {
-                WatchEvent::ListStart => {
-                    nodes.clear();
-                    self.get().begin_list();
-                }
-                WatchEvent::Upsert(entry) => {
-                    self.get().listed(&entry, &cache.index(), clock.now());
-                    match entry.key.owner {
-                        AffinityOwner::Host(node) if !entry.value.deleted => _ = nodes.insert(node),
-                        AffinityOwner::Host(_) | AffinityOwner::Virtual(_) => {}
+        self.get().begin_list();
+        // A list without an owner lacks the affinities of Services (IPAM-80).
+        let of_services = AffinitySelect::of(AffinityOwner::Virtual(LOAD_BALANCER_HOST.into()));
+        for select in [of_services, AffinitySelect::default()] {
+            let Some(mut watch) = calico.watch::<BlockAffinity>(&select) else { return };
+            loop {
+                match watch.next().await {
+                    WatchEvent::ListStart => nodes.clear(),
+                    WatchEvent::Upsert(entry) => {
+                        self.get().listed(&entry, &cache.index(), clock.now());
+                        match entry.key.owner {
+                            AffinityOwner::Host(node) if !entry.value.deleted => _ = nodes.insert(node),
+                            AffinityOwner::Host(_) | AffinityOwner::Virtual(_) => {}
+                        }
                     }
+                    WatchEvent::Delete(_) => {}
+                    WatchEvent::ListEnd => break,
                 }
-                WatchEvent::Delete(_) => {}
-                WatchEvent::ListEnd => break,
             }
         }
         self.get().end_list();

@@ -81,7 +81,10 @@ unit() {
     local name directory program status=0
     while read -r name directory _ program; do
         echo "--- $name"
-        in_crate "$directory" "$program" </dev/null || status=1
+        in_crate "$directory" "$program" </dev/null || {
+            echo "--- $name ended with status $?"
+            status=1
+        }
     done < <(grep -v '^tests/' "$logs/programs")
     return "$status"
 }
@@ -138,14 +141,12 @@ ignored=$(grep -h ' \.\.\. ignored' "$logs"/*.log | grep -v ', run by ' || true)
 skipped=$(($(grep -c . <<<"$skips") + $(grep -c . <<<"$ignored")))
 [ -z "$skips" ] || printf 'skipped on this machine:\n%s\n' "$skips"
 # The reasons of failures are repeated at the end, because the log of a run in CI is often cut off at its beginning.
-# reason NAME LOG: the output of the failed tests in the log, or its last lines if no test failed
+# reason NAME LOG: the failed tests in the log with their output, the panics of tests that run in another process, and
+# the last lines of each program that a signal ended; the last lines of the log if there is neither
 reason() {
     echo "=== why $1 failed"
-    if grep -q '^test result: FAILED' "$2"; then
-        sed -n '/^failures:$/,/^test result: FAILED/p' "$2"
-    else
-        tail -n 20 "$2"
-    fi
+    sed -n -e '/^failures:$/,/^test result: FAILED/{p;b' -e '}' -e '/^thread .* panicked at /,+9p' "$2"
+    grep -B 20 '^--- .* ended with status 1[2-5]' "$2" || grep -q '^test result: FAILED' "$2" || tail -n 20 "$2"
 }
 for name in "${failed[@]}"; do
     if [ "$name" = suites ] && [ -e "$logs/failed-jobs" ]; then

@@ -92,8 +92,9 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").env("CNI_CONTAINERID", "c1").spawn().unwrap();
         let process = format!("/proc/{}", child.id());
         // Until the new program is loaded, the kernel shows the environment of this process, and then an empty one.
-        let is_loaded = || containers_in(&fs::read(format!("{process}/environ")).unwrap()).next().is_some();
+        let is_loaded = || fs::read_to_string(format!("{process}/environ")).unwrap().contains("CNI_CONTAINERID=c1\0");
         while !is_loaded() {
+            assert!(child.try_wait().unwrap().is_none(), "the program ended");
             std::thread::yield_now();
         }
         symlink(process, directory.path().join("12")).unwrap();

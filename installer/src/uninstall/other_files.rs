@@ -268,7 +268,7 @@ mod tests {
         let output = node.removed();
         assert!(output.contains("cni-journal: another process holds the journal's lock"), "{output}");
         assert!(node.layout.journal_lock().exists());
-        // To close the file is not enough: a process that another test starts may have it open.
+        // A closed file may stay locked: a process that another test starts may have the file open.
         lock.unlock().unwrap();
         node.removed();
         assert!(!node.journal().exists());

@@ -93,7 +93,7 @@ async fn metrics_port_serves_metrics_only() {
     let (code, body) = get(port, "/metrics").await.expect("an answer");
     assert_eq!(code, 200);
     assert!(body.contains("calico_migration_duration_seconds_count 0\n"), "{body}");
-    for path in ["/debug/pprof/", "/debug/pprof/profile?seconds=1", "/debug/pprof/heap", "/healthz", "/readyz", "/"] {
+    for path in ["/debug/pprof/", "/debug/pprof/profile?seconds=2", "/debug/pprof/heap", "/healthz", "/readyz", "/"] {
         assert_eq!(get(port, path).await.map(|(code, _)| code), Some(404), "{path}");
     }
 }

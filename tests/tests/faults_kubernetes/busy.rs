@@ -59,7 +59,7 @@ fn only_one_call_of_a_node_retries_on_a_busy_api_server() {
         faulty.run("ADD", &leaving);
         faulty.proxy.arm(Some((Point::EveryRequest, BUSY)));
         let mut calls = vec![waiting(faulty, "ADD", &first)];
-        // Until then, another call would find no reason to wait.
+        // Before the first call has its turn, another call would find no reason to wait.
         await_that("the first has its turn", || {
             matches!(File::open(TURNS).unwrap().try_lock_shared(), Err(TryLockError::WouldBlock))
         });

@@ -14,6 +14,8 @@ use crate::scene::in_pod;
 
 /// Number of tokens that the reader has to see.
 const TOKENS: usize = 500;
+/// Maximum number of tokens that are written meanwhile.
+const MOST_WRITES: usize = 1_000_000;
 
 #[test]
 fn readers_never_see_a_partial_kubeconfig() {
@@ -47,12 +49,13 @@ fn readers_never_see_a_partial_kubeconfig() {
                 }
             });
             // On a busy machine, reader and writer may share a processor, and the reader then misses most tokens.
-            let mut numbers = 1..;
-            while seen.load(Ordering::Relaxed) < TOKENS && !reader.is_finished() {
-                kubeconfig::write(&file, &pod, &token(numbers.next().unwrap())).unwrap();
+            let is_needed = || seen.load(Ordering::Relaxed) < TOKENS && !reader.is_finished();
+            for number in (1..=MOST_WRITES).take_while(|_| is_needed()) {
+                kubeconfig::write(&file, &pod, &token(number)).unwrap();
             }
             done.store(true, Ordering::Relaxed);
             reader.join().unwrap();
+            assert!(seen.load(Ordering::Relaxed) >= TOKENS, "the reader saw {seen:?} of {MOST_WRITES} tokens");
         });
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "nothing is left over");
     });

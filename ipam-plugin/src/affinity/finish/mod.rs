@@ -4,7 +4,7 @@ use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError};
 
-use crate::affinity::repair::{reconfirm, release_affinity};
+use crate::affinity::repair::{no_revision, reconfirm, release_affinity};
 use crate::block_writes::PriorAffinity;
 use crate::error::{IpamError, Result};
 use crate::reads::find;
@@ -53,7 +53,8 @@ async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> 
     let block = answers.get(&block)?.filter(|block| block.value.owner().as_ref() == Some(&key.owner));
     let finished = match (affinity, block) {
         // An interrupted call may have deleted the affinity before it read the block again.
-        (None, block) => return restore_affinity(store, key, block).await,
+        (None, Some(block)) => return confirm_or_release(store, key, PriorAffinity::Absent, block).await,
+        (None, None) => FinishedAffinity::Unchanged,
         (Some(affinity), _) if affinity.revision != *revision => FinishedAffinity::Unchanged,
         // An inconsistent block needs an operator's decision.
         (Some(_), Some(block)) if block.value.verify().is_err() => FinishedAffinity::Unchanged,
@@ -76,9 +77,10 @@ async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> 
         return Ok(finished);
     }
     let block = find::<Block>(store, &key.cidr).await?;
-    let block = block.filter(|block| block.value.owner().as_ref() == Some(&key.owner));
-    let restored = restore_affinity(store, key, block).await?;
-    Ok(if restored == FinishedAffinity::Unchanged { finished } else { restored })
+    match block.filter(|block| block.value.owner().as_ref() == Some(&key.owner)) {
+        Some(block) => confirm_or_release(store, key, PriorAffinity::Absent, block).await,
+        None => Ok(finished),
+    }
 }
 
 /// Returns true if another block overlaps with the block `cidr`. A process that was killed after it created the block
@@ -90,8 +92,8 @@ async fn has_overlap<S: Store>(store: &S, cidr: &Cidr) -> Result<bool, StoreErro
     Ok(answers.listed_keys(&ranges).any(|range| range.conflicts_with(cidr)))
 }
 
-/// Confirms the affinity of the owner's block. If another block overlaps with the block, deletes both instead, unless
-/// the block has addresses.
+/// Confirms the affinity of the owner's block. If another block overlaps with the block, deletes both instead, or
+/// leaves the affinity unconfirmed if the block has addresses.
 async fn confirm_or_release<S: Store>(
     store: &S,
     key: &AffinityKey,
@@ -102,26 +104,19 @@ async fn confirm_or_release<S: Store>(
         reconfirm(store, &key.owner, &prior, block).await?;
         return Ok(FinishedAffinity::Confirmed);
     }
+    let affinity = match prior {
+        PriorAffinity::Existing(affinity) => affinity,
+        PriorAffinity::Absent => {
+            let revisions = store.write(&[prior.pending_write(&key.owner, key.cidr)?]).await;
+            let revision = revisions.map_err(|error| error.cause)?.pop().ok_or_else(no_revision)?;
+            prior.pending_entry(&key.owner, key.cidr, revision)
+        }
+    };
     if !block.value.is_empty() {
         return Ok(FinishedAffinity::Unchanged);
     }
-    match prior {
-        PriorAffinity::Existing(affinity) => release_affinity(store, &affinity, &block).await?,
-        PriorAffinity::Absent => store.delete::<Block>(&block.key, Some(&block.revision)).await?,
-    }
+    release_affinity(store, &affinity, &block).await?;
     Ok(FinishedAffinity::Released)
-}
-
-/// Creates the missing affinity of `block`, which is the owner's. Changes nothing if `block` is `None`.
-async fn restore_affinity<S: Store>(
-    store: &S,
-    key: &AffinityKey,
-    block: Option<Entry<Block>>,
-) -> Result<FinishedAffinity, StoreError> {
-    match block {
-        Some(block) => confirm_or_release(store, key, PriorAffinity::Absent, block).await,
-        None => Ok(FinishedAffinity::Unchanged),
-    }
 }
 
 #[cfg(test)]

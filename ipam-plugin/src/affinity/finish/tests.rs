@@ -257,26 +257,31 @@ async fn unfinished_claim_that_overlaps_with_another_block_is_not_confirmed() {
 
 /// Another process creates its block directly before or after the affinity is deleted.
 #[tokio::test]
-async fn block_created_after_the_deletion_that_overlaps_with_another_block_is_deleted() {
+async fn block_created_after_the_deletion_that_overlaps_with_another_block_is_not_confirmed() {
     for store in STORES {
-        for at in 1..3 {
+        for (at, there) in [(1, There::Empty), (2, There::Empty), (1, There::Used), (2, There::Used)] {
+            let late = cluster(store(), AffinityState::Pending, there).block(BLOCK).unwrap().encode().unwrap();
             let cluster = cluster(store(), AffinityState::Pending, There::Nothing);
-            let block = |range, node: &str| {
-                let owner = AffinityOwner::Host(node.into());
-                Block::new(cidr(range), &owner, os::clock::Clock::now(&cluster.clock)).unwrap()
-            };
-            cluster.store.put(&cidr("10.0.0.0/26"), &block("10.0.0.0/26", "node2"));
+            let (other, owner) = (cidr("10.0.0.0/26"), AffinityOwner::Host("node2".into()));
+            let other = Block::new(other, &owner, os::clock::Clock::now(&cluster.clock)).unwrap();
+            cluster.store.put(&other.cidr, &other);
             let revision = seen(&cluster).await;
-            let late = block(BLOCK, "node1").encode().unwrap();
             cluster.store.before_each(move |nth, _, pairs| {
                 if nth == at {
                     pairs.put(Block::path(&cidr(BLOCK)), late.clone());
                 }
                 Fault::None
             });
-            assert_eq!(finish(&cluster, &revision).await.unwrap(), FinishedAffinity::Released, "at {at}");
+            let is_kept = there == There::Used;
+            let expected = if is_kept { FinishedAffinity::Unchanged } else { FinishedAffinity::Released };
+            assert_eq!(finish(&cluster, &revision).await.unwrap(), expected, "{there:?} at {at}");
             cluster.store.end_faults();
-            assert_eq!((cluster.affinity("node1", BLOCK), cluster.block(BLOCK)), (None, None), "at {at}");
+            assert_eq!(
+                cluster.affinity("node1", BLOCK),
+                is_kept.then_some(AffinityState::Pending),
+                "{there:?} at {at}"
+            );
+            assert_eq!(cluster.block(BLOCK).is_some(), is_kept, "{there:?} at {at}");
         }
     }
 }

@@ -28,9 +28,9 @@ impl UnfinishedAffinities {
         self.listed_suspects.clear();
     }
 
-    /// Processes an affinity of the list, and records it if it is suspect. Those of a deleted node are released with
-    /// the node. Of a virtual owner only the unfinished ones are suspect, because the index records only nodes as
-    /// owners of blocks.
+    /// Processes an affinity of the list, and records it if it is suspect. The affinities of a deleted node are
+    /// released with the node. An affinity of a virtual owner is suspect only if it is unfinished, because the index
+    /// records only nodes as owners of blocks.
     pub fn listed(&mut self, entry: &Entry<BlockAffinity>, index: &Index, now: Duration) {
         let is_unfinished = entry.value.state.is_unfinished();
         let is_suspect = match &entry.key.owner {

@@ -11,6 +11,7 @@ use ipam_plugin::affinity::{FinishedAffinity, finish_affinity};
 use ipam_plugin::error::IpamError;
 use libcalico::ipam::gc::UnfinishedAffinities;
 use libcalico::ipam::{AffinityKey, AffinityOwner, AffinitySelect, BlockAffinity, LOAD_BALANCER_HOST};
+use libcalico::store::Store;
 
 use super::Clock;
 use super::cache::ClusterCache;
@@ -31,23 +32,27 @@ impl AffinityAudit {
     pub(super) async fn list(&self, calico: &Datastore, cache: &ClusterCache, clock: &Clock) {
         let mut nodes = HashSet::new();
         self.get().begin_list();
-        // A list without an owner lacks the affinities of Services (IPAM-80).
+        // The list of all affinities lacks those of Services (IPAM-80).
         let of_services = AffinitySelect::of(AffinityOwner::Virtual(LOAD_BALANCER_HOST.into()));
-        for select in [of_services, AffinitySelect::default()] {
-            let Some(mut watch) = calico.watch::<BlockAffinity>(&select) else { return };
-            loop {
-                match watch.next().await {
-                    WatchEvent::ListStart => nodes.clear(),
-                    WatchEvent::Upsert(entry) => {
-                        self.get().listed(&entry, &cache.index(), clock.now());
-                        match entry.key.owner {
-                            AffinityOwner::Host(node) if !entry.value.deleted => _ = nodes.insert(node),
-                            AffinityOwner::Host(_) | AffinityOwner::Virtual(_) => {}
-                        }
+        match calico.list::<BlockAffinity>(&of_services).await {
+            Ok(entries) => entries.iter().for_each(|entry| self.get().listed(entry, &cache.index(), clock.now())),
+            Err(error) => {
+                tracing::warn!(%error, "cannot list the affinities of Services; trying again at the next interval")
+            }
+        }
+        let Some(mut watch) = calico.watch::<BlockAffinity>(&AffinitySelect::default()) else { return };
+        loop {
+            match watch.next().await {
+                WatchEvent::ListStart => nodes.clear(),
+                WatchEvent::Upsert(entry) => {
+                    self.get().listed(&entry, &cache.index(), clock.now());
+                    match entry.key.owner {
+                        AffinityOwner::Host(node) if !entry.value.deleted => _ = nodes.insert(node),
+                        AffinityOwner::Host(_) | AffinityOwner::Virtual(_) => {}
                     }
-                    WatchEvent::Delete(_) => {}
-                    WatchEvent::ListEnd => break,
                 }
+                WatchEvent::Delete(_) => {}
+                WatchEvent::ListEnd => break,
             }
         }
         self.get().end_list();

@@ -289,9 +289,7 @@ fn deferred_del_of_a_vmi_is_replayed_once_the_api_server_runs() {
         assert_eq!(owners(cluster), owned_by("1", ""));
         let mut status = conf.clone();
         status["cniVersion"] = json!("1.1.0");
-        let call = cluster.plugins.call("calico").env("CNI_COMMAND", "STATUS").stdin(status.to_string());
-        // A STATUS has two seconds, in which a server that has just started may not answer all requests.
-        await_that(PATIENCE, || Ok(call.run()?.exit == Some(0) && cluster.accounts().is_empty())).unwrap();
+        cluster.await_replayed(&pod, &status);
         assert_eq!(owners(cluster), None);
         cluster.assert_nothing_left();
     });

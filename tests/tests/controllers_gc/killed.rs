@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 
-use integration_tests::cluster::{Cluster, Faulty, Pod, handle, on_api_server, points};
+use integration_tests::cluster::{Cluster, Faulty, Pod, fewest, handle, on_api_server, points};
 use integration_tests::content::Content;
 use integration_tests::proxy::Fault;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
 use crate::lab::{Collecting, SOON, settings, within};
-
-/// Number of ADDs and DELs without a fault. An ADD whose reads were slow repeats them, which is rare.
-const CLEAN_RUNS: usize = 3;
 
 /// Waits until only `resident` has an address and a handle.
 fn is_clean_but_for(cluster: &Cluster<'_>, resident: &Pod) {
@@ -36,13 +33,12 @@ fn gc_releases_all_addresses_of_killed_adds_and_dels() {
         let collecting = Collecting::start(Some(group), kubeconfig, settings(Some(group)));
         let resident = faulty.pod();
         faulty.run("ADD", &resident);
-        let mut counts = Vec::new();
-        for _ in 0..CLEAN_RUNS {
+        let [of_add, of_del] = fewest(|| {
             let pod = faulty.pod();
-            counts.push(["ADD", "DEL"].map(|verb| faulty.requests(verb, &pod)));
+            let counts = ["ADD", "DEL"].map(|verb| faulty.requests(verb, &pod));
             cluster.remove_pod(&pod);
-        }
-        let [of_add, of_del] = [0, 1].map(|verb| counts.iter().map(|count| count[verb]).min().unwrap());
+            counts
+        });
         let mut killed = Vec::new();
         for point in points(of_add) {
             let pod = faulty.pod();

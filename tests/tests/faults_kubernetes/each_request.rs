@@ -5,7 +5,7 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use integration_tests::cluster::{Faulty, Pod};
+use integration_tests::cluster::{Faulty, Pod, fewest};
 use integration_tests::content::Content;
 use integration_tests::proxy::{Fault, Point, Refusal};
 use libcalico::kubernetes::ApiGroup;
@@ -15,9 +15,6 @@ use super::{on_faulty_api, on_restricted_faulty_api};
 
 /// File in which ADD records the block from which it took an address.
 const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
-
-/// Number of ADDs without a fault. An ADD whose reads were slow repeats them, which is rare.
-const CLEAN_RUNS: usize = 3;
 
 /// Faults after which the server has not executed the request.
 const BEFORE: [Fault; 9] = [
@@ -91,16 +88,15 @@ fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
         faulty.cluster.store.keep_only(&empty).unwrap();
         let _ = fs::remove_file(RECENT_BLOCKS);
     };
-    let mut counts = Vec::new();
-    for _ in 0..CLEAN_RUNS {
+    let [requests] = fewest(|| {
         if claiming {
             delete_blocks(faulty);
         }
         let clean = faulty.pod();
-        counts.push(faulty.requests("ADD", &clean));
+        let requests = faulty.requests("ADD", &clean);
         faulty.run("DEL", &clean);
-    }
-    let requests = counts.into_iter().min().unwrap();
+        [requests]
+    });
     // An ADD that claims a block is tested with fewer faults.
     let cases =
         if claiming { cases_of(requests, &[refused(409), refused(500)], &[Fault::Cut]) } else { cases(requests) };

@@ -22,6 +22,11 @@ pub enum AffinityOwner {
 pub const LOAD_BALANCER_HOST: &str = "load-balancer";
 
 impl AffinityOwner {
+    /// Returns the owner of the blocks for Services.
+    pub fn of_services() -> Self {
+        AffinityOwner::Virtual(LOAD_BALANCER_HOST.to_owned())
+    }
+
     /// Parses a block's `affinity` field; `None` without a known prefix.
     pub fn parse(affinity: &str) -> Option<Self> {
         let (kind, name) = affinity.split_once(':')?;

@@ -16,7 +16,6 @@ use libcalico::api::{
 };
 use libcalico::ipam::{
     AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, BlockRequest, Handle, HandleId,
-    LOAD_BALANCER_HOST,
 };
 use libcalico::kubernetes::ApiGroup;
 use libcalico::names::EndpointIdentifiers;
@@ -94,10 +93,6 @@ pub(crate) fn to_tunnel(node: &str) -> Given {
 
 pub(crate) fn owned((key, value): (&str, &str)) -> (String, String) {
     (key.to_owned(), value.to_owned())
-}
-
-fn services() -> AffinityOwner {
-    AffinityOwner::Virtual(LOAD_BALANCER_HOST.into())
 }
 
 impl Lab<'_> {
@@ -294,7 +289,7 @@ impl Lab<'_> {
 
     /// Creates an affinity of Services, independently of the block.
     pub(crate) fn claim_for_services(&self, cidr: &str, state: AffinityState) {
-        let key = AffinityKey { owner: services(), cidr: cidr.parse().unwrap() };
+        let key = AffinityKey { owner: AffinityOwner::of_services(), cidr: cidr.parse().unwrap() };
         self.put(&key, &BlockAffinity { state, ..BlockAffinity::default() });
     }
 
@@ -316,7 +311,8 @@ impl Lab<'_> {
     /// Returns the state of each affinity, by the CIDR of its block.
     pub(crate) fn claims(&self) -> BTreeMap<String, AffinityState> {
         let list = |select: AffinitySelect| self.runtime.block_on(self.store.list::<BlockAffinity>(&select)).unwrap();
-        let claims = [AffinitySelect::default(), AffinitySelect::of(services())].into_iter().flat_map(list);
+        let claims =
+            [AffinitySelect::default(), AffinitySelect::of(AffinityOwner::of_services())].into_iter().flat_map(list);
         claims.map(|claim| (claim.key.cidr.to_string(), claim.value.state)).collect()
     }
 

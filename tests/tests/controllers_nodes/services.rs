@@ -7,7 +7,6 @@ use std::time::Instant;
 use integration_tests::kubernetes::Request;
 use kube_controllers::settings::AssignIps;
 use libcalico::api::IpPoolSpec;
-use libcalico::ipam::LOAD_BALANCER_HOST;
 use libcalico::ipam::{AffinityOwner, AffinitySelect, Block, BlockAffinity, Handle};
 use libcalico::store::Store;
 use serde_json::{Value, json};
@@ -82,7 +81,7 @@ fn services_get_requested_addresses_and_release_them_with_the_pools() {
         scene.pool("auto", "10.7.0.4/30", json!({}));
         becomes(1, || scene.shown("early").len());
         assert!(scene.shown("early")[0].starts_with("10.7.0."));
-        let select = AffinitySelect::of(AffinityOwner::Virtual(LOAD_BALANCER_HOST.into()));
+        let select = AffinitySelect::of(AffinityOwner::of_services());
         assert_eq!(scene.wait_on(scene.store.list::<BlockAffinity>(&select)).unwrap().len(), 1);
 
         // Requests by pool, by address, by spec.loadBalancerIP, and Services without a valid request.

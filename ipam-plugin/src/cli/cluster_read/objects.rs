@@ -1,7 +1,7 @@
 //! Reads the objects by their kinds, as an API server lists them.
 
 use libcalico::api::{ClusterInformation, ObjectKey, ObjectSelect};
-use libcalico::ipam::{AffinityOwner, AffinitySelect, BlockAffinity, LOAD_BALANCER_HOST, Lookup};
+use libcalico::ipam::{AffinityOwner, AffinitySelect, BlockAffinity, Lookup};
 use libcalico::kubernetes::Pod;
 use libcalico::store::{Answers, Entry, Kind, ListTicket, ReadBatch, Store, StoreError, WriteModel};
 
@@ -18,8 +18,7 @@ impl ClusterRead {
         let blocks = batch.list(&None);
         let handles = batch.list(&());
         let affinities = batch.list::<BlockAffinity>(&AffinitySelect::default());
-        let of_services =
-            batch.list::<BlockAffinity>(&AffinitySelect::of(AffinityOwner::Virtual(LOAD_BALANCER_HOST.into())));
+        let of_services = batch.list::<BlockAffinity>(&AffinitySelect::of(AffinityOwner::of_services()));
         // Versions before the labels wrote affinities that a list by owner does not contain (DS-70).
         let unlabeled = (store.write_model() == WriteModel::PerObject)
             .then(|| batch.list::<BlockAffinity>(&AffinitySelect::without_labels()));

@@ -35,7 +35,7 @@ fn read_by_kind_and_read_of_all_pairs_have_the_affinities_of_services() {
 #[test]
 fn read_by_kind_has_affinities_without_labels_once() {
     let store = MemoryStore::without_labels();
-    for owner in [AffinityOwner::Host("node1".into()), AffinityOwner::Virtual(LOAD_BALANCER_HOST.into())] {
+    for owner in [AffinityOwner::Host("node1".into()), AffinityOwner::of_services()] {
         store.put(&AffinityKey { owner, cidr: cidr("10.0.0.0/29") }, &BlockAffinity::default());
     }
     let cluster = block_on(ClusterRead::read_objects(&store)).unwrap();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use datastore::Datastore;
 use ipam_plugin::affinity::release_pool_affinities;
 use libcalico::api::{IP_POOL_FINALIZER as FINALIZER, IpPool, IpPoolSpec, ObjectKey};
-use libcalico::ipam::{AffinityOwner, AffinitySelect, Block, LOAD_BALANCER_HOST};
+use libcalico::ipam::{AffinityOwner, AffinitySelect, Block};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store};
 use os::clock::SystemClock;
@@ -154,7 +154,7 @@ impl IpPoolReconciler {
         release_pool_affinities(&*self.store, &clock, &hosts, range, false).await.map_err(problem)?;
         // Of the blocks for Services, only the empty ones are released: Services find their addresses by the owner of
         // the block.
-        let services = AffinitySelect::of(AffinityOwner::Virtual(LOAD_BALANCER_HOST.into()));
+        let services = AffinitySelect::of(AffinityOwner::of_services());
         release_pool_affinities(&*self.store, &clock, &services, range, true).await.map_err(problem)?;
         let mut batch = ReadBatch::new();
         let keys = batch.list_keys::<Block>(&Some(range.version()));

@@ -24,7 +24,7 @@ pub use not_served::LoadBalancerReport;
 use std::time::Duration;
 
 use ipam_plugin::affinity::add_labels;
-use libcalico::ipam::{AffinityOwner, LOAD_BALANCER_HOST};
+use libcalico::ipam::AffinityOwner;
 use libcalico::store::StoreError;
 
 use self::reconcile::ServiceReconciler;
@@ -69,7 +69,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Adds labels to block affinities of Services that older versions wrote without labels (KC-503).
 async fn label_affinities(context: &Context) {
-    let owner = AffinityOwner::Virtual(LOAD_BALANCER_HOST.into());
+    let owner = AffinityOwner::of_services();
     retry_until_done(context.leadership.clone(), || add_labels(&*context.calico, &owner, &context.leadership)).await;
 }
 

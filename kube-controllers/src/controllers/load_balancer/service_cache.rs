@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, ObjectKey};
-use libcalico::ipam::{AffinityOwner, Allocation, Block, LOAD_BALANCER_HOST};
+use libcalico::ipam::{AffinityOwner, Allocation, Block};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
 use time::OffsetDateTime;
@@ -139,7 +139,7 @@ impl ServiceCache {
 impl ServiceBlock {
     /// Returns the addresses of a block; `None` for a deleted block and for a block that is not for Services.
     fn of(block: &Block) -> Option<Self> {
-        if block.deleted || block.owner() != Some(AffinityOwner::Virtual(LOAD_BALANCER_HOST.into())) {
+        if block.deleted || block.owner() != Some(AffinityOwner::of_services()) {
             return None;
         }
         let service_address = |held: Allocation<'_>| {

@@ -10,7 +10,7 @@ use datastore::watch::WatchEvent;
 use ipam_plugin::affinity::{FinishedAffinity, finish_affinity};
 use ipam_plugin::error::IpamError;
 use libcalico::ipam::gc::UnfinishedAffinities;
-use libcalico::ipam::{AffinityKey, AffinityOwner, AffinitySelect, BlockAffinity, LOAD_BALANCER_HOST};
+use libcalico::ipam::{AffinityKey, AffinityOwner, AffinitySelect, BlockAffinity};
 use libcalico::store::Store;
 
 use super::Clock;
@@ -33,7 +33,7 @@ impl AffinityAudit {
         let mut nodes = HashSet::new();
         self.get().begin_list();
         // The list of all affinities lacks those of Services (IPAM-80).
-        let of_services = AffinitySelect::of(AffinityOwner::Virtual(LOAD_BALANCER_HOST.into()));
+        let of_services = AffinitySelect::of(AffinityOwner::of_services());
         match calico.list::<BlockAffinity>(&of_services).await {
             Ok(entries) => entries.iter().for_each(|entry| self.get().listed(entry, &cache.index(), clock.now())),
             Err(error) => {

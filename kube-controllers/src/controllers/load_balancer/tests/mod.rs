@@ -8,7 +8,6 @@ mod waiting;
 
 use k8s_openapi::api::core::v1::Service as K8sService;
 use libcalico::api::{IpPoolSpec, ObjectKey};
-use libcalico::ipam::LOAD_BALANCER_HOST;
 use libcalico::ipam::{AffinityOwner, BlockRequest, Reservations};
 use libcalico::kubernetes::{IPV4_POOLS, IPV6_POOLS, LOAD_BALANCER_IPS as ADDRESSES};
 use libcalico::net::Cidr;
@@ -234,7 +233,7 @@ fn cache() -> ServiceCache {
 fn block_changes_after_the_list_return_affected_and_waiting_services() {
     let [a, b] = ["a", "b"].map(|name| ObjectKey::namespaced("n", name));
     let mut cache = cache();
-    let ours = AffinityOwner::Virtual(LOAD_BALANCER_HOST.into());
+    let ours = AffinityOwner::of_services();
     assert_eq!(cache.apply_block(&Event::Upsert(&block(&ours, &["a", "b", "b"]))), []);
     assert_eq!(cache.apply_block(&Event::ListEnd), [a.clone(), b.clone()], "b is gone and holds addresses");
     assert_eq!(cache.state_of(&b).unwrap().held.len(), 2);
@@ -261,7 +260,7 @@ fn node_blocks_and_cooling_addresses_belong_to_no_service() {
     cache.apply_block(&Event::ListEnd);
     let a = ObjectKey::namespaced("n", "a");
     assert!(cache.state_of(&a).unwrap().held.is_empty());
-    let mut resting = block(&AffinityOwner::Virtual(LOAD_BALANCER_HOST.into()), &["a"]);
+    let mut resting = block(&AffinityOwner::of_services(), &["a"]);
     let handle = HandleId::new("lb-a");
     resting.value.release_by_handle(&handle, None, 60, OffsetDateTime::UNIX_EPOCH).unwrap();
     assert_eq!(cache.apply_block(&Event::Upsert(&resting)), []);

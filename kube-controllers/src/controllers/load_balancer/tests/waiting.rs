@@ -254,7 +254,7 @@ fn requested_range_without_a_pool_is_named() {
 #[test]
 fn requested_address_in_a_block_of_others_is_told_without_names() {
     let ip: IpAddr = "10.0.0.5".parse().unwrap();
-    let requester = AffinityOwner::Virtual(LOAD_BALANCER_HOST.into());
+    let requester = AffinityOwner::of_services();
     let (block, other) = ("10.0.0.0/26".parse().unwrap(), "10.0.0.0/24".parse().unwrap());
     let strict = "10.0.0.5 is in a block that is not for Services, and affinity is strict";
     let overlap = "10.0.0.5 is in no block, and a new one would overlap with one of another size";
@@ -303,7 +303,7 @@ async fn taken_before(queue: &Queue<ObjectKey>, key: &ObjectKey) -> usize {
 async fn service_beside_a_thousand_waiting_ones_of_another_namespace_waits_for_one_reconcile_of_each_namespace() {
     let queue = CachedController::<ServiceReconciler>::unsubscribed().queue;
     let mut cache = cache();
-    let ours = AffinityOwner::Virtual(LOAD_BALANCER_HOST.into());
+    let ours = AffinityOwner::of_services();
     cache.apply_block(&Event::Upsert(&block(&ours, &["a"])));
     cache.apply_block(&Event::ListEnd);
     let full = wait("full");

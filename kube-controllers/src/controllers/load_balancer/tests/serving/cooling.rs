@@ -62,7 +62,7 @@ fn first_cooldown_end_is_that_of_the_earliest_release_whose_cooldown_lasts() {
 #[test]
 fn cooling_address_is_suitable_only_for_services_that_may_get_it() {
     let mut cache = cache();
-    let mut released = block(&AffinityOwner::Virtual(LOAD_BALANCER_HOST.into()), &["a"]);
+    let mut released = block(&AffinityOwner::of_services(), &["a"]);
     let ip = released.value.allocated().next().unwrap().ip;
     released.value.release_by_handle(&HandleId::new("lb-a"), None, 60, OffsetDateTime::UNIX_EPOCH).unwrap();
     cache.apply_block(&Event::Upsert(&released));

@@ -81,6 +81,15 @@ impl Client {
         self.request(Method::GET, path, "", "")
     }
 
+    /// Returns the Events of a namespace that kube-controllers posted. The API server also posts Events, for example
+    /// `ClusterIPNotAllocated` if its cache has a new Service earlier than the IPAddress of the Service.
+    pub fn events_of_controllers(&self, namespace: &str) -> Result<Vec<Value>> {
+        let mut listed = self.get(&format!("/api/v1/namespaces/{namespace}/events"))?.success()?;
+        let Value::Array(mut events) = listed["items"].take() else { return Ok(Vec::new()) };
+        events.retain(|event| event["source"]["component"] == "calico-kube-controllers");
+        Ok(events)
+    }
+
     /// Creates an object in a collection.
     pub fn create(&self, collection: &str, object: &Value) -> Result<Answer> {
         self.request(Method::POST, collection, "application/json", &object.to_string())

@@ -96,9 +96,9 @@ fn without_patterns(schema: &mut Value) {
 }
 
 fn events(world: &World<'_>) -> Vec<Value> {
-    let all = world.get("/api/v1/namespaces/default/events");
-    let of_configuration = |event: &&Value| event["involvedObject"]["kind"] == "KubeControllersConfiguration";
-    all["items"].as_array().into_iter().flatten().filter(of_configuration).cloned().collect()
+    let mut events = world.api.admin().events_of_controllers("default").unwrap();
+    events.retain(|event| event["involvedObject"]["kind"] == "KubeControllersConfiguration");
+    events
 }
 
 fn readyz() -> (u16, String) {

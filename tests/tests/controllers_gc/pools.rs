@@ -62,9 +62,9 @@ fn told(lab: &Lab<'_>) -> Vec<(String, String)> {
 }
 
 fn events_about_pools(lab: &Lab<'_>) -> Vec<Value> {
-    let events = lab.admin().get("/api/v1/namespaces/default/events").unwrap().success().unwrap();
-    let events = events["items"].as_array().cloned().unwrap_or_default().into_iter();
-    events.filter(|event| event["involvedObject"]["kind"] == "IPPool").collect()
+    let mut events = lab.admin().events_of_controllers("default").unwrap();
+    events.retain(|event| event["involvedObject"]["kind"] == "IPPool");
+    events
 }
 
 fn pool_tells_80_and_95_percent_once(lab: &Lab<'_>) {

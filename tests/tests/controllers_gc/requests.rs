@@ -45,8 +45,7 @@ fn release_of_a_thousand_leaks_costs_one_write_per_block_and_handle() {
         });
         let took = began.elapsed();
         within(SOON, "an event for each node", || {
-            let events = lab.admin().get("/api/v1/namespaces/default/events").unwrap().success().unwrap();
-            events["items"].as_array().unwrap().len() == BLOCKS
+            lab.admin().events_of_controllers("default").unwrap().len() == BLOCKS
         });
         assert!(lab.handles().is_empty());
         assert!(lab.held().is_empty());

@@ -94,9 +94,8 @@ fn gc_in_report_mode_lists_leaks_and_releases_none() {
             .collect();
         assert!(written.iter().all(|line| line.starts_with("create events default/")), "{written:?}");
         assert_eq!(written.len(), 2, "one for each node: {written:?}");
-        let events = lab.admin().get("/api/v1/namespaces/default/events").unwrap().success().unwrap();
-        let messages: Vec<&str> =
-            events["items"].as_array().unwrap().iter().filter_map(|event| event["message"].as_str()).collect();
+        let events = lab.admin().events_of_controllers("default").unwrap();
+        let messages: Vec<&str> = events.iter().filter_map(|event| event["message"].as_str()).collect();
         let leak = "1 leaked address(es): 10.0.0.0 (its pod is gone)";
         assert!(messages.iter().any(|text| text.contains(leak)), "{messages:?}");
         // A tenant of the namespace `default` can read these Events.
@@ -119,9 +118,8 @@ fn event_on_the_pod_of_a_tenant_names_no_pod_of_another_namespace() {
         lab.pod("late", "node-a", &addresses);
         let collecting = lab.collect(with_a_long_grace_period(lab));
         let messages = || {
-            let events = lab.admin().get(&format!("/api/v1/namespaces/{NAMESPACE}/events")).unwrap().success().unwrap();
-            let events = events["items"].as_array().cloned().unwrap_or_default().into_iter();
-            let conflicts = events.filter(|event| event["reason"] == "AddressNotAllocated");
+            let events = lab.admin().events_of_controllers(NAMESPACE).unwrap();
+            let conflicts = events.iter().filter(|event| event["reason"] == "AddressNotAllocated");
             conflicts.filter_map(|event| event["message"].as_str().map(str::to_owned)).collect::<Vec<String>>()
         };
         collecting.as_time_goes_by(Duration::from_secs(60), "an Event", || !messages().is_empty());

@@ -8,18 +8,17 @@ use serde_json::{Value, json};
 use crate::scene::{ETCD, Running, Scene, V1, V3, becomes, on_each, stays};
 use crate::services::{SERVICES, wants};
 
-const EVENTS: &str = "/api/v1/namespaces/default/events";
 const REASONS: [&str; 6] = ["no_pool", "pool_full", "address_taken", "invalid_request", "class", "not_enabled"];
 
 impl Scene {
     /// Returns the Events of a Service, each as `Reason: text`.
     fn events(&self, service: &str) -> Vec<String> {
-        let listed = self.admin.get(EVENTS).unwrap().success().unwrap();
+        let events = self.admin.events_of_controllers("default").unwrap();
         let of_service =
             |event: &&Value| event["involvedObject"]["kind"] == "Service" && event["involvedObject"]["name"] == service;
         let text =
             |event: &Value| format!("{}: {}", event["reason"].as_str().unwrap(), event["message"].as_str().unwrap());
-        listed["items"].as_array().unwrap().iter().filter(of_service).map(text).collect()
+        events.iter().filter(of_service).map(text).collect()
     }
 
     #[track_caller]

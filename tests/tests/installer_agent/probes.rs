@@ -49,7 +49,8 @@ fn second_outage_with_the_same_error_is_logged_again() {
             reasons.push(reason.to_owned());
             proxy.arm(None);
             agent.await_page("/readiness", 200).unwrap();
-            await_that(PATIENCE, || Ok(agent.log().matches("answers again").count() == outage)).unwrap();
+            // A single test that a busy machine delays is followed by the same line.
+            await_that(PATIENCE, || Ok(agent.log()[told..].contains("answers again"))).unwrap();
             if is_said_again {
                 break;
             }

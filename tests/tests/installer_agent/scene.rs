@@ -25,7 +25,7 @@ const LOOK: i32 = 90;
 pub(crate) struct Hastened {
     pub(crate) agent: Agent,
     slept: i32,
-    /// Number of restored files for which the test has waited.
+    /// Number of restored files after the last wait. One check may restore several files.
     mended: i64,
 }
 
@@ -57,11 +57,11 @@ impl Hastened {
         self.agent.await_metric("file_checks_total", checks + 1).unwrap();
     }
 
-    /// Lets the agent check its files, and waits until it has restored one more.
+    /// Lets the agent check its files, and waits until a check has restored a file.
     pub(crate) fn mends(&mut self) {
         self.look();
-        self.mended += 1;
-        self.agent.await_metric("files_mended_total", self.mended).unwrap();
+        self.agent.await_metric("files_mended_total", self.mended + 1).unwrap();
+        self.mended = self.agent.metric("files_mended_total").unwrap();
     }
 
     /// Removes a program and waits until the agent has restored it, which ends a check of the files.

@@ -11,7 +11,7 @@ use integration_tests::etcd::ENDPOINT;
 use integration_tests::journal::{JOURNAL, journal_entries};
 use serde_json::{Value, json};
 
-use super::{conf, etcd, later_call, pod_with_deferred_del, with_etcd};
+use super::{await_entries, await_replayed, conf, etcd, later_call, pod_with_deferred_del, with_etcd};
 
 const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 
@@ -52,8 +52,7 @@ fn deferred_del_is_replayed_with_a_different_spelling_of_the_datastore() {
         record_identity(cluster);
         let pod = pod_with_deferred_del(cluster, 1);
         let conf = spelled_anew(&conf(cluster));
-        cluster.verb("STATUS", &pod, &conf).run().unwrap().success();
-        assert!(journal_entries().is_empty());
+        cluster.await_replayed(&pod, &conf);
         assert!(!is_held(cluster, &pod));
         assert_eq!(calico_ipam(cluster, &["check"]).lines().last(), Some("nothing is wrong"));
     });
@@ -67,7 +66,7 @@ fn deferred_del_of_another_datastore_stays_listed_until_adopted() {
         let pod = pod_with_deferred_del(cluster, 1);
         // The datastore was recreated at the same endpoint.
         set_guid(cluster, "fedcba9876543210");
-        later_call(cluster, "STATUS", &pod);
+        await_entries(cluster, &pod, &conf(cluster), 1);
         later_call(cluster, "DEL", &pod);
         assert_eq!(journal_entries().len(), 1);
         let listed: Value = serde_json::from_str(&calico_ipam(cluster, &["journal", "-o", "json"])).unwrap();
@@ -80,8 +79,7 @@ fn deferred_del_of_another_datastore_stays_listed_until_adopted() {
             "{pending_del}"
         );
         calico_ipam(cluster, &["journal", "adopt", &pod.container_id]);
-        later_call(cluster, "STATUS", &pod);
-        assert!(journal_entries().is_empty());
+        await_replayed(cluster, &pod);
     });
 }
 
@@ -97,10 +95,9 @@ fn deferred_del_without_identity_is_replayed_by_its_spelling() {
             pending_del.as_object_mut().unwrap().remove(key);
         }
         fs::write(entry, pending_del.to_string()).unwrap();
-        cluster.verb("STATUS", &pod, &spelled_anew(&conf(cluster))).run().unwrap().success();
-        assert_eq!(journal_entries().len(), 1, "another spelling");
-        later_call(cluster, "STATUS", &pod);
-        assert!(journal_entries().is_empty() && !is_held(cluster, &pod));
+        await_entries(cluster, &pod, &spelled_anew(&conf(cluster)), 1);
+        await_replayed(cluster, &pod);
+        assert!(!is_held(cluster, &pod));
     });
 }
 
@@ -229,8 +226,7 @@ fn deferred_del_of_a_moved_embedded_datastore_is_replayed() {
         );
         let mut elsewhere = conf.clone();
         elsewhere["datastore_path"] = json!(aside);
-        cluster.verb("STATUS", &pod, &elsewhere).run().unwrap().success();
-        assert!(journal_entries().is_empty());
+        cluster.await_replayed(&pod, &elsewhere);
         assert!(Path::new(JOURNAL).exists());
         moved(&aside, path);
         cluster.assert_nothing_left();
@@ -250,8 +246,7 @@ fn deferred_del_without_cluster_information_is_replayed_after_init() {
         cluster.delete(&pod, &conf);
         assert_eq!(journal_entries().len(), 1);
         calico_ipam(cluster, &["init"]);
-        later_call(cluster, "STATUS", &pod);
-        assert!(journal_entries().is_empty());
+        await_replayed(cluster, &pod);
         cluster.assert_nothing_left();
     });
 }

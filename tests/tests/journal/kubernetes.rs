@@ -17,6 +17,11 @@ use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
+use super::assert_ready_or_slow;
+
+/// Number of STATUS calls at once.
+const STATUSES: usize = 5;
+
 /// A pod whose DEL did not reach the API server: its interface is gone, but its address and endpoint remain.
 struct DeferredDel {
     pod: Pod,
@@ -124,7 +129,7 @@ fn replayed_by_an_add_of_the_same_container(faulty: &mut Faulty<'_>, deferred: &
     let pod = deferred.restore();
     let result = faulty.run("ADD", pod);
     assert_eq!(journal_entries(), Vec::<PathBuf>::new());
-    faulty.run("STATUS", pod);
+    faulty.await_replayed(pod);
     let mut checked = faulty.conf.clone();
     checked["prevResult"] = result;
     faulty.cluster.verb("CHECK", pod, &checked).run().unwrap().success();
@@ -135,17 +140,19 @@ fn replayed_by_an_add_of_the_same_container(faulty: &mut Faulty<'_>, deferred: &
 fn replayed_by_many_at_once(faulty: &mut Faulty<'_>, deferred: &[DeferredDel]) {
     let pods: Vec<&Pod> = deferred.iter().map(DeferredDel::restore).collect();
     let other = faulty.pod();
-    let calls: Vec<_> = (0..5)
+    let calls: Vec<_> = (0..STATUSES)
         .map(|_| faulty.call("STATUS", &other))
         .chain([faulty.call("ADD", &other), faulty.call("DEL", pods[0])])
         .collect();
     faulty.proxy.arm(None);
     thread::scope(|scope| {
         let started: Vec<_> = calls.iter().map(|call| scope.spawn(|| call.run().unwrap())).collect();
-        started.into_iter().for_each(|thread| drop(thread.join().unwrap().success()));
+        let outcomes: Vec<_> = started.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let (statuses, others) = outcomes.split_at(STATUSES);
+        statuses.iter().for_each(assert_ready_or_slow);
+        others.iter().for_each(|outcome| drop(outcome.success()));
     });
-    faulty.run("STATUS", &other);
-    assert_eq!(journal_entries(), Vec::<PathBuf>::new());
+    faulty.await_replayed(&other);
     assert!(pods.iter().all(|pod| !is_held(faulty, pod)) && is_held(faulty, &other));
     faulty.cluster.assert_in_order();
     faulty.run("DEL", &other);
@@ -170,8 +177,7 @@ fn not_replayed_while_not_ready(faulty: &mut Faulty<'_>, deferred: &DeferredDel)
     let error = faulty.faulted("STATUS", pod, Point::First("GET", CLUSTER), busy).error();
     assert!(error.code == 50 && error.msg.contains("not ready"), "{error:?}");
     set_ready(true);
-    faulty.run("STATUS", pod);
-    assert_eq!(journal_entries(), Vec::<PathBuf>::new());
+    faulty.await_replayed(pod);
 }
 
 /// A replay removes the address from the endpoint first, as DEL does.
@@ -187,8 +193,8 @@ fn replay_killed_at_each_request_leaves_no_free_address_in_annotations() {
             deferred.restore();
             faulty.faulted("STATUS", &bystander, point, Fault::Kill);
             assert!(faulty.proxy.fired(), "{point:?}");
-            faulty.run("STATUS", &bystander);
-            assert!(journal_entries().is_empty() && !is_held(faulty, &deferred.pod), "{point:?}");
+            faulty.await_replayed(&bystander);
+            assert!(!is_held(faulty, &deferred.pod), "{point:?}");
         }
     });
 }
@@ -216,15 +222,13 @@ fn deferred_del_keeps_the_next_sandboxs_addresses_and_stores_no_token() {
         assert!(accounts.counted.keys().any(|(holder, _)| *holder == handle(old)), "{accounts:#?}");
         assert_eq!(journal_entries(), std::slice::from_ref(&deferred.entry));
         // The next call completes the replay.
-        faulty.run("STATUS", &new);
-        assert_eq!(journal_entries(), Vec::<PathBuf>::new());
+        faulty.await_replayed(&new);
         faulty.cluster.assert_only(&[&new]);
         faulty.cluster.verb("CHECK", &new, &checked).run().unwrap().success();
 
         // A replay after the DEL is complete changes nothing.
         deferred.restore();
-        faulty.run("STATUS", &new);
-        assert_eq!(journal_entries(), Vec::<PathBuf>::new());
+        faulty.await_replayed(&new);
         faulty.cluster.assert_only(&[&new]);
         faulty.run("DEL", &new);
         faulty.cluster.assert_nothing_left();
@@ -260,8 +264,7 @@ fn deferred_del_of_another_cluster_stays_listed_until_its_cluster_is_used() {
         assert_eq!(listed[0]["identity"], pending_del["identity"], "{listed}");
 
         deferred.restore();
-        faulty.run("STATUS", &collector);
-        assert_eq!(journal_entries(), Vec::<PathBuf>::new());
+        faulty.await_replayed(&collector);
         faulty.cluster.assert_nothing_left();
     });
 }

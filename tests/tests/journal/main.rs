@@ -7,14 +7,16 @@ mod refused;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
 use integration_tests::cluster::{Cluster, Pod, handle};
 use integration_tests::content::{self, Content, NETWORK};
+use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::etcd::{self, Etcd};
 use integration_tests::journal::{JOURNAL, journal_entries};
 use integration_tests::kernel;
 use integration_tests::namespaces::isolated;
-use integration_tests::plugin::{DEADLINE, Plugins, wait};
+use integration_tests::plugin::{DEADLINE, Outcome, Plugins, wait};
 use integration_tests::skip::skipped;
 use integration_tests::store::Store;
 use serde_json::{Value, json};
@@ -91,6 +93,33 @@ fn later_call(cluster: &Cluster<'_>, verb: &str, newcomer: &Pod) {
     cluster.verb(verb, newcomer, &conf).run().unwrap().success();
 }
 
+/// Repeats STATUS until the journal is empty: a STATUS ends after two seconds.
+#[track_caller]
+fn await_replayed(cluster: &Cluster<'_>, pod: &Pod) {
+    cluster.await_replayed(pod, &conf(cluster));
+}
+
+/// Repeats STATUS until one succeeds and the journal has this number of entries.
+#[track_caller]
+fn await_entries(cluster: &Cluster<'_>, pod: &Pod, conf: &Value, entries: usize) {
+    let is_done = || {
+        let outcome = cluster.verb("STATUS", pod, conf).run()?;
+        Ok(outcome.exit == Some(0) && journal_entries().len() == entries)
+    };
+    let done = await_that(PATIENCE, is_done);
+    assert!(done.is_ok(), "{done:?}, {:?}", journal_entries());
+}
+
+/// Asserts that a STATUS beside other calls succeeded, or that it reports a datastore that was too slow for the two
+/// seconds of a STATUS.
+#[track_caller]
+fn assert_ready_or_slow(outcome: &Outcome) {
+    if outcome.exit != Some(0) {
+        assert_eq!(outcome.error().code, 50, "{outcome:?}");
+        assert!(outcome.wall >= Duration::from_secs(2), "{outcome:?}");
+    }
+}
+
 #[test]
 fn del_without_etcd_removes_the_interface_and_is_deferred_without_secrets() {
     with_etcd(|cluster| {
@@ -157,7 +186,7 @@ fn del_with_a_silent_etcd_removes_the_interface_and_is_deferred() {
         outcome.success();
         assert_eq!(kernel::host().unwrap()["links"], json!({}));
         assert_eq!(journal_entries().len(), 1);
-        later_call(cluster, "STATUS", &pod);
+        await_replayed(cluster, &pod);
         cluster.assert_nothing_left();
     });
 }
@@ -190,7 +219,7 @@ fn add_of_the_same_container_replays_first_and_keeps_its_new_address() {
         assert_eq!(accounts.held.len(), 1);
         assert_eq!(accounts.held.values().next(), Some(&handle(&pod)));
         assert_eq!(cluster.endpoints().len(), 1);
-        later_call(cluster, "STATUS", &pod);
+        await_replayed(cluster, &pod);
         conf["prevResult"] = result;
         cluster.verb("CHECK", &pod, &conf).run().unwrap().success();
     });
@@ -231,8 +260,7 @@ fn failing_deferred_del_does_not_block_other_replays() {
         assert_eq!(journal_entries().len(), 2);
         let damaged = format!("/calico/ipam/v2/handle/{}", handle(&first));
         cluster.store.put(&damaged, &json!({ "block": "damaged" })).unwrap();
-        later_call(cluster, "STATUS", &cluster.pod(3));
-        assert_eq!(journal_entries().len(), 1);
+        await_entries(cluster, &cluster.pod(3), &conf, 1);
         assert!(!cluster.accounts().held.values().any(|holder| *holder == handle(&second)));
     });
 }
@@ -275,9 +303,10 @@ fn concurrent_replays_release_an_address_once() {
                     .collect();
                 started.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
-            outcomes.iter().for_each(|outcome| drop(outcome.success()));
-            later_call(cluster, "STATUS", &pod);
-            assert_eq!(journal_entries(), Vec::<PathBuf>::new());
+            let [statuses @ .., add] = &outcomes[..] else { panic!("{outcomes:?}") };
+            add.success();
+            statuses.iter().for_each(assert_ready_or_slow);
+            await_replayed(cluster, &pod);
             assert_eq!(cluster.accounts().held.values().collect::<Vec<_>>(), [&handle(&other)]);
             cluster.assert_in_order();
             cluster.delete(&other, &conf);
@@ -306,8 +335,7 @@ fn replay_keeps_the_endpoint_of_the_pods_next_sandbox() {
 
         call(cluster, "ADD", &new);
         fs::write(entry, pending_del).unwrap();
-        later_call(cluster, "STATUS", &old);
-        assert_eq!(journal_entries(), Vec::<PathBuf>::new());
+        await_replayed(cluster, &old);
         assert_eq!(cluster.accounts().held.values().collect::<Vec<_>>(), [&handle(&new)]);
         let endpoints = cluster.endpoints();
         assert_eq!(endpoints.len(), 1);
@@ -330,8 +358,7 @@ fn replay_for_a_different_interface_keeps_the_containers_interface() {
         cluster.verb("DEL", &pod, &conf).env("CNI_IFNAME", "eth1").run().unwrap().success();
         etcd(cluster).restart().unwrap();
         assert_eq!(journal_entries().len(), 1);
-        later_call(cluster, "STATUS", &pod);
-        assert_eq!(journal_entries(), Vec::<PathBuf>::new());
+        await_replayed(cluster, &pod);
         cluster.assert_unchanged(&before);
 
         etcd(cluster).stop();
@@ -339,8 +366,7 @@ fn replay_for_a_different_interface_keeps_the_containers_interface() {
             cluster.verb("DEL", &pod, &conf).env("CNI_IFNAME", ifname).run().unwrap().success();
         }
         etcd(cluster).restart().unwrap();
-        later_call(cluster, "STATUS", &pod);
-        assert_eq!(journal_entries(), Vec::<PathBuf>::new());
+        await_replayed(cluster, &pod);
         cluster.assert_nothing_left();
     });
 }
@@ -353,9 +379,8 @@ fn deferred_del_is_replayed_on_its_own_datastore_only() {
         let other = Store::local(cluster.host, &cluster.plugins);
         other.load(Content::dual_stack().pairs()).unwrap();
         let conf = content::conf(&other, "node1", json!({ "cniVersion": "1.1.0" }));
-        cluster.verb("STATUS", &pod, &conf).run().unwrap().success();
-        assert_eq!(journal_entries().len(), 1);
-        later_call(cluster, "STATUS", &pod);
+        await_entries(cluster, &pod, &conf, 1);
+        await_replayed(cluster, &pod);
         cluster.assert_nothing_left();
     });
 }

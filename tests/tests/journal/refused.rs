@@ -12,7 +12,7 @@ use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 use super::kubernetes::on_group;
-use super::{conf, later_call, with_etcd};
+use super::{await_replayed, conf, with_etcd};
 
 const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 const NODENAME: &str = "/var/lib/calico/nodename";
@@ -49,7 +49,7 @@ fn del_without_cluster_information_removes_the_interface_and_is_deferred() {
         recorded_entry(&outcome);
         assert!(outcome.stderr.contains("ClusterInformation(default)"), "{}", outcome.stderr);
         cluster.store.put(CLUSTER, &ready).unwrap();
-        later_call(cluster, "STATUS", &pod);
+        await_replayed(cluster, &pod);
         cluster.assert_nothing_left();
     });
 }
@@ -69,8 +69,7 @@ fn del_without_a_node_name_is_deferred_and_replayed_by_the_next_node() {
         assert_eq!(recorded_entry(&outcome)["node"], json!(""));
         assert!(outcome.stderr.contains(NODENAME), "{}", outcome.stderr);
         fs::write(NODENAME, "node1").unwrap();
-        cluster.verb("STATUS", &pod, &conf).run().unwrap().success();
-        assert!(journal_entries().is_empty());
+        cluster.await_replayed(&pod, &conf);
         cluster.assert_nothing_left();
     });
 }
@@ -101,8 +100,7 @@ fn del_refused_by_the_api_server_removes_the_interface_and_is_deferred() {
             let pending_del = recorded_entry(&outcome);
             assert!(pending_del["reason"].as_str().unwrap().contains("connection is unauthorized"), "{pending_del}");
             assert!(outcome.stderr.contains("connection is unauthorized"), "{}", outcome.stderr);
-            faulty.run("STATUS", &pod);
-            assert!(journal_entries().is_empty(), "{code} at {point:?}");
+            faulty.await_replayed(&pod);
             faulty.cluster.assert_nothing_left();
         }
 
@@ -133,8 +131,7 @@ fn del_with_an_invalid_kubeconfig_removes_the_interface_and_is_deferred() {
         fs::remove_file(&file).unwrap();
         recorded_entry(&faulty.call("DEL", &pod).run().unwrap());
         fs::write(&file, text).unwrap();
-        faulty.run("STATUS", &pod);
-        assert!(journal_entries().is_empty());
+        faulty.await_replayed(&pod);
         faulty.cluster.assert_nothing_left();
     });
 }

@@ -99,6 +99,17 @@ impl ApiServer {
         })
         .with_context(|| format!("{group} is not among the API groups"))
     }
+
+    /// Waits until the server publishes the schema of a kind, a moment after it serves the kind. kubectl validates with
+    /// the schema.
+    pub fn await_schema(&self, api_version: &str, kind: &str) -> Result<()> {
+        let described = format!(r#""kind":"{kind}""#);
+        await_that(PATIENCE, || {
+            let answer = self.admin().get(&format!("/openapi/v3/apis/{api_version}"))?;
+            Ok(answer.code == 200 && answer.body.to_string().contains(&described))
+        })
+        .with_context(|| format!("the schema of {kind} in {api_version} is not published"))
+    }
 }
 
 /// Returns the definition of a kind whose schema accepts any field.

@@ -98,6 +98,7 @@ fn upgrade_from_the_last_release_and_rollback_keep_every_object() {
         assert!(before.len() > 25, "{before:?}");
         let pool = deploy("examples/ippool.yaml").display().to_string();
         api.kubectl(&["wait", "--for", "condition=established", "crd/ippools.crd.projectcalico.org"]).unwrap();
+        api.await_schema("crd.projectcalico.org/v1", "IPPool").unwrap();
         api.kubectl(&["apply", "--filename", &pool]).unwrap();
         let pools = || api.admin().get("/apis/crd.projectcalico.org/v1/ippools").unwrap().success().unwrap();
         let uid = pools()["items"][0]["metadata"]["uid"].clone();

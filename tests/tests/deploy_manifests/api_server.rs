@@ -214,12 +214,16 @@ fn installation_is_stored_completely_and_a_second_apply_changes_nothing() {
         };
         assert_eq!(versions(&stored(&api, &install).unwrap()), versions(&first));
 
-        api.define("crd.projectcalico.org/v1").unwrap();
+        for group in ["crd.projectcalico.org/v1", "projectcalico.org/v3"] {
+            api.define(group).unwrap();
+            for kind in ["IPPool", "KubeControllersConfiguration"] {
+                api.await_schema(group, kind).unwrap();
+            }
+        }
         for example in fs::read_dir(deploy("examples")).unwrap() {
             let text = fs::read_to_string(example.unwrap().path()).unwrap();
             dry_run(&api, &manifest(&directory, &parse(&text).unwrap())).unwrap();
             if text.contains("crd.projectcalico.org/v1") {
-                api.define("projectcalico.org/v3").unwrap();
                 let text = text.replace("crd.projectcalico.org/v1", "projectcalico.org/v3");
                 dry_run(&api, &manifest(&directory, &parse(&text).unwrap())).unwrap();
             }

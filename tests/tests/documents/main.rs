@@ -179,6 +179,15 @@ jq '.plugins[0] + {name, cniVersion} | .ipam.ipv4_pools = ["10.99.0.0/16"]' /etc
     CNI_ARGS="K8S_POD_NAMESPACE=default;K8S_POD_NAME=web" /opt/cni/bin/calico && exit 1
 "#;
 
+/// Command that waits until the API server publishes the schema of pools, a moment after it serves them. kubectl
+/// validates with the schema.
+const AWAIT_POOLS: &str = r#"schema=/openapi/v3/apis/crd.projectcalico.org/v1
+for _ in {1..600}; do
+    kubectl get --raw $schema 2>/dev/null | grep '"kind": *"IPPool"' >/dev/null && break
+    sleep 0.1
+done
+"#;
+
 const PROGRAMS: &str = "install -D -t /opt/cni/bin target/plugin/calico
 ln -f /opt/cni/bin/calico /opt/cni/bin/calico-ipam
 export PATH=$PATH:/opt/cni/bin\n";
@@ -211,8 +220,13 @@ fn documented_cluster_commands_work_on_an_api_server() {
             beside,
             controllers,
         ] = ON_AN_API_SERVER;
-        typed(install, PROGRAMS, &as_is);
+        let apply_pool = |command: &str| match command.starts_with("kubectl apply -f pool.yaml") {
+            true => format!("{AWAIT_POOLS}{command}"),
+            false => command.to_owned(),
+        };
+        typed(install, PROGRAMS, &apply_pool);
 
+        kubernetes.api.await_schema("crd.projectcalico.org/v1", "ClusterInformation").unwrap();
         person.write("conf.json", file(chapter(&chapters, by_hand), "json")).unwrap();
         let printed = typed(by_hand, &format!("{PROGRAMS}{CLUSTER}"), &as_is);
         assert!(printed.contains("cni.projectcalico.org/podIP: 192.168."), "{printed}");

@@ -103,7 +103,7 @@ fn migration_takes_the_aggregated_api_server_away() {
                 kubelet.end();
             }
         }
-        assert_accounts(scene.api, &[], &OWNERS);
+        assert_accounts(scene.api, &kubelets, &OWNERS);
     });
 }
 

@@ -103,9 +103,9 @@ fn leader_killed_in_each_phase_is_replaced() {
         scene.await_lock(replicas.process());
         // During the ten seconds before the first copy. They end before the standby has the Lease, so the standby
         // copies while another one is started.
+        slow_down(&replicas.standby);
         replicas.leader.controllers.kill();
         replicas.await_leader();
-        slow_down(&replicas.standby);
         assert!(!migration.is_ready(ApiGroup::CrdV1) && !migration.is_ready(ApiGroup::V3));
         replicas.start_standby();
         migration.until(replicas.process(), "half of the kinds are copied", || {

@@ -3,6 +3,7 @@
 use integration_tests::accounts::Accounts;
 use integration_tests::cluster::{NAMESPACE, on_api_server};
 use integration_tests::content::Content;
+use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::migration::Migration;
 use integration_tests::node::Node;
 use libcalico::kubernetes::ApiGroup;
@@ -70,7 +71,11 @@ fn pods_start_and_end_on_two_nodes_during_a_migration() {
                 kubelet.end();
             }
         }
-        let accounts = Accounts::of(&v3(api).dump().unwrap());
-        assert!(accounts.is_empty(), "{accounts:#?}");
+        let accounts = || Accounts::of(&v3(api).dump().unwrap());
+        let seen = await_that(PATIENCE, || {
+            kubelets.iter().try_for_each(Kubelet::replay)?;
+            Ok(accounts().is_empty())
+        });
+        assert!(seen.is_ok(), "{:#?}", accounts());
     });
 }

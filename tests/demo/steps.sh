@@ -28,7 +28,7 @@ plugin() {
 address() { jq -r ".ips[$2].address" "$work/$1.json" | cut -d/ -f1; }
 ping_pod() {
     echo "    \$ ip netns exec $1 ping -c 1 $2"
-    ip netns exec "$1" ping -c 1 -W 3 "$2" | sed -n 's/^\(.* bytes from\)/    \1/p'
+    ip netns exec "$1" ping -c 1 -w 10 "$2" | sed -n 's/^\(.* bytes from\)/    \1/p'
 }
 
 mount -t tmpfs tmpfs /run

@@ -75,8 +75,8 @@ step "The annotations that ADD wrote to a pod, for Felix and other readers"
 annotations web-1
 
 step "Ping: node to pod, pod to pod"
-run ping -c 1 -W 3 "$(address web-1)" | grep -E 'ping -c|bytes from'
-run ip netns exec web-1 ping -c 1 -W 3 "$(address web-2)" | grep -E 'ping -c|bytes from'
+run ping -c 1 -w 10 "$(address web-1)" | grep -E 'ping -c|bytes from'
+run ip netns exec web-1 ping -c 1 -w 10 "$(address web-2)" | grep -E 'ping -c|bytes from'
 
 step "The owner of each address"
 run calico-ipam show --show-blocks

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use integration_tests::clock::KNOWN;
 use integration_tests::command::{ip, ip_json};
@@ -126,6 +128,8 @@ fn agent_keeps_an_interface_until_the_runtime_answers_and_logs_the_reason_once()
             let calls = runtime.calls();
             agent.look_and_wait();
             await_that(PATIENCE, || Ok(runtime.calls() > calls)).unwrap();
+            // The answer is counted before the agent has it.
+            thread::sleep(Duration::from_millis(300));
         }
         let reason = "keeping interfaces of which it is unknown whether a container uses them";
         assert_eq!((agent.agent.log().matches(reason).count(), interfaces()), (1, 1), "{}", agent.agent.log());

@@ -183,7 +183,10 @@ fn token_bound_to_a_recreated_node_is_replaced_at_the_second_test_of_the_default
         assert_eq!(agent.agent.metric("token_refused_total").unwrap(), 0);
 
         await_that(PATIENCE, || Ok(plugins.get("/livez")?.code == 401)).unwrap();
-        agent.sleep(INTERVAL);
+        // On a busy machine, that may take longer than the interval.
+        if agent.agent.metric("token_refreshes_total").unwrap() < 2 {
+            agent.sleep(INTERVAL);
+        }
         agent.agent.await_metric("token_refreshes_total", 2).unwrap();
         assert_ne!(pod.token().unwrap(), before);
         assert!(user(kubernetes, &pod).is_some());

@@ -58,9 +58,10 @@ fn is_read_of_input(request: &Request) -> bool {
     ["get", "list"].contains(&request.verb.as_str()) && INPUTS.contains(&request.resource.as_str())
 }
 
-/// Returns the requests without those that only a slow server causes: a second read of the inputs and the handle, and
-/// of a block that the server's cache did not send in time. `began` is the start of the call. The second read follows
-/// the time limit, which begins after `began`, and the proxy holds this read too. A second read before is not dropped.
+/// Returns the requests without those that only a slow server causes: a second read of the inputs, the handle and the
+/// block, and of a block that the server's cache did not send in time. `began` is the start of the call. The second read
+/// follows the time limit, which begins after `began`, and the proxy holds this read too. A second read before that is
+/// not dropped.
 fn without_second_read(mut requests: Vec<Request>, began: OffsetDateTime) -> Vec<Request> {
     let (mut seen, mut reads_inputs_again) = (BTreeSet::new(), false);
     requests.retain(|request| {
@@ -70,7 +71,8 @@ fn without_second_read(mut requests: Vec<Request>, began: OffsetDateTime) -> Vec
         let is_of_block = (request.verb.as_str(), request.resource.as_str()) == ("get", "ipamblocks");
         let is_input = is_read_of_input(request) && is_after(LONGEST_READ);
         reads_inputs_again |= is_input;
-        !is_input && !(is_of_block && is_after(LONGEST_CACHED_READ))
+        let is_block = is_of_block && (reads_inputs_again && is_again || is_after(LONGEST_CACHED_READ));
+        !is_input && !is_block
     });
     if reads_inputs_again {
         requests.retain(|request| (request.verb.as_str(), request.resource.as_str()) != ("get", "ipamhandles"));

@@ -34,9 +34,13 @@ fn requests(
     pod: &Pod,
     families: &[&str],
 ) -> Vec<Request> {
+    requests_with(cluster, control_plane, verb, pod, &conf_of(cluster, families))
+}
+
+fn conf_of(cluster: &Cluster<'_>, families: &[&str]) -> Value {
     let assign = |family| if families.contains(&family) { "true" } else { "false" };
     let ipam = json!({ "type": "calico-ipam", "assign_ipv4": assign("4"), "assign_ipv6": assign("6") });
-    requests_with(cluster, control_plane, verb, pod, &cluster.conf("node1", json!({ "ipam": ipam })))
+    cluster.conf("node1", json!({ "ipam": ipam }))
 }
 
 fn requests_with(
@@ -46,12 +50,23 @@ fn requests_with(
     pod: &Pod,
     conf: &Value,
 ) -> Vec<Request> {
+    let began = OffsetDateTime::now_utc();
+    without_second_read(all_requests_with(cluster, control_plane, verb, pod, conf), began)
+}
+
+fn all_requests_with(
+    cluster: &Cluster<'_>,
+    control_plane: &ControlPlane<'_>,
+    verb: &str,
+    pod: &Pod,
+    conf: &Value,
+) -> Vec<Request> {
     control_plane.proxy.arm(Some((Point::EveryRequest, Fault::Delay(HELD))));
-    let (audit, began) = (control_plane.servers.api.audit().unwrap(), OffsetDateTime::now_utc());
+    let audit = control_plane.servers.api.audit().unwrap();
     let outcome = cluster.verb(verb, pod, conf).run().unwrap();
     assert_eq!(outcome.exit, Some(0), "{outcome:?}");
     assert_eq!(control_plane.proxy.traffic().connections, 1, "one connection for all requests");
-    without_second_read(audit.of(&control_plane.account.user).unwrap(), began)
+    audit.of(&control_plane.account.user).unwrap()
 }
 
 fn is_read_of_input(request: &Request) -> bool {
@@ -142,7 +157,8 @@ fn add_with_any_of_sends_two_more_at_most() {
                     });
                     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
                     objects.client().create(&path, &pod).unwrap().success().unwrap();
-                    let sent = requests(cluster, control_plane, "ADD", &cluster.pod(number), &["4"]);
+                    let conf = conf_of(cluster, &["4"]);
+                    let sent = all_requests_with(cluster, control_plane, "ADD", &cluster.pod(number), &conf);
                     // A slow server makes the plugin read pools and settings again before it writes (IPAM-100).
                     let mut seen = BTreeSet::new();
                     let first =

@@ -74,9 +74,8 @@ fn is_read_of_input(request: &Request) -> bool {
 }
 
 /// Returns the requests without those that only a slow server causes: a second read of the inputs, the handle and the
-/// block, and of a block that the server's cache did not send in time. `began` is the start of the call. The second read
-/// follows the time limit, which begins after `began`, and the proxy holds this read too. A second read before that is
-/// not dropped.
+/// block, and of a block that the server's cache did not send in time. `began` is the start of the call. A second read
+/// follows a time limit that begins later, and the proxy holds this read too. An earlier second read is not dropped.
 fn without_second_read(mut requests: Vec<Request>, began: OffsetDateTime) -> Vec<Request> {
     let (mut seen, mut reads_inputs_again) = (BTreeSet::new(), false);
     requests.retain(|request| {

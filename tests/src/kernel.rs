@@ -26,7 +26,7 @@ const SYSCTLS: [&str; 10] = [
 ];
 
 /// Longest wait for the IPv6 link-local addresses of the links.
-const SETTLING: Duration = Duration::from_secs(2);
+const SETTLING: Duration = Duration::from_secs(10);
 
 /// Reads the state of the host: `cali*` links, their sysctls and routes.
 pub fn host() -> Result<Value> {

@@ -343,7 +343,7 @@ mod tests {
     fn uplink_carries_traffic() {
         isolated(|host| {
             host.add_uplink().unwrap();
-            host.in_pod("uplink", || run("ping", &["-c1", "-W2", "192.0.2.2"])).unwrap();
+            host.in_pod("uplink", || run("ping", &["-c1", "-w10", "192.0.2.2"])).unwrap();
         });
     }
 

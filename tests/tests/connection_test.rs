@@ -124,7 +124,7 @@ fn call_in_a_terminal_prints_a_short_help_without_waiting_for_stdin() {
         [("", "CNI_COMMAND=ADD"), ("ADD", "nothing on standard input"), ("VERSION", "supportedVersions")]
     {
         let program = plugins.dir().join("calico");
-        let line = format!("exec timeout 5 {}", program.display());
+        let line = format!("exec timeout 60 {}", program.display());
         // This pipe keeps the stdin of `script` open for as long as the plugin runs.
         let (silence, _nobody) = std::io::pipe().unwrap();
         let output = Command::new("script")

@@ -107,7 +107,7 @@ fn replay_killed_at_each_request_leaves_no_free_address_in_an_endpoint() {
             let pod = pod_with_deferred_del(faulty);
             faulty.faulted("STATUS", &pod, point, Fault::Kill);
             assert!(faulty.proxy.fired(), "{point:?} was not reached");
-            faulty.run("STATUS", &pod);
+            faulty.await_replayed(&pod);
             faulty.cluster.assert_nothing_left();
         }
     });

@@ -139,17 +139,22 @@ fn collection_continues_after_the_expiry_and_the_end_of_a_plugins_token() {
         let api = &servers.api;
         let helper = Helper::install(
             api,
-            "printf '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{'\n\
+            "seconds=$(cat seconds)\n\
+             printf '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{'\n\
              printf '\"token\":\"%s\",\"expirationTimestamp\":\"%s\"}}' \"$(cat token)\" \
-             \"$(date -u -d \"+$(cat seconds) seconds\" +%Y-%m-%dT%H:%M:%SZ)\"",
+             \"$(date -u -d \"+$seconds seconds\" +%Y-%m-%dT%H:%M:%SZ)\"\n\
+             echo $seconds >>given",
         );
+        // The rename prevents the plugin from reading a part of the text.
+        let put = |name: &str, text: &str| {
+            fs::write(helper.file("new"), text).unwrap();
+            fs::rename(helper.file("new"), helper.file(name)).unwrap();
+        };
         let give = |seconds: u32| {
             let account = api.service_account("kube-system", "controllers").unwrap();
             let Identity::Token(token) = &account.identity else { panic!("the account has no token") };
-            // The rename prevents the plugin from reading a part of the token.
-            fs::write(helper.file("new"), token).unwrap();
-            fs::rename(helper.file("new"), helper.file("token")).unwrap();
-            fs::write(helper.file("seconds"), seconds.to_string()).unwrap();
+            put("token", token);
+            put("seconds", &seconds.to_string());
             account
         };
         let account = give(4);
@@ -163,9 +168,10 @@ fn collection_continues_after_the_expiry_and_the_end_of_a_plugins_token() {
         let before = helper.runs();
         await_that(PATIENCE, || Ok(helper.runs() > before + 1)).expect("the plugin runs again");
 
-        fs::write(helper.file("seconds"), "86400").unwrap();
-        let before = helper.runs();
-        await_that(PATIENCE, || Ok(helper.runs() > before)).expect("the plugin gives credentials for a day");
+        // A run that has begun may read the file before or after this write.
+        put("seconds", "86400");
+        let given = || fs::read_to_string(helper.file("given")).unwrap_or_default();
+        await_that(PATIENCE, || Ok(given().contains("86400"))).expect("the plugin gives credentials for a day");
         world.remove("/api/v1/namespaces/kube-system/serviceaccounts/controllers");
         give(86400);
         world.address_left_behind("n1", "10.65.2.0");

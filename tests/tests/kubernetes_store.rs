@@ -1,6 +1,6 @@
 //! The Store on a real API server, in both API groups.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use datastore::config::KubernetesConfig;
 use datastore::{Datastore, DatastoreConfig, Kubernetes};
@@ -16,6 +16,9 @@ use serde_json::json;
 use time::OffsetDateTime;
 
 const GROUPS: [ApiGroup; 2] = [ApiGroup::CrdV1, ApiGroup::V3];
+
+/// Time after which the store does not wait any longer for the server's cache.
+const LONGEST_CACHED_READ: Duration = Duration::from_secs(1);
 
 fn open(api: &ApiServer, group: ApiGroup) -> Datastore {
     let config = KubernetesConfig {
@@ -142,12 +145,18 @@ fn block_read_from_the_cache_has_at_least_the_given_revision() {
             block_on(async {
                 let mut revision = store.create::<Block>(&cidr(), &block).await.unwrap();
                 // An outdated response might show in one of these repetitions.
+                let mut repeated = 0;
                 for _ in 0..50 {
                     block.count_write();
                     revision = store.update::<Block>(&cidr(), &block, &revision).await.unwrap();
+                    let began = Instant::now();
                     let (found, requests) = read(&revision).await;
-                    assert_eq!((&found.value, &found.revision, requests), (&block, &revision, 1));
+                    assert_eq!((&found.value, &found.revision), (&block, &revision));
+                    // Only a cache that is late causes a second request, and on a busy machine it may be late once.
+                    assert!(requests == 1 || requests == 2 && began.elapsed() > LONGEST_CACHED_READ, "{requests}");
+                    repeated += requests - 1;
                 }
+                assert!(repeated < 5, "{repeated} reads needed a second request");
                 let never = revision.resource_version().to_owned() + "000000";
                 // Together with a read of the latest version, the batch does not wait for the cache.
                 let mut batch = ReadBatch::new();

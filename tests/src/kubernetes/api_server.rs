@@ -60,7 +60,7 @@ impl ApiServer {
         let mut this = ApiServer { directory, certificates, identity, admin, args, server: ServerProcess::default() };
         this.kubeconfig(ADMIN, &this.identity)?;
         this.restart()?;
-        this.await_system_namespace()?;
+        this.await_first_namespaces()?;
         Ok(this)
     }
 
@@ -182,9 +182,11 @@ impl ApiServer {
         self.directory.join(name)
     }
 
-    /// Waits until the server has created the namespace of the system, some time after it is ready.
-    fn await_system_namespace(&self) -> Result<()> {
-        await_that(PATIENCE, || Ok(self.admin.get("/api/v1/namespaces/kube-system")?.code == 200))
+    /// Waits until the server has created the namespaces that tests use, some time after it is ready.
+    fn await_first_namespaces(&self) -> Result<()> {
+        ["kube-system", "default"].iter().try_for_each(|name| {
+            await_that(PATIENCE, || Ok(self.admin.get(&format!("/api/v1/namespaces/{name}"))?.code == 200))
+        })
     }
 
     fn flags(&self) -> Vec<String> {

@@ -58,10 +58,10 @@ fn pods_and_host_reach_each_other() {
         for (pod, target) in
             [("pod1", "10.65.0.3"), ("pod2", "10.65.0.2"), ("pod1", "fd00:65::3"), ("pod2", "fd00:65::2")]
         {
-            run("ip", &["netns", "exec", pod, "ping", "-c1", "-W2", target]).unwrap();
+            run("ip", &["netns", "exec", pod, "ping", "-c1", "-w10", target]).unwrap();
         }
         for target in ["10.65.0.2", "fd00:65::3"] {
-            run("ping", &["-c1", "-W2", target]).unwrap();
+            run("ping", &["-c1", "-w10", target]).unwrap();
         }
     });
 }
@@ -74,7 +74,7 @@ fn configured_gateway_replaces_169_254_1_1() {
         set_up(host, "pod1", &EndpointPlan { ipv4_gateway: gateway, ..plan("cali1", &["10.65.0.2"]) }).unwrap();
         let route = only("-n pod1 route show default");
         assert_eq!(route["gateway"], "10.65.0.1");
-        run("ip", &["netns", "exec", "pod1", "ping", "-c1", "-W2", "192.0.2.2"]).unwrap();
+        run("ip", &["netns", "exec", "pod1", "ping", "-c1", "-w10", "192.0.2.2"]).unwrap();
     });
 }
 
@@ -120,7 +120,7 @@ fn setup_waits_for_a_random_link_local_address() {
         let link_local = addresses["addr_info"][0]["local"].as_str().unwrap();
         assert_ne!(link_local, "fe80::ecee:eeff:feee:eeee", "the kernel was told to make a random one");
         assert_eq!(only("-n pod1 -6 route show default")["gateway"], link_local);
-        run("ip", &["netns", "exec", "pod1", "ping", "-c1", "-W2", &format!("{link_local}%eth0")]).unwrap();
+        run("ip", &["netns", "exec", "pod1", "ping", "-c1", "-w10", &format!("{link_local}%eth0")]).unwrap();
     });
 }
 

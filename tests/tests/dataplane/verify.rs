@@ -2,6 +2,7 @@
 
 use cni_plugin::dataplane::{CheckedItem, Difference, EndpointPlan, verify};
 use integration_tests::command::run;
+use integration_tests::kernel;
 use integration_tests::namespaces::{Host, isolated};
 
 use super::{link_names, open, plan, set_up};
@@ -22,6 +23,8 @@ fn after(commands: &str) -> Vec<String> {
     let mut said = Vec::new();
     isolated(|host| {
         let plan = endpoint(host);
+        // The kernel computes the link-local address from the MAC address, some time after the interface came up.
+        kernel::host().unwrap();
         assert_eq!(differences(host, &plan), [], "before it is broken");
         run("sh", &["-ec", commands]).unwrap();
         said = differences(host, &plan).iter().map(Difference::to_string).collect();
@@ -246,7 +249,7 @@ fn verify_reports_all_of_several_differences() {
 fn verify_changes_nothing() {
     isolated(|host| {
         let wanted = endpoint(host);
-        let state = || (integration_tests::kernel::host().unwrap(), integration_tests::kernel::pods(host).unwrap());
+        let state = || (kernel::host().unwrap(), kernel::pods(host).unwrap());
         let before = state();
         differences(host, &EndpointPlan { mtu: 1300, allow_ip_forwarding: true, ..wanted });
         assert_eq!(state(), before);

@@ -139,7 +139,8 @@ fn plugin_requests_with_flow_control_use_their_own_priority_level() {
         let pod = faulty.pod();
         for verb in ["ADD", "STATUS", "DEL"] {
             let before = served(api);
-            let requests = faulty.requests(verb, &pod);
+            faulty.run(verb, &pod);
+            let requests = faulty.proxy.traffic().requests;
             await_that("requests are counted", || served(api) >= before + requests);
             assert_eq!(served(api), before + requests, "{verb}");
         }

@@ -52,7 +52,7 @@ fn add_and_del_succeed_after_a_short_outage_of_the_api_server() {
             let call = faulty.call(verb, &pod);
             let started = Instant::now();
             let child = call.spawn().unwrap();
-            thread::sleep(Duration::from_millis(700));
+            thread::sleep(Duration::from_millis(500));
             faulty.proxy.arm(None);
             wait(child, started, DEADLINE).unwrap().success();
         }

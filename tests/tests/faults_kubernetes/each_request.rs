@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::thread;
 use std::time::Duration;
 
 use integration_tests::cluster::{Faulty, Pod, fewest};
@@ -143,7 +142,7 @@ fn block_written_late(faulty: &mut Faulty<'_>, write: Point) {
             assert!(addresses(&result).is_disjoint(&resident), "{late:?}");
         }
         faulty.run("DEL", &pod);
-        thread::sleep(late);
+        faulty.proxy.await_late().unwrap();
         faulty.cluster.assert_only(&[&stays]);
         faulty.run("DEL", &stays);
         for pod in [pod, stays] {

@@ -105,7 +105,7 @@ fn settings() -> AgentSettings {
 async fn hour() {
     for _ in 0..3600 / STEP {
         for turn in 0..YIELDS {
-            if turn % YIELDS_PER_PAUSE == 0 {
+            if turn.is_multiple_of(YIELDS_PER_PAUSE) {
                 std::thread::sleep(Duration::from_millis(1));
             }
             yield_now().await;

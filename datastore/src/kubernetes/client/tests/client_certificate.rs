@@ -3,9 +3,7 @@
 use super::*;
 
 async fn later() {
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(51)).await;
-    tokio::time::resume();
+    advance(51).await;
 }
 
 #[tokio::test]

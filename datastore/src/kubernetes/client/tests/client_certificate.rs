@@ -1,5 +1,6 @@
 //! Certificates that change while the client runs: the client's and the cluster's.
 
+use super::server::advance;
 use super::*;
 
 async fn later() {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::server::advance;
 use super::*;
 use crate::config::{ClientPlace, ProxyVariables};
 

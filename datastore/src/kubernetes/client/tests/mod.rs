@@ -23,21 +23,6 @@ use crate::kubernetes::turns::BusyRule;
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// Lets `seconds` pass at once, by the clock of the client. A slow machine may reach a short time limit too early.
-async fn advance(seconds: u64) {
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(seconds)).await;
-    tokio::time::resume();
-}
-
-/// Does the same as [`advance`] when the server has received this number of requests.
-async fn advance_after(server: &Server, requests: usize, seconds: u64) {
-    while server.requests().len() < requests {
-        sleep(Duration::from_millis(1)).await;
-    }
-    advance(seconds).await;
-}
-
 #[tokio::test]
 async fn concurrent_requests_share_a_connection_on_http1_and_http2() {
     for alpn in [&["h2", "http/1.1"][..], &["http/1.1"], &[]] {
@@ -245,7 +230,7 @@ async fn every_request_ends_at_its_deadline() {
     let server = Server::start(&["h2"], &[Reply::Ok, Reply::Never]).await;
     let (client, read) = (server.client(LONG), ApiRequest::get("/a"));
     client.send(&read).await.unwrap();
-    let (answer, ()) = tokio::join!(client.send(&read), advance_after(&server, 2, LONG.as_secs()));
+    let (answer, ()) = tokio::join!(client.send(&read), server.advance_after(2, LONG.as_secs()));
     let failure = answer.unwrap_err();
     assert!(matches!(failure, RequestError::NoResponse(_)), "{failure}");
     // A bound port without a listener, which no other test gets.
@@ -311,7 +296,7 @@ async fn read_that_the_cache_cannot_serve_is_repeated_uncached() {
             client.send(&ApiRequest::get("/first")).await.unwrap();
             let passing = async {
                 if matches!(reply, Reply::Never) {
-                    advance_after(&server, 2, 10).await;
+                    server.advance_after(2, 10).await;
                 }
             };
             let (answer, ()) = tokio::join!(client.send(&read), passing);
@@ -469,7 +454,7 @@ async fn request_without_a_response_ends_at_the_deadline_on_any_protocol() {
         let server = Server::start(&[alpn], &[Reply::Never]).await;
         let client = super::client(&server.config(LONG)).await.unwrap();
         let get = || client.send(Request::get("/a").body(Body::empty()).unwrap());
-        let (answer, ()) = tokio::join!(get(), advance_after(&server, 1, LONG.as_secs()));
+        let (answer, ()) = tokio::join!(get(), server.advance_after(1, LONG.as_secs()));
         let error = std::error::Error::source(&answer.unwrap_err()).unwrap().to_string();
         assert_eq!(error, "no answer within 20s", "{alpn}");
         assert!(get().await.unwrap().status().is_success(), "{alpn}");

@@ -228,9 +228,9 @@ async fn unsendable_token_is_reported_without_a_request() {
 #[tokio::test]
 async fn every_request_ends_at_its_deadline() {
     let server = Server::start(&["h2"], &[Reply::Ok, Reply::Never]).await;
-    let (client, read) = (server.client(LONG), ApiRequest::get("/a"));
+    let (client, read) = (server.client(Duration::from_secs(12)), ApiRequest::get("/a"));
     client.send(&read).await.unwrap();
-    let (answer, ()) = tokio::join!(client.send(&read), server.advance_after(2, LONG.as_secs()));
+    let (answer, ()) = tokio::join!(client.send(&read), server.advance_after(2, 12));
     let failure = answer.unwrap_err();
     assert!(matches!(failure, RequestError::NoResponse(_)), "{failure}");
     // A bound port without a listener, which no other test gets.
@@ -452,11 +452,11 @@ async fn every_request_has_the_programs_user_agent() {
 async fn request_without_a_response_ends_at_the_deadline_on_any_protocol() {
     for alpn in ["h2", "http/1.1"] {
         let server = Server::start(&[alpn], &[Reply::Never]).await;
-        let client = super::client(&server.config(LONG)).await.unwrap();
+        let client = super::client(&server.config(Duration::from_secs(12))).await.unwrap();
         let get = || client.send(Request::get("/a").body(Body::empty()).unwrap());
-        let (answer, ()) = tokio::join!(get(), server.advance_after(1, LONG.as_secs()));
+        let (answer, ()) = tokio::join!(get(), server.advance_after(1, 12));
         let error = std::error::Error::source(&answer.unwrap_err()).unwrap().to_string();
-        assert_eq!(error, "no answer within 20s", "{alpn}");
+        assert_eq!(error, "no answer within 12s", "{alpn}");
         assert!(get().await.unwrap().status().is_success(), "{alpn}");
         assert_eq!(server.requests().len(), 2, "{alpn}");
     }

@@ -118,9 +118,12 @@ impl Server {
 
     /// Does the same as [`advance`] when the server has received this number of requests.
     pub(super) async fn advance_after(&self, requests: usize, seconds: u64) {
-        while self.requests().len() < requests {
-            sleep(Duration::from_millis(1)).await;
-        }
+        let received = async {
+            while self.requests().len() < requests {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), received).await.expect("the requests arrive");
         advance(seconds).await;
     }
 }

@@ -67,7 +67,7 @@ fn next_etcd_endpoint_serves_when_the_first_is_down() {
         let (key, value) = pool("p", "1");
         store.create(&key, &value).await.unwrap();
         // The silent endpoint delays only the first request, by its share of the time.
-        let store = open(&[&silent, &server.url], Duration::from_secs(4));
+        let store = open(&[&silent, &server.url], Duration::from_secs(8));
         read_absent_pool(&store).await.unwrap();
         let connections = listener.incoming().take_while(Result::is_ok).count();
         assert_eq!(connections, 1);
@@ -79,7 +79,7 @@ fn next_etcd_endpoint_serves_when_the_first_is_down() {
 #[test]
 fn silent_etcd_server_ends_the_request_at_the_deadline() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let store = open(&[&format!("http://{}", listener.local_addr().unwrap())], Duration::from_secs(1));
+    let store = open(&[&format!("http://{}", listener.local_addr().unwrap())], Duration::from_secs(4));
     let (key, value) = pool("p", "1");
     let error = block_on(store.create(&key, &value)).unwrap_err();
     // The error has the time since the connection was established.

@@ -19,8 +19,9 @@ use super::*;
 const ANSWERS_BEFORE_MOVE: usize = 2;
 /// Seconds by which the clock advances at a time: fewer than the interval between two requests of the agent.
 const STEP: u64 = 100;
-/// Number of turns that each task gets before the clock advances.
+/// Number of turns that each task gets before the clock advances, and number of these turns between two pauses.
 const YIELDS: usize = 2000;
+const YIELDS_PER_PAUSE: usize = 100;
 
 /// Starts an API server that has Calico's objects in v1 at first and in v3 later. Returns its URL.
 async fn api_server(requests: Arc<AtomicUsize>) -> String {
@@ -99,10 +100,14 @@ fn settings() -> AgentSettings {
 }
 
 /// Advances the paused clock by an hour. The other tasks get turns between the steps, because the paused clock does not
-/// wait for data on their real connections.
+/// wait for data on their real connections. A thread of the kernel may have to deliver the data, so the turns leave it
+/// the processor.
 async fn hour() {
     for _ in 0..3600 / STEP {
-        for _ in 0..YIELDS {
+        for turn in 0..YIELDS {
+            if turn.is_multiple_of(YIELDS_PER_PAUSE) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             yield_now().await;
         }
         advance(Duration::from_secs(STEP)).await;

@@ -1,11 +1,10 @@
 //! Certificates that change while the client runs: the client's and the cluster's.
 
+use super::server::advance;
 use super::*;
 
 async fn later() {
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(51)).await;
-    tokio::time::resume();
+    advance(51).await;
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::server::advance;
 use super::*;
 use crate::config::{ClientPlace, ProxyVariables};
 
@@ -42,12 +43,6 @@ impl Plugin {
 
 fn config(server: &Server, deadline: Duration) -> KubernetesConfig {
     KubernetesConfig { place: ClientPlace::OutsideCluster(ProxyVariables::default()), ..server.config(deadline) }
-}
-
-async fn advance(seconds: u64) {
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(seconds)).await;
-    tokio::time::resume();
 }
 
 #[tokio::test]
@@ -122,9 +117,15 @@ async fn failed_first_run_fails_the_request_without_sending_it() {
 #[tokio::test]
 async fn run_of_a_plugin_does_not_count_toward_the_deadline() {
     let server = Server::start(&["h2"], &[]).await;
-    Plugin::install(&server, "sleep 3", None);
-    let client = ApiClient::new(&config(&server, Duration::from_secs(2)));
-    client.send(&ApiRequest::get("/a")).await.unwrap();
+    let release = server.file().with_file_name("release");
+    Plugin::install(&server, &format!("until test -e {}; do sleep 0.1; done", release.display()), None);
+    let (client, read) = (ApiClient::new(&config(&server, LONG)), ApiRequest::get("/a"));
+    let passing = async {
+        advance(2 * LONG.as_secs()).await;
+        fs::write(release, "").unwrap();
+    };
+    let (answer, ()) = tokio::join!(client.send(&read), passing);
+    answer.unwrap();
     assert_eq!(server.requests(), ["GET /a Bearer run-1"]);
 }
 

@@ -115,6 +115,24 @@ impl Server {
     pub(super) fn requests(&self) -> Vec<String> {
         self.recorded.lock().unwrap().requests.clone()
     }
+
+    /// Does the same as [`advance`] when the server has received this number of requests.
+    pub(super) async fn advance_after(&self, requests: usize, seconds: u64) {
+        let received = async {
+            while self.requests().len() < requests {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), received).await.expect("the requests arrive");
+        advance(seconds).await;
+    }
+}
+
+/// Lets `seconds` pass at once, by the clock of the client. A slow machine may reach a short time limit too early.
+pub(super) async fn advance(seconds: u64) {
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(seconds)).await;
+    tokio::time::resume();
 }
 
 async fn accept(listener: TcpListener, acceptor: TlsAcceptor, recorded: Arc<StdMutex<Recorded>>) {

@@ -14,22 +14,11 @@ mod swallowed;
 mod telling;
 mod virtual_machines;
 
-/// Turns each named function, `fn(&Lab)`, into a test with Calico's objects in one datastore.
-///
-/// Tests start in the order of their names. So all tests of a datastore start one after another and use the same few
-/// control planes. The last ones, of virtual machines, change definitions, so no test can use their control planes
-/// again.
-macro_rules! on_datastore {
-    ($datastore:ident, $group:expr; $($module:ident: $($test:ident),+;)+) => {
-        mod $datastore {
-            $(mod $module {
-                $(#[test] fn $test() { crate::lab::on($group, crate::$module::$test) })+
-            })+
-        }
-    };
-}
+use integration_tests::tests_on;
 
-on_datastore!(custom_resources, Some(libcalico::kubernetes::ApiGroup::CrdV1);
+// The tests of a datastore start one after another. The last of them, of virtual machines, change definitions, so that no
+// test can use their control planes again.
+tests_on!(custom_resources, crate::lab::on, Some(libcalico::kubernetes::ApiGroup::CrdV1);
     blocks:
         empty_blocks_are_released_after_grace_except_the_last_of_each_family,
         empty_blocks_of_a_former_size_go_with_their_affinity,
@@ -70,7 +59,7 @@ on_datastore!(custom_resources, Some(libcalico::kubernetes::ApiGroup::CrdV1);
         vmi_or_launcher_that_outlives_its_vm_keeps_the_address;
 );
 
-on_datastore!(etcd, None;
+tests_on!(etcd, crate::lab::on, None;
     blocks:
         empty_blocks_are_released_after_grace_except_the_last_of_each_family,
         empty_blocks_of_a_former_size_go_with_their_affinity,
@@ -105,7 +94,7 @@ on_datastore!(etcd, None;
         vmi_or_launcher_that_outlives_its_vm_keeps_the_address;
 );
 
-on_datastore!(v3, Some(libcalico::kubernetes::ApiGroup::V3);
+tests_on!(v3, crate::lab::on, Some(libcalico::kubernetes::ApiGroup::V3);
     claims:
         affinities_without_labels_of_a_deleted_node_are_released;
     flannel:

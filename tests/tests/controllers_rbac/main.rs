@@ -2,8 +2,8 @@
 //! for users grant access to Calico's resources to users who may view, edit or administer a namespace. The role of
 //! `deploy/components/migrate-to-v3` grants those of a migration.
 //!
-//! The tests withhold most permissions, to show that each of these is needed, see `grudging.rs`. They start in the order
-//! of their names, so the longest ones have the first names.
+//! The tests withhold most permissions, to show that each of these is needed, see `grudging.rs`. They start in the
+//! order of their names, so the longest ones have the first names.
 
 mod component;
 mod grudging;

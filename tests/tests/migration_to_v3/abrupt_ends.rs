@@ -40,8 +40,8 @@ impl<'a> Replicas<'a> {
         self.start_standby();
     }
 
-    /// Does the same as [`Replicas::kill_leader`], but releases the Lease, which the other replica would take only after
-    /// 15 seconds.
+    /// Does the same as [`Replicas::kill_leader`], but releases the Lease, for which the other replica would wait 15
+    /// seconds.
     #[track_caller]
     fn kill_leader_and_release(&mut self) {
         self.leader.controllers.kill();

@@ -16,27 +16,48 @@ use libcalico::kubernetes::ApiGroup;
 use prost::Message;
 use serde_json::{Value, json};
 
-macro_rules! on_each_datastore {
-    ($($test:ident),* $(,)?) => {
-        mod etcd {
-            $(#[test] fn $test() { super::on(None, super::$test) })*
-        }
-        mod crd_v1 {
-            $(#[test] fn $test() { super::on(Some(super::ApiGroup::CrdV1), super::$test) })*
-        }
-        mod v3 {
-            $(#[test] fn $test() { super::on(Some(super::ApiGroup::V3), super::$test) })*
+/// Makes tests of functions, `fn(&mut Lab)`, with Calico's objects in one datastore. The tests start in the order of
+/// their names, so those of a datastore use the same few control planes. The last one ends its control plane.
+macro_rules! on_datastore {
+    ($datastore:ident, $group:expr; $($test:ident),+ $(,)?) => {
+        mod $datastore {
+            $(#[test] fn $test() { super::on($group, super::$test) })+
         }
     };
 }
 
-on_each_datastore!(
-    start_on_an_empty_datastore_creates_the_required_objects,
-    configuration_is_created_and_its_status_restored,
+on_datastore!(crd_v1, Some(super::ApiGroup::CrdV1);
     configuration_changes_apply_in_place_or_by_a_restart,
     configuration_does_not_override_the_environment,
+    configuration_is_created_and_its_status_restored,
     configuration_written_with_kubectl_gets_defaults,
-    controllers_wait_for_unreachable_servers_and_stay_live,
+    etcd_controllers_on_a_kubernetes_datastore_are_refused_in_one_line,
+    node_workers_without_effect_are_named_in_a_warning,
+    start_on_an_empty_datastore_creates_the_required_objects,
+    start_with_unreachable_servers_waits_and_stays_live,
+);
+
+on_datastore!(etcd, None;
+    configuration_changes_apply_in_place_or_by_a_restart,
+    configuration_does_not_override_the_environment,
+    configuration_is_created_and_its_status_restored,
+    configuration_written_with_kubectl_gets_defaults,
+    controllers_exit_with_success_on_sigterm,
+    cpu_profile_contains_whole_stacks,
+    etcd_is_compacted_every_compaction_period,
+    first_objects_equal_the_recorded_start_of_upstream,
+    invalid_environment_variable_or_flag_ends_the_process,
+    start_on_an_empty_datastore_creates_the_required_objects,
+    start_with_unreachable_servers_waits_and_stays_live,
+);
+
+on_datastore!(v3, Some(super::ApiGroup::V3);
+    configuration_changes_apply_in_place_or_by_a_restart,
+    configuration_does_not_override_the_environment,
+    configuration_is_created_and_its_status_restored,
+    configuration_written_with_kubectl_gets_defaults,
+    readiness_names_a_server_lost_before_the_configuration_read,
+    start_on_an_empty_datastore_creates_the_required_objects,
 );
 
 const CONFIGURATIONS: &str = "/calico/resources/v3/projectcalico.org/kubecontrollersconfigurations/default";
@@ -265,13 +286,15 @@ fn configuration_written_with_kubectl_gets_defaults(lab: &mut Lab<'_>) {
     assert_eq!(lab.configuration()["spec"]["controllers"]["policy"], Value::Null, "nobody adds to it");
 }
 
-fn controllers_wait_for_unreachable_servers_and_stay_live(lab: &mut Lab<'_>) {
+fn start_with_unreachable_servers_waits_and_stays_live(lab: &mut Lab<'_>) {
     lab.kubernetes.api.stop();
     if lab.group.is_none() {
         lab.kubernetes.etcd.freeze().unwrap();
     }
-    // Without this variable, `-l` returns the result of `-r`, as upstream's does.
-    let mut controllers = lab.start(lab.setup().env("STATUS_LIVENESS", "heartbeat"));
+    // Without the heartbeat, `-l` returns the result of `-r`, as upstream's does. With an election, the replica would
+    // wait for half a minute before its first write, because there is no Lease.
+    let setup = lab.setup().env("STATUS_LIVENESS", "heartbeat").env("LEADER_ELECTION", "false");
+    let mut controllers = lab.start(setup);
     controllers.await_log("trying again", 1).unwrap();
     assert!(!check_status(&controllers, "-r").0);
     assert_eq!(check_status(&controllers, "-l"), (true, "Live".into()));
@@ -297,26 +320,25 @@ fn controllers_wait_for_unreachable_servers_and_stay_live(lab: &mut Lab<'_>) {
 }
 
 /// The API server becomes unreachable at the request for the KubeControllersConfiguration.
-#[test]
-fn readiness_names_a_server_lost_before_the_configuration_read() {
-    on(Some(ApiGroup::V3), |lab| {
-        let proxy = lab.kubernetes.api.proxy().unwrap();
-        proxy.arm(Some((Point::First("GET", "kubecontrollersconfigurations"), Fault::Gone)));
-        let account = lab.kubernetes.api.service_account("kube-system", "early").unwrap();
-        lab.kubernetes.api.bind(&account, "cluster-admin").unwrap();
-        let kubeconfig = lab.kubernetes.api.kubeconfig_to(&proxy.endpoint(), "early", &account.identity).unwrap();
-        let controllers = lab.start(lab.setup().env("KUBECONFIG", kubeconfig.display().to_string()));
-        let reasons = || check_status(&controllers, "-r").1;
-        let told = [
-            "no controller runs until the object has been read: ",
-            "Error reaching apiserver: ",
-            "Error verifying datastore: ",
-        ];
-        let all = await_that(PATIENCE, || Ok(told.iter().all(|reason| reasons().contains(reason))));
-        assert!(all.is_ok(), "{}\n{}", reasons(), controllers.log().unwrap());
-        proxy.arm(None);
-        await_ready(&controllers, true);
-    });
+fn readiness_names_a_server_lost_before_the_configuration_read(lab: &mut Lab<'_>) {
+    let proxy = lab.kubernetes.api.proxy().unwrap();
+    proxy.arm(Some((Point::First("GET", "kubecontrollersconfigurations"), Fault::Gone)));
+    let account = lab.kubernetes.api.service_account("kube-system", "early").unwrap();
+    lab.kubernetes.api.bind(&account, "cluster-admin").unwrap();
+    let kubeconfig = lab.kubernetes.api.kubeconfig_to(&proxy.endpoint(), "early", &account.identity).unwrap();
+    // With an election, the replica would wait for half a minute: the Lease is too old when the server is reachable.
+    let setup = lab.setup().env("KUBECONFIG", kubeconfig.display().to_string()).env("LEADER_ELECTION", "false");
+    let controllers = lab.start(setup);
+    let reasons = || check_status(&controllers, "-r").1;
+    let told = [
+        "no controller runs until the object has been read: ",
+        "Error reaching apiserver: ",
+        "Error verifying datastore: ",
+    ];
+    let all = await_that(PATIENCE, || Ok(told.iter().all(|reason| reasons().contains(reason))));
+    assert!(all.is_ok(), "{}\n{}", reasons(), controllers.log().unwrap());
+    proxy.arm(None);
+    await_ready(&controllers, true);
 }
 
 /// A pprof profile, reduced to the depth of its stacks.
@@ -333,142 +355,120 @@ struct Sample {
 }
 
 /// A signal handler can walk a stack only if the C library and the linking of the program allow it.
-#[test]
-fn cpu_profile_contains_whole_stacks() {
-    on(None, |lab| {
-        let controllers = lab.start(lab.setup());
-        await_served(9094, "/metrics");
-        lab.configure(&json!({ "spec": { "debugProfilePort": 9095 } }));
-        await_served(9095, "/debug/pprof/");
-        let is_over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            // Keeps the program busy during the profile.
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    let _ = page(9095, "/debug/pprof/heap");
-                }
-            });
-            // On a busy machine, 2 s yield few samples.
-            let mut samples = Vec::new();
-            let found = await_that(PATIENCE, || {
-                let profile = page(9095, "/debug/pprof/profile?seconds=2")?;
-                samples.extend(Profile::decode(&profile[..])?.samples);
-                Ok(samples.iter().any(|sample| sample.locations.len() > 8))
-            });
-            is_over.store(true, Ordering::Relaxed);
-            found.unwrap_or_else(|error| panic!("{error:#}: {samples:?}\n{}", controllers.log().unwrap()));
+fn cpu_profile_contains_whole_stacks(lab: &mut Lab<'_>) {
+    let controllers = lab.start(lab.setup());
+    await_served(9094, "/metrics");
+    lab.configure(&json!({ "spec": { "debugProfilePort": 9095 } }));
+    await_served(9095, "/debug/pprof/");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // Keeps the program busy during the profile.
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let _ = page(9095, "/debug/pprof/heap");
+            }
         });
+        // On a busy machine, 2 s yield few samples.
+        let mut samples = Vec::new();
+        let found = await_that(PATIENCE, || {
+            let profile = page(9095, "/debug/pprof/profile?seconds=2")?;
+            samples.extend(Profile::decode(&profile[..])?.samples);
+            Ok(samples.iter().any(|sample| sample.locations.len() > 8))
+        });
+        is_over.store(true, Ordering::Relaxed);
+        found.unwrap_or_else(|error| panic!("{error:#}: {samples:?}\n{}", controllers.log().unwrap()));
     });
 }
 
-#[test]
-fn first_objects_equal_the_recorded_start_of_upstream() {
-    on(None, |lab| {
-        let recording = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/controllers/kubernetes-to-calico.json");
-        let recording: Value = serde_json::from_slice(&std::fs::read(recording).unwrap()).unwrap();
-        let enabled = "workloadendpoint,policy,namespace,serviceaccount,node";
-        let setup = lab.setup().env("ENABLED_CONTROLLERS", enabled).env("LOG_LEVEL", "info");
-        let _controllers = lab.start(setup.env("DATASTORE_TYPE", "etcdv3"));
-        lab.await_status("/environmentVars/ENABLED_CONTROLLERS", &json!(enabled));
-        let stored = lab.kubernetes.etcd.dump().unwrap();
-        let first = ["clusterinformations", "kubecontrollersconfigurations", "tiers"];
-        let expected = recording["store"].as_object().unwrap().iter();
-        let expected: Vec<_> = expected.filter(|(key, _)| first.iter().any(|kind| key.contains(kind))).collect();
-        assert_eq!(expected.len(), 5);
-        for (key, expected) in expected {
-            let mut found = stored[key].clone();
-            found["metadata"]["uid"] = json!("<uid>");
-            found["metadata"]["creationTimestamp"] = json!("<time>");
-            if found["spec"]["clusterGUID"].is_string() {
-                found["spec"]["clusterGUID"] = json!("<guid>");
-            }
-            assert_eq!(found, *expected, "{key}");
+fn first_objects_equal_the_recorded_start_of_upstream(lab: &mut Lab<'_>) {
+    let recording = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/controllers/kubernetes-to-calico.json");
+    let recording: Value = serde_json::from_slice(&std::fs::read(recording).unwrap()).unwrap();
+    let enabled = "workloadendpoint,policy,namespace,serviceaccount,node";
+    let setup = lab.setup().env("ENABLED_CONTROLLERS", enabled).env("LOG_LEVEL", "info");
+    let _controllers = lab.start(setup.env("DATASTORE_TYPE", "etcdv3"));
+    lab.await_status("/environmentVars/ENABLED_CONTROLLERS", &json!(enabled));
+    let stored = lab.kubernetes.etcd.dump().unwrap();
+    let first = ["clusterinformations", "kubecontrollersconfigurations", "tiers"];
+    let expected = recording["store"].as_object().unwrap().iter();
+    let expected: Vec<_> = expected.filter(|(key, _)| first.iter().any(|kind| key.contains(kind))).collect();
+    assert_eq!(expected.len(), 5);
+    for (key, expected) in expected {
+        let mut found = stored[key].clone();
+        found["metadata"]["uid"] = json!("<uid>");
+        found["metadata"]["creationTimestamp"] = json!("<time>");
+        if found["spec"]["clusterGUID"].is_string() {
+            found["spec"]["clusterGUID"] = json!("<guid>");
         }
-    });
+        assert_eq!(found, *expected, "{key}");
+    }
 }
 
 /// These controllers would write objects that the API server rejects. Upstream runs them nevertheless (KC-020).
-#[test]
-fn etcd_controllers_on_a_kubernetes_datastore_are_refused_in_one_line() {
-    on(Some(ApiGroup::CrdV1), |lab| {
-        let controllers = lab.start(lab.setup().env("ENABLED_CONTROLLERS", "networkpolicy, namespace ,node"));
-        lab.await_status("/environmentVars/DATASTORE_TYPE", &json!("kubernetes"));
-        lab.await_status("/runningConfig/controllers/policy", &Value::Null);
-        let log = controllers.log().unwrap();
-        let told: Vec<_> = log.lines().filter(|line| line.contains("not running controllers whose objects")).collect();
-        assert_eq!(told.len(), 1, "{log}");
-        assert!(told[0].contains("[WARNING]") && told[0].ends_with(": policy, namespace"), "{}", told[0]);
-    });
+fn etcd_controllers_on_a_kubernetes_datastore_are_refused_in_one_line(lab: &mut Lab<'_>) {
+    let controllers = lab.start(lab.setup().env("ENABLED_CONTROLLERS", "networkpolicy, namespace ,node"));
+    lab.await_status("/environmentVars/DATASTORE_TYPE", &json!("kubernetes"));
+    lab.await_status("/runningConfig/controllers/policy", &Value::Null);
+    let log = controllers.log().unwrap();
+    let told: Vec<_> = log.lines().filter(|line| line.contains("not running controllers whose objects")).collect();
+    assert_eq!(told.len(), 1, "{log}");
+    assert!(told[0].contains("[WARNING]") && told[0].ends_with(": policy, namespace"), "{}", told[0]);
 }
 
-#[test]
-fn invalid_environment_variable_or_flag_ends_the_process() {
-    on(None, |lab| {
-        for (name, text, expected) in [
-            ("ENABLED_CONTROLLERS", "node,nodes", "ENABLED_CONTROLLERS: `nodes` is not a controller; valid are node"),
-            ("ENABLED_CONTROLLERS", "flannelmigration", "docs/moving.md#from-flannel-or-canal says how to migrate"),
-            ("LOG_LEVEL", "loud", "LOG_LEVEL: `loud` is not one of"),
-            ("POLICY_WORKERS", "many", "POLICY_WORKERS: `many` is not a whole number"),
-            ("RECONCILER_PERIOD", "soon", "RECONCILER_PERIOD: `soon` is not a duration"),
-            ("DATASTORE_TYPE", "local", "DATASTORE_TYPE: `local`"),
-            ("KUBECONFIG", "/nowhere", "/nowhere"),
-        ] {
-            let mut controllers = lab.setup().env(name, text).start(lab.host, name).unwrap();
-            assert_eq!(told(controllers.ended().unwrap()), "1", "{name}");
-            let log = controllers.log().unwrap();
-            assert!(log.contains("[ERROR]") && log.contains(expected), "{name}: {log}");
-        }
-        let mut controllers = lab.setup().arg("--no-such-flag").start(lab.host, "flag").unwrap();
-        assert_eq!(told(controllers.ended().unwrap()), "1");
-        assert!(controllers.log().unwrap().contains("--no-such-flag"));
-    });
+fn invalid_environment_variable_or_flag_ends_the_process(lab: &mut Lab<'_>) {
+    for (name, text, expected) in [
+        ("ENABLED_CONTROLLERS", "node,nodes", "ENABLED_CONTROLLERS: `nodes` is not a controller; valid are node"),
+        ("ENABLED_CONTROLLERS", "flannelmigration", "docs/moving.md#from-flannel-or-canal says how to migrate"),
+        ("LOG_LEVEL", "loud", "LOG_LEVEL: `loud` is not one of"),
+        ("POLICY_WORKERS", "many", "POLICY_WORKERS: `many` is not a whole number"),
+        ("RECONCILER_PERIOD", "soon", "RECONCILER_PERIOD: `soon` is not a duration"),
+        ("DATASTORE_TYPE", "local", "DATASTORE_TYPE: `local`"),
+        ("KUBECONFIG", "/nowhere", "/nowhere"),
+    ] {
+        let mut controllers = lab.setup().env(name, text).start(lab.host, name).unwrap();
+        assert_eq!(told(controllers.ended().unwrap()), "1", "{name}");
+        let log = controllers.log().unwrap();
+        assert!(log.contains("[ERROR]") && log.contains(expected), "{name}: {log}");
+    }
+    let mut controllers = lab.setup().arg("--no-such-flag").start(lab.host, "flag").unwrap();
+    assert_eq!(told(controllers.ended().unwrap()), "1");
+    assert!(controllers.log().unwrap().contains("--no-such-flag"));
 }
 
 /// Upstream reads the variable and does not use it.
-#[test]
-fn node_workers_without_effect_are_named_in_a_warning() {
-    on(Some(ApiGroup::CrdV1), |lab| {
-        for (text, expected) in [
-            ("4", "NODE_WORKERS=4 has no effect: with the datastore kubernetes"),
-            ("none", "NODE_WORKERS: `none` is not"),
-        ] {
-            let controllers = lab.setup().env("NODE_WORKERS", text).start(lab.host, text).unwrap();
-            await_ready(&controllers, true);
-            let log = controllers.log().unwrap();
-            assert!(log.lines().any(|line| line.contains("[WARNING]") && line.contains(expected)), "{log}");
-        }
-    });
+fn node_workers_without_effect_are_named_in_a_warning(lab: &mut Lab<'_>) {
+    for (text, expected) in
+        [("4", "NODE_WORKERS=4 has no effect: with the datastore kubernetes"), ("none", "NODE_WORKERS: `none` is not")]
+    {
+        let controllers = lab.setup().env("NODE_WORKERS", text).start(lab.host, text).unwrap();
+        await_ready(&controllers, true);
+        let log = controllers.log().unwrap();
+        assert!(log.lines().any(|line| line.contains("[WARNING]") && line.contains(expected)), "{log}");
+    }
 }
 
-#[test]
-fn controllers_exit_with_success_on_sigterm() {
-    on(None, |lab| {
-        let mut controllers = lab.start(lab.setup());
-        await_ready(&controllers, true);
-        assert_eq!(told(controllers.terminate().unwrap()), "0");
-        assert!(controllers.log().unwrap().ends_with("; the process ends\n"));
-    });
+fn controllers_exit_with_success_on_sigterm(lab: &mut Lab<'_>) {
+    let mut controllers = lab.start(lab.setup());
+    await_ready(&controllers, true);
+    assert_eq!(told(controllers.terminate().unwrap()), "0");
+    assert!(controllers.log().unwrap().ends_with("; the process ends\n"));
 }
 
 /// A period of 0 turns compaction off.
-#[test]
-fn etcd_is_compacted_every_compaction_period() {
-    on(None, |lab| {
-        let mark = || lab.kubernetes.etcd.dump().unwrap().get("compact_rev_key").and_then(Value::as_u64);
-        // An earlier test on this etcd may have left a mark.
-        let former = mark();
-        let controllers = lab.start(lab.setup().env("COMPACTION_PERIOD", "1s"));
-        controllers.await_log("etcd compacted to revision", 2).unwrap();
-        lab.await_status("/runningConfig/etcdV3CompactionPeriod", &json!("1s"));
-        assert!(mark() > former, "{:?} {former:?}", mark());
-        drop(controllers);
+fn etcd_is_compacted_every_compaction_period(lab: &mut Lab<'_>) {
+    let mark = || lab.kubernetes.etcd.dump().unwrap().get("compact_rev_key").and_then(Value::as_u64);
+    // An earlier test on this etcd may have left a mark.
+    let former = mark();
+    let controllers = lab.start(lab.setup().env("COMPACTION_PERIOD", "1s"));
+    controllers.await_log("etcd compacted to revision", 2).unwrap();
+    lab.await_status("/runningConfig/etcdV3CompactionPeriod", &json!("1s"));
+    assert!(mark() > former, "{:?} {former:?}", mark());
+    drop(controllers);
 
-        let never = lab.setup().env("COMPACTION_PERIOD", "0").start(lab.host, "never").unwrap();
-        await_ready(&never, true);
-        let before = mark();
-        sleep(Duration::from_secs(2));
-        assert_eq!(mark(), before);
-    });
+    let never = lab.setup().env("COMPACTION_PERIOD", "0").start(lab.host, "never").unwrap();
+    await_ready(&never, true);
+    let before = mark();
+    sleep(Duration::from_secs(2));
+    assert_eq!(mark(), before);
 }
 
 /// Every replica runs the probe every few seconds.

@@ -27,8 +27,6 @@ use crate::etcd::ENDPOINT as ETCD;
 pub const GRACE: Duration = Duration::from_secs(3);
 /// Timeout of an expected effect, on a slow machine.
 pub const SOON: Duration = Duration::from_secs(60);
-/// Time for which a test checks that nothing happens.
-pub const QUIET: Duration = Duration::from_secs(5);
 
 /// A running garbage collection. It stops on drop.
 #[allow(missing_debug_implementations, reason = "a part has none")]

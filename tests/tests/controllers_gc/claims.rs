@@ -4,18 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use libcalico::ipam::AffinityState::{Confirmed, Pending, PendingDeletion};
-use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
-use crate::lab::{self, COLLECTOR, Lab, SOON, to_pod, within};
-use crate::on_each_datastore;
-
-on_each_datastore!(incomplete_affinities_of_nodes_and_services_are_confirmed_or_deleted);
+use crate::lab::{COLLECTOR, Lab, SOON, to_pod, within};
 
 /// The minimum time for which an affinity must be unchanged before it is repaired.
 const FIVE_MINUTES: Duration = Duration::from_secs(300);
 
-fn incomplete_affinities_of_nodes_and_services_are_confirmed_or_deleted(lab: &Lab<'_>) {
+pub(crate) fn incomplete_affinities_of_nodes_and_services_are_confirmed_or_deleted(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.node("node-b");
@@ -40,29 +36,23 @@ fn incomplete_affinities_of_nodes_and_services_are_confirmed_or_deleted(lab: &La
 }
 
 /// A list of one node's affinities does not find affinities without labels.
-#[test]
-fn affinities_without_labels_of_a_deleted_node_are_released() {
-    for group in [ApiGroup::CrdV1, ApiGroup::V3] {
-        lab::on(Some(group), |lab| {
-            let group = lab.group.unwrap();
-            lab.pool("pool", "10.0.0.0/16", 26);
-            lab.node("node-a");
-            lab.block("10.0.0.0/26", Some("gone"), &[]);
-            lab.claim("gone", "10.0.0.64/26", Confirmed);
-            lab.block("10.0.0.128/26", Some("node-a"), &[]);
-            let audit = lab.servers.api.audit().unwrap();
-            for name in ["gone-10-0-0-0-26", "gone-10-0-0-64-26", "node-a-10-0-0-128-26"] {
-                let path = format!("/apis/{}/blockaffinities/{name}", group.api_version());
-                lab.admin().patch(&path, &json!({ "metadata": { "labels": null } })).unwrap().success().unwrap();
-            }
-            let _collecting = lab.collect(lab.settings());
-            within(SOON, "what the node had is gone", || {
-                lab.affinities() == [("node-a".to_owned(), "10.0.0.128/26".to_owned())] && lab.blocks().len() == 1
-            });
-            let written = audit.of(COLLECTOR).unwrap();
-            let mut written =
-                written.iter().filter(|request| !matches!(request.verb.as_str(), "get" | "list" | "watch"));
-            assert!(!written.any(|request| request.to_string().contains("node-a")), "node-a is there");
-        });
+pub(crate) fn affinities_without_labels_of_a_deleted_node_are_released(lab: &Lab<'_>) {
+    let group = lab.group.unwrap();
+    lab.pool("pool", "10.0.0.0/16", 26);
+    lab.node("node-a");
+    lab.block("10.0.0.0/26", Some("gone"), &[]);
+    lab.claim("gone", "10.0.0.64/26", Confirmed);
+    lab.block("10.0.0.128/26", Some("node-a"), &[]);
+    let audit = lab.servers.api.audit().unwrap();
+    for name in ["gone-10-0-0-0-26", "gone-10-0-0-64-26", "node-a-10-0-0-128-26"] {
+        let path = format!("/apis/{}/blockaffinities/{name}", group.api_version());
+        lab.admin().patch(&path, &json!({ "metadata": { "labels": null } })).unwrap().success().unwrap();
     }
+    let _collecting = lab.collect(lab.settings());
+    within(SOON, "what the node had is gone", || {
+        lab.affinities() == [("node-a".to_owned(), "10.0.0.128/26".to_owned())] && lab.blocks().len() == 1
+    });
+    let written = audit.of(COLLECTOR).unwrap();
+    let mut written = written.iter().filter(|request| !matches!(request.verb.as_str(), "get" | "list" | "watch"));
+    assert!(!written.any(|request| request.to_string().contains("node-a")), "node-a is there");
 }

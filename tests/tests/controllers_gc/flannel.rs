@@ -1,14 +1,11 @@
 //! Blocks of nodes that upstream's migration from flannel has claimed, and whose addresses host-local still assigns
 //! (KC-457).
 
-use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
-use crate::lab::{self, Given, LONG_GRACE, Lab, owned, with_a_long_grace_period};
+use crate::lab::{Given, LONG_GRACE, Lab, owned, with_a_long_grace_period};
 
 const NETWORK: &str = "projectcalico.org/node-network-during-migration";
-
-const GROUPS: [ApiGroup; 2] = [ApiGroup::CrdV1, ApiGroup::V3];
 
 /// Sets the label of a node, or removes it.
 fn set_network(lab: &Lab<'_>, node: &str, network: Option<&str>) {
@@ -35,50 +32,39 @@ fn blocks_of(lab: &Lab<'_>, node: &str) -> usize {
     lab.blocks().into_values().filter(|affinity| affinity.as_ref() == Some(&owner)).count()
 }
 
-#[test]
-fn blocks_of_nodes_under_migration_stay() {
-    for group in GROUPS {
-        lab::on(Some(group), |lab| {
-            lab.pool("default-ipv4-ippool", "10.0.0.0/16", 26);
-            for (node, third, network) in [("waits", 0, "flannel"), ("moves", 1, "none"), ("done", 2, "calico")] {
-                migrated_node(lab, node, third, Some(network));
-            }
-            let collecting = lab.collect(with_a_long_grace_period(lab));
-            collecting.has_looked();
-            collecting.as_time_goes_by(LONG_GRACE / 2, "the empty blocks of the node that has moved", || {
-                blocks_of(lab, "done") == 1
-            });
-            collecting.pass_after(LONG_GRACE * 2);
-            collecting.pass_after(LONG_GRACE * 2);
-            assert_eq!((blocks_of(lab, "waits"), blocks_of(lab, "moves")), (4, 4));
-            assert_eq!(lab.affinities().len(), 9);
-            assert_eq!(lab.held().len(), 3, "each node keeps its tunnel address");
-        });
+pub(crate) fn blocks_of_nodes_under_migration_stay(lab: &Lab<'_>) {
+    lab.pool("default-ipv4-ippool", "10.0.0.0/16", 26);
+    for (node, third, network) in [("waits", 0, "flannel"), ("moves", 1, "none"), ("done", 2, "calico")] {
+        migrated_node(lab, node, third, Some(network));
     }
+    let collecting = lab.collect(with_a_long_grace_period(lab));
+    collecting.has_looked();
+    collecting
+        .as_time_goes_by(LONG_GRACE / 2, "the empty blocks of the node that has moved", || blocks_of(lab, "done") == 1);
+    collecting.pass_after(LONG_GRACE * 2);
+    collecting.pass_after(LONG_GRACE * 2);
+    assert_eq!((blocks_of(lab, "waits"), blocks_of(lab, "moves")), (4, 4));
+    assert_eq!(lab.affinities().len(), 9);
+    assert_eq!(lab.held().len(), 3, "each node keeps its tunnel address");
 }
 
-#[test]
-fn blocks_are_released_after_the_label_says_calico() {
-    for group in GROUPS {
-        lab::on(Some(group), |lab| {
-            lab.pool("default-ipv4-ippool", "10.0.0.0/16", 26);
-            migrated_node(lab, "checked", 0, Some("flannel"));
-            migrated_node(lab, "complete", 1, Some("flannel"));
-            let collecting = lab.collect(with_a_long_grace_period(lab));
-            collecting.has_looked();
-            collecting.pass_after(LONG_GRACE * 2);
-            collecting.pass_after(LONG_GRACE * 2);
-            assert_eq!((blocks_of(lab, "checked"), blocks_of(lab, "complete")), (4, 4));
+pub(crate) fn blocks_are_released_after_the_label_says_calico(lab: &Lab<'_>) {
+    lab.pool("default-ipv4-ippool", "10.0.0.0/16", 26);
+    migrated_node(lab, "checked", 0, Some("flannel"));
+    migrated_node(lab, "complete", 1, Some("flannel"));
+    let collecting = lab.collect(with_a_long_grace_period(lab));
+    collecting.has_looked();
+    collecting.pass_after(LONG_GRACE * 2);
+    collecting.pass_after(LONG_GRACE * 2);
+    assert_eq!((blocks_of(lab, "checked"), blocks_of(lab, "complete")), (4, 4));
 
-            // The label of a node has the value `calico` until all nodes have moved. Then it is removed.
-            set_network(lab, "checked", Some("calico"));
-            set_network(lab, "complete", None);
-            collecting.pass_after(LONG_GRACE / 4);
-            assert_eq!((blocks_of(lab, "checked"), blocks_of(lab, "complete")), (4, 4));
-            collecting.as_time_goes_by(LONG_GRACE / 2, "the empty blocks", || {
-                (blocks_of(lab, "checked"), blocks_of(lab, "complete")) == (1, 1)
-            });
-            assert_eq!(lab.held().len(), 2);
-        });
-    }
+    // The label of a node has the value `calico` until all nodes have moved. Then it is removed.
+    set_network(lab, "checked", Some("calico"));
+    set_network(lab, "complete", None);
+    collecting.pass_after(LONG_GRACE / 4);
+    assert_eq!((blocks_of(lab, "checked"), blocks_of(lab, "complete")), (4, 4));
+    collecting.as_time_goes_by(LONG_GRACE / 2, "the empty blocks", || {
+        (blocks_of(lab, "checked"), blocks_of(lab, "complete")) == (1, 1)
+    });
+    assert_eq!(lab.held().len(), 2);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use integration_tests::controllers::collecting::calico;
-pub(crate) use integration_tests::controllers::collecting::{Collecting, GRACE, QUIET, SOON, settings, within};
+pub(crate) use integration_tests::controllers::collecting::{Collecting, GRACE, SOON, settings, within};
 use integration_tests::kubernetes::{ApiServer, Client, Kubernetes, ServiceAccount, on_prepared_kubernetes};
 use kube_controllers::settings::Settings;
 use libcalico::api::{
@@ -29,6 +29,8 @@ use tokio::runtime::Runtime;
 pub(crate) const LONG_GRACE: Duration = Duration::from_secs(24 * 3600);
 pub(crate) const NAMESPACE: &str = "suite";
 pub(crate) const COLLECTOR: &str = "system:serviceaccount:kube-system:collector";
+/// Name of the account of a garbage collection whose requests pass a proxy.
+pub(crate) const BEHIND_PROXY: &str = "behind-proxy";
 
 pub(crate) struct Lab<'k> {
     pub(crate) servers: &'k Kubernetes,
@@ -44,11 +46,11 @@ pub(crate) fn on(group: Option<ApiGroup>, test: fn(&Lab<'_>)) {
         if let Some(group) = group {
             api.define(group.api_version())?;
         }
-        collector(api).map(drop)
+        ["collector", BEHIND_PROXY].into_iter().try_for_each(|name| account(api, name).map(drop))
     };
     on_prepared_kubernetes(&format!("collector, {group:?}"), prepare, |_, servers| {
         let api = &servers.api;
-        let account = collector(api).unwrap();
+        let account = account(api, "collector").unwrap();
         let lab = Lab {
             servers,
             group,
@@ -61,10 +63,10 @@ pub(crate) fn on(group: Option<ApiGroup>, test: fn(&Lab<'_>)) {
     });
 }
 
-/// Creates the account of garbage collection, and the namespace of the pods. Writes nothing if they exist.
-fn collector(api: &ApiServer) -> anyhow::Result<ServiceAccount> {
+/// Creates an account that may do everything, and the namespace of the pods. Writes nothing if they exist.
+pub(crate) fn account(api: &ApiServer, name: &str) -> anyhow::Result<ServiceAccount> {
     api.namespace(NAMESPACE)?;
-    let account = api.service_account("kube-system", "collector")?;
+    let account = api.service_account("kube-system", name)?;
     api.bind(&account, "cluster-admin")?;
     Ok(account)
 }

@@ -3,28 +3,16 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::thread::sleep;
-use std::time::Duration;
 
 use libcalico::ipam::HandleId;
 
 use crate::lab::{
-    self, GRACE, Given, LONG_GRACE, Lab, NAMESPACE, QUIET, SOON, owned, to_pod, to_tunnel, with_a_long_grace_period,
-    within,
+    GRACE, Given, LONG_GRACE, Lab, NAMESPACE, SOON, owned, to_pod, to_tunnel, with_a_long_grace_period, within,
 };
-use crate::on_each_datastore;
-
-on_each_datastore!(
-    leaked_addresses_are_released_after_the_grace_period_only,
-    deletion_of_a_pod_starts_the_grace_period_without_a_full_pass,
-    addresses_with_a_shared_handle_are_released_together,
-    pod_that_appears_within_the_grace_period_keeps_its_address,
-    orphan_handles_are_deleted_and_wrong_counts_repaired,
-    gc_does_not_write_until_the_datastore_is_ready,
-);
 
 /// Covers upstream's cases "tunnel not collected", "non-pod allocation kept", "address without pod collected", "valid
 /// by podIP", "valid by podIPs", "pod without IP yet kept", "mismatch collected" and "kept within grace".
-fn leaked_addresses_are_released_after_the_grace_period_only(lab: &Lab<'_>) {
+pub(crate) fn leaked_addresses_are_released_after_the_grace_period_only(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     let other = Given { handle: "somebody".into(), attributes: [owned(("node", "node-a"))].into() };
@@ -77,7 +65,7 @@ fn leaked_addresses_are_released_after_the_grace_period_only(lab: &Lab<'_>) {
     collecting.shows("ipam_allocations_gc_reclamations{ippool=\"pool\",node=\"node-a\"} 4");
 }
 
-fn deletion_of_a_pod_starts_the_grace_period_without_a_full_pass(lab: &Lab<'_>) {
+pub(crate) fn deletion_of_a_pod_starts_the_grace_period_without_a_full_pass(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     let address = lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
@@ -98,23 +86,24 @@ fn deletion_of_a_pod_starts_the_grace_period_without_a_full_pass(lab: &Lab<'_>) 
     assert_eq!(collecting.full_passes(), looked);
 }
 
-fn addresses_with_a_shared_handle_are_released_together(lab: &Lab<'_>) {
+pub(crate) fn addresses_with_a_shared_handle_are_released_together(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     let (mut one, mut other) = (to_pod("node-a", "gone"), to_pod("node-a", "there"));
     (one.handle, other.handle) = ("shared".into(), "shared".into());
     let addresses = lab.block("10.0.0.0/26", Some("node-a"), &[one, other]);
     lab.pod("there", "node-a", &addresses[1..]);
-    let collecting = lab.collect(lab.settings());
+    let collecting = lab.collect(with_a_long_grace_period(lab));
     collecting.shows("ipam_allocations_gc_candidates{ippool=\"pool\",node=\"node-a\"} 1");
-    sleep(GRACE + Duration::from_secs(2));
+    collecting.pass_after(LONG_GRACE * 2);
+    collecting.pass_after(LONG_GRACE * 2);
     assert_eq!(lab.held().len(), 2);
     lab.delete_pod("there");
-    within(SOON, "both", || lab.held().is_empty() && lab.handles().is_empty());
+    collecting.as_time_goes_by(LONG_GRACE, "both", || lab.held().is_empty() && lab.handles().is_empty());
 }
 
 /// The API server may report the pod after the block.
-fn pod_that_appears_within_the_grace_period_keeps_its_address(lab: &Lab<'_>) {
+pub(crate) fn pod_that_appears_within_the_grace_period_keeps_its_address(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "first")]);
@@ -127,7 +116,7 @@ fn pod_that_appears_within_the_grace_period_keeps_its_address(lab: &Lab<'_>) {
     assert_eq!(lab.held().len(), 1);
 }
 
-fn orphan_handles_are_deleted_and_wrong_counts_repaired(lab: &Lab<'_>) {
+pub(crate) fn orphan_handles_are_deleted_and_wrong_counts_repaired(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     let block = "10.0.0.0/26".parse().unwrap();
@@ -142,46 +131,45 @@ fn orphan_handles_are_deleted_and_wrong_counts_repaired(lab: &Lab<'_>) {
     assert_eq!(lab.held().len(), 1);
 }
 
-fn gc_does_not_write_until_the_datastore_is_ready(lab: &Lab<'_>) {
+pub(crate) fn gc_does_not_write_until_the_datastore_is_ready(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "missing")]);
     lab.set_ready(false);
-    let _collecting = lab.collect(lab.settings());
-    sleep(GRACE + QUIET);
+    let collecting = lab.collect(with_a_long_grace_period(lab));
+    collecting.has_looked();
+    collecting.pass_after(LONG_GRACE * 2);
+    collecting.pass_after(LONG_GRACE * 2);
     assert_eq!((lab.held().len(), lab.handles().len()), (1, 1));
     lab.set_ready(true);
-    within(SOON, "the leak", || lab.held().is_empty() && lab.handles().is_empty());
+    collecting.as_time_goes_by(LONG_GRACE, "the leak", || lab.held().is_empty() && lab.handles().is_empty());
 }
 
 /// A pod that reports another address still runs, and its endpoint may be newer than its status.
-#[test]
-fn address_in_an_endpoint_is_released_only_after_the_endpoint_is_deleted() {
-    lab::on(None, |lab| {
-        lab.pool("pool", "10.0.0.0/16", 26);
-        lab.node("node-a");
-        let given = ["gone", "changed", "gone-too", "next"].map(|pod| to_pod("node-a", pod));
-        let [gone, changed, unlisted, passed] = lab.block("10.0.0.0/26", Some("node-a"), &given)[..] else {
-            panic!("four")
-        };
-        lab.endpoint("node-a", "gone", "gone", gone);
-        lab.endpoint("node-a", "gone-too", "gone-too", "10.0.9.9".parse().unwrap());
-        lab.endpoint("node-a", "changed", "changed", changed);
-        lab.endpoint("node-a", "next", "later-sandbox", passed);
-        lab.pod("changed", "node-a", &["10.0.9.8".parse().unwrap()]);
-        let _collecting = lab.collect(lab.settings());
-        within(SOON, "two leaks", || {
-            let (held, endpoints) = (lab.held(), lab.endpoints());
-            assert!(
-                held.contains_key(&gone) || !endpoints.contains(&"node--a-k8s-gone-eth0".into()),
-                "the address is free and its endpoint lists it: {held:?} {endpoints:?}"
-            );
-            held.len() == 2
-        });
-        sleep(GRACE);
-        let held = lab.held();
-        assert!(held.contains_key(&changed) && held.contains_key(&passed) && !held.contains_key(&unlisted), "{held:?}");
-        let endpoints = ["node--a-k8s-changed-eth0", "node--a-k8s-gone--too-eth0", "node--a-k8s-next-eth0"];
-        assert_eq!(lab.endpoints(), endpoints);
+pub(crate) fn address_in_an_endpoint_is_released_only_after_the_endpoint_is_deleted(lab: &Lab<'_>) {
+    lab.pool("pool", "10.0.0.0/16", 26);
+    lab.node("node-a");
+    let given = ["gone", "changed", "gone-too", "next"].map(|pod| to_pod("node-a", pod));
+    let [gone, changed, unlisted, passed] = lab.block("10.0.0.0/26", Some("node-a"), &given)[..] else {
+        panic!("four")
+    };
+    lab.endpoint("node-a", "gone", "gone", gone);
+    lab.endpoint("node-a", "gone-too", "gone-too", "10.0.9.9".parse().unwrap());
+    lab.endpoint("node-a", "changed", "changed", changed);
+    lab.endpoint("node-a", "next", "later-sandbox", passed);
+    lab.pod("changed", "node-a", &["10.0.9.8".parse().unwrap()]);
+    let _collecting = lab.collect(lab.settings());
+    within(SOON, "two leaks", || {
+        let (held, endpoints) = (lab.held(), lab.endpoints());
+        assert!(
+            held.contains_key(&gone) || !endpoints.contains(&"node--a-k8s-gone-eth0".into()),
+            "the address is free and its endpoint lists it: {held:?} {endpoints:?}"
+        );
+        held.len() == 2
     });
+    sleep(GRACE);
+    let held = lab.held();
+    assert!(held.contains_key(&changed) && held.contains_key(&passed) && !held.contains_key(&unlisted), "{held:?}");
+    let endpoints = ["node--a-k8s-changed-eth0", "node--a-k8s-gone--too-eth0", "node--a-k8s-next-eth0"];
+    assert_eq!(lab.endpoints(), endpoints);
 }

@@ -3,17 +3,14 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::lab::{self, GRACE, Given, Lab, QUIET, SOON, to_pod, to_tunnel, within};
-use crate::on_each_datastore;
-
-on_each_datastore!(gc_releases_everything_of_deleted_nodes_without_grace, not_ready_node_keeps_addresses_and_blocks);
+use crate::lab::{Given, LONG_GRACE, Lab, SOON, owned, to_pod, to_tunnel, with_a_long_grace_period, within};
 
 /// A grace period that outlasts every test.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Covers upstream's cases "should clean up IPAM data for missing nodes" and "should handle improperly formatted handle
 /// IDs".
-fn gc_releases_everything_of_deleted_nodes_without_grace(lab: &Lab<'_>) {
+pub(crate) fn gc_releases_everything_of_deleted_nodes_without_grace(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     for node in ["node-a", "node-b", "node-c"] {
         lab.node(node);
@@ -46,7 +43,7 @@ fn gc_releases_everything_of_deleted_nodes_without_grace(lab: &Lab<'_>) {
 }
 
 /// A NotReady node still exists.
-fn not_ready_node_keeps_addresses_and_blocks(lab: &Lab<'_>) {
+pub(crate) fn not_ready_node_keeps_addresses_and_blocks(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.block("10.0.0.0/26", Some("node-a"), &[to_tunnel("node-a"), to_pod("node-a", "missing")]);
@@ -57,47 +54,44 @@ fn not_ready_node_keeps_addresses_and_blocks(lab: &Lab<'_>) {
     settings.leak_grace_period = Some(LONG);
     let collecting = lab.collect(settings);
     collecting.has_looked();
-    sleep(QUIET);
+    collecting.pass_after(LONG / 4);
+    collecting.pass_after(LONG / 4);
     assert_eq!((lab.held().len(), lab.blocks().len()), (2, 1));
 }
 
 /// Covers upstream's case "mismatched Calico/K8s node names".
-#[test]
-fn node_with_another_name_in_kubernetes_keeps_its_addresses() {
-    lab::on(None, |lab| {
-        lab.pool("pool", "10.0.0.0/16", 26);
-        lab.kubernetes_node("kubernetes-node");
-        lab.calico_node("calico-node", Some("kubernetes-node"));
-        let address =
-            lab.block("10.0.0.0/26", Some("calico-node"), &[to_pod("calico-node", "pod"), to_tunnel("calico-node")]);
-        lab.pod("pod", "kubernetes-node", &address[..1]);
-        let collecting = lab.collect(lab.settings());
-        collecting.has_looked();
-        sleep(GRACE + Duration::from_secs(2));
-        assert_eq!(lab.held().len(), 2);
-        // A pod names its node by the Kubernetes name.
-        lab.delete_pod("pod");
-        within(SOON, "the pod's address", || lab.held().len() == 1);
-        lab.admin().delete("/api/v1/nodes/kubernetes-node").unwrap().success().unwrap();
-        // The tunnel's address remains as long as the Calico Node exists.
-        sleep(Duration::from_secs(1));
-        assert_eq!(lab.held().len(), 1);
-    });
+pub(crate) fn node_with_another_name_in_kubernetes_keeps_its_addresses(lab: &Lab<'_>) {
+    lab.pool("pool", "10.0.0.0/16", 26);
+    lab.kubernetes_node("kubernetes-node");
+    lab.calico_node("calico-node", Some("kubernetes-node"));
+    let address =
+        lab.block("10.0.0.0/26", Some("calico-node"), &[to_pod("calico-node", "pod"), to_tunnel("calico-node")]);
+    lab.pod("pod", "kubernetes-node", &address[..1]);
+    let collecting = lab.collect(with_a_long_grace_period(lab));
+    collecting.has_looked();
+    collecting.pass_after(LONG_GRACE * 2);
+    collecting.pass_after(LONG_GRACE * 2);
+    assert_eq!(lab.held().len(), 2);
+    // A pod names its node by the Kubernetes name.
+    lab.delete_pod("pod");
+    collecting.as_time_goes_by(LONG_GRACE, "the pod's address", || lab.held().len() == 1);
+    lab.admin().delete("/api/v1/nodes/kubernetes-node").unwrap().success().unwrap();
+    // The tunnel's address remains as long as the Calico Node exists.
+    sleep(Duration::from_secs(1));
+    assert_eq!(lab.held().len(), 1);
 }
 
 /// Covers upstream's cases "non-Kubernetes Calico node" and "no Calico node".
-#[test]
-fn addresses_of_nodes_outside_kubernetes_are_kept() {
-    lab::on(None, |lab| {
-        lab.pool("pool", "10.0.0.0/16", 26);
-        lab.calico_node("openstack", None);
-        let other = Given { handle: "vm".into(), attributes: [("node", "openstack")].map(lab::owned).into() };
-        lab.block("10.0.0.0/26", Some("openstack"), &[to_tunnel("openstack"), other]);
-        // This node has no Calico Node.
-        lab.block("10.0.0.64/26", Some("forgotten"), &[to_pod("forgotten", "missing")]);
-        let _collecting = lab.collect(lab.settings());
-        within(SOON, "the forgotten node's block", || lab.blocks().len() == 1);
-        sleep(GRACE + Duration::from_secs(1));
-        assert_eq!((lab.held().len(), lab.affinities().len()), (2, 1));
-    });
+pub(crate) fn addresses_of_nodes_outside_kubernetes_are_kept(lab: &Lab<'_>) {
+    lab.pool("pool", "10.0.0.0/16", 26);
+    lab.calico_node("openstack", None);
+    let other = Given { handle: "vm".into(), attributes: [("node", "openstack")].map(owned).into() };
+    lab.block("10.0.0.0/26", Some("openstack"), &[to_tunnel("openstack"), other]);
+    // This node has no Calico Node.
+    lab.block("10.0.0.64/26", Some("forgotten"), &[to_pod("forgotten", "missing")]);
+    let collecting = lab.collect(with_a_long_grace_period(lab));
+    collecting.as_time_goes_by(LONG_GRACE, "the forgotten node's block", || lab.blocks().len() == 1);
+    collecting.pass_after(LONG_GRACE * 2);
+    collecting.pass_after(LONG_GRACE * 2);
+    assert_eq!((lab.held().len(), lab.affinities().len()), (2, 1));
 }

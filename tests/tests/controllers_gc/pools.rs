@@ -2,17 +2,9 @@
 
 use std::time::Duration;
 
-use libcalico::kubernetes::ApiGroup;
 use serde_json::Value;
 
-use crate::lab::{self, COLLECTOR, Collecting, Lab, NAMESPACE, SOON, to_tunnel, with_a_long_grace_period, within};
-use crate::on_each_datastore;
-
-on_each_datastore!(
-    pool_tells_80_and_95_percent_once,
-    restart_above_a_threshold_posts_no_second_event,
-    tenant_that_moves_the_use_of_a_pool_causes_one_event_in_ten_minutes
-);
+use crate::lab::{COLLECTOR, Collecting, Lab, NAMESPACE, SOON, to_tunnel, with_a_long_grace_period, within};
 
 /// The interval between two counts, and a bit more.
 const COUNT: Duration = Duration::from_secs(11);
@@ -67,7 +59,7 @@ fn events_about_pools(lab: &Lab<'_>) -> Vec<Value> {
     events
 }
 
-fn pool_tells_80_and_95_percent_once(lab: &Lab<'_>) {
+pub(crate) fn pool_tells_80_and_95_percent_once(lab: &Lab<'_>) {
     three_quarters(lab);
     let collecting = lab.collect(with_a_long_grace_period(lab));
     shows_free(&collecting, 16);
@@ -97,7 +89,7 @@ fn pool_tells_80_and_95_percent_once(lab: &Lab<'_>) {
     assert!(collecting.log().contains("the addresses of an IP pool are nearly all in use"));
 }
 
-fn restart_above_a_threshold_posts_no_second_event(lab: &Lab<'_>) {
+pub(crate) fn restart_above_a_threshold_posts_no_second_event(lab: &Lab<'_>) {
     three_quarters(lab);
     let collecting = lab.collect(with_a_long_grace_period(lab));
     shows_free(&collecting, 16);
@@ -112,7 +104,7 @@ fn restart_above_a_threshold_posts_no_second_event(lab: &Lab<'_>) {
 }
 
 /// Pods of a tenant move the use of the pool between 62 % and 81 %.
-fn tenant_that_moves_the_use_of_a_pool_causes_one_event_in_ten_minutes(lab: &Lab<'_>) {
+pub(crate) fn tenant_that_moves_the_use_of_a_pool_causes_one_event_in_ten_minutes(lab: &Lab<'_>) {
     three_quarters(lab);
     let collecting = lab.collect(with_a_long_grace_period(lab));
     collecting.has_looked();
@@ -135,23 +127,20 @@ fn tenant_that_moves_the_use_of_a_pool_causes_one_event_in_ten_minutes(lab: &Lab
     assert_eq!(reasons, ["IPPoolUsage80", "IPPoolUsage80"]);
 }
 
-#[test]
-fn settings_of_ipam_are_read_each_five_minutes_at_most() {
-    lab::on(Some(ApiGroup::CrdV1), |lab| {
-        three_quarters(lab);
-        let audit = lab.servers.api.audit().unwrap();
-        let collecting = lab.collect(with_a_long_grace_period(lab));
-        let reads = || {
-            let requests = audit.of(COLLECTOR).unwrap();
-            requests.iter().filter(|request| request.verb == "get" && request.resource == "ipamconfigs").count()
-        };
-        collecting.has_looked();
-        assert_eq!(reads(), 1);
-        for (block, wait, expected) in [(12, COUNT, 1), (13, COUNT, 1), (14, Duration::from_secs(300), 2)] {
-            collecting.pass_after(wait);
-            fill(lab, block..block + 1);
-            counts_free(&collecting, 60 - block * 4);
-            assert_eq!(reads(), expected);
-        }
-    });
+pub(crate) fn settings_of_ipam_are_read_each_five_minutes_at_most(lab: &Lab<'_>) {
+    three_quarters(lab);
+    let audit = lab.servers.api.audit().unwrap();
+    let collecting = lab.collect(with_a_long_grace_period(lab));
+    let reads = || {
+        let requests = audit.of(COLLECTOR).unwrap();
+        requests.iter().filter(|request| request.verb == "get" && request.resource == "ipamconfigs").count()
+    };
+    collecting.has_looked();
+    assert_eq!(reads(), 1);
+    for (block, wait, expected) in [(12, COUNT, 1), (13, COUNT, 1), (14, Duration::from_secs(300), 2)] {
+        collecting.pass_after(wait);
+        fill(lab, block..block + 1);
+        counts_free(&collecting, 60 - block * 4);
+        assert_eq!(reads(), expected);
+    }
 }

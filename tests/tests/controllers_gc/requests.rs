@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use integration_tests::kubernetes::Request;
-use libcalico::kubernetes::ApiGroup;
 
-use crate::lab::{self, COLLECTOR, GRACE, Lab, SOON, to_pod, within};
+use crate::lab::{COLLECTOR, GRACE, LONG_GRACE, Lab, SOON, to_pod, with_a_long_grace_period, within};
 
 /// Number of blocks, and number of leaked addresses in each.
 const BLOCKS: usize = 40;
@@ -30,40 +29,35 @@ fn counts(requests: &[Request]) -> BTreeMap<(String, String), usize> {
     counts
 }
 
-#[test]
-fn release_of_a_thousand_leaks_costs_one_write_per_block_and_handle() {
-    lab::on(Some(ApiGroup::CrdV1), |lab| {
-        filled(lab);
-        let mut settings = lab.settings();
-        settings.leak_grace_period = Some(GRACE);
-        let audit = lab.servers.api.audit().unwrap();
-        let collecting = lab.collect(settings);
-        collecting.has_looked();
-        let began = Instant::now();
-        within(SOON, "all leaks", || {
-            collecting.metrics().contains(&format!("kube_controllers_gc_reclaimed_total {}\n", BLOCKS * EACH))
-        });
-        let took = began.elapsed();
-        within(SOON, "an event for each node", || {
-            lab.admin().events_of_controllers("default").unwrap().len() == BLOCKS
-        });
-        assert!(lab.handles().is_empty());
-        assert!(lab.held().is_empty());
-        let requests = audit.of(COLLECTOR).unwrap();
-        let counts = counts(&requests);
-        let of = |verb: &str, resource: &str| counts.get(&(verb.to_owned(), resource.to_owned())).copied().unwrap_or(0);
-        eprintln!("{} leaks over {BLOCKS} blocks took {took:?} after the first look: {counts:?}", BLOCKS * EACH);
-        timeline(&requests);
-        assert_eq!(of("update", "ipamblocks"), BLOCKS, "{counts:?}");
-        assert_eq!(of("delete", "ipamhandles"), BLOCKS * EACH, "{counts:?}");
-        assert_eq!((of("update", "ipamhandles"), of("create", "ipamhandles")), (0, 0));
-        // The pods of each node are read with one list.
-        assert_eq!(of("get", "pods"), 0, "{counts:?}");
-        assert!((BLOCKS..=BLOCKS + 3).contains(&of("list", "pods")), "{counts:?}");
-        assert_eq!(of("get", "ipamblocks"), BLOCKS, "{counts:?}");
-        assert_eq!(of("get", "ipamhandles"), BLOCKS * EACH, "{counts:?}");
-        assert_eq!(of("create", "events"), BLOCKS, "one for each node");
+pub(crate) fn release_of_a_thousand_leaks_costs_one_write_per_block_and_handle(lab: &Lab<'_>) {
+    filled(lab);
+    let mut settings = lab.settings();
+    settings.leak_grace_period = Some(GRACE);
+    let audit = lab.servers.api.audit().unwrap();
+    let collecting = lab.collect(settings);
+    collecting.has_looked();
+    let began = Instant::now();
+    within(SOON, "all leaks", || {
+        collecting.metrics().contains(&format!("kube_controllers_gc_reclaimed_total {}\n", BLOCKS * EACH))
     });
+    let took = began.elapsed();
+    within(SOON, "an event for each node", || lab.admin().events_of_controllers("default").unwrap().len() == BLOCKS);
+    assert!(lab.handles().is_empty());
+    assert!(lab.held().is_empty());
+    let requests = audit.of(COLLECTOR).unwrap();
+    let counts = counts(&requests);
+    let of = |verb: &str, resource: &str| counts.get(&(verb.to_owned(), resource.to_owned())).copied().unwrap_or(0);
+    eprintln!("{} leaks over {BLOCKS} blocks took {took:?} after the first look: {counts:?}", BLOCKS * EACH);
+    timeline(&requests);
+    assert_eq!(of("update", "ipamblocks"), BLOCKS, "{counts:?}");
+    assert_eq!(of("delete", "ipamhandles"), BLOCKS * EACH, "{counts:?}");
+    assert_eq!((of("update", "ipamhandles"), of("create", "ipamhandles")), (0, 0));
+    // The pods of each node are read with one list.
+    assert_eq!(of("get", "pods"), 0, "{counts:?}");
+    assert!((BLOCKS..=BLOCKS + 3).contains(&of("list", "pods")), "{counts:?}");
+    assert_eq!(of("get", "ipamblocks"), BLOCKS, "{counts:?}");
+    assert_eq!(of("get", "ipamhandles"), BLOCKS * EACH, "{counts:?}");
+    assert_eq!(of("create", "events"), BLOCKS, "one for each node");
 }
 
 fn timeline(requests: &[Request]) {
@@ -80,30 +74,25 @@ fn timeline(requests: &[Request]) {
     }
 }
 
-#[test]
-fn release_of_a_thousand_leaks_in_etcd_completes() {
-    lab::on(None, |lab| {
-        filled(lab);
-        let collecting = lab.collect(lab.settings());
-        within(SOON, "all leaks", || lab.held().is_empty() && lab.handles().is_empty());
-        collecting.shows(&format!("kube_controllers_gc_reclaimed_total {}", BLOCKS * EACH));
-    });
+pub(crate) fn release_of_a_thousand_leaks_in_etcd_completes(lab: &Lab<'_>) {
+    filled(lab);
+    let collecting = lab.collect(lab.settings());
+    within(SOON, "all leaks", || lab.held().is_empty() && lab.handles().is_empty());
+    collecting.shows(&format!("kube_controllers_gc_reclaimed_total {}", BLOCKS * EACH));
 }
 
-#[test]
-fn gc_without_leaks_writes_nothing() {
-    lab::on(Some(ApiGroup::V3), |lab| {
-        lab.pool("pool", "10.0.0.0/16", 26);
-        lab.node("node-a");
-        let address = lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
-        lab.pod("pod", "node-a", &address);
-        let audit = lab.servers.api.audit().unwrap();
-        let collecting = lab.collect(lab.settings());
-        collecting.has_looked();
-        std::thread::sleep(GRACE * 2);
-        let written: Vec<_> = audit.of(COLLECTOR).unwrap().into_iter().filter(is_write).collect();
-        assert!(written.is_empty(), "{written:?}");
-    });
+pub(crate) fn gc_without_leaks_writes_nothing(lab: &Lab<'_>) {
+    lab.pool("pool", "10.0.0.0/16", 26);
+    lab.node("node-a");
+    let address = lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
+    lab.pod("pod", "node-a", &address);
+    let audit = lab.servers.api.audit().unwrap();
+    let collecting = lab.collect(with_a_long_grace_period(lab));
+    collecting.has_looked();
+    collecting.pass_after(LONG_GRACE * 2);
+    collecting.pass_after(LONG_GRACE * 2);
+    let written: Vec<_> = audit.of(COLLECTOR).unwrap().into_iter().filter(is_write).collect();
+    assert!(written.is_empty(), "{written:?}");
 }
 
 fn is_write(request: &Request) -> bool {

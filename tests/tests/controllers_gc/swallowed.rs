@@ -1,9 +1,8 @@
 //! A request that is never answered delays a release.
 
 use integration_tests::proxy::{Fault, Point};
-use libcalico::kubernetes::ApiGroup;
 
-use crate::lab::{self, Collecting, GRACE, Lab, SOON, to_pod, within};
+use crate::lab::{BEHIND_PROXY, Collecting, GRACE, Lab, SOON, account, to_pod, within};
 
 /// Waits until a leaked address is released although the first `method` request for `target` gets no answer. The log
 /// then has `line` `times` times.
@@ -17,10 +16,9 @@ fn release_without_answer_to(
     let addresses = lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
     lab.pod("pod", "node-a", &addresses);
     let api = &lab.servers.api;
-    let account = api.service_account("kube-system", "behind-proxy").unwrap();
-    api.bind(&account, "cluster-admin").unwrap();
+    let account = account(api, BEHIND_PROXY).unwrap();
     let proxy = api.proxy().unwrap();
-    let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "behind-proxy", &account.identity).unwrap();
+    let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), BEHIND_PROXY, &account.identity).unwrap();
     let collecting = Collecting::start(lab.group, kubeconfig, lab.settings());
     collecting.has_looked();
 
@@ -41,18 +39,12 @@ fn release_without_answer_to(
     );
 }
 
-#[test]
-fn gc_with_an_unanswered_pod_lookup_releases_the_address_in_a_later_pass() {
-    lab::on(Some(ApiGroup::CrdV1), |lab| {
-        let look = ("GET", "/pods?fieldSelector=metadata.name%3Dpod&");
-        release_without_answer_to(lab, look, ("no address or block that depends on it is released: ", 1));
-    });
+pub(crate) fn gc_with_an_unanswered_pod_lookup_releases_the_address_in_a_later_pass(lab: &Lab<'_>) {
+    let look = ("GET", "/pods?fieldSelector=metadata.name%3Dpod&");
+    release_without_answer_to(lab, look, ("no address or block that depends on it is released: ", 1));
 }
 
-#[test]
-fn gc_with_an_unanswered_block_write_reads_the_block_again_and_releases() {
-    lab::on(Some(ApiGroup::CrdV1), |lab| {
-        let write = ("PUT", "/ipamblocks/10-0-0-0-26");
-        release_without_answer_to(lab, write, ("releasing a leaked address address=10.0.0.0", 2));
-    });
+pub(crate) fn gc_with_an_unanswered_block_write_reads_the_block_again_and_releases(lab: &Lab<'_>) {
+    let write = ("PUT", "/ipamblocks/10-0-0-0-26");
+    release_without_answer_to(lab, write, ("releasing a leaked address address=10.0.0.0", 2));
 }

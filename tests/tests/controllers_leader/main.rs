@@ -2,8 +2,8 @@
 
 mod lab;
 mod metrics;
-mod middle;
 mod replica;
+mod unfinished_writes;
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use integration_tests::command::ip;
 use integration_tests::controllers::{Controllers, Proxied, Setup, World};
 use integration_tests::forward_proxy::{ForwardProxy, REQUIRES};
-use integration_tests::kubernetes::{ApiServer, Identity, on_prepared_kubernetes, with_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Identity, ServiceAccount, on_prepared_kubernetes};
 use integration_tests::namespaces::Host;
 use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
@@ -42,26 +42,32 @@ fn add_silent_address(host: &Host) {
     assert_eq!(addresses, [SILENT, "127.0.0.1"].map(|address| address.parse::<IpAddr>().unwrap()));
 }
 
-/// Starts kube-controllers with an API server at this address, which a URL calls `name`, and waits until a leak is
-/// released.
-fn collects_at(address: &str, name: &str, variables: &[(&str, &str)], prepare: fn(&Host)) {
+/// Runs a test with an account of kube-controllers that may do everything.
+fn on(test: impl FnOnce(&Host, &World<'_>, &ServiceAccount) + Send) {
     let group = Some(ApiGroup::CrdV1);
-    let define = move |api: &ApiServer| {
+    let prepare = move |api: &ApiServer| {
         World::prepare(api, group)?;
         Proxied::account(api, "controllers").map(drop)
     };
-    on_prepared_kubernetes("controllers", define, |host, servers| {
-        prepare(host);
-        let world = World::prepared(servers, group);
+    on_prepared_kubernetes("controllers", prepare, |host, servers| {
         let account = Proxied::account(&servers.api, "controllers").unwrap();
+        test(host, &World::prepared(servers, group), &account);
+    });
+}
+
+/// Starts kube-controllers with an API server at this address, which a URL calls `name`, and waits until a leak is
+/// released.
+fn collects_at(address: &str, name: &str, variables: &[(&str, &str)], prepare: fn(&Host)) {
+    on(|host, world, account| {
+        prepare(host);
         let listener = TcpListener::bind(format!("{address}:0")).unwrap();
         let url = format!("https://{name}:{}", listener.local_addr().unwrap().port());
-        let _proxy = servers.api.proxy_on(listener).unwrap();
-        let kubeconfig = servers.api.kubeconfig_to(&url, "controllers", &account.identity).unwrap();
+        let _proxy = world.api.proxy_on(listener).unwrap();
+        let kubeconfig = world.api.kubeconfig_to(&url, "controllers", &account.identity).unwrap();
         world.node("n1", "10.9.0.1");
         let setup = world.setup().env("KUBECONFIG", kubeconfig.display().to_string());
         let setup = variables.iter().fold(setup, |setup, (name, value)| setup.env(name, *value));
-        collects(host, &world, setup);
+        collects(host, world, setup);
     });
 }
 
@@ -74,9 +80,16 @@ fn collects(host: &Host, world: &World<'_>, setup: Setup) -> Controllers {
     controllers
 }
 
-/// Makes [`FAR`] an address of the host.
+/// Makes [`FAR`] an address of the host, on a link that ends with the test.
 fn add_far_address(_: &Host) {
-    ip(&format!("address add {FAR}/32 dev lo")).unwrap();
+    for command in [
+        "link add near type veth peer name far",
+        "link set far up",
+        "link set near up",
+        &format!("address add {FAR}/32 dev near"),
+    ] {
+        ip(command).unwrap();
+    }
 }
 
 #[test]
@@ -104,26 +117,21 @@ fn collection_with_a_kubeconfig_reaches_servers_in_no_proxy_directly() {
 /// An operator may set these variables for all pods.
 #[test]
 fn collection_in_a_pod_ignores_proxy_variables() {
-    with_kubernetes(|host, servers| {
+    on(|host, world, account| {
         add_far_address(host);
-        let world = World::new(&servers, Some(ApiGroup::CrdV1));
-        let account = servers.api.service_account("kube-system", "controllers").unwrap();
-        servers.api.bind(&account, "cluster-admin").unwrap();
         let listener = TcpListener::bind(format!("{FAR}:0")).unwrap();
         let port = listener.local_addr().unwrap().port().to_string();
-        let _relay = servers.api.proxy_on(listener).unwrap();
+        let _relay = world.api.proxy_on(listener).unwrap();
         let Identity::Token(token) = &account.identity else { panic!("the account has no token") };
         fs::create_dir_all(POD_CREDENTIALS).unwrap();
-        for (name, text) in [
-            ("token", token),
-            ("ca.crt", &servers.api.authority_certificate()),
-            ("namespace", &"kube-system".to_owned()),
-        ] {
+        for (name, text) in
+            [("token", token), ("ca.crt", &world.api.authority_certificate()), ("namespace", &"kube-system".to_owned())]
+        {
             fs::write(format!("{POD_CREDENTIALS}/{name}"), text).unwrap();
         }
         world.node("n1", "10.9.0.1");
         let setup = world.setup().env("KUBECONFIG", "").env("HTTPS_PROXY", NO_PROXY_THERE);
-        collects(host, &world, setup.env("KUBERNETES_SERVICE_HOST", FAR).env("KUBERNETES_SERVICE_PORT", port));
+        collects(host, world, setup.env("KUBERNETES_SERVICE_HOST", FAR).env("KUBERNETES_SERVICE_PORT", port));
     });
 }
 
@@ -133,20 +141,17 @@ fn collection_works_through_a_proxy_and_after_its_restart() {
     if !ForwardProxy::installed() {
         return skipped(REQUIRES);
     }
-    with_kubernetes(|host, servers| {
+    on(|host, world, account| {
         add_far_address(host);
-        let world = World::new(&servers, Some(ApiGroup::CrdV1));
-        let account = servers.api.service_account("kube-system", "controllers").unwrap();
-        servers.api.bind(&account, "cluster-admin").unwrap();
         let listener = TcpListener::bind(format!("{FAR}:0")).unwrap();
         let target = listener.local_addr().unwrap().to_string();
-        let _relay = servers.api.proxy_on(listener).unwrap();
+        let _relay = world.api.proxy_on(listener).unwrap();
         let mut proxy = ForwardProxy::http(host, Some(("person", "p4ssw0rd"))).unwrap();
         let url = format!("https://{target}");
-        let kubeconfig = servers.api.kubeconfig_to(&url, "controllers", &account.identity).unwrap();
+        let kubeconfig = world.api.kubeconfig_to(&url, "controllers", &account.identity).unwrap();
         world.node("n1", "10.9.0.1");
         let setup = world.setup().env("KUBECONFIG", kubeconfig.display().to_string()).env("HTTPS_PROXY", proxy.url());
-        let controllers = collects(host, &world, setup);
+        let controllers = collects(host, world, setup);
         let before = proxy.requests_for(&target).unwrap();
         assert!(before > 0, "{proxy:?}");
         proxy.restart().unwrap();

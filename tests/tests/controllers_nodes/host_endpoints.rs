@@ -4,7 +4,7 @@ use kube_controllers::settings::Settings;
 use libcalico::api::{HostEndpointSpec, HostEndpointTemplate};
 use serde_json::{Value, json};
 
-use crate::scene::{ETCD, Scene, V1, V3, becomes, on_each, stays};
+use crate::scene::{Scene, becomes, stays};
 
 fn on(settings: &mut Settings) {
     settings.host_endpoints.enabled = true;
@@ -30,69 +30,62 @@ fn line(labels: &[&str], interface: &str, ips: &[&str]) -> Option<(Vec<String>, 
     Some((texts(labels), interface.into(), texts(ips)))
 }
 
-#[test]
-fn host_endpoints_follow_nodes_and_foreign_ones_stay() {
-    on_each(&[ETCD, V1, V3], |scene| {
-        scene.calico_node("node-1", json!({"rack": "r1"}), "10.0.0.1/24");
-        scene.put::<HostEndpointSpec>("own", json!({}), json!({"node": "node-9", "interfaceName": "eth0"}));
-        scene.put::<HostEndpointSpec>("dangling", ours(json!({})), json!({"node": "node-9", "interfaceName": "eth0"}));
-        let running = scene.start(on);
-        becomes(line(&["rack=r1"], "*", &["10.0.0.1"]), || shown(scene, "node-1-auto-hep"));
-        becomes(vec!["node-1-auto-hep".to_owned(), "own".into()], || scene.names::<HostEndpointSpec>());
+pub(crate) fn host_endpoints_follow_nodes_and_foreign_ones_stay(scene: &Scene) {
+    scene.calico_node("node-1", json!({"rack": "r1"}), "10.0.0.1/24");
+    scene.put::<HostEndpointSpec>("own", json!({}), json!({"node": "node-9", "interfaceName": "eth0"}));
+    scene.put::<HostEndpointSpec>("dangling", ours(json!({})), json!({"node": "node-9", "interfaceName": "eth0"}));
+    let running = scene.start(on);
+    becomes(line(&["rack=r1"], "*", &["10.0.0.1"]), || shown(scene, "node-1-auto-hep"));
+    becomes(vec!["node-1-auto-hep".to_owned(), "own".into()], || scene.names::<HostEndpointSpec>());
 
-        scene.calico_node("node-1", json!({"rack": "r2"}), "10.0.0.2/24");
-        scene.calico_node("node-2", json!({}), "10.0.0.3/24");
-        becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || shown(scene, "node-1-auto-hep"));
-        becomes(line(&[], "*", &["10.0.0.3"]), || shown(scene, "node-2-auto-hep"));
+    scene.calico_node("node-1", json!({"rack": "r2"}), "10.0.0.2/24");
+    scene.calico_node("node-2", json!({}), "10.0.0.3/24");
+    becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || shown(scene, "node-1-auto-hep"));
+    becomes(line(&[], "*", &["10.0.0.3"]), || shown(scene, "node-2-auto-hep"));
 
-        let spec = json!({"node": "node-1", "interfaceName": "eth7", "expectedIPs": ["1.2.3.4"]});
-        scene.put::<HostEndpointSpec>("node-1-auto-hep", ours(json!({"more": "x"})), spec);
-        becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || shown(scene, "node-1-auto-hep"));
-        scene.delete::<HostEndpointSpec>("node-1-auto-hep");
-        becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || shown(scene, "node-1-auto-hep"));
-        let revision = || scene.get::<HostEndpointSpec>("node-1-auto-hep").map(|entry| entry.revision);
-        stays(revision(), revision);
+    let spec = json!({"node": "node-1", "interfaceName": "eth7", "expectedIPs": ["1.2.3.4"]});
+    scene.put::<HostEndpointSpec>("node-1-auto-hep", ours(json!({"more": "x"})), spec);
+    becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || shown(scene, "node-1-auto-hep"));
+    scene.delete::<HostEndpointSpec>("node-1-auto-hep");
+    becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || shown(scene, "node-1-auto-hep"));
+    let revision = || scene.get::<HostEndpointSpec>("node-1-auto-hep").map(|entry| entry.revision);
+    stays(revision(), revision);
 
-        drop(running);
-        scene.delete_calico_node("node-2");
-        scene.calico_node("node-3", json!({}), "10.0.0.4/24");
-        scene.delete::<HostEndpointSpec>("node-1-auto-hep");
-        let running = scene.start(on);
-        let expected = ["node-1-auto-hep", "node-3-auto-hep", "own"].map(str::to_owned).to_vec();
-        becomes(expected, || scene.names::<HostEndpointSpec>());
+    drop(running);
+    scene.delete_calico_node("node-2");
+    scene.calico_node("node-3", json!({}), "10.0.0.4/24");
+    scene.delete::<HostEndpointSpec>("node-1-auto-hep");
+    let running = scene.start(on);
+    let expected = ["node-1-auto-hep", "node-3-auto-hep", "own"].map(str::to_owned).to_vec();
+    becomes(expected, || scene.names::<HostEndpointSpec>());
 
-        running.set(|settings| settings.host_endpoints.enabled = false);
-        becomes(vec!["own".to_owned()], || scene.names::<HostEndpointSpec>());
-    });
+    running.set(|settings| settings.host_endpoints.enabled = false);
+    becomes(vec!["own".to_owned()], || scene.names::<HostEndpointSpec>());
 }
 
-#[test]
-fn host_endpoints_follow_their_templates() {
-    on_each(&[ETCD, V3], |scene| {
-        scene.calico_node("node-1", json!({"rack": "r1"}), "10.0.0.1/24");
-        let template = |name: &str, value: &str| HostEndpointTemplate {
-            generate_name: name.into(),
-            interface_cidrs: vec!["10.0.0.0/8".into()],
-            node_selector: "rack == 'r1'".into(),
-            annotations: [("note".to_owned(), value.to_owned())].into(),
-            ..HostEndpointTemplate::default()
-        };
-        let running = scene.start(|settings| {
-            on(settings);
-            settings.host_endpoints.templates = vec![template("t", "1")];
-        });
-        let note =
-            |name: &str| Some(scene.get::<HostEndpointSpec>(name)?.value.metadata.annotations.get("note")?.clone());
-        becomes(Some("1".into()), || note("node-1-t-auto-hep"));
-        becomes(line(&["rack=r1"], "*", &["10.0.0.1"]), || shown(scene, "node-1-auto-hep"));
-        running.set(|settings| settings.host_endpoints.templates = vec![template("t", "2")]);
-        becomes(Some("2".into()), || note("node-1-t-auto-hep"));
-        running.set(|settings| {
-            settings.host_endpoints.default_endpoint = false;
-            settings.host_endpoints.templates = vec![template("u", "2")];
-        });
-        becomes(vec!["node-1-u-auto-hep".to_owned()], || scene.names::<HostEndpointSpec>());
-        scene.calico_node("node-1", json!({"rack": "r2"}), "10.0.0.1/24");
-        becomes(Vec::<String>::new(), || scene.names::<HostEndpointSpec>());
+pub(crate) fn host_endpoints_follow_their_templates(scene: &Scene) {
+    scene.calico_node("node-1", json!({"rack": "r1"}), "10.0.0.1/24");
+    let template = |name: &str, value: &str| HostEndpointTemplate {
+        generate_name: name.into(),
+        interface_cidrs: vec!["10.0.0.0/8".into()],
+        node_selector: "rack == 'r1'".into(),
+        annotations: [("note".to_owned(), value.to_owned())].into(),
+        ..HostEndpointTemplate::default()
+    };
+    let running = scene.start(|settings| {
+        on(settings);
+        settings.host_endpoints.templates = vec![template("t", "1")];
     });
+    let note = |name: &str| Some(scene.get::<HostEndpointSpec>(name)?.value.metadata.annotations.get("note")?.clone());
+    becomes(Some("1".into()), || note("node-1-t-auto-hep"));
+    becomes(line(&["rack=r1"], "*", &["10.0.0.1"]), || shown(scene, "node-1-auto-hep"));
+    running.set(|settings| settings.host_endpoints.templates = vec![template("t", "2")]);
+    becomes(Some("2".into()), || note("node-1-t-auto-hep"));
+    running.set(|settings| {
+        settings.host_endpoints.default_endpoint = false;
+        settings.host_endpoints.templates = vec![template("u", "2")];
+    });
+    becomes(vec!["node-1-u-auto-hep".to_owned()], || scene.names::<HostEndpointSpec>());
+    scene.calico_node("node-1", json!({"rack": "r2"}), "10.0.0.1/24");
+    becomes(Vec::<String>::new(), || scene.names::<HostEndpointSpec>());
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, V3, becomes, on_each};
+use crate::scene::{Scene, becomes};
 
 /// The name before the slash in the `User-Agent` of each request.
 const MANAGER: &str = "calico";
@@ -23,27 +23,24 @@ fn managers(scene: &Scene, path: &str) -> BTreeSet<String> {
     entries.iter().filter_map(|entry| Some(entry["manager"].as_str()?.to_owned())).collect()
 }
 
-#[test]
-fn objects_written_by_controllers_name_calico_as_field_manager() {
-    on_each(&[V3], |scene| {
-        let apply = |object: Value| _ = scene.admin.apply_object(&object).unwrap();
-        scene.kubernetes_node("node-1", json!({}), json!({"projectcalico.org/IPv4Address": "10.0.0.1/24"}));
-        apply(json!({
-            "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "pool"},
-            "spec": {"cidr": "10.7.0.0/28", "blockSize": 30, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()"},
-        }));
-        apply(json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"},
-            "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
-        }));
-        let before = WRITTEN.map(|path| managers(scene, path));
-        assert!(before.iter().all(|managers| !managers.contains(MANAGER)), "{before:?}");
-        let _running = scene.start(|settings| {
-            settings.host_endpoints.enabled = true;
-            settings.host_endpoints.default_endpoint = true;
-        });
-        for (path, before) in WRITTEN.iter().zip(&before) {
-            becomes(BTreeSet::from([MANAGER.to_owned()]), || &managers(scene, path) - before);
-        }
+pub(crate) fn objects_written_by_controllers_name_calico_as_field_manager(scene: &Scene) {
+    let apply = |object: Value| _ = scene.admin.apply_object(&object).unwrap();
+    scene.kubernetes_node("node-1", json!({}), json!({"projectcalico.org/IPv4Address": "10.0.0.1/24"}));
+    apply(json!({
+        "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "pool"},
+        "spec": {"cidr": "10.7.0.0/28", "blockSize": 30, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()"},
+    }));
+    apply(json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
+    }));
+    let before = WRITTEN.map(|path| managers(scene, path));
+    assert!(before.iter().all(|managers| !managers.contains(MANAGER)), "{before:?}");
+    let _running = scene.start(|settings| {
+        settings.host_endpoints.enabled = true;
+        settings.host_endpoints.default_endpoint = true;
     });
+    for (path, before) in WRITTEN.iter().zip(&before) {
+        becomes(BTreeSet::from([MANAGER.to_owned()]), || &managers(scene, path) - before);
+    }
 }

@@ -10,7 +10,7 @@ use libcalico::store::{Revision, Store};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
-use crate::scene::{Scene, V3, becomes, on_each, stays};
+use crate::scene::{Scene, becomes, stays};
 
 const FINALIZER: &str = "projectcalico.org/ippool-finalizer";
 
@@ -57,68 +57,59 @@ fn verdict(reason: &str, finalizer: bool) -> Option<(String, bool)> {
     Some((reason.into(), finalizer))
 }
 
-#[test]
-fn overlapping_pools_are_not_allocatable_until_the_first_is_deleted() {
-    on_each(&[V3], |scene| {
-        scene.new_pool("a", "10.0.0.0/24", false);
-        let running = scene.start(|_| ());
-        becomes(verdict("OK", true), || scene.verdict("a"));
-        scene.new_pool("b", "10.0.0.0/28", false);
-        scene.new_pool("c", "10.0.0.16/28", false);
-        scene.new_pool("d", "10.1.0.0/24", true);
-        becomes(verdict("CIDROverlap", false), || scene.verdict("b"));
-        becomes(verdict("CIDROverlap", false), || scene.verdict("c"));
-        becomes(verdict("PoolDisabled", false), || scene.verdict("d"));
-        let revisions = || ["a", "b", "c", "d"].map(|name| scene.revision(name));
-        stays(revisions(), revisions);
+pub(crate) fn overlapping_pools_are_not_allocatable_until_the_first_is_deleted(scene: &Scene) {
+    scene.new_pool("a", "10.0.0.0/24", false);
+    let running = scene.start(|_| ());
+    becomes(verdict("OK", true), || scene.verdict("a"));
+    scene.new_pool("b", "10.0.0.0/28", false);
+    scene.new_pool("c", "10.0.0.16/28", false);
+    scene.new_pool("d", "10.1.0.0/24", true);
+    becomes(verdict("CIDROverlap", false), || scene.verdict("b"));
+    becomes(verdict("CIDROverlap", false), || scene.verdict("c"));
+    becomes(verdict("PoolDisabled", false), || scene.verdict("d"));
+    let revisions = || ["a", "b", "c", "d"].map(|name| scene.revision(name));
+    stays(revisions(), revisions);
 
-        drop(running);
-        scene.delete::<IpPoolSpec>("a");
-        assert!(scene.get::<IpPoolSpec>("a").is_some(), "its finalizer keeps it");
-        let _running = scene.start(|_| ());
-        becomes(None, || scene.verdict("a"));
-        becomes(verdict("OK", true), || scene.verdict("b"));
-        becomes(verdict("OK", true), || scene.verdict("c"));
-        let status: Value = scene.get::<IpPoolSpec>("b").unwrap().value.status.unwrap();
-        assert_eq!(status["conditions"][0]["message"], "IPPool is available for IP allocation.");
-    });
+    drop(running);
+    scene.delete::<IpPoolSpec>("a");
+    assert!(scene.get::<IpPoolSpec>("a").is_some(), "its finalizer keeps it");
+    let _running = scene.start(|_| ());
+    becomes(None, || scene.verdict("a"));
+    becomes(verdict("OK", true), || scene.verdict("b"));
+    becomes(verdict("OK", true), || scene.verdict("c"));
+    let status: Value = scene.get::<IpPoolSpec>("b").unwrap().value.status.unwrap();
+    assert_eq!(status["conditions"][0]["message"], "IPPool is available for IP allocation.");
 }
 
-#[test]
-fn deleted_pool_stays_until_its_addresses_are_released() {
-    on_each(&[V3], |scene| {
-        scene.new_pool("a", "10.0.0.0/24", false);
-        let _running = scene.start(|_| ());
-        becomes(verdict("OK", true), || scene.verdict("a"));
-        let cidr = scene.block_in_use();
-        scene.delete::<IpPoolSpec>("a");
-        becomes(verdict("Terminating", true), || scene.verdict("a"));
-        becomes(0, || scene.claims());
-        stays(verdict("Terminating", true), || scene.verdict("a"));
-        scene.wait_on(scene.store.delete::<Block>(&cidr, None)).unwrap();
-        becomes(None, || scene.verdict("a"));
-    });
+pub(crate) fn deleted_pool_stays_until_its_addresses_are_released(scene: &Scene) {
+    scene.new_pool("a", "10.0.0.0/24", false);
+    let _running = scene.start(|_| ());
+    becomes(verdict("OK", true), || scene.verdict("a"));
+    let cidr = scene.block_in_use();
+    scene.delete::<IpPoolSpec>("a");
+    becomes(verdict("Terminating", true), || scene.verdict("a"));
+    becomes(0, || scene.claims());
+    stays(verdict("Terminating", true), || scene.verdict("a"));
+    scene.wait_on(scene.store.delete::<Block>(&cidr, None)).unwrap();
+    becomes(None, || scene.verdict("a"));
 }
 
 /// The finalizer of a pool lets kube-controllers release the blocks of a deleted pool.
-#[test]
-fn split_pool_keeps_its_blocks_in_v3() {
-    on_each(&[V3], |scene| {
-        scene.new_pool("a", "10.0.0.0/24", false);
-        let _running = scene.start(|_| ());
-        becomes(verdict("OK", true), || scene.verdict("a"));
-        let cidr = scene.block_in_use();
-        scene.put::<ClusterInformationSpec>("default", json!({}), json!({"datastoreReady": false}));
-        let call = Plugins::locate().unwrap().call("calico-ipam").args(["split", "2", "--name", "a"]);
-        let call = call.env("DATASTORE_TYPE", "kubernetes").env("KUBECONFIG", &scene.admin_kubeconfig);
-        let split = call.env("CALICO_API_GROUP", "projectcalico.org/v3").run().unwrap();
-        assert_eq!(split.exit, Some(0), "{split:?}");
-        assert_eq!(scene.verdict("a"), None);
-        scene.put::<ClusterInformationSpec>("default", json!({}), json!({"datastoreReady": true}));
-        for part in ["split-a-0", "split-a-1"] {
-            becomes(verdict("OK", true), || scene.verdict(part));
-        }
-        let kept = || (scene.claims(), scene.wait_on(scene.store.get::<Block>(&cidr)).is_ok());
-        stays((1, true), kept);
-    });
+pub(crate) fn split_pool_keeps_its_blocks_in_v3(scene: &Scene) {
+    scene.new_pool("a", "10.0.0.0/24", false);
+    let _running = scene.start(|_| ());
+    becomes(verdict("OK", true), || scene.verdict("a"));
+    let cidr = scene.block_in_use();
+    scene.put::<ClusterInformationSpec>("default", json!({}), json!({"datastoreReady": false}));
+    let call = Plugins::locate().unwrap().call("calico-ipam").args(["split", "2", "--name", "a"]);
+    let call = call.env("DATASTORE_TYPE", "kubernetes").env("KUBECONFIG", &scene.admin_kubeconfig);
+    let split = call.env("CALICO_API_GROUP", "projectcalico.org/v3").run().unwrap();
+    assert_eq!(split.exit, Some(0), "{split:?}");
+    assert_eq!(scene.verdict("a"), None);
+    scene.put::<ClusterInformationSpec>("default", json!({}), json!({"datastoreReady": true}));
+    for part in ["split-a-0", "split-a-1"] {
+        becomes(verdict("OK", true), || scene.verdict(part));
+    }
+    let kept = || (scene.claims(), scene.wait_on(scene.store.get::<Block>(&cidr)).is_ok());
+    stays((1, true), kept);
 }

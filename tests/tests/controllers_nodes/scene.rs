@@ -61,11 +61,9 @@ pub(crate) struct Running {
 /// A function that subscribes a controller and returns its work.
 type Build = fn(&Context, &mut Watches) -> BoxFuture<'static, ()>;
 
-pub(crate) fn on_each(modes: &[Mode], test: impl Fn(&Scene) + Send + Sync) {
-    for &mode in modes {
-        let prepare = move |api: &ApiServer| prepare(api, mode);
-        on_prepared_kubernetes(&format!("{mode:?}"), prepare, |_, kubernetes| test(&Scene::new(kubernetes, mode)));
-    }
+pub(crate) fn on(mode: Mode, test: fn(&Scene)) {
+    let prepare = move |api: &ApiServer| prepare(api, mode);
+    on_prepared_kubernetes(&format!("{mode:?}"), prepare, |_, kubernetes| test(&Scene::new(kubernetes, mode)));
 }
 
 fn prepare(api: &ApiServer, mode: Mode) -> anyhow::Result<()> {

@@ -11,7 +11,7 @@ use libcalico::ipam::{AffinityOwner, AffinitySelect, Block, BlockAffinity, Handl
 use libcalico::store::Store;
 use serde_json::{Value, json};
 
-use crate::scene::{CALM, ETCD, Scene, V3, becomes, on_each, stays};
+use crate::scene::{CALM, Scene, becomes, stays};
 
 pub(crate) const SERVICES: &str = "/api/v1/namespaces/default/services";
 
@@ -72,215 +72,191 @@ pub(crate) fn wants(ip: &str) -> Value {
     json!({"projectcalico.org/loadBalancerIPs": format!("[\"{ip}\"]")})
 }
 
-#[test]
-fn services_get_requested_addresses_and_release_them_with_the_pools() {
-    on_each(&[ETCD, V3], |scene| {
-        let running = scene.start(|_| ());
-        scene.service("early", json!({}), json!({}));
-        stays(Vec::new(), || scene.shown("early"));
-        scene.pool("auto", "10.7.0.4/30", json!({}));
-        becomes(1, || scene.shown("early").len());
-        assert!(scene.shown("early")[0].starts_with("10.7.0."));
-        let select = AffinitySelect::of(AffinityOwner::of_services());
-        assert_eq!(scene.wait_on(scene.store.list::<BlockAffinity>(&select)).unwrap().len(), 1);
+pub(crate) fn services_get_requested_addresses_and_release_them_with_the_pools(scene: &Scene) {
+    let running = scene.start(|_| ());
+    scene.service("early", json!({}), json!({}));
+    stays(Vec::new(), || scene.shown("early"));
+    scene.pool("auto", "10.7.0.4/30", json!({}));
+    becomes(1, || scene.shown("early").len());
+    assert!(scene.shown("early")[0].starts_with("10.7.0."));
+    let select = AffinitySelect::of(AffinityOwner::of_services());
+    assert_eq!(scene.wait_on(scene.store.list::<BlockAffinity>(&select)).unwrap().len(), 1);
 
-        // Requests by pool, by address, by spec.loadBalancerIP, and Services without a valid request.
-        scene.pool("manual", "10.8.0.0/30", json!({"assignmentMode": "Manual"}));
-        scene.service("pooled", json!({"projectcalico.org/ipv4pools": "[\"manual\"]"}), json!({}));
-        becomes(1, || scene.shown("pooled").len());
-        assert!(scene.shown("pooled")[0].starts_with("10.8.0."));
-        scene.remove("pooled");
-        becomes(1, || scene.holders());
-        scene.service("asked", wants("10.8.0.2"), json!({}));
-        becomes(ip("10.8.0.2"), || scene.shown("asked"));
-        scene.service("old-style", json!({}), json!({"loadBalancerIP": "10.8.0.3"}));
-        becomes(ip("10.8.0.3"), || scene.shown("old-style"));
-        scene.service("others", json!({}), json!({"loadBalancerClass": "example.com/other"}));
-        scene.service("broken", json!({"projectcalico.org/loadBalancerIPs": "10.8.0.1"}), json!({}));
-        scene.service("node-port", json!({}), json!({"type": "NodePort"}));
+    // Requests by pool, by address, by spec.loadBalancerIP, and Services without a valid request.
+    scene.pool("manual", "10.8.0.0/30", json!({"assignmentMode": "Manual"}));
+    scene.service("pooled", json!({"projectcalico.org/ipv4pools": "[\"manual\"]"}), json!({}));
+    becomes(1, || scene.shown("pooled").len());
+    assert!(scene.shown("pooled")[0].starts_with("10.8.0."));
+    scene.remove("pooled");
+    becomes(1, || scene.holders());
+    scene.service("asked", wants("10.8.0.2"), json!({}));
+    becomes(ip("10.8.0.2"), || scene.shown("asked"));
+    scene.service("old-style", json!({}), json!({"loadBalancerIP": "10.8.0.3"}));
+    becomes(ip("10.8.0.3"), || scene.shown("old-style"));
+    scene.service("others", json!({}), json!({"loadBalancerClass": "example.com/other"}));
+    scene.service("broken", json!({"projectcalico.org/loadBalancerIPs": "10.8.0.1"}), json!({}));
+    scene.service("node-port", json!({}), json!({"type": "NodePort"}));
 
-        scene.service("second", wants("10.8.0.2"), json!({}));
-        stays(Vec::new(), || scene.shown("second"));
-        scene.patch("asked", json!({"metadata": {"annotations": wants("10.8.0.1")}}));
-        becomes(ip("10.8.0.1"), || scene.shown("asked"));
-        becomes(ip("10.8.0.2"), || scene.shown("second"));
-        scene.patch("second", json!({"spec": {"type": "NodePort"}}));
-        scene.service("third", wants("10.8.0.2"), json!({}));
-        becomes(ip("10.8.0.2"), || scene.shown("third"));
-        for name in ["others", "broken", "node-port"] {
-            assert_eq!(scene.shown(name), ip("")[..0], "{name}");
-        }
+    scene.service("second", wants("10.8.0.2"), json!({}));
+    stays(Vec::new(), || scene.shown("second"));
+    scene.patch("asked", json!({"metadata": {"annotations": wants("10.8.0.1")}}));
+    becomes(ip("10.8.0.1"), || scene.shown("asked"));
+    becomes(ip("10.8.0.2"), || scene.shown("second"));
+    scene.patch("second", json!({"spec": {"type": "NodePort"}}));
+    scene.service("third", wants("10.8.0.2"), json!({}));
+    becomes(ip("10.8.0.2"), || scene.shown("third"));
+    for name in ["others", "broken", "node-port"] {
+        assert_eq!(scene.shown(name), ip("")[..0], "{name}");
+    }
 
-        drop(running);
-        scene.remove("third");
-        scene.remove("old-style");
-        scene.patch("asked", json!({"metadata": {"annotations": wants("10.8.0.3")}}));
-        scene.service("late", json!({}), json!({}));
-        let _running = scene.start(|_| ());
-        becomes(ip("10.8.0.3"), || scene.shown("asked"));
-        becomes(1, || scene.shown("late").len());
-        becomes(3, || scene.holders());
+    drop(running);
+    scene.remove("third");
+    scene.remove("old-style");
+    scene.patch("asked", json!({"metadata": {"annotations": wants("10.8.0.3")}}));
+    scene.service("late", json!({}), json!({}));
+    let _running = scene.start(|_| ());
+    becomes(ip("10.8.0.3"), || scene.shown("asked"));
+    becomes(1, || scene.shown("late").len());
+    becomes(3, || scene.holders());
 
-        scene.delete::<IpPoolSpec>("manual");
-        scene.delete::<IpPoolSpec>("auto");
-        for name in ["asked", "late", "early"] {
-            becomes(Vec::new(), || scene.shown(name));
-        }
-        becomes(0, || scene.holders());
-        becomes(Vec::<String>::new(), || scene.names::<IpPoolSpec>());
-    });
+    scene.delete::<IpPoolSpec>("manual");
+    scene.delete::<IpPoolSpec>("auto");
+    for name in ["asked", "late", "early"] {
+        becomes(Vec::new(), || scene.shown(name));
+    }
+    becomes(0, || scene.holders());
+    becomes(Vec::<String>::new(), || scene.names::<IpPoolSpec>());
 }
 
 /// Upstream assigns no IPv6 address to a Service that has an IPv4 address (KC-509).
-#[test]
-fn each_family_of_a_dual_stack_service_gets_an_address() {
-    on_each(&[ETCD, V3], |scene| {
-        scene.pool("v4", "10.7.0.4/30", json!({}));
-        let running = scene.start(|_| ());
-        scene.service("web", json!({}), json!({"ipFamilyPolicy": "RequireDualStack"}));
-        becomes(1, || scene.shown("web").len());
-        scene.pool("v6", "fd00:7::4/126", json!({"blockSize": 126}));
-        becomes(2, || scene.shown("web").len());
-        let both = scene.shown("web");
-        assert!(both[0].starts_with("10.7.0.") && both[1].starts_with("fd00:7::"), "{both:?}");
-        assert_eq!(scene.holders(), 1, "one handle for both");
-        scene.service("six", json!({}), json!({"ipFamilies": ["IPv6"]}));
-        becomes(1, || scene.shown("six").len());
-        assert!(scene.shown("six")[0].starts_with("fd00:7::"), "{:?}", scene.shown("six"));
-        let either = json!({"projectcalico.org/loadBalancerIPs": r#"["10.7.0.7", "fd00:7::7"]"#});
-        scene.service("asked", either, json!({"ipFamilyPolicy": "PreferDualStack"}));
-        becomes(["10.7.0.7", "fd00:7::7"].map(str::to_owned).to_vec(), || scene.shown("asked"));
+pub(crate) fn each_family_of_a_dual_stack_service_gets_an_address(scene: &Scene) {
+    scene.pool("v4", "10.7.0.4/30", json!({}));
+    let running = scene.start(|_| ());
+    scene.service("web", json!({}), json!({"ipFamilyPolicy": "RequireDualStack"}));
+    becomes(1, || scene.shown("web").len());
+    scene.pool("v6", "fd00:7::4/126", json!({"blockSize": 126}));
+    becomes(2, || scene.shown("web").len());
+    let both = scene.shown("web");
+    assert!(both[0].starts_with("10.7.0.") && both[1].starts_with("fd00:7::"), "{both:?}");
+    assert_eq!(scene.holders(), 1, "one handle for both");
+    scene.service("six", json!({}), json!({"ipFamilies": ["IPv6"]}));
+    becomes(1, || scene.shown("six").len());
+    assert!(scene.shown("six")[0].starts_with("fd00:7::"), "{:?}", scene.shown("six"));
+    let either = json!({"projectcalico.org/loadBalancerIPs": r#"["10.7.0.7", "fd00:7::7"]"#});
+    scene.service("asked", either, json!({"ipFamilyPolicy": "PreferDualStack"}));
+    becomes(["10.7.0.7", "fd00:7::7"].map(str::to_owned).to_vec(), || scene.shown("asked"));
 
-        drop(running);
-        scene.patch("web", json!({"spec": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]}}));
-        let _running = scene.start(|_| ());
-        becomes(both[..1].to_vec(), || scene.shown("web"));
-        scene.service("next", wants(&both[1]), json!({"ipFamilies": ["IPv6"]}));
-        becomes(both[1..].to_vec(), || scene.shown("next"));
-        scene.remove("web");
-        scene.remove("asked");
-        becomes(2, || scene.holders());
-    });
+    drop(running);
+    scene.patch("web", json!({"spec": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]}}));
+    let _running = scene.start(|_| ());
+    becomes(both[..1].to_vec(), || scene.shown("web"));
+    scene.service("next", wants(&both[1]), json!({"ipFamilies": ["IPv6"]}));
+    becomes(both[1..].to_vec(), || scene.shown("next"));
+    scene.remove("web");
+    scene.remove("asked");
+    becomes(2, || scene.holders());
 }
 
 /// The list of pools restricts only its own family.
-#[test]
-fn dual_stack_service_with_pools_of_one_family_is_written_once() {
-    on_each(&[ETCD, V3], |scene| {
-        scene.pool("v4", "10.7.0.4/30", json!({}));
-        scene.pool("v6", "fd00:7::4/126", json!({"blockSize": 126}));
-        let _running = scene.start(|_| ());
-        let listed = json!({"projectcalico.org/ipv4pools": "[\"v4\"]"});
-        scene.service("web", listed, json!({"ipFamilyPolicy": "RequireDualStack"}));
-        becomes(2, || scene.shown("web").len());
-        stays(1, || scene.status_writes("web"));
-        assert_eq!(scene.held(), scene.shown("web"));
-    });
+pub(crate) fn dual_stack_service_with_pools_of_one_family_is_written_once(scene: &Scene) {
+    scene.pool("v4", "10.7.0.4/30", json!({}));
+    scene.pool("v6", "fd00:7::4/126", json!({"blockSize": 126}));
+    let _running = scene.start(|_| ());
+    let listed = json!({"projectcalico.org/ipv4pools": "[\"v4\"]"});
+    scene.service("web", listed, json!({"ipFamilyPolicy": "RequireDualStack"}));
+    becomes(2, || scene.shown("web").len());
+    stays(1, || scene.status_writes("web"));
+    assert_eq!(scene.held(), scene.shown("web"));
 }
 
-#[test]
-fn changed_load_balancer_ip_replaces_the_address_of_a_service() {
-    on_each(&[ETCD, V3], |scene| {
-        scene.pool("auto", "10.7.0.0/28", json!({"blockSize": 28}));
-        let _running = scene.start(|_| ());
-        scene.service("web", json!({}), json!({"loadBalancerIP": "10.7.0.5"}));
-        becomes(ip("10.7.0.5"), || scene.shown("web"));
-        for (changes, next) in [10, 5, 6].into_iter().enumerate() {
-            let next = format!("10.7.0.{next}");
-            scene.patch("web", json!({"spec": {"loadBalancerIP": next}}));
-            becomes(ip(&next), || scene.shown("web"));
-            becomes(ip(&next), || scene.held());
-            assert_eq!(scene.status_writes("web"), changes + 2, "no write without the address in between");
+pub(crate) fn changed_load_balancer_ip_replaces_the_address_of_a_service(scene: &Scene) {
+    scene.pool("auto", "10.7.0.0/28", json!({"blockSize": 28}));
+    let _running = scene.start(|_| ());
+    scene.service("web", json!({}), json!({"loadBalancerIP": "10.7.0.5"}));
+    becomes(ip("10.7.0.5"), || scene.shown("web"));
+    for (changes, next) in [10, 5, 6].into_iter().enumerate() {
+        let next = format!("10.7.0.{next}");
+        scene.patch("web", json!({"spec": {"loadBalancerIP": next}}));
+        becomes(ip(&next), || scene.shown("web"));
+        becomes(ip(&next), || scene.held());
+        assert_eq!(scene.status_writes("web"), changes + 2, "no write without the address in between");
+    }
+    // Without a request, any address is suitable.
+    scene.patch("web", json!({"spec": {"loadBalancerIP": null}}));
+    stays(ip("10.7.0.6"), || scene.shown("web"));
+    // The requested address is in no pool.
+    scene.patch("web", json!({"spec": {"loadBalancerIP": "172.16.0.1"}}));
+    stays(ip("10.7.0.6"), || scene.shown("web"));
+    assert_eq!((scene.held(), scene.status_writes("web")), (ip("10.7.0.6"), 4));
+}
+
+pub(crate) fn two_racing_controllers_assign_one_address_per_service(scene: &Scene) {
+    scene.pool("auto", "10.7.0.0/26", json!({"blockSize": 26}));
+    let names: Vec<String> = (0..10).map(|n| format!("web{n}")).collect();
+    let _running = [scene.start(|_| ()), scene.start(|_| ())];
+    names.iter().for_each(|name| scene.service(name, json!({}), json!({})));
+    let shown = || {
+        let mut shown: Vec<_> = names.iter().flat_map(|name| scene.shown(name)).collect();
+        shown.sort_by_key(|ip| ip.parse::<IpAddr>().unwrap());
+        shown
+    };
+    becomes(names.len(), || shown().len());
+    // A controller that is late may assign a second address, and then releases it.
+    let differed = Cell::new(Instant::now());
+    becomes(true, || {
+        if scene.held() != shown() {
+            differed.set(Instant::now());
         }
-        // Without a request, any address is suitable.
-        scene.patch("web", json!({"spec": {"loadBalancerIP": null}}));
-        stays(ip("10.7.0.6"), || scene.shown("web"));
-        // The requested address is in no pool.
-        scene.patch("web", json!({"spec": {"loadBalancerIP": "172.16.0.1"}}));
-        stays(ip("10.7.0.6"), || scene.shown("web"));
-        assert_eq!((scene.held(), scene.status_writes("web")), (ip("10.7.0.6"), 4));
+        differed.get().elapsed() >= CALM
     });
 }
 
-#[test]
-fn two_racing_controllers_assign_one_address_per_service() {
-    on_each(&[ETCD, V3], |scene| {
-        scene.pool("auto", "10.7.0.0/26", json!({"blockSize": 26}));
-        let names: Vec<String> = (0..10).map(|n| format!("web{n}")).collect();
-        let _running = [scene.start(|_| ()), scene.start(|_| ())];
-        names.iter().for_each(|name| scene.service(name, json!({}), json!({})));
-        let shown = || {
-            let mut shown: Vec<_> = names.iter().flat_map(|name| scene.shown(name)).collect();
-            shown.sort_by_key(|ip| ip.parse::<IpAddr>().unwrap());
-            shown
-        };
-        becomes(names.len(), || shown().len());
-        // A controller that is late may assign a second address, and then releases it.
-        let differed = Cell::new(Instant::now());
-        becomes(true, || {
-            if scene.held() != shown() {
-                differed.set(Instant::now());
-            }
-            differed.get().elapsed() >= CALM
-        });
-    });
+pub(crate) fn recreated_service_of_the_same_name_gets_a_new_address(scene: &Scene) {
+    scene.pool("auto", "10.7.0.4/30", json!({}));
+    let running = scene.start(|_| ());
+    scene.service("web", json!({}), json!({}));
+    becomes(1, || scene.shown("web").len());
+    drop(running);
+    scene.remove("web");
+    scene.service("web", json!({}), json!({}));
+    let _running = scene.start(|_| ());
+    becomes(1, || scene.shown("web").len());
+    becomes(1, || scene.holders());
 }
 
-#[test]
-fn recreated_service_of_the_same_name_gets_a_new_address() {
-    on_each(&[ETCD], |scene| {
-        scene.pool("auto", "10.7.0.4/30", json!({}));
-        let running = scene.start(|_| ());
-        scene.service("web", json!({}), json!({}));
-        becomes(1, || scene.shown("web").len());
-        drop(running);
-        scene.remove("web");
-        scene.service("web", json!({}), json!({}));
-        let _running = scene.start(|_| ());
-        becomes(1, || scene.shown("web").len());
-        becomes(1, || scene.holders());
-    });
+pub(crate) fn foreign_entries_in_a_service_status_are_kept(scene: &Scene) {
+    scene.pool("auto", "10.7.0.4/30", json!({}));
+    scene.service("web", json!({}), json!({}));
+    let entry = json!([{"hostname": "elsewhere"}]);
+    let status = json!({"status": {"loadBalancer": {"ingress": entry}}});
+    scene.admin.patch(&format!("{SERVICES}/web/status"), &status).unwrap().success().unwrap();
+    let running = scene.start(|settings| settings.assign_ips = Some(AssignIps::RequestedServicesOnly));
+    stays(ip("elsewhere"), || scene.shown("web"));
+    running.set(|settings| settings.assign_ips = Some(AssignIps::AllServices));
+    becomes(2, || scene.shown("web").len());
+    assert_eq!(scene.shown("web")[1], "elsewhere");
+    // `None` is an unknown value of the setting.
+    running.set(|settings| settings.assign_ips = None);
+    stays(2, || scene.shown("web").len());
+    running.set(|settings| settings.assign_ips = Some(AssignIps::RequestedServicesOnly));
+    becomes(ip("elsewhere"), || scene.shown("web"));
+    becomes(0, || scene.holders());
 }
 
-#[test]
-fn foreign_entries_in_a_service_status_are_kept() {
-    on_each(&[ETCD], |scene| {
-        scene.pool("auto", "10.7.0.4/30", json!({}));
-        scene.service("web", json!({}), json!({}));
-        let entry = json!([{"hostname": "elsewhere"}]);
-        let status = json!({"status": {"loadBalancer": {"ingress": entry}}});
-        scene.admin.patch(&format!("{SERVICES}/web/status"), &status).unwrap().success().unwrap();
-        let running = scene.start(|settings| settings.assign_ips = Some(AssignIps::RequestedServicesOnly));
-        stays(ip("elsewhere"), || scene.shown("web"));
-        running.set(|settings| settings.assign_ips = Some(AssignIps::AllServices));
-        becomes(2, || scene.shown("web").len());
-        assert_eq!(scene.shown("web")[1], "elsewhere");
-        // `None` is an unknown value of the setting.
-        running.set(|settings| settings.assign_ips = None);
-        stays(2, || scene.shown("web").len());
-        running.set(|settings| settings.assign_ips = Some(AssignIps::RequestedServicesOnly));
-        becomes(ip("elsewhere"), || scene.shown("web"));
-        becomes(0, || scene.holders());
-    });
-}
-
-#[test]
-fn service_status_converges_against_conflicting_writers() {
-    on_each(&[ETCD], |scene| {
-        scene.pool("auto", "10.7.0.0/28", json!({"blockSize": 28}));
-        let _running = scene.start(|_| ());
-        let names: Vec<String> = (0..6).map(|n| format!("web{n}")).collect();
-        for round in 0..10 {
-            for name in &names {
-                match round {
-                    0 => scene.service(name, json!({}), json!({})),
-                    _ => scene.patch(name, json!({"metadata": {"labels": {"round": round.to_string()}}})),
-                }
-            }
-        }
+pub(crate) fn service_status_converges_against_conflicting_writers(scene: &Scene) {
+    scene.pool("auto", "10.7.0.0/28", json!({"blockSize": 28}));
+    let _running = scene.start(|_| ());
+    let names: Vec<String> = (0..6).map(|n| format!("web{n}")).collect();
+    for round in 0..10 {
         for name in &names {
-            becomes(1, || scene.shown(name).len());
+            match round {
+                0 => scene.service(name, json!({}), json!({})),
+                _ => scene.patch(name, json!({"metadata": {"labels": {"round": round.to_string()}}})),
+            }
         }
-        assert_eq!(scene.holders(), 6, "none has two");
-    });
+    }
+    for name in &names {
+        becomes(1, || scene.shown(name).len());
+    }
+    assert_eq!(scene.holders(), 6, "none has two");
 }

@@ -3,7 +3,7 @@
 use libcalico::api::TierSpec;
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, V3, becomes, on_each};
+use crate::scene::{Scene, becomes};
 
 const FINALIZER: &str = "projectcalico.org/tier-controller";
 const GROUP: &str = "/apis/projectcalico.org/v3";
@@ -26,33 +26,30 @@ impl Scene {
     }
 }
 
-#[test]
-fn deleted_tier_stays_until_its_policies_are_removed() {
-    on_each(&[V3], |scene| {
-        let running = scene.start(|_| ());
-        for name in ["empty", "used"] {
-            scene.put::<TierSpec>(name, json!({}), json!({"order": 10}));
-            becomes(Some((String::new(), true)), || scene.tier(name));
-        }
-        scene.delete::<TierSpec>("empty");
-        becomes(None, || scene.tier("empty"));
+pub(crate) fn deleted_tier_stays_until_its_policies_are_removed(scene: &Scene) {
+    let running = scene.start(|_| ());
+    for name in ["empty", "used"] {
+        scene.put::<TierSpec>(name, json!({}), json!({"order": 10}));
+        becomes(Some((String::new(), true)), || scene.tier(name));
+    }
+    scene.delete::<TierSpec>("empty");
+    becomes(None, || scene.tier("empty"));
 
-        for name in ["used.a", "used.b"] {
-            scene.policy("GlobalNetworkPolicy", "globalnetworkpolicies", name, "used");
-        }
-        scene.policy("GlobalNetworkPolicy", "globalnetworkpolicies", "other", "default");
-        scene.policy("NetworkPolicy", "namespaces/default/networkpolicies", "used.c", "used");
-        drop(running);
-        scene.delete::<TierSpec>("used");
-        let _running = scene.start(|_| ());
-        let message = |counts: &str| Some((format!("Waiting for policies to be removed: {counts}"), true));
-        becomes(message("2 GlobalNetworkPolicies, 1 NetworkPolicy"), || scene.tier("used"));
-        let remove = |path: &str| _ = scene.admin.delete(&format!("{GROUP}/{path}")).unwrap().success().unwrap();
-        remove("globalnetworkpolicies/used.a");
-        remove("namespaces/default/networkpolicies/used.c");
-        becomes(message("1 GlobalNetworkPolicy"), || scene.tier("used"));
-        let moved = json!({"spec": {"tier": "default"}});
-        scene.admin.patch(&format!("{GROUP}/globalnetworkpolicies/used.b"), &moved).unwrap().success().unwrap();
-        becomes(None, || scene.tier("used"));
-    });
+    for name in ["used.a", "used.b"] {
+        scene.policy("GlobalNetworkPolicy", "globalnetworkpolicies", name, "used");
+    }
+    scene.policy("GlobalNetworkPolicy", "globalnetworkpolicies", "other", "default");
+    scene.policy("NetworkPolicy", "namespaces/default/networkpolicies", "used.c", "used");
+    drop(running);
+    scene.delete::<TierSpec>("used");
+    let _running = scene.start(|_| ());
+    let message = |counts: &str| Some((format!("Waiting for policies to be removed: {counts}"), true));
+    becomes(message("2 GlobalNetworkPolicies, 1 NetworkPolicy"), || scene.tier("used"));
+    let remove = |path: &str| _ = scene.admin.delete(&format!("{GROUP}/{path}")).unwrap().success().unwrap();
+    remove("globalnetworkpolicies/used.a");
+    remove("namespaces/default/networkpolicies/used.c");
+    becomes(message("1 GlobalNetworkPolicy"), || scene.tier("used"));
+    let moved = json!({"spec": {"tier": "default"}});
+    scene.admin.patch(&format!("{GROUP}/globalnetworkpolicies/used.b"), &moved).unwrap().success().unwrap();
+    becomes(None, || scene.tier("used"));
 }

@@ -21,6 +21,10 @@ impl Life<'_> {
             let configuration = self.world.calico("kubecontrollersconfigurations", "default");
             !configuration["status"]["runningConfig"].is_null()
         });
+        if self.world.group.is_some() {
+            // kube-controllers read the object every ten seconds, and do their other work meanwhile.
+            self.world.change("clusterinformations", "default", &json!({ "spec": { "clusterType": "" } }));
+        }
         self.leave_addresses_behind();
         self.world.configure(&json!({ "leakGracePeriod": "1s", "hostEndpoint": { "autoCreate": "Enabled" } }));
         self.until(&controllers, "the Service has an address", || self.world.shown("web").len() == 1);
@@ -43,7 +47,6 @@ impl Life<'_> {
         world.configure(&json!({ "hostEndpoint": { "autoCreate": "Disabled" } }));
         self.until(controllers, "the endpoint is gone", || endpoint().is_null());
         self.until(controllers, "what was left behind is collected", || self.is_collected());
-        world.change("clusterinformations", "default", &json!({ "spec": { "clusterType": "" } }));
         self.until(controllers, "the cluster's type is noted again", || {
             world.calico("clusterinformations", "default")["spec"]["clusterType"] == "k8s,kdd"
         });

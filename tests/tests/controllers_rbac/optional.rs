@@ -136,6 +136,9 @@ fn controllers_without_their_roles_with_etcd_are_named_once_and_start_when_the_r
         assert!(refused.is_empty(), "{refused:#?}");
 
         api.cluster_role(NAME, &role.rules()).unwrap();
+        api.await_granted(&account, &role).unwrap();
+        // Controllers that start again for new settings ask for their rights at once, and else after a minute.
+        world.configure(&json!({ "syncLabels": "Disabled" }));
         until(&controllers, "the Service has its address", || world.shown("web") == ["10.80.0.7"]);
         until(&controllers, "the status names no role", || !status().contains("Roles"));
         assert_eq!(named(), [1, 1]);

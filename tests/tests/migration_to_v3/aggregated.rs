@@ -75,6 +75,7 @@ fn migration_takes_the_aggregated_api_server_away() {
         assert_eq!(service(scene), aggregated, "a dry run takes nothing away");
 
         migration.delete();
+        scene.restart(&mut process);
         migration.until(&process, "the object is gone", || migration.is_gone());
         let nodes = NODES.map(|name| scene.node(name));
         let mut kubelets = nodes.each_ref().map(|node| Kubelet::new(node, scene.api.admin()));
@@ -123,6 +124,7 @@ fn refused_and_aborted_migrations_give_the_aggregated_api_server_back() {
 
         // The policy accepts the trial and refuses the copy: v1 is locked then.
         migration.delete();
+        scene.restart(&mut process);
         migration.until(&process, "the object is gone", || migration.is_gone());
         assert!(process.terminate().unwrap().success());
         scene.world.remove(API_SERVICE);

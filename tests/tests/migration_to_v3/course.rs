@@ -146,6 +146,7 @@ fn conflist_that_names_v1_is_refused_before_the_lock() {
         assert!(!audit.requests().unwrap().iter().any(is_lock), "{:?}", audit.lines());
 
         migration.report_rollout("DaemonSet", PLUGIN);
+        scene.restart(&mut process);
         migration.await_open(&mut process);
     });
 }

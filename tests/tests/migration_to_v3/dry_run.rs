@@ -7,7 +7,7 @@ use libcalico::migration::DRY_RUN;
 use serde_json::{Value, json};
 
 use super::objects::{CALICO_METADATA, NAMESPACE, affinity, handle, pool};
-use super::{Scene, at, create, on};
+use super::{AUDITED, Scene, account, at, create, on};
 
 const REPORT: &str = "/api/v1/namespaces/kube-system/configmaps/calico-migration-v1-to-v3";
 /// The uid of no object.
@@ -58,8 +58,7 @@ fn dry_run_lists_each_outcome_and_writes_only_its_config_map() {
         create_obstacles(scene);
         let groups = [ApiGroup::CrdV1, ApiGroup::V3];
         let (before, audit) = (groups.map(|group| scene.dump(group)), api.audit().unwrap());
-        let account = api.service_account("kube-system", "two").unwrap();
-        api.bind(&account, "cluster-admin").unwrap();
+        let account = account(api, AUDITED).unwrap();
         migration.create(Some("first"));
         let setup = migration.setup("two").env("KUBECONFIG", account.kubeconfig.display().to_string());
         let mut process = setup.start(scene.host, "two").unwrap();

@@ -1,27 +1,34 @@
-//! A migration to `projectcalico.org/v3` by kube-controllers, on real servers.
+//! A migration to `projectcalico.org/v3` by kube-controllers, on real servers. The tests start in the order of their
+//! names: the longest ones, in `abrupt_ends` and `aggregated`, are the first.
 
+mod abrupt_ends;
 mod aggregated;
+mod by_tenants;
 mod collector;
 mod course;
 mod dry_run;
-mod kills;
 mod kubelet;
 mod late_writes;
 mod objects;
 mod pods;
 mod stand_in;
-mod tenant;
 
 use std::collections::BTreeMap;
 
+use anyhow::Result;
 use integration_tests::controllers::{Controllers, PATIENCE, World, await_that};
-use integration_tests::kubernetes::{ApiServer, Client, Objects, on_prepared_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Client, Objects, ServiceAccount, on_prepared_kubernetes};
 use integration_tests::migration::Migration;
 use integration_tests::namespaces::Host;
 use integration_tests::node::Node;
 use libcalico::kubernetes::{ApiGroup, Location, Resource};
 use libcalico::migration::moved_kinds;
 use serde_json::{Value, json};
+
+/// The accounts of plugins, and of a replica whose requests a test reads in the audit log.
+const ACCOUNTS: [&str; 2] = [PLUGIN, AUDITED];
+const PLUGIN: &str = "plugin";
+pub(crate) const AUDITED: &str = "audited";
 
 /// A cluster whose objects are in v1.
 pub(crate) struct Scene<'a> {
@@ -31,12 +38,21 @@ pub(crate) struct Scene<'a> {
     pub(crate) migration: Migration<'a>,
 }
 
+/// Creates an account that may do everything. Writes nothing if it exists.
+pub(crate) fn account(api: &ApiServer, name: &str) -> Result<ServiceAccount> {
+    let account = api.service_account("kube-system", name)?;
+    api.bind(&account, "cluster-admin")?;
+    Ok(account)
+}
+
 /// Runs a test on a cluster with the node `node1` and an object of each kind in v1.
 pub(crate) fn on(test: impl FnOnce(&Scene<'_>) + Send) {
     let group = Some(ApiGroup::CrdV1);
     let prepare = move |api: &ApiServer| {
         World::prepare(api, group)?;
-        Migration::prepare(api)
+        Migration::prepare(api)?;
+        by_tenants::prepare(api)?;
+        ACCOUNTS.into_iter().try_for_each(|name| account(api, name).map(drop))
     };
     on_prepared_kubernetes("a migration", prepare, |host, servers| {
         let world = World::prepared(servers, group);
@@ -75,8 +91,7 @@ impl Scene<'_> {
 
     /// Creates the plugins of a node, which may do everything and follow a migration.
     pub(crate) fn node(&self, name: &str) -> Node {
-        let account = self.api.service_account("kube-system", "plugin").unwrap();
-        self.api.bind(&account, "cluster-admin").unwrap();
+        let account = account(self.api, PLUGIN).unwrap();
         kubelet::following_node(self.host, name, (self.api, &account))
     }
 

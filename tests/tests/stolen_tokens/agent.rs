@@ -10,7 +10,7 @@ use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use crate::thief::{SYSTEM, Thief, assert_refused, done};
+use crate::thief::{SYSTEM, Thief, assert_refused, done, on_v1};
 
 const ACCOUNT: &str = "calico-cni";
 /// The role of `components/node-condition`.
@@ -20,8 +20,7 @@ const MIGRATION: &str = "upgrade-ipam";
 
 #[test]
 fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience() {
-    with_kubernetes(|_, servers| {
-        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+    on_v1(|world| {
         let manifest = deploy("rbac/calico-cni-plugin.yaml");
         world.api.account_of(SYSTEM, "calico-cni-plugin", &[manifest]).unwrap();
         let thief = Thief::of(world, &[deploy("rbac/calico-cni.yaml")], ACCOUNT);
@@ -130,8 +129,7 @@ fn stolen_agent_token_uses_the_rights_of_each_option() {
 /// While the ClusterInformation is missing, every ADD fails.
 #[test]
 fn stolen_agent_token_locks_a_datastore_only_if_nobody_has_opened_it() {
-    with_kubernetes(|_, servers| {
-        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+    on_v1(|world| {
         let thief = Thief::of(world, &[deploy("rbac/calico-cni.yaml")], ACCOUNT);
         let collection = world.collection("clusterinformations");
         let locked = json!({
@@ -155,8 +153,7 @@ fn stolen_agent_token_locks_a_datastore_only_if_nobody_has_opened_it() {
 
 #[test]
 fn stolen_agent_token_is_refused_everything_else() {
-    with_kubernetes(|_, servers| {
-        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+    on_v1(|world| {
         world.node("node2", "10.0.0.2");
         let thief = Thief::of(world, &[deploy("rbac/calico-cni.yaml")], ACCOUNT);
         let client = &thief.client;

@@ -6,13 +6,12 @@ use integration_tests::manifests::deploy;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use crate::thief::{SYSTEM, Thief, assert_refused, done};
+use crate::thief::{SYSTEM, Thief, assert_refused, done, on_v1};
 
 const ACCOUNT: &str = "calico-kube-controllers";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 fn prepare(world: &World<'_>) {
-    world.api.define_machines().unwrap();
     world.node("node2", "10.0.0.2");
     world.address_left_behind("node2", "10.65.2.0");
     world.service("web", "10.80.0.1");
@@ -82,8 +81,7 @@ fn attack(thief: &Thief<'_>) {
 
 #[test]
 fn stolen_controllers_token_uses_every_right_and_deletes_policies_in_crd_v1() {
-    with_kubernetes(|_, servers| {
-        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+    on_v1(|world| {
         prepare(&world);
         let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
         attack(&thief);
@@ -109,6 +107,7 @@ fn stolen_controllers_token_uses_every_right_and_deletes_policies_in_crd_v1() {
 fn stolen_controllers_token_uses_every_right_and_reads_policies_in_v3() {
     with_kubernetes(|_, servers| {
         let world = World::new(&servers, Some(ApiGroup::V3));
+        world.api.define_machines().unwrap();
         prepare(&world);
         let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
         attack(&thief);
@@ -167,8 +166,7 @@ fn stolen_controllers_token_with_etcd_uses_every_right_and_reaches_no_object_of_
 
 #[test]
 fn stolen_controllers_token_takes_the_lease_and_changes_no_other() {
-    with_kubernetes(|_, servers| {
-        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+    on_v1(|world| {
         let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
         let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases");
         let lease = |name: &str| {
@@ -190,8 +188,7 @@ fn stolen_controllers_token_takes_the_lease_and_changes_no_other() {
 
 #[test]
 fn stolen_controllers_token_is_refused_everything_else() {
-    with_kubernetes(|_, servers| {
-        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+    on_v1(|world| {
         prepare(&world);
         let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
         let client = &thief.client;

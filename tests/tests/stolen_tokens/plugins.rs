@@ -1,17 +1,15 @@
 //! The token in `calico-kubeconfig` of one node.
 
 use integration_tests::controllers::{NAMESPACE, World, handle_of};
-use integration_tests::kubernetes::{token_path, token_request, with_kubernetes};
+use integration_tests::kubernetes::{token_path, token_request};
 use integration_tests::manifests::deploy;
-use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use crate::thief::{SYSTEM, Thief, assert_refused, done};
+use crate::thief::{SYSTEM, Thief, assert_refused, done, on_v1};
 
 const ACCOUNT: &str = "calico-cni-plugin";
 
 fn prepare(world: &World<'_>) {
-    world.api.define_machines().unwrap();
     world.node("node2", "10.0.0.2");
     world.apply(json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -28,8 +26,7 @@ fn victim() -> String {
 
 #[test]
 fn stolen_plugins_token_reads_every_pod_by_name_and_changes_its_labels_and_status() {
-    with_kubernetes(|_, servers| {
-        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+    on_v1(|world| {
         prepare(&world);
         let thief = Thief::of(world, &[deploy("rbac/calico-cni-plugin.yaml")], ACCOUNT);
         let read = done(thief.client.get(&victim()));
@@ -54,8 +51,7 @@ fn stolen_plugins_token_reads_every_pod_by_name_and_changes_its_labels_and_statu
 
 #[test]
 fn stolen_plugins_token_uses_every_right_and_takes_the_addresses_of_another_node() {
-    with_kubernetes(|_, servers| {
-        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+    on_v1(|world| {
         prepare(&world);
         let thief = Thief::of(world, &[deploy("rbac/calico-cni-plugin.yaml")], ACCOUNT);
         thief.reads(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), "victim");
@@ -97,8 +93,7 @@ fn stolen_plugins_token_uses_every_right_and_takes_the_addresses_of_another_node
 
 #[test]
 fn stolen_plugins_token_is_refused_everything_else() {
-    with_kubernetes(|_, servers| {
-        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+    on_v1(|world| {
         prepare(&world);
         world.pool("pool4", "10.65.0.0/16", "Workload");
         let thief = Thief::of(world, &[deploy("rbac/calico-cni-plugin.yaml")], ACCOUNT);

@@ -1,10 +1,12 @@
-//! [`Thief`]: the owner of a stolen token.
+//! [`Thief`]: the owner of a stolen token. [`on_v1`]: the API server that most of the tests share.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 use integration_tests::controllers::{World, deletion_mark};
-use integration_tests::kubernetes::{Answer, Audit, Client, Permission, Role};
+use integration_tests::kubernetes::{Answer, ApiServer, Audit, Client, Permission, Role, on_prepared_kubernetes};
+use integration_tests::manifests::deploy;
+use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 pub(crate) const SYSTEM: &str = "kube-system";
@@ -15,6 +17,25 @@ pub(crate) struct Thief<'a> {
     user: String,
     role: Role,
     audit: Audit,
+}
+
+/// Runs a test with Calico's objects in `crd.projectcalico.org/v1`, with KubeVirt's machines, and with all accounts of
+/// this datastore and their roles.
+pub(crate) fn on_v1(test: impl FnOnce(World<'_>) + Send) {
+    let group = Some(ApiGroup::CrdV1);
+    let prepare = move |api: &ApiServer| {
+        World::prepare(api, group)?;
+        api.define_machines()?;
+        for (name, manifests) in [
+            ("calico-cni", vec![deploy("rbac/calico-cni.yaml")]),
+            ("calico-cni-plugin", vec![deploy("rbac/calico-cni-plugin.yaml")]),
+            ("calico-kube-controllers", Role::manifests_of_controllers().into()),
+        ] {
+            api.account_of(SYSTEM, name, &manifests)?;
+        }
+        Ok(())
+    };
+    on_prepared_kubernetes("all accounts", prepare, |_, servers| test(World::prepared(servers, group)));
 }
 
 impl<'a> Thief<'a> {

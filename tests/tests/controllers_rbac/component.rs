@@ -55,7 +55,7 @@ fn every_permission_of_the_migration_is_used_and_needed() {
         let rights = Rights::read();
         withhold(&scene, &rights, &mut controllers);
         let audit = scene.api.audit().unwrap();
-        abort_under_the_lock(&scene, &controllers);
+        abort_under_the_lock(&scene, &mut controllers);
         migrate(&scene, &mut controllers);
 
         let requests = audit.of(&account.user).unwrap();
@@ -93,7 +93,10 @@ fn withhold(scene: &Scene<'_>, rights: &Rights, controllers: &mut Controllers) {
         // In this order, the account never has all permissions.
         admin.apply_object(&role("Role", &granted(&rights.namespace))).unwrap();
         admin.apply_object(&role("ClusterRole", &granted(&rights.cluster))).unwrap();
-        if !has_started {
+        // A new leader asks for its rights at once, and a leader that waits for them after ten seconds or more.
+        if has_started {
+            scene.restart(controllers);
+        } else {
             controllers.restart().unwrap();
             has_started = true;
         }
@@ -119,21 +122,24 @@ fn role(kind: &str, rules: &Value) -> Value {
 }
 
 /// Makes two dry runs, and a migration that fails under the lock and is then aborted.
-fn abort_under_the_lock(scene: &Scene<'_>, controllers: &Controllers) {
+fn abort_under_the_lock(scene: &Scene<'_>, controllers: &mut Controllers) {
     // A copy keeps finalizers. An abort removes them before it deletes the copy.
     scene.set_finalizers(&json!(["example.com/held"]));
     let report = format!("/api/v1/namespaces/{NAMESPACE}/configmaps/calico-migration-v1-to-v3");
     scene.until(controllers, "a dry run is made", || scene.has_made_dry_run("first"));
     assert!(scene.world.get(&report)["data"].is_object());
     scene.annotate_dry_run(Some("second"));
+    scene.restart(controllers);
     scene.until(controllers, "another dry run is made", || scene.has_made_dry_run("second"));
     scene.refuse_under_the_lock();
     scene.annotate_dry_run(None);
+    scene.restart(controllers);
     scene.until(controllers, "v3 refuses an object under the lock", || {
         let message = scene.message();
         message.contains(REFUSED) && message.contains("the datastore is not locked")
     });
     scene.delete_migration();
+    scene.restart(controllers);
     scene.until(controllers, "the migration is aborted", || scene.is_gone());
     for resource in moved_kinds().into_iter().map(|moved| moved.v3) {
         assert!(scene.list(resource).is_empty(), "{}", resource.kind);
@@ -166,6 +172,7 @@ fn migrate(scene: &Scene<'_>, controllers: &mut Controllers) {
     controllers.restart().unwrap();
     scene.until(controllers, "the migration is complete", || scene.status()["phase"] == "Complete");
     scene.delete_migration();
+    scene.restart(controllers);
     scene.until(controllers, "v1 is deleted", || scene.is_gone());
     let of_v1 = |name: &str| name.ends_with(".crd.projectcalico.org");
     scene.until(controllers, "no definition of v1 is left", || {

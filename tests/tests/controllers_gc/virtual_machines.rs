@@ -6,12 +6,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::lab::{Given, Lab, NAMESPACE, owned};
-use crate::on_each_datastore;
-
-on_each_datastore!(
-    vmi_or_launcher_that_outlives_its_vm_keeps_the_address,
-    vmi_addresses_are_released_after_kubevirt_and_the_pods_are_removed,
-);
 
 /// Longer than the interval in which KubeVirt's API group is looked up.
 const MINUTE: Duration = Duration::from_secs(61);
@@ -41,7 +35,7 @@ fn machines<const N: usize>(lab: &Lab<'_>, machines: [(&str, &str); N]) -> [IpAd
     lab.block("10.0.0.0/26", Some("node-a"), &given).try_into().unwrap()
 }
 
-fn vmi_or_launcher_that_outlives_its_vm_keeps_the_address(lab: &Lab<'_>) {
+pub(crate) fn vmi_or_launcher_that_outlives_its_vm_keeps_the_address(lab: &Lab<'_>) {
     lab.servers.api.define_machines().unwrap();
     let [gone, orphan, launched] = machines(
         lab,
@@ -61,7 +55,7 @@ fn vmi_or_launcher_that_outlives_its_vm_keeps_the_address(lab: &Lab<'_>) {
     collecting.as_time_goes_by(MINUTE, "the address of the instance that is gone", || held().is_empty());
 }
 
-fn vmi_addresses_are_released_after_kubevirt_and_the_pods_are_removed(lab: &Lab<'_>) {
+pub(crate) fn vmi_addresses_are_released_after_kubevirt_and_the_pods_are_removed(lab: &Lab<'_>) {
     lab.servers.api.define_machines().unwrap();
     let [stopped, running] = machines(lab, [("stopped", "virt-launcher-old"), ("running", "virt-launcher-new")]);
     for name in ["stopped", "running"] {

@@ -40,6 +40,26 @@ impl<'a> Replicas<'a> {
         self.start_standby();
     }
 
+    /// Does the same as [`Replicas::kill_leader`], but releases the Lease, for which the other replica would wait 15
+    /// seconds.
+    #[track_caller]
+    fn kill_leader_and_release(&mut self) {
+        self.leader.controllers.kill();
+        self.scene.world.merge(LEASE, &json!({ "spec": { "holderIdentity": "", "leaseDurationSeconds": 1 } }));
+        self.await_leader();
+        self.start_standby();
+    }
+
+    /// Ends the leader, which the standby replaces, and starts it again as the standby. A new leader looks at once; the
+    /// present one may look only after a minute.
+    #[track_caller]
+    fn change_leader(&mut self) {
+        assert!(self.leader.controllers.terminate().unwrap().success());
+        self.await_leader();
+        std::mem::swap(&mut self.leader, &mut self.standby);
+        self.standby.controllers.restart().unwrap();
+    }
+
     /// Makes the standby, which has the Lease, the leader, and starts another standby.
     fn start_standby(&mut self) {
         self.started += 1;
@@ -93,13 +113,15 @@ fn leader_killed_in_each_phase_is_replaced() {
         let mut replicas = Replicas::start(scene);
 
         migration.await_message(replicas.process(), "with v1 locked no pod could start");
-        replicas.kill_leader();
+        replicas.kill_leader_and_release();
         migration.roll_out("DaemonSet", PLUGIN, &installer(Some("")));
+        replicas.change_leader();
         migration.await_phase(replicas.process(), "WaitingForConflictResolution");
-        replicas.kill_leader();
+        replicas.kill_leader_and_release();
         assert!(migration.is_ready(ApiGroup::CrdV1));
         admin.delete(&at(ApiGroup::V3, "Tier", None, "security").url_path()).unwrap().success().unwrap();
 
+        replicas.change_leader();
         scene.await_lock(replicas.process());
         // During the ten seconds before the first copy. They end before the standby has the Lease, so the standby
         // copies while another one is started.
@@ -130,14 +152,16 @@ fn leader_killed_in_each_phase_is_replaced() {
         if holder.starts_with(replicas.standby.user.rsplit(':').next().unwrap()) {
             std::mem::swap(&mut replicas.leader, &mut replicas.standby);
         }
-        replicas.kill_leader();
+        replicas.kill_leader_and_release();
+        [&replicas.leader, &replicas.standby].into_iter().for_each(slow_down);
+        // The object stays until the migration is complete and v1 is deleted.
+        migration.delete();
         let v3 = json!([{ "name": "CALICO_API_GROUP", "value": ApiGroup::V3.api_version() }]);
         migration.roll_out("DaemonSet", "calico-node", &node(v3));
-        migration.await_phase(replicas.process(), "Complete");
-
-        slow_down(&replicas.leader);
-        migration.delete();
+        replicas.change_leader();
+        replicas.standby.api.arm(None);
         migration.until(replicas.process(), "the deletion of v1 has begun", || has_begun_to_delete_v1(admin));
+        assert_eq!(migration.phase(), "Complete");
         let lock = admin.get(&format!("{DEFINITIONS}/clusterinformations.crd.projectcalico.org")).unwrap();
         assert!(lock.success().unwrap()["metadata"]["deletionTimestamp"].is_null(), "the lock of v1 is deleted last");
         replicas.kill_leader();

@@ -2,8 +2,9 @@
 
 use std::fs;
 
+use anyhow::Result;
 use integration_tests::controllers::{Controllers, PATIENCE, await_that};
-use integration_tests::kubernetes::Client;
+use integration_tests::kubernetes::{ApiServer, Client};
 use integration_tests::manifests::deploy;
 use libcalico::kubernetes::{ApiGroup, Location};
 use libcalico::migration::{MIGRATED_BY, SOURCE_REVISION};
@@ -27,16 +28,21 @@ fn owner(kind: &str, name: &str, uid: &Value) -> Value {
     json!({ "apiVersion": ApiGroup::CrdV1.api_version(), "kind": kind, "name": name, "uid": uid })
 }
 
-/// Returns a client of a user with the rights of `edit` on Calico's policies in [`NAMESPACE`].
-fn tenant(scene: &Scene<'_>) -> Client {
-    let api = scene.api;
-    api.admin().apply(&fs::read_to_string(deploy("rbac/users/calico-user-roles.yaml")).unwrap()).unwrap();
+/// Gives the user `tenant` the rights of `edit` on Calico's policies in [`NAMESPACE`].
+pub(crate) fn prepare(api: &ApiServer) -> Result<()> {
+    api.admin().apply(&fs::read_to_string(deploy("rbac/users/calico-user-roles.yaml"))?)?;
     let role = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "calico-edit" });
     let user = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "tenant" });
-    scene.world.apply(json!({
+    let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
         "metadata": { "name": "tenant", "namespace": NAMESPACE }, "roleRef": role, "subjects": [user],
-    }));
+    });
+    api.admin().apply_object(&binding).map(drop)
+}
+
+/// Returns a client of the tenant.
+fn tenant(scene: &Scene<'_>) -> Client {
+    let api = scene.api;
     let client = api.client(&api.user("tenant", "tenants").unwrap()).unwrap();
     let probe = json!({
         "apiVersion": ApiGroup::V3.api_version(), "kind": "NetworkPolicy",

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use integration_tests::cluster::{Cluster, Pod, handle, on_etcd, on_local};
+use integration_tests::command::ip;
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::kernel;
 use integration_tests::on_each_datastore;
@@ -105,6 +106,9 @@ fn status_with_etcd_unreachable_fails_with_code_50() {
     on_etcd(|cluster| {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let silent = format!("http://{}", silent.local_addr().unwrap());
+        // Without a neighbor entry, the kernel finds the address unreachable after three seconds. No interface has this
+        // hardware address.
+        ip("neighbour add 192.0.2.77 lladdr 02:00:00:00:00:02 dev uplink0 nud permanent").unwrap();
         for (endpoints, says) in [
             ("http://127.0.0.1:1", "refused"),
             // The error has the time that remained for the request.

@@ -60,7 +60,7 @@ impl ApiServer {
         let mut this = ApiServer { directory, certificates, identity, admin, args, server: ServerProcess::default() };
         this.kubeconfig(ADMIN, &this.identity)?;
         this.restart()?;
-        this.await_system_namespace()?;
+        this.await_namespaces()?;
         Ok(this)
     }
 
@@ -182,9 +182,13 @@ impl ApiServer {
         self.directory.join(name)
     }
 
-    /// Waits until the server has created the namespace of the system, some time after it is ready.
-    fn await_system_namespace(&self) -> Result<()> {
-        await_that(PATIENCE, || Ok(self.admin.get("/api/v1/namespaces/kube-system")?.code == 200))
+    /// Waits until the server has created its namespaces, some time after it is ready. A namespace that is missing at
+    /// the end of a preparation would be deleted after the first test on a shared server.
+    fn await_namespaces(&self) -> Result<()> {
+        ["kube-system", "default"].into_iter().try_for_each(|name| {
+            let path = format!("/api/v1/namespaces/{name}");
+            await_that(PATIENCE, || Ok(self.admin.get(&path)?.code == 200))
+        })
     }
 
     fn flags(&self) -> Vec<String> {

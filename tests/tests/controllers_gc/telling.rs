@@ -57,8 +57,9 @@ fn gc_writes_only_while_leader(lab: &Lab<'_>) {
     lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "missing")]);
     lab.block("10.0.0.64/26", Some("node-a"), &[]);
     lab.block("10.0.0.128/26", Some("gone"), &[]);
-    let collecting = lab.collect(lab.settings());
+    let collecting = lab.collect(with_a_long_grace_period(lab));
     collecting.term.send_replace(LeadershipTerm::No);
+    collecting.settings.send_replace(lab.settings().into());
     sleep(GRACE + Duration::from_secs(2));
     // The replica was the leader for a moment before, in which it may have acted, but the leak was not confirmed then.
     assert_eq!(lab.held().len(), 1);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use integration_tests::controllers::{PATIENCE, Proxied, Setup, World, await_that};
 use integration_tests::kubernetes::{ApiServer, Audit, Request, on_prepared_kubernetes};
@@ -100,16 +100,19 @@ impl Pair<'_> {
         assert!(!late.iter().any(succeeded), "{:?}", lines(&late));
     }
 
-    /// Returns the stored revisions once they no longer change.
+    /// Returns the stored revisions once they have been the same for [`CALM`].
     fn settled(&self) -> BTreeMap<String, u64> {
-        let mut before = self.world.revisions();
+        let (mut last, mut since) = (self.world.revisions(), Instant::now());
         await_that(PATIENCE, || {
-            sleep(CALM / 2);
+            sleep(CALM / 4);
             let now = self.world.revisions();
-            Ok(std::mem::replace(&mut before, now.clone()) == now)
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+            Ok(since.elapsed() >= CALM)
         })
         .unwrap();
-        before
+        last
     }
 
     /// Returns the writes of `user` that were answered after `next` acquired the Lease.

@@ -24,8 +24,8 @@ struct Lab<'a, 'c> {
     collecting: Controllers,
 }
 
-/// Starts garbage collection. Returns once the proxy holds its write of the block, which releases the pod's address. The
-/// process is frozen then: it would repeat a write that gets no answer within ten seconds.
+/// Starts garbage collection. Returns once the proxy holds its write of the block, which releases the pod's address.
+/// The process is frozen then: a write without an answer within ten seconds would be repeated.
 fn with_release_held(cluster: &Cluster<'_>, control_plane: &ControlPlane<'_>, pod: &Pod) -> Controllers {
     let proxy = &control_plane.proxy;
     proxy.arm(Some((Point::First("PUT", BLOCK), Fault::Hold)));

@@ -136,8 +136,7 @@ impl Pair<'_> {
         // The held requests are lost with the connection.
         self.two.proxies().for_each(Proxy::resume);
         let Pair { world, one, .. } = &self;
-        let leads = await_that(PATIENCE, || Ok(one.controllers.log()?.matches(LEADS).count() == 2));
-        assert!(leads.is_ok(), "{}", one.controllers.log().unwrap());
+        one.controllers.await_log(LEADS, 2).unwrap();
         world.until(&one.controllers, "all is done", || is_done(world));
     }
 }

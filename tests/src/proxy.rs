@@ -22,7 +22,7 @@ pub use answer::Refusal;
 pub use tls::{Protocol, ServerCertificate};
 
 /// Timeout until a request arrives that the test wants to hold, and until the server has executed late requests.
-const HELD_WITHIN: Duration = Duration::from_secs(60);
+const HELD_WITHIN: Duration = Duration::from_secs(120);
 
 /// A position in the conversation, counted from 0 since the proxy was armed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,11 +1,12 @@
 //! STATUS names causes for which an ADD would fail; GC removes containers that the runtime does not list.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use integration_tests::cluster::{Cluster, Pod, handle, on_etcd, on_local};
+use integration_tests::command::{ip, run};
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::kernel;
 use integration_tests::on_each_datastore;
@@ -105,6 +106,9 @@ fn status_with_etcd_unreachable_fails_with_code_50() {
     on_etcd(|cluster| {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let silent = format!("http://{}", silent.local_addr().unwrap());
+        // Without a neighbor entry, the kernel finds the address unreachable after three seconds. No interface has this
+        // hardware address.
+        ip("neighbour add 192.0.2.77 lladdr 02:00:00:00:00:02 dev uplink0 nud permanent").unwrap();
         for (endpoints, says) in [
             ("http://127.0.0.1:1", "refused"),
             // The error has the time that remained for the request.
@@ -158,9 +162,13 @@ fn status_queries_a_foreign_ipam_plugin(cluster: &Cluster<'_>) {
     assert_unavailable(cluster, &conf("no-such-ipam"), "no-such-ipam");
 
     let dir = cluster.host.dir("ipam");
+    // Another process writes the program. A process that another test forks from this one would have the file open, and
+    // the program could not be executed.
     let plugin = |name: &str, script: &str| {
-        fs::write(dir.join(name), format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        let (text, program) = (dir.join("text"), dir.join(name));
+        fs::write(&text, format!("#!/bin/sh\n{script}\n")).unwrap();
+        let words: [&OsStr; 4] = ["-m".as_ref(), "755".as_ref(), text.as_os_str(), program.as_os_str()];
+        run("install", &words).unwrap();
     };
     plugin("well", "test \"$CNI_COMMAND\" = STATUS");
     plugin("full", "echo '{\"code\": 11, \"msg\": \"no addresses today\"}'; exit 1");

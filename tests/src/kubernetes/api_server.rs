@@ -60,7 +60,7 @@ impl ApiServer {
         let mut this = ApiServer { directory, certificates, identity, admin, args, server: ServerProcess::default() };
         this.kubeconfig(ADMIN, &this.identity)?;
         this.restart()?;
-        this.await_first_namespaces()?;
+        this.await_namespaces()?;
         Ok(this)
     }
 
@@ -182,10 +182,12 @@ impl ApiServer {
         self.directory.join(name)
     }
 
-    /// Waits until the server has created the namespaces that tests use, some time after it is ready.
-    fn await_first_namespaces(&self) -> Result<()> {
-        ["kube-system", "default"].iter().try_for_each(|name| {
-            await_that(PATIENCE, || Ok(self.admin.get(&format!("/api/v1/namespaces/{name}"))?.code == 200))
+    /// Waits until the server has created its namespaces, some time after it is ready. A namespace that is missing at
+    /// the end of a preparation would be deleted after the first test on a shared server.
+    fn await_namespaces(&self) -> Result<()> {
+        ["kube-system", "default"].into_iter().try_for_each(|name| {
+            let path = format!("/api/v1/namespaces/{name}");
+            await_that(PATIENCE, || Ok(self.admin.get(&path)?.code == 200))
         })
     }
 

@@ -16,8 +16,8 @@ use crate::manifests::deploy;
 const MACHINES: [(&str, &str); 2] =
     [("VirtualMachine", "virtualmachines"), ("VirtualMachineInstance", "virtualmachineinstances")];
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-/// Timeout until the list of groups has changed.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout until the list of groups has changed. The server prepares each kind with much processor time.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 impl Client {
     /// Deletes all definitions of Calico's kinds with all objects, and waits until no Calico group is served.

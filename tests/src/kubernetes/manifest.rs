@@ -16,6 +16,9 @@ const FORCE: &str = "force=true";
 /// The pause between two requests that ask whether a definition is established. The answer is long.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Timeout until a definition is established. Several servers may prepare their definitions at the same time.
+const ESTABLISHED_WITHIN: Duration = Duration::from_secs(180);
+
 const DEFINITION: &str = "CustomResourceDefinition";
 
 impl Client {
@@ -102,7 +105,7 @@ impl Client {
 
     /// Waits until a definition is accepted and its resources are served in every version.
     fn await_established(&self, path: &str) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + ESTABLISHED_WITHIN;
         while !self.is_served(&self.get(path)?.success()?)? {
             ensure!(Instant::now() < deadline, "{path} is not established");
             thread::sleep(PAUSE);

@@ -35,7 +35,7 @@ fn on(group: Option<ApiGroup>) {
         set_ready(&world, true);
         world.until(&program.controllers, "there is a configuration", || !configuration().is_null());
         world.configure(&json!({ "leakGracePeriod": "1s" }));
-        settle(&world);
+        settle(&world, &program);
         life::assert_complete(&world);
 
         set_ready(&world, false);

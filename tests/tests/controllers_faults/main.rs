@@ -62,7 +62,9 @@ fn on(group: Option<ApiGroup>) {
     });
 }
 
-fn settle(world: &World<'_>) {
+/// Waits until the controllers have done their work. The objects may stay the same during a grace period.
+fn settle(world: &World<'_>, program: &Proxied) {
+    world.until(&program.controllers, "the work after grace periods", || life::is_complete_after_grace(world));
     let mut before: BTreeMap<String, u64> = BTreeMap::new();
     await_that(PATIENCE, || {
         let now = world.revisions();
@@ -103,7 +105,7 @@ impl Lives<'_> {
     fn without_faults(&mut self) {
         let mut program = self.begin();
         life::happenings(&self.world());
-        settle(&self.world());
+        settle(&self.world(), &program);
         self.expected = self.seen();
         life::assert_complete(&self.world());
         assert!(program.controllers.terminate().unwrap().success());

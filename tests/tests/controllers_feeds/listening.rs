@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use datastore::config::EtcdConfig;
+use datastore::config::{DEFAULT_DEADLINE, EtcdConfig};
 use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
 use kube_controllers::context::Context;
 use kube_controllers::leader::Leadership;
@@ -132,7 +132,7 @@ impl Drop for Listening {
 }
 
 async fn context(calico: Calico, kubeconfig: Option<PathBuf>, stop: CancellationToken) -> Context {
-    let deadline = Duration::from_secs(5);
+    let deadline = DEFAULT_DEADLINE;
     let (overrides, kubeconfig) = match kubeconfig {
         Some(file) => (Default::default(), vec![file]),
         // No server listens there, and no request is sent.

@@ -25,6 +25,7 @@ struct Lab<'a, 'c> {
 }
 
 /// Starts garbage collection. Returns once the proxy holds its write of the block, which releases the pod's address.
+/// The process is frozen then: a write without an answer within ten seconds would be repeated.
 fn with_release_held(cluster: &Cluster<'_>, control_plane: &ControlPlane<'_>, pod: &Pod) -> Controllers {
     let proxy = &control_plane.proxy;
     proxy.arm(Some((Point::First("PUT", BLOCK), Fault::Hold)));
@@ -37,6 +38,7 @@ fn with_release_held(cluster: &Cluster<'_>, control_plane: &ControlPlane<'_>, po
     configure(control_plane);
     cluster.remove_pod(pod);
     proxy.await_held().unwrap();
+    collecting.freeze().unwrap();
     collecting
 }
 
@@ -49,15 +51,17 @@ fn configure(control_plane: &ControlPlane<'_>) {
 }
 
 impl Lab<'_, '_> {
-    /// Resumes the held release, and asserts that `pod` keeps the address.
+    /// Resumes the held release, then the frozen process, and asserts that `pod` keeps the address.
     fn stays_with(&self, pod: &Pod) {
         let proxy = &self.control_plane.proxy;
         let reads = || {
             let requests = proxy.requests();
             requests.iter().filter(|request| request.starts_with("GET ") && request.contains(BLOCK)).count()
         };
-        let before = reads();
+        let (before, answers) = (reads(), proxy.traffic().answers);
         proxy.resume();
+        await_that(PATIENCE, || Ok(proxy.traffic().answers > answers)).expect("the write is answered");
+        self.collecting.thaw().unwrap();
         await_that(PATIENCE, || Ok(reads() > before)).expect("the write was refused, and the block is read again");
         sleep(Duration::from_secs(1));
         assert!(self.collecting.pid().is_some());

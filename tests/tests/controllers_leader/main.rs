@@ -103,7 +103,8 @@ fn leader_paused_past_its_lease_stops_writing() {
     });
 }
 
-/// Creates or replaces a role that allows everything in the API groups `groups`.
+/// Creates or replaces a role that allows everything in the API groups `groups`. Waits until the authorizer applies the
+/// role: a replica asks for its rights when it starts, and then only once a minute.
 fn role(lab: &lab::Lab<'_>, groups: &Value) {
     let rules = json!([
         { "apiGroups": groups, "resources": ["*"], "verbs": ["*"] }, { "nonResourceURLs": ["*"], "verbs": ["get"] },
@@ -117,9 +118,12 @@ fn role(lab: &lab::Lab<'_>, groups: &Value) {
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "no-leases" },
         "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "no-leases" }],
     });
+    let api = &lab.kubernetes.api;
     for object in [role, binding] {
-        lab.kubernetes.api.admin().apply_object(&object).unwrap();
+        api.admin().apply_object(&object).unwrap();
     }
+    let member = api.client(&api.user("member", "no-leases").unwrap()).unwrap();
+    await_that(PATIENCE, || Ok(member.get("/api/v1/nodes")?.code == 200)).unwrap();
 }
 
 /// Upstream's role does not allow Leases.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use integration_tests::controllers::{PATIENCE, Proxied, Setup, World, await_that};
 use integration_tests::kubernetes::{ApiServer, Audit, Request, on_prepared_kubernetes};
@@ -100,16 +100,19 @@ impl Pair<'_> {
         assert!(!late.iter().any(succeeded), "{:?}", lines(&late));
     }
 
-    /// Returns the stored revisions once they no longer change.
+    /// Returns the stored revisions once they have been the same for [`CALM`].
     fn settled(&self) -> BTreeMap<String, u64> {
-        let mut before = self.world.revisions();
+        let (mut last, mut since) = (self.world.revisions(), Instant::now());
         await_that(PATIENCE, || {
-            sleep(CALM / 2);
+            sleep(CALM / 4);
             let now = self.world.revisions();
-            Ok(std::mem::replace(&mut before, now.clone()) == now)
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+            Ok(since.elapsed() >= CALM)
         })
         .unwrap();
-        before
+        last
     }
 
     /// Returns the writes of `user` that were answered after `next` acquired the Lease.
@@ -133,8 +136,7 @@ impl Pair<'_> {
         // The held requests are lost with the connection.
         self.two.proxies().for_each(Proxy::resume);
         let Pair { world, one, .. } = &self;
-        let leads = await_that(PATIENCE, || Ok(one.controllers.log()?.matches(LEADS).count() == 2));
-        assert!(leads.is_ok(), "{}", one.controllers.log().unwrap());
+        one.controllers.await_log(LEADS, 2).unwrap();
         world.until(&one.controllers, "all is done", || is_done(world));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use datastore::config::EtcdConfig;
+use datastore::config::{DEFAULT_DEADLINE, EtcdConfig};
 use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
 use futures::future::{BoxFuture, FutureExt, join_all};
 use integration_tests::etcd::{ENDPOINT, Etcd};
@@ -65,9 +65,11 @@ pub(crate) fn on_scene_of(mode: Mode, test: impl FnOnce(&Scene<'_>) + Send) {
         api.namespace("shop")
     };
     on_prepared_kubernetes(&format!("shop, {mode:?}"), prepare, |_, Kubernetes { api, etcd, .. }| {
-        let deadline = Duration::from_secs(5);
-        let mut kubernetes =
-            KubernetesConfig { kubeconfig: vec![api.admin_kubeconfig()], deadline, ..KubernetesConfig::default() };
+        let mut kubernetes = KubernetesConfig {
+            kubeconfig: vec![api.admin_kubeconfig()],
+            deadline: DEFAULT_DEADLINE,
+            ..KubernetesConfig::default()
+        };
         if let Mode::Kubernetes(group) = mode {
             let ready = json!({ "apiVersion": group.api_version(), "kind": "ClusterInformation",
                 "metadata": { "name": "default" }, "spec": { "datastoreReady": true } });
@@ -141,7 +143,8 @@ impl Scene<'_> {
         self.api.proxy().unwrap()
     }
 
-    /// Starts the controllers as a service account of `kube-system` with the roles of `manifest`.
+    /// Starts the controllers as a service account of `kube-system` with the roles of `manifest`, once the authorizer
+    /// applies them.
     pub(crate) fn start_as(
         &self,
         manifest: &Path,
@@ -149,8 +152,7 @@ impl Scene<'_> {
         proxy: &Proxy,
         change: impl FnOnce(&mut Settings),
     ) -> Running {
-        let user = self.api.service_account("kube-system", account).unwrap();
-        self.admin.apply(&std::fs::read_to_string(manifest).unwrap()).unwrap();
+        let user = self.api.account_of("kube-system", account, &[manifest.to_owned()]).unwrap();
         let kubeconfig = self.api.kubeconfig_to(&proxy.endpoint(), account, &user.identity).unwrap();
         self.start_with(KubernetesConfig { kubeconfig: vec![kubeconfig], ..self.kubernetes.clone() }, change)
     }
@@ -170,7 +172,7 @@ impl Scene<'_> {
                         endpoints: vec![ENDPOINT.to_owned()],
                         credentials: None,
                         tls: None,
-                        deadline: Duration::from_secs(5),
+                        deadline: DEFAULT_DEADLINE,
                     })),
                     Mode::Kubernetes(_) => DatastoreConfig::Kubernetes(Box::new(kubernetes.clone())),
                 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use datastore::config::EtcdConfig;
+use datastore::config::{DEFAULT_DEADLINE, EtcdConfig};
 use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
 use futures::future::{BoxFuture, FutureExt, join_all};
 use integration_tests::etcd::ENDPOINT;
@@ -84,20 +84,24 @@ fn controllers_user(api: &ApiServer) -> PathBuf {
 impl Scene {
     fn new(kubernetes: &Kubernetes, mode: Mode) -> Scene {
         let api = &kubernetes.api;
-        let deadline = Duration::from_secs(5);
-        let user =
-            |kubeconfig| KubernetesConfig { kubeconfig: vec![kubeconfig], deadline, ..KubernetesConfig::default() };
+        let user = |kubeconfig, deadline| KubernetesConfig {
+            kubeconfig: vec![kubeconfig],
+            deadline,
+            ..KubernetesConfig::default()
+        };
+        // The controllers repeat a request without a response. The test does not.
         let (kubernetes, calico, store) = match mode {
             Mode::Etcd => {
-                let endpoints = vec![ENDPOINT.to_owned()];
-                let calico =
-                    DatastoreConfig::Etcd(Box::new(EtcdConfig { endpoints, credentials: None, tls: None, deadline }));
-                (user(api.admin_kubeconfig()), calico.clone(), calico)
+                let etcd = |deadline| {
+                    let endpoints = vec![ENDPOINT.to_owned()];
+                    DatastoreConfig::Etcd(Box::new(EtcdConfig { endpoints, credentials: None, tls: None, deadline }))
+                };
+                (user(api.admin_kubeconfig(), DEFAULT_DEADLINE), etcd(DEFAULT_DEADLINE), etcd(PATIENCE))
             }
             Mode::Kubernetes(group) => {
                 let of = |user| DatastoreConfig::Kubernetes(Box::new(KubernetesConfig { group: Some(group), ..user }));
-                let controllers = user(controllers_user(api));
-                (controllers.clone(), of(controllers), of(user(api.admin_kubeconfig())))
+                let controllers = user(controllers_user(api), DEFAULT_DEADLINE);
+                (controllers.clone(), of(controllers), of(user(api.admin_kubeconfig(), PATIENCE)))
             }
         };
         Scene {

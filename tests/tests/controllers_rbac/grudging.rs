@@ -46,8 +46,24 @@ impl<'a> Grudging<'a> {
         }
     }
 
-    pub(crate) fn withheld(&self) -> Role {
-        self.withheld.borrow().clone()
+    /// Returns the permissions that are still withheld. [`ASKED_ONCE`] is not one of them if it was denied: no work
+    /// depends on it, so all work can end before the next check.
+    pub(crate) fn not_missed(&self) -> Role {
+        let refused = self.refused();
+        let mut withheld = self.withheld.borrow().clone();
+        withheld.0.retain(|permission| permission.to_string() != ASKED_ONCE || !refused.contains_key(permission));
+        withheld
+    }
+
+    /// Returns the number of denied requests for each permission.
+    fn refused(&self) -> BTreeMap<Permission, usize> {
+        let mut refused = BTreeMap::new();
+        for request in self.audit.of(&self.user).unwrap().iter().filter(|request| request.code == Some(403)) {
+            for permission in Role::used_by(std::slice::from_ref(request)).0 {
+                *refused.entry(permission).or_default() += 1;
+            }
+        }
+        refused
     }
 
     /// Grants the permissions that were denied more than once, and [`ASKED_ONCE`] after one denial, at most once per
@@ -57,12 +73,7 @@ impl<'a> Grudging<'a> {
             return;
         }
         self.looked.set(Instant::now());
-        let mut refused = BTreeMap::<Permission, usize>::new();
-        for request in self.audit.of(&self.user).unwrap().iter().filter(|request| request.code == Some(403)) {
-            for permission in Role::used_by(std::slice::from_ref(request)).0 {
-                *refused.entry(permission).or_default() += 1;
-            }
-        }
+        let refused = self.refused();
         let mut withheld = self.withheld.borrow_mut();
         let is_missed = |permission: &Permission| {
             let times = refused.get(permission).copied().unwrap_or(0);

@@ -11,6 +11,8 @@ const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 fn namespace_users_access_calico_resources_according_to_their_role() {
     with_kubernetes(|host, Kubernetes { api, .. }| {
         api.define("projectcalico.org/v3").unwrap();
+        // kubectl reads the list of groups.
+        api.await_group("projectcalico.org").unwrap();
         api.admin().apply(&std::fs::read_to_string(manifest("users/calico-user-roles.yaml")).unwrap()).unwrap();
         aggregate(&api);
         for namespace in ["mine", "others"] {

@@ -134,6 +134,7 @@ fn seal_without_cluster_information_refuses_nothing() {
 #[test]
 fn definitions_of_sealed_v1_are_deleted_with_their_objects() {
     with_seal(|scene| {
+        await_open(scene);
         for (plural, object) in objects(scene, "10.65.1.0/30") {
             scene.api.admin().create(&scene.path(plural), &object).unwrap().success().unwrap();
         }

@@ -235,11 +235,10 @@ impl<'a> Scene<'a> {
 
     /// Makes a server that does not exist serve v3, in place of Calico's API server.
     pub(super) fn aggregate(&self) {
-        let mut service = self.world.get(API_SERVICE);
-        service["metadata"]["labels"] = json!({});
-        service["spec"]["service"] = json!({ "namespace": "calico-apiserver", "name": "calico-api" });
-        service["spec"]["insecureSkipTLSVerify"] = json!(true);
-        self.api.admin().replace(API_SERVICE, &service).unwrap().success().unwrap();
+        // The API server also writes the object, so it is not replaced.
+        let service = json!({ "namespace": "calico-apiserver", "name": "calico-api" });
+        let spec = json!({ "service": service, "insecureSkipTLSVerify": true });
+        self.world.merge(API_SERVICE, &json!({ "metadata": { "labels": null }, "spec": spec }));
         let is_unavailable = || Ok(self.api.admin().get(OF_V3)?.code == 503);
         await_that(PATIENCE, is_unavailable).unwrap();
     }

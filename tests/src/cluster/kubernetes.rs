@@ -11,7 +11,7 @@ use super::Cluster;
 use crate::content::Content;
 use crate::kubernetes::node_restriction::NodeTokens;
 use crate::kubernetes::{
-    ApiServer, Client, Kubernetes, Objects, ServiceAccount, on_kubernetes, on_prepared_kubernetes,
+    ApiServer, Client, Kubernetes, Objects, ServiceAccount, on_prepared_kubernetes, on_shared_kubernetes,
 };
 use crate::namespaces::Host;
 use crate::plugin::Plugins;
@@ -127,7 +127,7 @@ pub fn on_installation_of(
     install: impl FnOnce(&ApiServer) + Send,
     test: impl FnOnce(&Cluster<'_>, &mut Kubernetes, &ServiceAccount) + Send,
 ) {
-    on_kubernetes(|host, servers| {
+    on_shared_kubernetes(|host, servers| {
         install(&servers.api);
         servers.api.ensure_defined(group.api_version()).unwrap();
         servers.api.namespace(NAMESPACE).unwrap();

@@ -126,6 +126,11 @@ pub fn on_prepared_kubernetes(
     });
 }
 
+/// Runs a test as [`on_prepared_kubernetes`] does, on a control plane as it starts.
+pub fn on_shared_kubernetes(test: impl FnOnce(&Host, &mut Kubernetes) + Send) {
+    on_prepared_kubernetes("nothing", |_| Ok(()), test);
+}
+
 fn idle() -> MutexGuard<'static, Vec<Shared>> {
     IDLE.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,12 +7,13 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use integration_tests::cluster::{Cluster, handle, on_api_server, pod_path};
 use integration_tests::content::Content;
 use integration_tests::controllers::await_that;
 use integration_tests::etcd;
 use integration_tests::golden::calicoctl::Course;
-use integration_tests::kubernetes::{ApiServer, Objects, on_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Objects, ServiceAccount, on_prepared_kubernetes};
 use integration_tests::namespaces::Host;
 use integration_tests::plugin::{Call, DEADLINE, Outcome, Plugins, wait};
 use integration_tests::proxy::{Fault, Point, Proxy, Refusal};
@@ -42,15 +43,17 @@ struct Scene<'a> {
 }
 
 fn with_file(group: ApiGroup, test: impl Fn(&Scene<'_>) + Send + Sync) {
-    on_kubernetes(|host, kubernetes| {
+    let prepare = move |api: &ApiServer| {
+        api.define(group.api_version())?;
+        api.define_others(group.api_version())?;
+        api.namespace("ns1")?;
+        account(api).map(drop)
+    };
+    on_prepared_kubernetes(&format!("a file, {group:?}"), prepare, |host, kubernetes| {
         let api = &kubernetes.api;
-        api.define(group.api_version()).unwrap();
-        api.define_others(group.api_version()).unwrap();
-        api.namespace("ns1").unwrap();
         let file = recorded_file(host);
         let proxy = api.proxy().unwrap();
-        let account = api.service_account("kube-system", "import").unwrap();
-        api.bind(&account, "cluster-admin").unwrap();
+        let account = account(api).unwrap();
         let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "import", &account.identity).unwrap();
         let plugins = Plugins::locate().unwrap();
         let call_of = |arguments: &[&str]| {
@@ -65,6 +68,13 @@ fn with_file(group: ApiGroup, test: impl Fn(&Scene<'_>) + Send + Sync) {
         let objects = Objects::new(api.admin(), group, api.admin_kubeconfig());
         test(&Scene { api, objects, proxy, file, call, from_stdin, unlock });
     });
+}
+
+/// Creates the account of the import. Writes nothing if it exists.
+fn account(api: &ApiServer) -> Result<ServiceAccount> {
+    let account = api.service_account("kube-system", "import")?;
+    api.bind(&account, "cluster-admin")?;
+    Ok(account)
 }
 
 fn recorded_file(host: &Host) -> PathBuf {

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use integration_tests::kubernetes::{Objects, on_kubernetes};
+use integration_tests::kubernetes::Objects;
 use integration_tests::plugin::{Call, DEADLINE, Outcome, Plugins, wait};
 use integration_tests::proxy::{Fault, Point, Proxy, Refusal};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
+
+use crate::lab::{administrator, on_defined_kinds};
 
 const PARTS: [&str; 2] = ["ippools/split-big-0", "ippools/split-big-1"];
 /// More requests than a split into two parts makes.
@@ -21,12 +23,10 @@ struct Scene<'a> {
 }
 
 fn on_locked_cluster(test: impl Fn(&Scene<'_>) + Send + Sync) {
-    on_kubernetes(|_, kubernetes| {
+    on_defined_kinds(|kubernetes| {
         let (api, group) = (&kubernetes.api, ApiGroup::CrdV1);
-        api.define(group.api_version()).unwrap();
         let proxy = api.proxy().unwrap();
-        let account = api.service_account("kube-system", "split").unwrap();
-        api.bind(&account, "cluster-admin").unwrap();
+        let account = administrator(api).unwrap();
         let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "split", &account.identity).unwrap();
         let call = Plugins::locate().unwrap().call("calico-ipam").args(["split", "2", "--name", "big"]);
         let call = call

@@ -24,8 +24,8 @@ mod kubernetes;
 
 pub use faulty::{Faulty, fewest, points};
 pub use kubernetes::{
-    ControlPlane, NAMESPACE, on_api_server, on_each_group, on_installation, on_installation_of,
-    on_restricted_api_server, pod_path,
+    ControlPlane, NAMESPACE, on_api_server, on_api_server_of_both_groups, on_each_group, on_installation,
+    on_installation_of, on_restricted_api_server, pod_path,
 };
 
 /// Turns each named function, `fn(&Cluster)`, into one test on etcd and one on the embedded datastore.

@@ -3,11 +3,11 @@
 mod broken;
 mod configuration;
 mod credentials;
+mod dead_interfaces;
 mod etcd;
 mod leftovers;
 mod programs;
 mod proxies;
-mod repair;
 mod scene;
 
 use installer::doctor::role::{Scope, permissions};

@@ -26,6 +26,15 @@ pub struct Faulty<'a> {
     pods: usize,
 }
 
+/// The faults of a [`sweep`] at one request.
+#[derive(Debug, Clone, Copy)]
+pub struct Faults<'a> {
+    /// Faults after which the server has not executed the request.
+    pub before: &'a [Fault],
+    /// Faults after which the server has executed the request.
+    pub after: &'a [Fault],
+}
+
 impl<'a> Faulty<'a> {
     /// Creates a faulty cluster. The endpoint in `conf` must be the proxy's.
     pub fn new(cluster: &'a Cluster<'a>, proxy: &'a Proxy, conf: Value) -> Faulty<'a> {
@@ -66,10 +75,16 @@ impl<'a> Faulty<'a> {
     /// Runs a call without a fault and returns the number of its requests.
     #[track_caller]
     pub fn requests(&self, verb: &str, pod: &Pod) -> usize {
+        self.clean_requests(verb, pod).len()
+    }
+
+    /// Runs a call without a fault and returns its requests.
+    #[track_caller]
+    pub fn clean_requests(&self, verb: &str, pod: &Pod) -> Vec<String> {
         self.run(verb, pod);
         let traffic = self.proxy.traffic();
         assert_eq!(traffic.requests, traffic.answers);
-        traffic.requests
+        self.proxy.requests()
     }
 
     /// Runs a call of `calico` for a pod as [`Faulty::outcome`] does.
@@ -124,6 +139,24 @@ pub fn points(requests: usize) -> Vec<Point> {
     (0..requests).flat_map(|n| [Point::Request(n), Point::Answer(n)]).collect()
 }
 
+/// Returns each of these faults at each request. A read leaves the state of the write before it, so a read has fewer
+/// faults than a write: those with another effect on the client.
+pub fn sweep(requests: &[String], at_write: Faults<'_>, at_read: Faults<'_>) -> Vec<(Point, Fault)> {
+    assert!((1..MANY).contains(&requests.len()), "{requests:#?}");
+    let at = |point: Point, faults: &[Fault]| faults.iter().map(|fault| (point, *fault)).collect::<Vec<_>>();
+    let of_request = |(number, request): (usize, &String)| {
+        let faults = if request.starts_with("GET ") { &at_read } else { &at_write };
+        [at(Point::Request(number), faults.before), at(Point::Answer(number), faults.after)].concat()
+    };
+    requests.iter().enumerate().flat_map(of_request).collect()
+}
+
+/// Returns the requests of the run with the fewest, of several runs without a fault. An ADD whose reads were slow
+/// repeats them, which is rare.
+pub fn shortest(run: impl FnMut() -> Vec<String>) -> Vec<String> {
+    std::iter::repeat_with(run).take(CLEAN_RUNS).min_by_key(Vec::len).unwrap_or_default()
+}
+
 /// Counts the requests of calls without a fault in several runs, and returns the minimum for each call. An ADD whose
 /// reads were slow repeats them, which is rare.
 pub fn fewest<const CALLS: usize>(mut count: impl FnMut() -> [usize; CALLS]) -> [usize; CALLS] {
@@ -131,4 +164,23 @@ pub fn fewest<const CALLS: usize>(mut count: impl FnMut() -> [usize; CALLS]) -> 
         let again = count();
         std::array::from_fn(|call| fewest[call].min(again[call]))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sweep_has_the_faults_of_reads_at_reads_and_those_of_writes_at_other_requests() {
+        let requests = ["GET /a", "PUT /b"].map(str::to_owned);
+        let at_write = Faults { before: &[Fault::Cut, Fault::Kill], after: &[Fault::Kill] };
+        let at_read = Faults { before: &[Fault::Cut], after: &[] };
+        let expected = [
+            (Point::Request(0), Fault::Cut),
+            (Point::Request(1), Fault::Cut),
+            (Point::Request(1), Fault::Kill),
+            (Point::Answer(1), Fault::Kill),
+        ];
+        assert_eq!(sweep(&requests, at_write, at_read), expected);
+    }
 }

@@ -27,6 +27,7 @@ fn every_command_succeeds_if_the_api_server_cache_fails() {
             faulty.cluster.assert_only(&[&stays]);
         }
         faulty.run("DEL", &stays);
+        faulty.cluster.assert_nothing_left();
     });
 }
 

@@ -150,20 +150,19 @@ fn import_killed_at_each_request_is_completed_by_a_second_run() {
         scene.import();
         let complete = scene.state();
         let requests = scene.proxy.requests();
-        let first_write = requests.iter().position(|request| !request.starts_with("GET ")).unwrap();
-        assert!(requests.len() > first_write + SOME, "{requests:?}");
-        for point in [Point::Request as fn(usize) -> Point, Point::Answer] {
-            // A read leaves the state of the write before it.
-            let is_write = |number: &usize| !requests[*number].starts_with("GET ");
-            for number in (first_write..requests.len()).filter(is_write) {
-                scene.reset();
-                let (fired, outcome) = scene.import_with(point(number), Fault::Kill);
-                assert!(fired, "{number}: {outcome:?}");
-                let information = scene.state().remove("clusterinformations/default");
-                assert!(information.is_none_or(|spec| spec["datastoreReady"] == false), "{:?}", point(number));
-                scene.import();
-                assert_eq!(scene.state(), complete, "{:?}", point(number));
-            }
+        let is_write = |number: &usize| !requests[*number].starts_with("GET ");
+        let writes: Vec<usize> = (0..requests.len()).filter(is_write).collect();
+        assert!(requests.len() > writes[0] + SOME, "{requests:?}");
+        let last = Point::Answer(writes[writes.len() - 1]);
+        // The state before a write is that after the write before it.
+        for point in writes.into_iter().map(Point::Request).chain([last]) {
+            scene.reset();
+            let (fired, outcome) = scene.import_with(point, Fault::Kill);
+            assert!(fired, "{point:?}: {outcome:?}");
+            let information = scene.state().remove("clusterinformations/default");
+            assert!(information.is_none_or(|spec| spec["datastoreReady"] == false), "{point:?}");
+            scene.import();
+            assert_eq!(scene.state(), complete, "{point:?}");
         }
     });
 }

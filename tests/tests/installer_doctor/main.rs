@@ -1,9 +1,9 @@
 //! `calico doctor` on a node that was installed by `calico install`.
 
-mod broken;
 mod configuration;
 mod credentials;
 mod dead_interfaces;
+mod defects;
 mod etcd;
 mod leftovers;
 mod programs;

@@ -1,4 +1,6 @@
 //! `calico doctor --repair`: interfaces of ended containers go, and all others stay.
+//!
+//! Tests run in the order of their names. That of this module is early, so that other tests run during its long wait.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -11,6 +11,7 @@ mod replicas;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
+use std::thread;
 
 use agents::run_agents;
 use evaluation::{Series, assert_pass, firing, kube_state, scraped};
@@ -42,7 +43,12 @@ fn each_alert_fires_in_its_state_alone() {
         return skipped(&missing.to_string());
     }
     with_kubernetes(|host, servers| {
-        let (agents, replicas) = (run_agents(host, &servers), run_replicas(host, &servers));
+        // Both wait most of the time.
+        let (agents, replicas) = thread::scope(|scope| {
+            let agents = scope.spawn(|| run_agents(host, &servers));
+            let replicas = run_replicas(host, &servers);
+            (agents.join().unwrap(), replicas)
+        });
         let (tests, fired) = (RefCell::new(Vec::<Value>::new()), RefCell::new(BTreeSet::<String>::new()));
         let fires = |series: [Vec<Series>; 3], expected: &[&str]| {
             let state = format!("state {}: {expected:?}", tests.borrow().len());

@@ -139,17 +139,14 @@ fn two_small_blocks_serve_exactly_as_many_pods_as_addresses(cluster: &Cluster<'_
     cluster.assert_nothing_left();
 }
 
-fn only_address_of_a_pool_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
-    only_address_passes(cluster, 200);
-}
-
 /// The route of the deleted pod may still exist when the address is assigned to the next pod.
-fn only_address_passes(cluster: &Cluster<'_>, turns: usize) {
+fn only_address_of_a_pool_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
+    const TURNS: usize = 100;
     cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.7/32", 32));
     let conf = cluster.conf("node1", json!({}));
     let pods = [cluster.pod(0), cluster.pod(1)];
     cluster.add(&pods[0], &conf);
-    for turn in 0..turns {
+    for turn in 0..TURNS {
         let (old, new) = (&pods[turn % 2], &pods[(turn + 1) % 2]);
         let (removal, mut added) = thread::scope(|scope| {
             let removal = scope.spawn(|| cluster.verb("DEL", old, &conf).run().unwrap());
@@ -193,10 +190,9 @@ fn hundred_concurrent_pods_on_an_api_server_get_unique_addresses() {
     });
 }
 
-/// The turns are fewer than with the other datastores, because each takes longer.
 #[test]
 fn only_address_of_a_pool_passes_from_pod_to_pod_on_an_api_server() {
-    on_api_server(ApiGroup::CrdV1, |cluster, _| only_address_passes(cluster, 100));
+    on_api_server(ApiGroup::CrdV1, |cluster, _| only_address_of_a_pool_passes_from_pod_to_pod(cluster));
 }
 
 /// Each node has a token of its own, and policies keep the blocks of a node from the others, which only borrow.

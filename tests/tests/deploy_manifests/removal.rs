@@ -171,34 +171,43 @@ fn pods_end_after_the_deletion_of_all_addresses(cluster: &Cluster<'_>, api: &Api
     assert_eq!(blocks["items"], json!([]));
 }
 
-/// [`pods_end_after_each_step_of_the_removal`] deletes `workloads.yaml` and `install.yaml`.
-#[test]
-fn pods_end_after_the_deletion_of_each_released_file() {
+/// Deletes a file of a release, or folder below `deploy/`, while a pod runs on an installation of an overlay.
+fn pods_end_after_the_deletion(group: ApiGroup, installed: &str, deleted: &str) {
     if !can_render() {
         return;
     }
-    for (group, installed, deleted) in [
-        (ApiGroup::CrdV1, "overlays/kubernetes-v1", "crds/v1"),
-        (ApiGroup::V3, "overlays/kubernetes-v3", "crds/v3"),
-        (ApiGroup::V3, "overlays/kubernetes-v3", "overlays/kubernetes-v3"),
-    ] {
-        let manifest = released(installed);
-        let install = |api: &ApiServer| api.admin().apply(&manifest).unwrap();
-        on_installation_of(group, install, |cluster, servers, _| {
-            let (pod, conf) = running_pod(cluster, 1);
-            let api = &servers.api;
-            let file = cluster.host.dir("released").join("installed.yaml");
-            fs::write(&file, &manifest).unwrap();
-            let mut expected: Vec<String> = parse(&manifest).unwrap().into_keys().collect();
-            let path = if deleted == installed { file.clone() } else { deploy(deleted) };
-            delete(api, "-f", &path.display().to_string());
-            await_no_group(api);
-            expected.retain(|name| deleted != installed && !is_definition(name));
-            let left: Vec<String> = stored(api, &file.display().to_string()).unwrap().into_keys().collect();
-            assert_eq!(left, expected, "{deleted}");
-            defer_del(cluster, &pod, &conf);
-        });
-    }
+    let manifest = released(installed);
+    let install = |api: &ApiServer| api.admin().apply(&manifest).unwrap();
+    on_installation_of(group, install, |cluster, servers, _| {
+        let (pod, conf) = running_pod(cluster, 1);
+        let api = &servers.api;
+        let file = cluster.host.dir("released").join("installed.yaml");
+        fs::write(&file, &manifest).unwrap();
+        let mut expected: Vec<String> = parse(&manifest).unwrap().into_keys().collect();
+        let path = if deleted == installed { file.clone() } else { deploy(deleted) };
+        delete(api, "-f", &path.display().to_string());
+        await_no_group(api);
+        expected.retain(|name| deleted != installed && !is_definition(name));
+        let left: Vec<String> = stored(api, &file.display().to_string()).unwrap().into_keys().collect();
+        assert_eq!(left, expected, "{deleted}");
+        defer_del(cluster, &pod, &conf);
+    });
+}
+
+#[test]
+fn pods_end_after_the_deletion_of_the_definitions_of_v1() {
+    pods_end_after_the_deletion(ApiGroup::CrdV1, "overlays/kubernetes-v1", "crds/v1");
+}
+
+#[test]
+fn pods_end_after_the_deletion_of_the_definitions_of_v3() {
+    pods_end_after_the_deletion(ApiGroup::V3, "overlays/kubernetes-v3", "crds/v3");
+}
+
+/// [`pods_end_after_each_step_of_the_removal`] deletes `install.yaml` with v1.
+#[test]
+fn pods_end_after_the_deletion_of_the_installation_with_v3() {
+    pods_end_after_the_deletion(ApiGroup::V3, "overlays/kubernetes-v3", "overlays/kubernetes-v3");
 }
 
 /// The addresses are in etcd, which the plugin reaches without an account of Kubernetes.

@@ -142,7 +142,7 @@ impl Scene<'_> {
     }
 }
 
-/// The name of this test is the first one, because the test takes longest.
+/// The name of this test sorts first, because the test takes longest.
 #[test]
 fn import_killed_at_each_request_is_completed_by_a_second_run() {
     with_file(ApiGroup::CrdV1, |scene| {

@@ -22,10 +22,10 @@ use crate::store::Store;
 mod faulty;
 mod kubernetes;
 
-pub use faulty::{Faulty, fewest, points};
+pub use faulty::{Faults, Faulty, fewest, points, shortest, sweep};
 pub use kubernetes::{
-    ControlPlane, NAMESPACE, on_api_server, on_each_group, on_installation, on_installation_of,
-    on_restricted_api_server, pod_path,
+    ControlPlane, NAMESPACE, on_api_server, on_api_server_of_both_groups, on_each_group, on_installation,
+    on_installation_of, on_restricted_api_server, pod_path,
 };
 
 /// Turns each named function, `fn(&Cluster)`, into one test on etcd and one on the embedded datastore.
@@ -220,12 +220,12 @@ impl<'h> Cluster<'h> {
         let counted: BTreeSet<String> = accounts.counted.keys().map(|(handle, _)| handle.clone()).collect();
         assert_eq!((&held, &counted), (&expected, &expected), "{accounts:#?}");
         assert!(accounts.used.keys().eq(accounts.held.keys()), "{accounts:#?}");
-        let links = &kernel::host().unwrap()["links"];
-        assert_eq!(links.as_object().map(serde_json::Map::len), Some(pods.len()), "{links}");
+        let links = kernel::host_links().unwrap();
+        assert_eq!(links.len(), pods.len(), "{links:?}");
         let others = |name: &String| *name != "uplink" && pods.iter().all(|pod| pod.name != *name);
         for pod in self.host.pods().unwrap().iter().filter(|name| others(name)) {
-            let links = &kernel::pod(self.host, pod).unwrap()["links"];
-            assert_eq!(*links, serde_json::json!({}), "left in {pod}");
+            let links = kernel::pod_links(self.host, pod).unwrap();
+            assert!(links.is_empty(), "left in {pod}: {links:?}");
         }
     }
 

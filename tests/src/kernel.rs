@@ -31,11 +31,21 @@ const SETTLING: Duration = Duration::from_secs(10);
 /// Reads the state of the host: `cali*` links, their sysctls and routes.
 pub fn host() -> Result<Value> {
     settled(|| {
-        let links = links(|name| name.starts_with("cali"))?;
+        let links = host_links()?;
         let routes = routes(&links)?;
         let sysctls = sysctls(&links)?;
         Ok(json!({ "links": links, "routes": routes, "sysctls": sysctls }))
     })
+}
+
+/// Reads the part `links` of [`host`], with a third of the processes.
+pub fn host_links() -> Result<Map<String, Value>> {
+    links(|name| name.starts_with("cali"))
+}
+
+/// Reads the part `links` of [`pod`], with a quarter of the processes.
+pub fn pod_links(host: &Host, name: &str) -> Result<Map<String, Value>> {
+    host.in_pod(name, || links(|name| name != "lo"))
 }
 
 /// Reads the state of every pod's network namespace, by name.

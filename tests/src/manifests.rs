@@ -31,6 +31,9 @@ static HASHED: LazyLock<Regex> =
 /// The renderings of the repository's files, by the arguments in JSON. No test changes these files.
 static RENDERED: Memo<String, Objects> = Memo::new();
 
+/// Parsed documents by their text. Many renderings contain the same definitions, which are long.
+static DOCUMENTS: Memo<String, Vec<Value>> = Memo::new();
+
 /// Returns the path of a file or folder below `deploy/`.
 pub fn deploy(path: &str) -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
@@ -96,15 +99,20 @@ pub fn built(program: &str) -> Result<PathBuf> {
 pub fn parse(text: &str) -> Result<Objects> {
     let mut objects = Objects::new();
     let text = HASHED.replace_all(text, "calico-cni-config");
-    for document in serde_norway::Deserializer::from_str(&text) {
-        let object = Value::deserialize(document).context("no YAML")?;
-        if object.is_null() {
-            continue;
+    // The separator remains, because the newline before it may belong to a value. The empty document after it is null.
+    for part in text.split_inclusive("\n---\n") {
+        let documents = DOCUMENTS.get(part.to_owned(), || documents(part))?;
+        for object in documents.iter().filter(|document| !document.is_null()) {
+            let identity = identity(object)?;
+            ensure!(objects.insert(identity.clone(), object.clone()).is_none(), "{identity} is there twice");
         }
-        let identity = identity(&object)?;
-        ensure!(objects.insert(identity.clone(), object).is_none(), "{identity} is there twice");
     }
     Ok(objects)
+}
+
+fn documents(text: &str) -> Result<Vec<Value>> {
+    let documents = serde_norway::Deserializer::from_str(text);
+    documents.map(|document| Value::deserialize(document).context("no YAML")).collect()
 }
 
 /// Returns the names of the workloads' configuration in a rendering, each once, with their hashes.
@@ -144,14 +152,16 @@ fn rendered(key: &Value, render: impl FnOnce() -> Result<Objects>) -> Result<Obj
 }
 
 fn render(folder: &Path) -> Result<Objects> {
-    let [today, old] = kustomizers()?.map(|(program, verb)| {
-        let text = run(&program.display().to_string(), &[verb.as_ref(), folder.as_os_str()])?;
-        parse(&text).with_context(|| folder.display().to_string())
-    });
+    let [today, old] =
+        kustomizers()?.map(|(program, verb)| run(&program.display().to_string(), &[verb.as_ref(), folder.as_os_str()]));
     let (today, old) = (today?, old?);
-    let differ = changes(&today, &old);
-    ensure!(differ.is_empty(), "{}: the old kustomize makes something else of it: {differ:?}", folder.display());
-    Ok(today)
+    let parse = |text: &str| parse(text).with_context(|| folder.display().to_string());
+    let objects = parse(&today)?;
+    if today != old {
+        let differ = changes(&objects, &parse(&old)?);
+        ensure!(differ.is_empty(), "{}: the old kustomize makes something else of it: {differ:?}", folder.display());
+    }
+    Ok(objects)
 }
 
 /// Writes a kustomization of folders below `deploy/` into a folder, as an operator does, and renders it. Each selection
@@ -211,8 +221,13 @@ pub fn stored(api: &ApiServer, file: &str) -> Result<Objects> {
 
 /// Returns the differences between two sets of objects: JSON pointers that begin with the object's identity.
 pub fn changes(before: &Objects, after: &Objects) -> Vec<String> {
-    let value = |objects: &Objects| Value::Object(objects.clone().into_iter().collect());
-    let found = differences(&value(before), &value(after), "", &mut Bindings::default());
+    // Most objects are equal, and the comparison of two values is faster than the search for their differences.
+    let differing = |objects: &Objects, others: &Objects| {
+        let differing = objects.iter().filter(|(name, object)| others.get(*name) != Some(*object));
+        Value::Object(differing.map(|(name, object)| (name.clone(), object.clone())).collect())
+    };
+    let (before, after) = (differing(before, after), differing(after, before));
+    let found = differences(&before, &after, "", &mut Bindings::default());
     found.into_iter().map(|change| change.path.replace("~1", "/").trim_start_matches('/').to_owned()).collect()
 }
 

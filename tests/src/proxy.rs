@@ -29,7 +29,7 @@ const HELD_WITHIN: Duration = Duration::from_secs(120);
 pub enum Point {
     /// Before the n-th request reaches the server.
     Request(usize),
-    /// After the server executed the n-th answered request, before the client receives the response.
+    /// After the server executed the n-th request, before the client receives the response.
     Answer(usize),
     /// Before each request, until the proxy is armed again.
     EveryRequest,
@@ -307,25 +307,25 @@ impl State {
         !gone
     }
 
-    /// Counts a request and returns the fault that is planned for it.
-    fn request(&self, method: &str, target: &str) -> Option<Fault> {
+    /// Counts a request. Returns its number, and the fault that is planned for it.
+    fn request(&self, method: &str, target: &str) -> (usize, Option<Fault>) {
         let mut plan = self.plan();
         let number = plan.requests.len();
         plan.requests.push(format!("{method} {target}"));
-        plan.take(|point| match point {
+        let fault = plan.take(|point| match point {
             Point::Request(at) => at == number,
             Point::EveryRequest => true,
             Point::EachNth(nth) => number % nth == nth - 1,
             Point::First(of, part) => method == of && target.contains(part),
             Point::Answer(_) => false,
-        })
+        });
+        (number, fault)
     }
 
-    /// Counts a response and returns the fault that is planned for it.
-    fn answer(&self) -> Option<Fault> {
+    /// Counts the response to the request with this number, and returns the fault that is planned for it.
+    fn answer(&self, number: usize) -> Option<Fault> {
         let mut plan = self.plan();
         plan.answers += 1;
-        let number = plan.answers - 1;
         plan.take(|point| point == Point::Answer(number))
     }
 }

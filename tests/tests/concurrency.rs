@@ -1,4 +1,6 @@
 //! Many concurrent plugin processes of several nodes on the same blocks.
+//!
+//! Tests run in the order of their names. Those on an API server take longest, so their names are early.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -154,7 +156,7 @@ fn two_small_blocks_serve_exactly_as_many_pods_as_addresses(cluster: &Cluster<'_
 
 /// The route of the deleted pod may still exist when the address is assigned to the next pod.
 fn only_address_of_a_pool_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
-    const TURNS: usize = 200;
+    const TURNS: usize = 100;
     cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.7/32", 32));
     let conf = cluster.conf("node1", json!({}));
     let pods = [cluster.pod(0), cluster.pod(1)];
@@ -184,7 +186,7 @@ fn only_address_of_a_pool_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
 }
 
 #[test]
-fn hundred_concurrent_pods_on_an_api_server_get_unique_addresses() {
+fn adds_of_a_hundred_pods_on_an_api_server_at_once_get_unique_addresses() {
     const AT_ONCE: usize = 100;
     let _alone = alone();
     on_api_server(ApiGroup::CrdV1, |cluster, _| {
@@ -204,13 +206,13 @@ fn hundred_concurrent_pods_on_an_api_server_get_unique_addresses() {
 }
 
 #[test]
-fn only_address_of_a_pool_passes_from_pod_to_pod_on_an_api_server() {
+fn address_passes_from_pod_to_pod_on_an_api_server() {
     on_api_server(ApiGroup::CrdV1, |cluster, _| only_address_of_a_pool_passes_from_pod_to_pod(cluster));
 }
 
 /// Each node has a token of its own, and policies keep the blocks of a node from the others, which only borrow.
 #[test]
-fn two_small_blocks_serve_four_nodes_with_node_restriction() {
+fn four_nodes_with_node_restriction_share_two_small_blocks() {
     let _alone = alone();
     let nodes: Vec<String> = (0..NODES).map(node_of).collect();
     let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();

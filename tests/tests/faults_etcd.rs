@@ -18,6 +18,13 @@ fn faulty<'a>(cluster: &'a Cluster<'a>, proxy: &'a Proxy) -> Faulty<'a> {
 
 const FAMILIES: usize = 2;
 
+/// Returns the points at which a fault is injected. The client cannot distinguish a late request from a late response.
+fn points_of(fault: Fault, requests: usize) -> Vec<Point> {
+    let mut points = points(requests);
+    points.retain(|point| !matches!((fault, point), (Fault::Delay(_), Point::Answer(_))));
+    points
+}
+
 fn fault_in_add(faulty: &mut Faulty<'_>, point: Point, fault: Fault) {
     let pod = faulty.pod();
     faulty.faulted("ADD", &pod, point, fault);
@@ -38,7 +45,7 @@ fn fault_at_each_point_of_add(faulty: &mut Faulty<'_>, fault: Fault) {
     let pod = faulty.pod();
     let claiming = faulty.requests("ADD", &pod);
     faulty.recover(&pod, FAMILIES);
-    for point in points(claiming) {
+    for point in points_of(fault, claiming) {
         faulty.cluster.store.keep_only(&empty).unwrap();
         faulty.cluster.store.load(&empty).unwrap();
         fault_in_add(faulty, point, fault);
@@ -59,7 +66,7 @@ fn fault_at_each_point_of_del(faulty: &mut Faulty<'_>, fault: Fault) {
     let pod = faulty.pod();
     faulty.requests("ADD", &pod);
     let requests = faulty.requests("DEL", &pod);
-    for point in points(requests) {
+    for point in points_of(fault, requests) {
         let pod = faulty.pod();
         faulty.requests("ADD", &pod);
         let outcome = faulty.faulted("DEL", &pod, point, fault);

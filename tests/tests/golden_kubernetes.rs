@@ -11,23 +11,13 @@ use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 
 #[test]
-fn replay_of_kdd1_recordings_equals_upstream() {
-    replay_folder("kdd1", ApiGroup::CrdV1, Role::ours);
+fn replay_of_kdd1_recordings_with_each_role_equals_upstream() {
+    replay_folder("kdd1", ApiGroup::CrdV1);
 }
 
 #[test]
-fn replay_of_kdd3_recordings_equals_upstream() {
-    replay_folder("kdd3", ApiGroup::V3, Role::ours);
-}
-
-#[test]
-fn replay_of_kdd1_recordings_with_upstreams_role_equals_upstream() {
-    replay_folder("kdd1", ApiGroup::CrdV1, Role::upstreams);
-}
-
-#[test]
-fn replay_of_kdd3_recordings_with_upstreams_role_equals_upstream() {
-    replay_folder("kdd3", ApiGroup::V3, Role::upstreams);
+fn replay_of_kdd3_recordings_with_each_role_equals_upstream() {
+    replay_folder("kdd3", ApiGroup::V3);
 }
 
 /// Each call has the token of its node, which `deploy/components/node-restriction` limits.
@@ -60,18 +50,20 @@ fn replay_of_kubernetes_on_etcd_recording_equals_upstream() {
     });
 }
 
-/// Replays a folder as the CNI user, with exactly the given role.
-fn replay_folder(folder: &str, group: ApiGroup, role: fn() -> Result<Role>) {
+/// Replays a folder as the CNI user, with exactly upstream's role and then with exactly ours.
+fn replay_folder(folder: &str, group: ApiGroup) {
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
         api.define(group.api_version()).unwrap();
         cluster::prepare(api).unwrap();
         let user = api.cni_user().unwrap();
-        api.grant(&user, &role().unwrap()).unwrap();
-        replay_all(folder, group, host, api, &user.user, |host| {
-            let kubeconfig = cluster::write_kubeconfig(host, api, &user.identity)?;
-            Ok(Objects::new(api.admin(), group, kubeconfig))
-        });
+        for role in [Role::upstreams(), Role::ours()] {
+            api.grant(&user, &role.unwrap()).unwrap();
+            replay_all(folder, group, host, api, &user.user, |host| {
+                let kubeconfig = cluster::write_kubeconfig(host, api, &user.identity)?;
+                Ok(Objects::new(api.admin(), group, kubeconfig))
+            });
+        }
     });
 }
 

@@ -7,12 +7,13 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use integration_tests::cluster::{Cluster, handle, on_api_server, pod_path};
 use integration_tests::content::Content;
 use integration_tests::controllers::await_that;
 use integration_tests::etcd;
 use integration_tests::golden::calicoctl::Course;
-use integration_tests::kubernetes::{ApiServer, Objects, on_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Objects, ServiceAccount, on_prepared_kubernetes};
 use integration_tests::namespaces::Host;
 use integration_tests::plugin::{Call, DEADLINE, Outcome, Plugins, wait};
 use integration_tests::proxy::{Fault, Point, Proxy, Refusal};
@@ -42,15 +43,17 @@ struct Scene<'a> {
 }
 
 fn with_file(group: ApiGroup, test: impl Fn(&Scene<'_>) + Send + Sync) {
-    on_kubernetes(|host, kubernetes| {
+    let prepare = move |api: &ApiServer| {
+        api.define(group.api_version())?;
+        api.define_others(group.api_version())?;
+        api.namespace("ns1")?;
+        account(api).map(drop)
+    };
+    on_prepared_kubernetes(&format!("a file, {group:?}"), prepare, |host, kubernetes| {
         let api = &kubernetes.api;
-        api.define(group.api_version()).unwrap();
-        api.define_others(group.api_version()).unwrap();
-        api.namespace("ns1").unwrap();
         let file = recorded_file(host);
         let proxy = api.proxy().unwrap();
-        let account = api.service_account("kube-system", "import").unwrap();
-        api.bind(&account, "cluster-admin").unwrap();
+        let account = account(api).unwrap();
         let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "import", &account.identity).unwrap();
         let plugins = Plugins::locate().unwrap();
         let call_of = |arguments: &[&str]| {
@@ -65,6 +68,13 @@ fn with_file(group: ApiGroup, test: impl Fn(&Scene<'_>) + Send + Sync) {
         let objects = Objects::new(api.admin(), group, api.admin_kubeconfig());
         test(&Scene { api, objects, proxy, file, call, from_stdin, unlock });
     });
+}
+
+/// Creates the account of the import. Writes nothing if it exists.
+fn account(api: &ApiServer) -> Result<ServiceAccount> {
+    let account = api.service_account("kube-system", "import")?;
+    api.bind(&account, "cluster-admin")?;
+    Ok(account)
 }
 
 fn recorded_file(host: &Host) -> PathBuf {
@@ -132,6 +142,7 @@ impl Scene<'_> {
     }
 }
 
+/// The name of this test sorts first, because the test takes longest.
 #[test]
 fn import_killed_at_each_request_is_completed_by_a_second_run() {
     with_file(ApiGroup::CrdV1, |scene| {
@@ -140,20 +151,20 @@ fn import_killed_at_each_request_is_completed_by_a_second_run() {
         scene.import();
         let complete = scene.state();
         let requests = scene.proxy.requests();
-        let first_write = requests.iter().position(|request| !request.starts_with("GET ")).unwrap();
-        assert!(requests.len() > first_write + SOME, "{requests:?}");
-        for point in [Point::Request as fn(usize) -> Point, Point::Answer] {
-            // A read leaves the state of the write before it.
-            let is_write = |number: &usize| !requests[*number].starts_with("GET ");
-            for number in (first_write..requests.len()).filter(is_write) {
-                scene.reset();
-                let (fired, outcome) = scene.import_with(point(number), Fault::Kill);
-                assert!(fired, "{number}: {outcome:?}");
-                let information = scene.state().remove("clusterinformations/default");
-                assert!(information.is_none_or(|spec| spec["datastoreReady"] == false), "{:?}", point(number));
-                scene.import();
-                assert_eq!(scene.state(), complete, "{:?}", point(number));
-            }
+        let is_write = |number: &usize| !requests[*number].starts_with("GET ");
+        let writes: Vec<usize> = (0..requests.len()).filter(is_write).collect();
+        assert!(requests.len() > writes[0] + SOME, "{requests:?}");
+        let last = Point::Answer(writes[writes.len() - 1]);
+        let information = format!("/apis/{}/clusterinformations/default", ApiGroup::CrdV1.api_version());
+        // The state before a write is that after the write before it.
+        for point in writes.into_iter().map(Point::Request).chain([last]) {
+            scene.reset();
+            let (fired, outcome) = scene.import_with(point, Fault::Kill);
+            assert!(fired, "{point:?}: {outcome:?}");
+            let information = scene.api.admin().get(&information).unwrap();
+            assert!(information.code == 404 || information.body["spec"]["datastoreReady"] == false, "{information:?}");
+            scene.import();
+            assert_eq!(scene.state(), complete, "{point:?}");
         }
     });
 }
@@ -217,7 +228,7 @@ fn two_imports_at_once_complete_each_other() {
 
 /// Lists omit such an affinity, so that the import tries to create it.
 #[test]
-fn affinity_that_is_marked_as_deleted_is_replaced() {
+fn import_of_an_affinity_that_is_marked_as_deleted_replaces_the_affinity() {
     with_file(ApiGroup::V3, |scene| {
         scene.reset();
         let group = ApiGroup::V3.api_version();
@@ -362,11 +373,11 @@ fn moves_a_cluster(group: ApiGroup) {
 }
 
 #[test]
-fn exported_cluster_runs_on_an_api_server_in_crd_v1() {
+fn moved_cluster_runs_on_an_api_server_in_crd_v1() {
     moves_a_cluster(ApiGroup::CrdV1);
 }
 
 #[test]
-fn exported_cluster_runs_on_an_api_server_in_v3() {
+fn moved_cluster_runs_on_an_api_server_in_v3() {
     moves_a_cluster(ApiGroup::V3);
 }

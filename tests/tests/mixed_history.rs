@@ -1,4 +1,4 @@
-//! A cluster in which upstream's plugins are replaced by ours. From every state of every recording on Kubernetes, our
+//! A cluster in which upstream's plugins are replaced by ours. After each step of each recording on Kubernetes, our
 //! next step has the same result as upstream's, except the intended differences.
 
 use std::net::IpAddr;
@@ -39,7 +39,7 @@ fn continue_folder(folder: &str, group: ApiGroup) {
         let mut wrong = Vec::new();
         for name in recording::names(folder).unwrap() {
             let recording = recording::read(folder, &name).unwrap();
-            for (steps, state) in states(&recording).enumerate() {
+            for (steps, state) in (1..).zip(states(&recording)) {
                 for (what, continuation) in [("next step", next_step as Continuation), ("newcomer", newcomer)] {
                     let outcome = on_new_host(host, api, group, |lab| continuation(&state, lab));
                     wrong.extend(outcome.err().map(|e| format!("{folder}/{name} after {steps} steps, {what}: {e:#}")));

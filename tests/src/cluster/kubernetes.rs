@@ -11,7 +11,7 @@ use super::Cluster;
 use crate::content::Content;
 use crate::kubernetes::node_restriction::NodeTokens;
 use crate::kubernetes::{
-    ApiServer, Client, Kubernetes, Objects, ServiceAccount, on_kubernetes, on_prepared_kubernetes,
+    ApiServer, Client, Kubernetes, Objects, ServiceAccount, on_prepared_kubernetes, on_shared_kubernetes,
 };
 use crate::namespaces::Host;
 use crate::plugin::Plugins;
@@ -47,11 +47,32 @@ pub fn on_api_server(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut Contr
         api.define(group.api_version())?;
         ControlPlane::account(api).map(drop)
     };
-    on_prepared_kubernetes(group.api_version(), prepare, |host, servers| {
-        let mut control_plane = ControlPlane::of(servers);
-        let cluster = Cluster::with(host, |_| Ok(control_plane.store(group))).unwrap();
-        test(&cluster, &mut control_plane);
-    });
+    on_prepared_kubernetes(group.api_version(), prepare, |host, servers| on_cluster(group, host, servers, test));
+}
+
+/// Runs a test as [`on_api_server`] does, on a server that also serves the other group, so that the tests of both
+/// groups share it. The account of [`ApiServer::cni_user`] exists.
+pub fn on_api_server_of_both_groups(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
+    let prepare = |api: &ApiServer| {
+        for group in [ApiGroup::CrdV1, ApiGroup::V3] {
+            api.define(group.api_version())?;
+            api.await_group(group.name())?;
+        }
+        api.cni_user()?;
+        ControlPlane::account(api).map(drop)
+    };
+    on_prepared_kubernetes("both groups", prepare, |host, servers| on_cluster(group, host, servers, test));
+}
+
+fn on_cluster(
+    group: ApiGroup,
+    host: &Host,
+    servers: &mut Kubernetes,
+    test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>),
+) {
+    let mut control_plane = ControlPlane::of(servers);
+    let cluster = Cluster::with(host, |_| Ok(control_plane.store(group))).unwrap();
+    test(&cluster, &mut control_plane);
 }
 
 /// Runs a test as [`on_api_server`] does, with `components/node-restriction`. The configuration of each of `nodes` has
@@ -127,7 +148,7 @@ pub fn on_installation_of(
     install: impl FnOnce(&ApiServer) + Send,
     test: impl FnOnce(&Cluster<'_>, &mut Kubernetes, &ServiceAccount) + Send,
 ) {
-    on_kubernetes(|host, servers| {
+    on_shared_kubernetes(|host, servers| {
         install(&servers.api);
         servers.api.ensure_defined(group.api_version()).unwrap();
         servers.api.namespace(NAMESPACE).unwrap();

@@ -21,7 +21,7 @@ use crate::kubernetes::Client;
 use crate::namespaces::{Host, NETNS_DIR};
 use crate::plugin::Call;
 
-/// A state of a recording: the initial one, or that after a step.
+/// A state of a recording after a step.
 #[derive(Debug, Clone, Copy)]
 pub struct State<'r> {
     recording: &'r Recording,
@@ -35,17 +35,14 @@ pub struct Container<'r> {
     added: &'r Step,
 }
 
-/// Returns every state of a recording, the initial one first.
+/// Returns the state after each step of a recording. The replay of a recording begins in the initial state.
 pub fn states(recording: &Recording) -> impl Iterator<Item = State<'_>> {
-    (0..=recording.steps.len()).map(move |steps| State { recording, steps })
+    (1..=recording.steps.len()).map(move |steps| State { recording, steps })
 }
 
 impl<'r> State<'r> {
     fn store(&self) -> Value {
-        match self.steps {
-            0 => json!(self.recording.initial),
-            n => self.recording.steps[n - 1].after.store.clone(),
-        }
+        self.recording.steps[self.steps - 1].after.store.clone()
     }
 
     /// Recreates the state.
@@ -127,9 +124,9 @@ impl<'r> State<'r> {
     }
 
     /// Runs the step after this state with our binaries. Returns the differences from upstream, except the wanted ones.
-    /// Of the kernel's state, compares only the names of links. Does nothing for the initial and for the last state.
+    /// Of the kernel's state, compares only the names of links. Does nothing for the last state.
     pub fn differences_of_next_step(&self, lab: &Lab<'_>) -> Result<Vec<Difference>> {
-        let Some(step) = self.recording.steps.get(self.steps).filter(|_| self.steps > 0) else { return Ok(Vec::new()) };
+        let Some(step) = self.recording.steps.get(self.steps) else { return Ok(Vec::new()) };
         let places = places(lab);
         let mut bindings = Bindings::new(places.clone()).at_any_time();
         let mut found = differences(&self.store(), &json!(lab.store.dump()?), "", &mut bindings);
@@ -266,6 +263,6 @@ mod tests {
         let recording = json!({ "name": "n", "what": "", "datastore": "kdd1", "initial": {}, "steps": steps });
         let recording: Recording = serde_json::from_value(recording).unwrap();
         let attached: Vec<usize> = states(&recording).map(|state| state.attached().count()).collect();
-        assert_eq!(attached, [0, 1, 1, 1, 0]);
+        assert_eq!(attached, [1, 1, 1, 0]);
     }
 }

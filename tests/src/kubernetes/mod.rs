@@ -45,7 +45,7 @@ pub use objects::Objects;
 pub use programs::program;
 pub use role::{Permission, Role};
 pub use service_account::{Access, ServiceAccount, token_in, token_path, token_request};
-pub use shared::on_prepared_kubernetes;
+pub use shared::{on_prepared_kubernetes, on_shared_kubernetes};
 
 /// The servers of one private host. They end with the host.
 #[derive(Debug)]

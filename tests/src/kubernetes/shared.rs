@@ -126,6 +126,11 @@ pub fn on_prepared_kubernetes(
     });
 }
 
+/// Runs a test as [`on_prepared_kubernetes`] does, on a control plane as it starts.
+pub fn on_shared_kubernetes(test: impl FnOnce(&Host, &mut Kubernetes) + Send) {
+    on_prepared_kubernetes("nothing", |_| Ok(()), test);
+}
+
 /// Makes tests of the named functions, grouped by their modules: a test of the function `f` calls `$on($with, f)`.
 ///
 /// The tests have names that begin with `$name`. Tests start in the order of their names, so that these tests start one

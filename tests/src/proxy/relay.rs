@@ -139,7 +139,8 @@ impl Link {
         let (head, body) = request.into_parts();
         let (body, more) = described(head.uri.path(), body).await;
         let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
-        match self.carry_out(self.state.request(method.as_str(), &format!("{target}{more}"))).await {
+        let (number, fault) = self.state.request(method.as_str(), &format!("{target}{more}"));
+        match self.carry_out(fault).await {
             Next::GoOn | Next::Half => {}
             Next::Break => return self.broken().await,
             Next::BreakAndGoOn(after) => {
@@ -166,11 +167,16 @@ impl Link {
         }
         let request = Request::from_parts(head, body);
         let answer = self.ask(request).await.inspect_err(|_| self.cut.notify_one())?;
-        self.answered(answer, &method).await
+        self.answered(number, answer, &method).await
     }
 
-    async fn answered(&self, answer: Response<Incoming>, method: &Method) -> io::Result<Response<Relayed>> {
-        match self.carry_out(self.state.answer()).await {
+    async fn answered(
+        &self,
+        number: usize,
+        answer: Response<Incoming>,
+        method: &Method,
+    ) -> io::Result<Response<Relayed>> {
+        match self.carry_out(self.state.answer(number)).await {
             Next::GoOn | Next::BreakAndGoOn(_) => Ok(answer.map(Relayed::Whole)),
             Next::Half => Ok(answer.map(|body| Relayed::Half { body, cut: self.cut.clone(), sent: false })),
             Next::Answer(refusal) => Ok(refusal.response(method)),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 
-use integration_tests::cluster::{Faulty, fewest, on_api_server, on_etcd, points};
+use integration_tests::cluster::{Faulty, fewest, on_api_server_of_both_groups, on_etcd, points};
 use integration_tests::content::Content;
 use integration_tests::proxy::{Fault, Proxy};
 use libcalico::kubernetes::ApiGroup;
@@ -63,7 +63,7 @@ fn add_replacing_busy_addresses_with_a_fault_at_each_etcd_request_leaks_none() {
 
 #[test]
 fn add_replacing_busy_addresses_killed_at_each_api_request_leaks_none() {
-    on_api_server(ApiGroup::V3, |cluster, control_plane| {
+    on_api_server_of_both_groups(ApiGroup::V3, |cluster, control_plane| {
         cluster.load(&Content::dual_stack());
         let proxy = Arc::clone(&control_plane.proxy);
         fault_at_each_request(&mut Faulty::new(cluster, &proxy, conf(cluster)), &[Fault::Kill]);

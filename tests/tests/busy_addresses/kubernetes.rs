@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use integration_tests::cluster::{Cluster, NAMESPACE, on_api_server, pod_path};
+use integration_tests::cluster::{Cluster, NAMESPACE, on_api_server_of_both_groups, pod_path};
 use integration_tests::content::Content;
 use integration_tests::kubernetes::Client;
 use integration_tests::plugin::Outcome;
@@ -43,7 +43,7 @@ fn create_pod(cluster: &Cluster<'_>, name: &str, annotations: &Value) {
 
 #[test]
 fn add_with_busy_addresses_annotates_the_final_addresses_only() {
-    on_api_server(ApiGroup::CrdV1, |cluster, _| {
+    on_api_server_of_both_groups(ApiGroup::CrdV1, |cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = conf(cluster);
         let (resident, pod) = (cluster.pod(100), cluster.pod(1));
@@ -65,7 +65,7 @@ fn add_with_busy_addresses_annotates_the_final_addresses_only() {
 
 #[test]
 fn add_with_three_busy_addresses_fails_and_writes_no_annotations() {
-    on_api_server(ApiGroup::V3, |cluster, _| {
+    on_api_server_of_both_groups(ApiGroup::V3, |cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = conf(cluster);
         let (resident, pod) = (cluster.pod(100), cluster.pod(1));
@@ -92,7 +92,7 @@ fn assert_withholds(outcome: &Outcome, address: &str, ifname: &str) {
 /// The plugin creates no host route to an address that an annotation requests, so the kernel reports no conflict.
 #[test]
 fn requested_address_of_another_pod_is_an_error_that_withholds_the_interface() {
-    on_api_server(ApiGroup::CrdV1, |cluster, _| {
+    on_api_server_of_both_groups(ApiGroup::CrdV1, |cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = conf(cluster);
         let resident = cluster.pod(100);
@@ -120,7 +120,7 @@ fn requested_address_of_another_pod_is_an_error_that_withholds_the_interface() {
 
 #[test]
 fn busy_listed_address_is_replaced_by_the_next_of_the_list() {
-    on_api_server(ApiGroup::CrdV1, |cluster, _| {
+    on_api_server_of_both_groups(ApiGroup::CrdV1, |cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({ "log_level": "info" }));
         other_program();
@@ -150,7 +150,7 @@ fn busy_listed_address_is_replaced_by_the_next_of_the_list() {
 /// The annotation bypasses IPAM. Felix would move the host route to the interface of the later pod.
 #[test]
 fn address_without_ipam_of_another_pod_is_an_error_that_withholds_the_interface() {
-    on_api_server(ApiGroup::CrdV1, |cluster, _| {
+    on_api_server_of_both_groups(ApiGroup::CrdV1, |cluster, _| {
         cluster.load(&Content::dual_stack());
         let usual = conf(cluster);
         let mut conf = usual.clone();

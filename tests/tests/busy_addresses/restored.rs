@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use integration_tests::cluster::{Cluster, Pod, on_api_server};
+use integration_tests::cluster::{Cluster, Pod, on_api_server_of_both_groups};
 use integration_tests::command::{ip, ip_json};
 use integration_tests::content::Content;
 use integration_tests::{kernel, on_each_datastore};
@@ -66,7 +66,7 @@ fn repeated_add_after_a_restore_with_many_pods_assigns_a_free_address(cluster: &
 
 #[test]
 fn add_after_a_restore_of_custom_resources_assigns_no_address_in_use() {
-    on_api_server(ApiGroup::V3, |cluster, _| {
+    on_api_server_of_both_groups(ApiGroup::V3, |cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = conf(cluster);
         cluster.add(&cluster.pod(100), &conf);

@@ -66,10 +66,10 @@ impl Life<'_> {
         }
     }
 
-    /// Returns true if the block of `n2` is deleted and only the Service's handle is left.
+    /// Returns true if the block of `n2` and its affinity are deleted, and only the Service's handle is left.
     fn is_collected(&self) -> bool {
-        let (handles, blocks) = self.world.handles_and_blocks();
-        handles.len() == 1 && !blocks.iter().any(|block| block.starts_with("10-65-2-0"))
+        let is_of_block = |key: &String| key.replace('.', "-").contains("10-65-2-0");
+        self.world.handles_and_blocks().0.len() == 1 && !self.world.all().keys().any(is_of_block)
     }
 
     fn beginning(&self) {

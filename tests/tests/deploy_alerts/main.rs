@@ -11,13 +11,15 @@ mod replicas;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
+use std::thread;
 
 use agents::run_agents;
-use evaluation::{Series, assert_firing, kube_state, scraped};
+use evaluation::{Series, assert_pass, firing, kube_state, scraped};
 use integration_tests::kubernetes::with_kubernetes;
 use integration_tests::manifests::promtool;
 use integration_tests::skip::skipped;
 use replicas::{of_replica, run_replicas};
+use serde_json::Value;
 
 /// Labels that the monitor of the Prometheus operator adds to the series of an agent.
 const OF_AGENT: &str = r#"job="kube-system/calico-cni",namespace="kube-system",pod="calico-cni-x",instance="n1:1""#;
@@ -41,11 +43,16 @@ fn each_alert_fires_in_its_state_alone() {
         return skipped(&missing.to_string());
     }
     with_kubernetes(|host, servers| {
-        let (agents, replicas) = (run_agents(host, &servers), run_replicas(host, &servers));
-        let directory = host.dir("alerts");
-        let fired = RefCell::new(BTreeSet::<String>::new());
+        // Both wait most of the time.
+        let (agents, replicas) = thread::scope(|scope| {
+            let agents = scope.spawn(|| run_agents(host, &servers));
+            let replicas = run_replicas(host, &servers);
+            (agents.join().unwrap(), replicas)
+        });
+        let (tests, fired) = (RefCell::new(Vec::<Value>::new()), RefCell::new(BTreeSet::<String>::new()));
         let fires = |series: [Vec<Series>; 3], expected: &[&str]| {
-            assert_firing(&directory, &series.concat(), expected);
+            let state = format!("state {}: {expected:?}", tests.borrow().len());
+            tests.borrow_mut().push(firing(&state, &series.concat(), expected));
             fired.borrow_mut().extend(expected.iter().map(|&name| name.to_owned()));
         };
         let (agent, idle, available) =
@@ -154,6 +161,7 @@ fn each_alert_fires_in_its_state_alone() {
         let restarts = vec![kube_state("kube_pod_init_container_status_restarts_total", container, "0+1x120")];
         fires([agent(), idle(), restarts], &["CalicoCniInstallationFails"]);
 
+        assert_pass(&host.dir("alerts"), &tests.into_inner());
         assert_eq!(fired.into_inner(), evaluation::alerts());
     });
 }

@@ -1,7 +1,7 @@
 //! The value for a migration to `projectcalico.org/v3`.
 
 use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Kubernetes, on_shared_kubernetes};
 use integration_tests::manifests::{NAMESPACE, compose, template};
 use serde_json::json;
 
@@ -91,23 +91,23 @@ fn release_after_a_migration_does_not_define_v1_again() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|_, Kubernetes { api, .. }| {
+    on_shared_kubernetes(|_, Kubernetes { api, .. }| {
         api.namespace(NAMESPACE).unwrap();
-        let helm = Helm::new(&api).unwrap();
+        let helm = Helm::new(api).unwrap();
         helm.run(&["install", "calico-cni", &chart(), "--set", VALUE]).unwrap();
         let upgrade = |value: &str| helm.run(&["upgrade", "calico-cni", &chart(), "--set", value]);
         upgrade(VALUE).unwrap();
-        let names = definitions_of_v1(&api);
+        let names = definitions_of_v1(api);
         assert_eq!(names.len(), 14);
         for name in names {
             api.admin().delete(&format!("{DEFINITIONS}/{name}")).unwrap().success().unwrap();
         }
-        await_that(PATIENCE, || Ok(definitions_of_v1(&api).is_empty())).unwrap();
+        await_that(PATIENCE, || Ok(definitions_of_v1(api).is_empty())).unwrap();
 
         let error = upgrade(VALUE).unwrap_err().to_string();
         assert!(error.contains("the cluster has only projectcalico.org/v3"), "{error}");
         upgrade(&format!("{VALUE},apiGroup=projectcalico.org/v3")).unwrap();
         upgrade("apiGroup=projectcalico.org/v3").unwrap();
-        assert_eq!(definitions_of_v1(&api), Vec::<String>::new());
+        assert_eq!(definitions_of_v1(api), Vec::<String>::new());
     });
 }

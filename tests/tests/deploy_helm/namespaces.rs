@@ -3,7 +3,7 @@
 use std::fs;
 
 use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::kubernetes::{Answer, ApiServer, Kubernetes, on_kubernetes};
+use integration_tests::kubernetes::{Answer, ApiServer, Kubernetes, on_shared_kubernetes};
 use integration_tests::manifests::{Objects, changes, template};
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ fn quota_of_the_chart_admits_critical_pods_outside_of_kube_system() {
     if !can_render() {
         return;
     }
-    on_kubernetes(|host, Kubernetes { api, .. }| {
+    on_shared_kubernetes(|host, Kubernetes { api, .. }| {
         let objects = rendered(&[]);
         let scope = json!({ "scopeName": "PriorityClass", "operator": "In",
             "values": ["system-node-critical", "system-cluster-critical"] });
@@ -78,7 +78,7 @@ fn pods_on_nodes_need_the_pod_security_level_privileged() {
     if !can_render() {
         return;
     }
-    on_kubernetes(|_, Kubernetes { api, .. }| {
+    on_shared_kubernetes(|_, Kubernetes { api, .. }| {
         let objects = rendered(&[]);
         for (level, workload, code) in
             [("baseline", DAEMON_SET, 403), ("restricted", DEPLOYMENT, 201), ("privileged", DAEMON_SET, 201)]

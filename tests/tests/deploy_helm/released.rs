@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use integration_tests::command::run;
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::images::in_tree;
-use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Kubernetes, on_shared_kubernetes};
 use integration_tests::manifests::{NAMESPACE, deploy, helm};
 use serde_json::{Value, json};
 
@@ -86,15 +86,15 @@ fn upgrade_from_the_last_release_and_rollback_keep_every_object() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|host, Kubernetes { api, .. }| {
+    on_shared_kubernetes(|host, Kubernetes { api, .. }| {
         api.namespace(NAMESPACE).unwrap();
-        let helm = Helm::new(&api).unwrap();
+        let helm = Helm::new(api).unwrap();
         let former = last_release(&host.dir("former")).unwrap().display().to_string();
         helm.run(&["install", "calico-cni", &former]).unwrap();
         let file = host.dir("manifests").join("former.yaml");
         fs::write(&file, helm.run(&["get", "manifest", "calico-cni"]).unwrap()).unwrap();
         let manifest = file.display().to_string();
-        let before = uids(&api, &manifest).unwrap();
+        let before = uids(api, &manifest).unwrap();
         assert!(before.len() > 25, "{before:?}");
         let pool = deploy("examples/ippool.yaml").display().to_string();
         api.kubectl(&["wait", "--for", "condition=established", "crd/ippools.crd.projectcalico.org"]).unwrap();
@@ -109,11 +109,11 @@ fn upgrade_from_the_last_release_and_rollback_keep_every_object() {
         };
         helm.run(&["upgrade", "calico-cni", &chart()]).unwrap();
         assert_eq!(label(), format!("calico-cni-{VERSION}"));
-        assert_eq!(uids(&api, &manifest).unwrap(), before);
+        assert_eq!(uids(api, &manifest).unwrap(), before);
 
         helm.run(&["rollback", "calico-cni", "1"]).unwrap();
         assert_ne!(label(), format!("calico-cni-{VERSION}"));
-        assert_eq!(uids(&api, &manifest).unwrap(), before);
+        assert_eq!(uids(api, &manifest).unwrap(), before);
         assert_eq!(pools()["items"][0]["metadata"]["uid"], uid);
     });
 }
@@ -124,9 +124,9 @@ fn helm_test_succeeds_or_fails_with_its_pod() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|_, Kubernetes { api, .. }| {
+    on_shared_kubernetes(|_, Kubernetes { api, .. }| {
         api.namespace(NAMESPACE).unwrap();
-        let helm = Helm::new(&api).unwrap();
+        let helm = Helm::new(api).unwrap();
         helm.run(&["install", "calico-cni", &chart()]).unwrap();
         let pod = format!("/api/v1/namespaces/{NAMESPACE}/pods/calico-cni-test");
         let mut former = Value::Null;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
+use integration_tests::kubernetes::{Kubernetes, on_shared_kubernetes};
 use integration_tests::manifests::{deploy, template, write_list};
 use serde_json::Value;
 
@@ -86,7 +86,7 @@ fn server_dry_run_accepts_a_chart_with_many_values() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|host, Kubernetes { api, .. }| {
+    on_shared_kubernetes(|host, Kubernetes { api, .. }| {
         for values in [
             "cni.bandwidth=true,cni.privileged=true,cni.upgradeIpam=true,cni.flowControl=true,ipam.pools[0].cidr=10.0.0.0/16,metrics.dashboard=true,\
              ipam.pools[1].cidr=fd00::/48,kubernetesServiceEndpoint.host=api.example.com,kubeControllers.hostNetwork=true,image.pullSecrets={a},cni.confDir=/etc/other",

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
+use integration_tests::kubernetes::ApiServer;
 use integration_tests::manifests::{Objects, compose, deploy, parse, stored, write_list};
 use serde_json::{Value, json};
 
-use super::{COMPONENTS, OVERLAYS, can_render, is_for_prometheus, overlay};
+use super::{COMPONENTS, OVERLAYS, can_render, is_for_prometheus, on_api_server, overlay};
 
 /// Writes objects as a manifest for kubectl, without kinds that this server does not define.
 pub(super) fn manifest(directory: &Path, objects: &Objects) -> String {
@@ -41,20 +41,20 @@ fn server_dry_run_accepts_every_rendering() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|host, Kubernetes { api, .. }| {
+    on_api_server(|host, api| {
         let directory = host.dir("manifests");
         let mut accepted = Accepted::default();
         for name in OVERLAYS {
             let objects = overlay(name);
-            let said = dry_run(&api, &manifest(&directory, &objects)).unwrap();
+            let said = dry_run(api, &manifest(&directory, &objects)).unwrap();
             assert_eq!(said.lines().count(), objects.len(), "{name}: {said}");
             for component in COMPONENTS {
                 let objects = compose(&directory, &[name], &[component]).unwrap();
-                accepted.assert(&api, &format!("{name} with {component}"), &objects);
+                accepted.assert(api, &format!("{name} with {component}"), &objects);
             }
         }
         let all = compose(&directory, &[OVERLAYS[0]], &COMPONENTS).unwrap();
-        dry_run(&api, &manifest(&directory, &all)).unwrap();
+        dry_run(api, &manifest(&directory, &all)).unwrap();
     });
 }
 
@@ -64,11 +64,11 @@ fn uninstall_manifest_is_accepted_and_its_patches_apply() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|_, Kubernetes { api, .. }| {
+    on_api_server(|_, api| {
         let file = deploy("uninstall/uninstall.yaml");
         let text = fs::read_to_string(&file).unwrap();
         let file = file.display().to_string();
-        assert_eq!(dry_run(&api, &file).unwrap().lines().count(), parse(&text).unwrap().len());
+        assert_eq!(dry_run(api, &file).unwrap().lines().count(), parse(&text).unwrap().len());
         api.kubectl(&["apply", "-f", &file]).unwrap();
         let name = ["-n", "kube-system", "daemonset", "calico-uninstall"];
         let container = || {
@@ -96,11 +96,11 @@ fn adopt_manifests_are_accepted() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|_, Kubernetes { api, .. }| {
+    on_api_server(|_, api| {
         for name in ["adopt/rbac.yaml", "adopt/adopt.yaml"] {
             let file = deploy(name);
             let objects = parse(&fs::read_to_string(&file).unwrap()).unwrap();
-            assert_eq!(dry_run(&api, &file.display().to_string()).unwrap().lines().count(), objects.len(), "{name}");
+            assert_eq!(dry_run(api, &file.display().to_string()).unwrap().lines().count(), objects.len(), "{name}");
         }
     });
 }
@@ -125,8 +125,8 @@ fn uninstall_manifest_can_be_patched_to_privileged() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|_, Kubernetes { api, .. }| {
-        let pod = patched_uninstallation(&api, "privileged.yaml");
+    on_api_server(|_, api| {
+        let pod = patched_uninstallation(api, "privileged.yaml");
         let context = &pod["initContainers"][0]["securityContext"];
         assert_eq!((&context["privileged"], context.get("capabilities")), (&Value::Bool(true), None), "{context}");
         assert_eq!(context["runAsUser"], 0);
@@ -139,11 +139,11 @@ fn uninstall_manifest_can_be_patched_for_owners_and_selinux() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|_, Kubernetes { api, .. }| {
-        let pod = patched_uninstallation(&api, "dac-override.yaml");
+    on_api_server(|_, api| {
+        let pod = patched_uninstallation(api, "dac-override.yaml");
         let context = &pod["initContainers"][0]["securityContext"];
         assert_eq!(context["capabilities"], json!({ "add": ["DAC_OVERRIDE"], "drop": ["ALL"] }));
-        let pod = patched_uninstallation(&api, "selinux.yaml");
+        let pod = patched_uninstallation(api, "selinux.yaml");
         let context = &pod["initContainers"][0]["securityContext"];
         assert_eq!(context["seLinuxOptions"], json!({ "type": "spc_t" }));
         assert_eq!(context.get("privileged"), None, "{context}");
@@ -155,7 +155,7 @@ fn server_dry_run_refuses_invalid_fields() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|host, Kubernetes { api, .. }| {
+    on_api_server(|host, api| {
         let directory = host.dir("manifests");
         for (place, wrong, said) in [
             ("/spec/template/spec/initConteiners", serde_json::json!([]), "unknown field"),
@@ -166,7 +166,7 @@ fn server_dry_run_refuses_invalid_fields() {
             let (parent, field) = place.rsplit_once('/').unwrap();
             daemon_set.pointer_mut(parent).unwrap()[field] = wrong;
             let objects = Objects::from([(super::DAEMON_SET.to_owned(), daemon_set)]);
-            let error = dry_run(&api, &manifest(&directory, &objects)).unwrap_err().to_string();
+            let error = dry_run(api, &manifest(&directory, &objects)).unwrap_err().to_string();
             assert!(error.contains(said), "{place}: {error}");
         }
     });
@@ -179,14 +179,14 @@ fn server_refuses_a_surge_that_is_patched_into_the_daemon_set() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|host, Kubernetes { api, .. }| {
+    on_api_server(|host, api| {
         let directory = host.dir("manifests");
         for surge in [json!(1), json!("10%")] {
             for name in OVERLAYS {
                 let mut daemon_set = overlay(name)[super::DAEMON_SET].clone();
                 daemon_set["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] = surge.clone();
                 let objects = Objects::from([(super::DAEMON_SET.to_owned(), daemon_set)]);
-                let error = dry_run(&api, &manifest(&directory, &objects)).unwrap_err().to_string();
+                let error = dry_run(api, &manifest(&directory, &objects)).unwrap_err().to_string();
                 assert!(error.contains("maxSurge") && error.contains("when maxUnavailable is non-zero"), "{error}");
             }
         }
@@ -198,12 +198,12 @@ fn installation_is_stored_completely_and_a_second_apply_changes_nothing() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|host, Kubernetes { api, .. }| {
+    on_api_server(|host, api| {
         let directory = host.dir("manifests");
         let install = deploy("install.yaml").display().to_string();
         let apply = || api.kubectl(&["apply", "--server-side", "--validate=strict", "-f", &install]).unwrap();
         assert!(apply().lines().all(|line| line.ends_with("serverside-applied")));
-        let first = stored(&api, &install).unwrap();
+        let first = stored(api, &install).unwrap();
         for (name, sent) in &overlay(OVERLAYS[0]) {
             let kept = first.get(name).unwrap_or_else(|| panic!("{name} is not there"));
             assert!(holds(kept, sent), "{name} lost something: {kept}");
@@ -212,7 +212,7 @@ fn installation_is_stored_completely_and_a_second_apply_changes_nothing() {
         let versions = |objects: &Objects| -> Vec<Value> {
             objects.values().map(|object| object["metadata"]["generation"].clone()).collect()
         };
-        assert_eq!(versions(&stored(&api, &install).unwrap()), versions(&first));
+        assert_eq!(versions(&stored(api, &install).unwrap()), versions(&first));
 
         for group in ["crd.projectcalico.org/v1", "projectcalico.org/v3"] {
             api.define(group).unwrap();
@@ -222,10 +222,10 @@ fn installation_is_stored_completely_and_a_second_apply_changes_nothing() {
         }
         for example in fs::read_dir(deploy("examples")).unwrap() {
             let text = fs::read_to_string(example.unwrap().path()).unwrap();
-            dry_run(&api, &manifest(&directory, &parse(&text).unwrap())).unwrap();
+            dry_run(api, &manifest(&directory, &parse(&text).unwrap())).unwrap();
             if text.contains("crd.projectcalico.org/v1") {
                 let text = text.replace("crd.projectcalico.org/v1", "projectcalico.org/v3");
-                dry_run(&api, &manifest(&directory, &parse(&text).unwrap())).unwrap();
+                dry_run(api, &manifest(&directory, &parse(&text).unwrap())).unwrap();
             }
         }
     });

@@ -10,13 +10,13 @@ use std::path::Path;
 use anyhow::Result;
 use integration_tests::command::run;
 use integration_tests::controllers::merge;
-use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
+use integration_tests::kubernetes::ApiServer;
 use integration_tests::manifests::{Objects, changes, deploy, kustomize, parse, stored};
 use serde_json::{Value, json};
 
 use super::api_server::manifest;
-use super::can_render;
 use super::references::missing;
+use super::{can_render, on_api_server};
 
 const NODE: &str = "DaemonSet.apps kube-system/calico-node";
 const CONTROLLERS: &str = super::DEPLOYMENT;
@@ -186,7 +186,7 @@ fn applying_upstreams_manifest_again_restores_upstream() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|host, Kubernetes { api, .. }| {
+    on_api_server(|host, api| {
         let directory = host.dir("upstream");
         for (overlay, file) in [
             ("beside-upstream", "upstream-v3.32.yaml"),
@@ -198,7 +198,7 @@ fn applying_upstreams_manifest_again_restores_upstream() {
             let apply = |objects: &Objects, options: &[&str]| {
                 let file = manifest(&directory, objects);
                 api.kubectl(&[&["apply", "--validate=strict", "-f", &file], options].concat()).unwrap();
-                let stored = stored(&api, &file).unwrap();
+                let stored = stored(api, &file).unwrap();
                 assert_eq!(stored.len(), objects.len(), "{overlay}: {file}");
                 stored
             };
@@ -258,11 +258,11 @@ fn operator_that_reverts_its_daemon_set_restores_upstreams_installer() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|_, Kubernetes { api, .. }| {
+    on_api_server(|_, api| {
         api.namespace("calico-system").unwrap();
         let objects = parse(&upstream("upstream-operator-1.42.yaml")).unwrap();
         let rendered = &objects["DaemonSet.apps calico-system/calico-node"];
-        let first = operator_writes(&api, rendered);
+        let first = operator_writes(api, rendered);
         let install = json!({ "name": "install-cni", "image": "registry.example.com/calico/cni:v1" });
         let env = json!([{ "name": "CALICO_MANAGE_CNI", "value": "false" }]);
         for (what, pod) in [
@@ -276,10 +276,10 @@ fn operator_that_reverts_its_daemon_set_restores_upstreams_installer() {
             api.kubectl(&["-n", "calico-system", "patch", "daemonset", "calico-node", "--patch", &patch]).unwrap();
             let changed = api.admin().get(OPERATORS_NODE).unwrap().success().unwrap();
             assert_ne!(changed["spec"], first["spec"], "{what}");
-            let reverted = operator_writes(&api, rendered);
+            let reverted = operator_writes(api, rendered);
             assert_eq!(reverted["spec"], first["spec"], "{what}");
             assert_eq!((generation(&changed), generation(&reverted)), (present + 1, present + 2), "{what}");
-            let same = operator_writes(&api, rendered);
+            let same = operator_writes(api, rendered);
             assert_eq!(generation(&same), generation(&reverted), "{what}: a further write starts no pod");
         }
         let installer = &first["spec"]["template"]["spec"]["initContainers"][0];

@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use integration_tests::command::run;
-use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
 use integration_tests::manifests::{compose, hashed_names, kustomizers, parse};
 use serde_json::{Value, json};
 
-use super::{COMPONENTS, CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
+use super::{COMPONENTS, CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, on_api_server, overlay};
 
 /// Renders the overlay kubernetes-v1 with each kustomize, with these changes of the configuration.
 fn rendered(data: Option<Value>) -> [String; 2] {
@@ -82,7 +81,7 @@ fn applying_a_changed_configuration_rolls_both_workloads_once() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|host, Kubernetes { api, .. }| {
+    on_api_server(|host, api| {
         let file = host.dir("manifests").join("manifest.yaml");
         let apply = |data: Option<Value>| {
             let [text, _] = rendered(data);

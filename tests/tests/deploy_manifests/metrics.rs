@@ -4,7 +4,7 @@ use std::fs;
 
 use integration_tests::command::run;
 use integration_tests::controllers::{PATIENCE, World, await_that};
-use integration_tests::kubernetes::with_kubernetes;
+use integration_tests::kubernetes::on_shared_kubernetes;
 use integration_tests::manifests::{NAMESPACE, deploy};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
@@ -27,8 +27,8 @@ fn documented_replacement_for_wget_reads_the_metrics() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|host, servers| {
-        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+    on_shared_kubernetes(|host, servers| {
+        let world = World::new(servers, Some(ApiGroup::CrdV1));
         run("ip", &["address", "add", &format!("{POD_IP}/32"), "dev", "lo"]).unwrap();
         let controllers = world.setup().start(host, "controllers").unwrap();
         servers.api.service_account(NAMESPACE, "calico-kube-controllers").unwrap();

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
 use integration_tests::manifests::{Objects, changes, compose, containers, deploy, platforms};
 use serde_json::{Value, json};
 
 use super::api_server::Accepted;
-use super::{DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
+use super::{DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, on_api_server, overlay};
 
 /// Returns a rendering of an overlay with the component of a platform.
 pub(super) fn on(platform: &str, base: &str) -> Objects {
@@ -102,10 +101,10 @@ fn server_accepts_the_component_of_each_platform() {
 
 /// Asserts that an API server accepts each object of the renderings, which have the names of platforms.
 pub(super) fn assert_accepted(rendered: &[(String, Objects)]) {
-    with_kubernetes(|_, Kubernetes { api, .. }| {
+    on_api_server(|_, api| {
         let mut accepted = Accepted::default();
         for (platform, objects) in rendered {
-            accepted.assert(&api, platform, objects);
+            accepted.assert(api, platform, objects);
         }
     });
 }

@@ -50,9 +50,9 @@ fn await_no_group(api: &ApiServer) {
     await_that(PATIENCE, || Ok(!has_group()?)).unwrap();
 }
 
-fn running_pod(cluster: &Cluster<'_>) -> (Pod, Value) {
+fn running_pod(cluster: &Cluster<'_>, number: usize) -> (Pod, Value) {
     let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
-    let pod = cluster.pod(1);
+    let pod = cluster.pod(number);
     cluster.add(&pod, &conf);
     (pod, conf)
 }
@@ -103,110 +103,111 @@ fn folders_of_the_removal_have_no_definition() {
     }
 }
 
+/// The steps follow each other on one API server. The last one deletes all addresses.
 #[test]
-fn pods_start_and_end_without_the_workloads() {
-    if !can_render() {
-        return;
-    }
-    on_installation(install, |cluster, servers, _| {
-        let (pod, conf) = running_pod(cluster);
-        delete(&servers.api, "-f", "workloads.yaml");
-        let later = cluster.pod(2);
-        cluster.add(&later, &conf);
-        for pod in [&pod, &later] {
-            cluster.delete(pod, &conf);
-        }
-        assert_nothing_left(cluster);
-    });
-}
-
-#[test]
-fn del_without_accounts_and_roles_is_deferred_until_they_exist_again() {
+fn pods_end_after_each_step_of_the_removal() {
     if !can_render() {
         return;
     }
     on_installation(install, |cluster, servers, user| {
-        let (pod, conf) = running_pod(cluster);
-        let api = &servers.api;
-        for (option, path) in [("-f", "workloads.yaml"), ("-k", "base"), ("-k", "rbac/kubernetes")] {
-            delete(api, option, path);
-        }
-        // The authorizer applies the deletion a moment later.
-        await_that(PATIENCE, || Ok(!api.allows(&user.user, READS_PODS)?)).unwrap();
-        let entry = defer_del(cluster, &pod, &conf);
-        assert!(entry.contains("unauthorized"), "{entry}");
-        assert!(!cluster.accounts().held.is_empty(), "the addresses stay allocated");
-        install(api);
-        api.cni_user().unwrap();
-        cluster.await_replayed(&pod, &conf);
-        assert_nothing_left(cluster);
+        pods_start_and_end_without_the_workloads(cluster, &servers.api);
+        del_without_accounts_and_roles_is_deferred_until_they_exist_again(cluster, &servers.api, &user.user);
+        del_with_an_expired_token_is_deferred_until_the_next_token(cluster, &mut servers.api);
+        pods_end_after_the_deletion_of_all_addresses(cluster, &servers.api);
     });
+}
+
+fn pods_start_and_end_without_the_workloads(cluster: &Cluster<'_>, api: &ApiServer) {
+    let (pod, conf) = running_pod(cluster, 1);
+    delete(api, "-f", "workloads.yaml");
+    let later = cluster.pod(2);
+    cluster.add(&later, &conf);
+    for pod in [&pod, &later] {
+        cluster.delete(pod, &conf);
+    }
+    assert_nothing_left(cluster);
+}
+
+fn del_without_accounts_and_roles_is_deferred_until_they_exist_again(
+    cluster: &Cluster<'_>,
+    api: &ApiServer,
+    user: &str,
+) {
+    let (pod, conf) = running_pod(cluster, 3);
+    for (option, path) in [("-k", "base"), ("-k", "rbac/kubernetes")] {
+        delete(api, option, path);
+    }
+    // The authorizer applies the deletion a moment later.
+    await_that(PATIENCE, || Ok(!api.allows(user, READS_PODS)?)).unwrap();
+    let entry = defer_del(cluster, &pod, &conf);
+    assert!(entry.contains("unauthorized"), "{entry}");
+    assert!(!cluster.accounts().held.is_empty(), "the addresses stay allocated");
+    install(api);
+    api.cni_user().unwrap();
+    cluster.await_replayed(&pod, &conf);
+    assert_nothing_left(cluster);
 }
 
 /// A new key stands for the expiry of the token: the API server rejects the token in both cases.
-#[test]
-fn del_with_an_expired_token_is_deferred_until_the_next_token() {
-    if !can_render() {
-        return;
-    }
-    on_installation(install, |cluster, servers, _| {
-        let (pod, conf) = running_pod(cluster);
-        delete(&servers.api, "-f", "workloads.yaml");
-        servers.api.rotate_token_key().unwrap();
-        let entry = defer_del(cluster, &pod, &conf);
-        assert!(entry.contains("unauthorized"), "{entry}");
-        servers.api.cni_user().unwrap();
-        cluster.await_replayed(&pod, &conf);
-        assert_nothing_left(cluster);
-    });
+fn del_with_an_expired_token_is_deferred_until_the_next_token(cluster: &Cluster<'_>, api: &mut ApiServer) {
+    let (pod, conf) = running_pod(cluster, 4);
+    delete(api, "-f", "workloads.yaml");
+    api.rotate_token_key().unwrap();
+    let entry = defer_del(cluster, &pod, &conf);
+    assert!(entry.contains("unauthorized"), "{entry}");
+    api.cni_user().unwrap();
+    cluster.await_replayed(&pod, &conf);
+    assert_nothing_left(cluster);
 }
 
-#[test]
-fn pods_end_after_the_deletion_of_install_yaml_which_deletes_all_addresses() {
+fn pods_end_after_the_deletion_of_all_addresses(cluster: &Cluster<'_>, api: &ApiServer) {
+    let (pod, conf) = running_pod(cluster, 5);
+    delete(api, "-f", "install.yaml");
+    await_no_group(api);
+    defer_del(cluster, &pod, &conf);
+    // The definitions come back without the objects.
+    install(api);
+    let blocks = api.admin().get("/apis/crd.projectcalico.org/v1/ipamblocks").unwrap().success().unwrap();
+    assert_eq!(blocks["items"], json!([]));
+}
+
+/// Deletes a file of a release, or folder below `deploy/`, while a pod runs on an installation of an overlay.
+fn pods_end_after_the_deletion(group: ApiGroup, installed: &str, deleted: &str) {
     if !can_render() {
         return;
     }
-    on_installation(install, |cluster, servers, _| {
-        let (pod, conf) = running_pod(cluster);
+    let manifest = released(installed);
+    let install = |api: &ApiServer| api.admin().apply(&manifest).unwrap();
+    on_installation_of(group, install, |cluster, servers, _| {
+        let (pod, conf) = running_pod(cluster, 1);
         let api = &servers.api;
-        delete(api, "-f", "install.yaml");
+        let file = cluster.host.dir("released").join("installed.yaml");
+        fs::write(&file, &manifest).unwrap();
+        let mut expected: Vec<String> = parse(&manifest).unwrap().into_keys().collect();
+        let path = if deleted == installed { file.clone() } else { deploy(deleted) };
+        delete(api, "-f", &path.display().to_string());
         await_no_group(api);
+        expected.retain(|name| deleted != installed && !is_definition(name));
+        let left: Vec<String> = stored(api, &file.display().to_string()).unwrap().into_keys().collect();
+        assert_eq!(left, expected, "{deleted}");
         defer_del(cluster, &pod, &conf);
-        // The definitions come back without the objects.
-        install(api);
-        let blocks = api.admin().get("/apis/crd.projectcalico.org/v1/ipamblocks").unwrap().success().unwrap();
-        assert_eq!(blocks["items"], json!([]));
     });
 }
 
-/// `workloads.yaml` and `install.yaml` have tests of their own above.
 #[test]
-fn pods_end_after_the_deletion_of_each_released_file() {
-    if !can_render() {
-        return;
-    }
-    for (group, installed, deleted) in [
-        (ApiGroup::CrdV1, "overlays/kubernetes-v1", "crds/v1"),
-        (ApiGroup::V3, "overlays/kubernetes-v3", "crds/v3"),
-        (ApiGroup::V3, "overlays/kubernetes-v3", "overlays/kubernetes-v3"),
-    ] {
-        let manifest = released(installed);
-        let install = |api: &ApiServer| api.admin().apply(&manifest).unwrap();
-        on_installation_of(group, install, |cluster, servers, _| {
-            let (pod, conf) = running_pod(cluster);
-            let api = &servers.api;
-            let file = cluster.host.dir("released").join("installed.yaml");
-            fs::write(&file, &manifest).unwrap();
-            let mut expected: Vec<String> = parse(&manifest).unwrap().into_keys().collect();
-            let path = if deleted == installed { file.clone() } else { deploy(deleted) };
-            delete(api, "-f", &path.display().to_string());
-            await_no_group(api);
-            expected.retain(|name| deleted != installed && !is_definition(name));
-            let left: Vec<String> = stored(api, &file.display().to_string()).unwrap().into_keys().collect();
-            assert_eq!(left, expected, "{deleted}");
-            defer_del(cluster, &pod, &conf);
-        });
-    }
+fn pods_end_after_the_deletion_of_the_definitions_of_v1() {
+    pods_end_after_the_deletion(ApiGroup::CrdV1, "overlays/kubernetes-v1", "crds/v1");
+}
+
+#[test]
+fn pods_end_after_the_deletion_of_the_definitions_of_v3() {
+    pods_end_after_the_deletion(ApiGroup::V3, "overlays/kubernetes-v3", "crds/v3");
+}
+
+/// [`pods_end_after_each_step_of_the_removal`] deletes `install.yaml` with v1.
+#[test]
+fn pods_end_after_the_deletion_of_the_installation_with_v3() {
+    pods_end_after_the_deletion(ApiGroup::V3, "overlays/kubernetes-v3", "overlays/kubernetes-v3");
 }
 
 /// The addresses are in etcd, which the plugin reaches without an account of Kubernetes.

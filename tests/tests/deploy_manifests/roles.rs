@@ -1,17 +1,18 @@
 //! The roles according to the API server's own authorizer, and in use.
 
-use integration_tests::kubernetes::{Access, ApiServer, Kubernetes, token_path, token_request, with_kubernetes};
+use integration_tests::kubernetes::{Access, ApiServer, token_path, token_request};
 use integration_tests::manifests::{NAMESPACE, compose};
 use serde_json::json;
 
-use super::{can_render, overlay};
+use super::api_server::manifest;
+use super::{can_render, on_api_server, overlay};
 
 #[test]
 fn agent_may_create_tokens_for_the_plugins_user_only() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|_, Kubernetes { api, .. }| {
+    on_api_server(|_, api| {
         api.admin().apply_all(overlay("overlays/kubernetes-v1").values()).unwrap();
         let agent = api.service_account(NAMESPACE, "calico-cni").unwrap();
         let request = token_request(json!({ "expirationSeconds": 86400 }));
@@ -23,7 +24,7 @@ fn agent_may_create_tokens_for_the_plugins_user_only() {
         }
 
         let group = "crd.projectcalico.org";
-        await_code(|| u16::from(may(&api, &agent.user, "create", group, "clusterinformations")), 1);
+        await_code(|| u16::from(may(api, &agent.user, "create", group, "clusterinformations")), 1);
         for (verb, group, resource, allowed) in [
             ("get", group, "clusterinformations", true),
             ("update", group, "clusterinformations", false),
@@ -36,7 +37,7 @@ fn agent_may_create_tokens_for_the_plugins_user_only() {
             ("get", "", "secrets", false),
             ("patch", "", "nodes/status", false),
         ] {
-            assert_eq!(may(&api, &agent.user, verb, group, resource), allowed, "{verb} {resource}");
+            assert_eq!(may(api, &agent.user, verb, group, resource), allowed, "{verb} {resource}");
         }
 
         let plugin = api.service_account(NAMESPACE, "calico-cni-plugin").unwrap();
@@ -50,15 +51,17 @@ fn component_node_condition_lets_the_agent_get_nodes_only() {
     if !can_render() {
         return;
     }
-    with_kubernetes(|host, Kubernetes { api, .. }| {
+    on_api_server(|host, api| {
         let directory = host.dir("manifests");
         let objects = compose(&directory, &["overlays/etcd"], &["components/node-condition"]).unwrap();
         api.admin().apply_all(objects.values()).unwrap();
         let user = format!("system:serviceaccount:{NAMESPACE}:calico-cni");
-        await_code(|| u16::from(may(&api, &user, "get", "", "nodes")), 1);
+        await_code(|| u16::from(may(api, &user, "get", "", "nodes")), 1);
         for verb in ["list", "watch", "patch", "update", "delete"] {
-            assert!(!may(&api, &user, verb, "", "nodes"), "{verb}");
+            assert!(!may(api, &user, verb, "", "nodes"), "{verb}");
         }
+        // Another test can use the API server again.
+        api.kubectl(&["delete", "-f", &manifest(&directory, &objects)]).unwrap();
     });
 }
 

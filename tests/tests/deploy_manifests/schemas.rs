@@ -8,12 +8,12 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
+use integration_tests::kubernetes::ApiServer;
 use integration_tests::manifests::{Objects, compose, deploy, kubeconform, parse};
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
-use super::{COMPONENTS, DAEMON_SET, OVERLAYS, can_render, is_for_prometheus, overlay};
+use super::{COMPONENTS, DAEMON_SET, OVERLAYS, can_render, is_for_prometheus, on_api_server, overlay};
 
 fn can_check() -> bool {
     kubeconform().map_err(|missing| skipped(&missing.to_string())).is_ok() && can_render()
@@ -116,7 +116,7 @@ fn every_object_matches_the_schema_of_its_kind() {
     if !can_check() {
         return;
     }
-    with_kubernetes(|host, Kubernetes { api, .. }| {
+    on_api_server(|host, api| {
         let directory = host.dir("schemas");
         let read = |file: &Path| parse(&fs::read_to_string(file).unwrap()).unwrap();
         let mut renderings: Vec<Objects> = OVERLAYS.iter().map(|name| overlay(name)).collect();
@@ -131,7 +131,7 @@ fn every_object_matches_the_schema_of_its_kind() {
                 renderings.push(parse(&text.replace("crd.projectcalico.org/v1", group)).unwrap());
             }
         }
-        write_schemas(&api, &renderings, &directory);
+        write_schemas(api, &renderings, &directory);
         // Most objects are the same in many renderings, so each is checked once.
         let mut checked = BTreeSet::new();
         for mut objects in renderings {
@@ -150,11 +150,11 @@ fn kubeconform_reports_fields_that_violate_the_schema() {
     if !can_check() {
         return;
     }
-    with_kubernetes(|host, Kubernetes { api, .. }| {
+    on_api_server(|host, api| {
         let directory = host.dir("schemas");
         let of = |object: Value| Objects::from([(DAEMON_SET.to_owned(), object)]);
         let right = overlay(OVERLAYS[0])[DAEMON_SET].clone();
-        write_schemas(&api, &[of(right.clone())], &directory);
+        write_schemas(api, &[of(right.clone())], &directory);
         for (place, wrong, said) in [
             ("/spec/template/spec/initConteiners", json!([]), "initConteiners"),
             ("/spec/template/spec/hostNetwork", json!("yes"), "hostNetwork"),

@@ -4,11 +4,12 @@ use std::fs;
 
 use datastore::kubernetes::API_GROUP_FILE;
 use integration_tests::cluster::Faulty;
+use integration_tests::kubernetes::ApiServer;
 use integration_tests::migration::{handles, migrate};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
-use super::on_faulty_api;
+use super::{on_faulty_api, on_faulty_api_of_one_group};
 
 /// Returns the number of discovery requests since the proxy was armed.
 fn questions(faulty: &Faulty<'_>) -> usize {
@@ -16,8 +17,8 @@ fn questions(faulty: &Faulty<'_>) -> usize {
 }
 
 #[test]
-fn cached_api_group_that_is_missing_is_discovered_again() {
-    on_faulty_api(ApiGroup::V3, |faulty, _| {
+fn cached_api_group_is_discovered_again_if_it_is_missing_or_v1_is_served_too() {
+    on_faulty_api_of_one_group(ApiGroup::V3, |faulty, control_plane| {
         faulty.conf.as_object_mut().unwrap().remove("calico_api_group");
         let (first, second) = (faulty.pod(), faulty.pod());
         faulty.run("ADD", &first);
@@ -36,34 +37,31 @@ fn cached_api_group_that_is_missing_is_discovered_again() {
         }
         faulty.run("DEL", &first);
         faulty.cluster.assert_nothing_left();
+        cached_v3_is_replaced_once_v1_is_served_too(faulty, &control_plane.servers.api);
     });
 }
 
 /// Upstream prefers v1 (DS-22). A node that continued with v3 could assign addresses that other nodes also assign.
-#[test]
-fn cached_v3_is_replaced_once_v1_is_served_too() {
-    on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
-        faulty.conf.as_object_mut().unwrap().remove("calico_api_group");
-        let (first, second) = (faulty.pod(), faulty.pod());
-        faulty.run("ADD", &first);
-        // All objects except handles: an ADD creates one ahead of its reads.
-        let kept = |faulty: &Faulty<'_>| {
-            let mut objects = faulty.cluster.store.dump().unwrap();
-            objects.retain(|key, _| !key.contains("ipamhandles"));
-            objects
-        };
-        let before = kept(faulty);
-        control_plane.servers.api.define(ApiGroup::CrdV1.api_version()).unwrap();
-        control_plane.servers.api.await_group("crd.projectcalico.org").unwrap();
-        faulty.proxy.arm(None);
-        // The ADD uses v1, which has no objects yet.
-        let error = faulty.call("ADD", &second).run().unwrap().error();
-        assert!(error.msg.contains("ClusterInformation"), "{error:?}");
-        assert_eq!(questions(faulty), 1);
-        let remembered = fs::read_to_string(API_GROUP_FILE).unwrap();
-        assert!(remembered.contains(ApiGroup::CrdV1.api_version()), "{remembered}");
-        assert_eq!(kept(faulty), before);
-    });
+fn cached_v3_is_replaced_once_v1_is_served_too(faulty: &mut Faulty<'_>, api: &ApiServer) {
+    let (first, second) = (faulty.pod(), faulty.pod());
+    faulty.run("ADD", &first);
+    // All objects except handles: an ADD creates one ahead of its reads.
+    let kept = |faulty: &Faulty<'_>| {
+        let mut objects = faulty.cluster.store.dump().unwrap();
+        objects.retain(|key, _| !key.contains("ipamhandles"));
+        objects
+    };
+    let before = kept(faulty);
+    api.define(ApiGroup::CrdV1.api_version()).unwrap();
+    api.await_group("crd.projectcalico.org").unwrap();
+    faulty.proxy.arm(None);
+    // The ADD uses v1, which has no objects yet.
+    let error = faulty.call("ADD", &second).run().unwrap().error();
+    assert!(error.msg.contains("ClusterInformation"), "{error:?}");
+    assert_eq!(questions(faulty), 1);
+    let remembered = fs::read_to_string(API_GROUP_FILE).unwrap();
+    assert!(remembered.contains(ApiGroup::CrdV1.api_version()), "{remembered}");
+    assert_eq!(kept(faulty), before);
 }
 
 /// Upstream's migration permanently locks v1 and unlocks v3.

@@ -145,5 +145,7 @@ fn plugin_requests_with_flow_control_use_their_own_priority_level() {
             assert_eq!(served(api), before + requests, "{verb}");
         }
         faulty.cluster.assert_nothing_left();
+        // Other tests use the API server without the priority level.
+        api.kubectl(&["delete", "-f", &manifest]).unwrap();
     });
 }

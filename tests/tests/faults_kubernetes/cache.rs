@@ -1,5 +1,6 @@
 //! The API server's cache fails: the reads are repeated from the server's own store.
 
+use integration_tests::cluster::Faulty;
 use integration_tests::proxy::{Fault, Point, Refusal};
 use libcalico::kubernetes::ApiGroup;
 
@@ -12,7 +13,7 @@ const MANY: usize = 20;
 
 #[test]
 fn every_command_succeeds_if_the_api_server_cache_fails() {
-    on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
+    on_faulty_api(ApiGroup::V3, |faulty, _| {
         let stays = faulty.pod();
         faulty.run("ADD", &stays);
         let refused = [400, 410, 500, 503, 504].map(|code| Fault::Refuse(Refusal::of(code)));
@@ -26,16 +27,19 @@ fn every_command_succeeds_if_the_api_server_cache_fails() {
             faulty.cluster.assert_only(&[&stays]);
         }
         faulty.run("DEL", &stays);
-
-        control_plane.servers.api.restart_with(&["--watch-cache=false"]).unwrap();
-        let pods = [faulty.pod(), faulty.pod()];
-        faulty.run("ADD", &pods[0]);
-        faulty.conf["prevResult"] = faulty.run("ADD", &pods[1]);
-        for verb in ["CHECK", "STATUS", "DEL"] {
-            faulty.run(verb, &pods[1]);
-        }
-        faulty.conf.as_object_mut().unwrap().remove("prevResult");
-        faulty.run("DEL", &pods[0]);
         faulty.cluster.assert_nothing_left();
     });
+}
+
+/// Runs each command on a server that was started without a cache.
+pub(super) fn every_command_succeeds_without_a_cache(faulty: &mut Faulty<'_>) {
+    let pods = [faulty.pod(), faulty.pod()];
+    faulty.run("ADD", &pods[0]);
+    faulty.conf["prevResult"] = faulty.run("ADD", &pods[1]);
+    for verb in ["CHECK", "STATUS", "DEL"] {
+        faulty.run(verb, &pods[1]);
+    }
+    faulty.conf.as_object_mut().unwrap().remove("prevResult");
+    faulty.run("DEL", &pods[0]);
+    faulty.cluster.assert_nothing_left();
 }

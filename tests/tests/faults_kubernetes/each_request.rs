@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use integration_tests::cluster::{Faulty, Pod, fewest};
+use integration_tests::cluster::{Faults, Faulty, Pod, shortest, sweep};
 use integration_tests::content::Content;
 use integration_tests::proxy::{Fault, Point, Refusal};
 use libcalico::kubernetes::ApiGroup;
@@ -15,21 +15,40 @@ use super::{on_faulty_api, on_restricted_faulty_api};
 /// File in which ADD records the block from which it took an address.
 const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
 
-/// Faults after which the server has not executed the request.
-const BEFORE: [Fault; 9] = [
-    refused(401),
-    refused(409),
-    refused(410),
-    refused(429),
-    Fault::Refuse(Refusal { code: 429, retry_after: Some(1) }),
-    refused(500),
-    refused(503),
-    Fault::Cut,
-    Fault::Kill,
-];
+const AT_WRITE: Faults<'static> = Faults {
+    before: &[
+        refused(401),
+        refused(409),
+        refused(410),
+        refused(429),
+        Fault::Refuse(Refusal { code: 429, retry_after: Some(1) }),
+        refused(500),
+        refused(503),
+        Fault::Cut,
+        Fault::Kill,
+    ],
+    after: &[refused(500), Fault::Cut, Fault::CutMidAnswer, Fault::Kill],
+};
 
-/// Faults after which the server has executed the request.
-const AFTER: [Fault; 4] = [refused(500), Fault::Cut, Fault::CutMidAnswer, Fault::Kill];
+const AT_READ: Faults<'static> = Faults {
+    before: &[
+        refused(401),
+        refused(410),
+        refused(429),
+        Fault::Refuse(Refusal { code: 429, retry_after: Some(1) }),
+        refused(500),
+        refused(503),
+        Fault::Cut,
+        Fault::Kill,
+    ],
+    after: &[Fault::CutMidAnswer],
+};
+
+/// The faults of an ADD that claims a block, at a write and at a read.
+const CLAIMING: [Faults<'static>; 2] = [
+    Faults { before: &[refused(409), refused(500)], after: &[Fault::Cut] },
+    Faults { before: &[refused(500)], after: &[Fault::Cut] },
+];
 
 const fn refused(code: u16) -> Fault {
     Fault::Refuse(Refusal { code, retry_after: None })
@@ -38,16 +57,6 @@ const fn refused(code: u16) -> Fault {
 /// Returns true if the client must succeed in spite of the fault. After 401 the token may have been renewed.
 fn is_passing(fault: Fault) -> bool {
     matches!(fault, Fault::Refuse(Refusal { code: 401 | 429 | 503, .. }))
-}
-
-fn cases(requests: usize) -> Vec<(Point, Fault)> {
-    cases_of(requests, &BEFORE, &AFTER)
-}
-
-fn cases_of(requests: usize, before: &[Fault], after: &[Fault]) -> Vec<(Point, Fault)> {
-    assert!((1..100).contains(&requests), "{requests} requests");
-    let at = |point: Point, faults: &[Fault]| faults.iter().map(|fault| (point, *fault)).collect::<Vec<_>>();
-    (0..requests).flat_map(|n| [at(Point::Request(n), before), at(Point::Answer(n), after)].concat()).collect()
 }
 
 fn addresses(result: &Value) -> BTreeSet<String> {
@@ -87,19 +96,17 @@ fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
         faulty.cluster.store.keep_only(&empty).unwrap();
         let _ = fs::remove_file(RECENT_BLOCKS);
     };
-    let [requests] = fewest(|| {
+    let requests = shortest(|| {
         if claiming {
             delete_blocks(faulty);
         }
         let clean = faulty.pod();
-        let requests = faulty.requests("ADD", &clean);
+        let requests = faulty.clean_requests("ADD", &clean);
         faulty.run("DEL", &clean);
-        [requests]
+        requests
     });
-    // An ADD that claims a block is tested with fewer faults.
-    let cases =
-        if claiming { cases_of(requests, &[refused(409), refused(500)], &[Fault::Cut]) } else { cases(requests) };
-    for case in cases {
+    let [at_write, at_read] = if claiming { CLAIMING } else { [AT_WRITE, AT_READ] };
+    for case in sweep(&requests, at_write, at_read) {
         if claiming {
             delete_blocks(faulty);
         }
@@ -173,7 +180,7 @@ fn del_with_a_fault_at_each_api_request_leaks_no_address() {
         faulty.run("ADD", &stays);
         let clean = faulty.pod();
         faulty.run("ADD", &clean);
-        for case in cases(faulty.requests("DEL", &clean)) {
+        for case in sweep(&faulty.clean_requests("DEL", &clean), AT_WRITE, AT_READ) {
             let pod = faulty.pod();
             faulty.run("ADD", &pod);
             faulted(faulty, "DEL", &pod, case);
@@ -189,9 +196,9 @@ fn check_with_a_fault_at_each_api_request_changes_nothing() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {
         let pod = faulty.pod();
         faulty.conf["prevResult"] = faulty.run("ADD", &pod);
-        let requests = faulty.requests("CHECK", &pod);
+        let requests = faulty.clean_requests("CHECK", &pod);
         let before = faulty.cluster.state();
-        for case in cases(requests) {
+        for case in sweep(&requests, AT_WRITE, AT_READ) {
             faulted(faulty, "CHECK", &pod, case);
             faulty.cluster.assert_unchanged(&before);
         }

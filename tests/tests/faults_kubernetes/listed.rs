@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use integration_tests::cluster::{Faulty, NAMESPACE, Pod, handle, pod_path};
+use integration_tests::cluster::{Faults, Faulty, NAMESPACE, Pod, handle, pod_path, sweep};
 use integration_tests::command::ip;
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::journal::journal_entries;
@@ -21,6 +21,8 @@ const OFTEN: usize = 12;
 
 /// Faults with which no PATCH succeeds.
 const REFUSALS: [Fault; 5] = [refused(401), refused(403), refused(409), refused(500), Fault::Cut];
+
+const AT_READ: Faults<'static> = Faults { before: &[refused(403), Fault::Kill], after: &[Fault::Cut] };
 
 const fn refused(code: u16) -> Fault {
     Fault::Refuse(Refusal { code, retry_after: None })
@@ -227,12 +229,11 @@ fn failed_add_leaves_no_free_address_in_the_annotations() {
         let pod = failing(faulty);
         faulty.proxy.arm(None);
         faulty.call("ADD", &pod).run().unwrap().error();
-        let requests = faulty.proxy.requests().len();
+        let requests = faulty.proxy.requests();
         assert!(!is_held(faulty, &pod));
         ip("link delete other0").unwrap();
-        let at_request = |n| [refused(403), Fault::Cut, Fault::Kill].map(|fault| (Point::Request(n), fault));
-        let at_answer = |n| [Fault::Cut, Fault::Kill].map(|fault| (Point::Answer(n), fault));
-        for (point, fault) in (0..requests).flat_map(|n| [&at_request(n)[..], &at_answer(n)].concat()) {
+        let at_write = Faults { before: &[refused(403), Fault::Cut, Fault::Kill], after: &[Fault::Cut, Fault::Kill] };
+        for (point, fault) in sweep(&requests, at_write, AT_READ) {
             let pod = failing(faulty);
             faulty.faulted("ADD", &pod, point, fault);
             ip("link delete other0").unwrap();
@@ -269,13 +270,14 @@ fn fault_at_each_request_of_a_second_sandbox(prepare: impl Fn(&Client, &Pod) -> 
         };
         let (first, new, wanted) = second(faulty);
         assert_eq!(address(&faulty.run("ADD", &new)), format!("{wanted}/32"));
-        let requests = faulty.proxy.requests().len();
+        let requests = faulty.proxy.requests();
         faulty.cluster.assert_only(&[&new]);
         end(faulty, &[&first, &new]);
-        let at_request =
-            |n| [refused(403), refused(409), Fault::Cut, Fault::Kill].map(|fault| (Point::Request(n), fault));
-        let at_answer = |n| [Fault::Cut, Fault::Kill].map(|fault| (Point::Answer(n), fault));
-        for (point, fault) in (0..requests).flat_map(|n| [&at_request(n)[..], &at_answer(n)].concat()) {
+        let at_write = Faults {
+            before: &[refused(403), refused(409), Fault::Cut, Fault::Kill],
+            after: &[Fault::Cut, Fault::Kill],
+        };
+        for (point, fault) in sweep(&requests, at_write, AT_READ) {
             let (first, new, wanted) = second(faulty);
             let outcome = faulty.faulted("ADD", &new, point, fault);
             if outcome.exit != Some(0) {

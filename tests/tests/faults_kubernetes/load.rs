@@ -162,5 +162,13 @@ fn calls_at_ten_times_the_admitted_load_succeed_with_few_retries() {
         }
         faulty.cluster.assert_nothing_left();
         assert_eq!(kernel::host().unwrap()["links"], json!({}));
+        // Other tests use the API server without the priority level and the permission.
+        for object in [
+            "flowcontrol.apiserver.k8s.io/v1/flowschemas/scarce",
+            "flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations/scarce",
+            "rbac.authorization.k8s.io/v1/clusterrolebindings/cluster-admin.default.other",
+        ] {
+            api.admin().delete(&format!("/apis/{object}")).unwrap().success().unwrap();
+        }
     });
 }

@@ -12,13 +12,21 @@ mod standalone;
 
 use std::sync::Arc;
 
-use integration_tests::cluster::{Cluster, ControlPlane, Faulty, on_api_server, on_restricted_api_server};
+use integration_tests::cluster::{
+    Cluster, ControlPlane, Faulty, on_api_server, on_api_server_of_both_groups, on_restricted_api_server,
+};
 use integration_tests::content::Content;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
-/// Runs a test with plugins that reach the API server through a proxy.
+/// Runs a test with plugins that reach the API server through a proxy. Their configuration names the group, and the
+/// server also serves the other one.
 fn on_faulty_api(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &mut ControlPlane<'_>) + Send) {
+    on_api_server_of_both_groups(group, |cluster, control_plane| faulty(cluster, control_plane, test));
+}
+
+/// Does the same as [`on_faulty_api`] on a server that serves this group alone.
+fn on_faulty_api_of_one_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &mut ControlPlane<'_>) + Send) {
     on_api_server(group, |cluster, control_plane| faulty(cluster, control_plane, test));
 }
 

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anyhow::Result;
 use integration_tests::etcd::{self, Etcd};
 use integration_tests::golden::calicoctl::{Course, Step};
-use integration_tests::kubernetes::{ApiServer, Client, Objects, on_prepared_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Client, Kubernetes, Objects, ServiceAccount, on_prepared_kubernetes};
 use integration_tests::namespaces::isolated;
 use integration_tests::plugin::{Outcome, Plugins};
 use integration_tests::skip::skipped;
@@ -64,14 +65,27 @@ pub(crate) fn on_api_server(test: impl FnOnce(&Lab<'_>) + Send) {
     });
 }
 
-/// Runs a test with a course on an API server that defines all kinds of Calico, and has no namespace for pods.
-pub(crate) fn on_api_server_course(course: &str, test: impl FnOnce(&Lab<'_>) + Send) {
-    let define = |api: &ApiServer| {
+/// Runs a test on an API server that defines all kinds of Calico, and has the account of [`administrator`].
+pub(crate) fn on_defined_kinds(test: impl FnOnce(&Kubernetes) + Send) {
+    let prepare = |api: &ApiServer| {
         let group = ApiGroup::CrdV1.api_version();
         api.define(group)?;
-        api.define_others(group)
+        api.define_others(group)?;
+        administrator(api).map(drop)
     };
-    on_prepared_kubernetes("all kinds of Calico", define, |_, kubernetes| {
+    on_prepared_kubernetes("all kinds of Calico", prepare, |_, kubernetes| test(kubernetes));
+}
+
+/// Creates an account that may do everything. Writes nothing if it exists.
+pub(crate) fn administrator(api: &ApiServer) -> Result<ServiceAccount> {
+    let account = api.service_account("kube-system", "administrator")?;
+    api.bind(&account, "cluster-admin")?;
+    Ok(account)
+}
+
+/// Runs a test with a course on an API server that defines all kinds of Calico, and has no namespace for pods.
+pub(crate) fn on_api_server_course(course: &str, test: impl FnOnce(&Lab<'_>) + Send) {
+    on_defined_kinds(|kubernetes| {
         let api = &kubernetes.api;
         let objects = Objects::new(api.admin(), ApiGroup::CrdV1, api.admin_kubeconfig());
         let (course, plugins) = (Course::read(course).unwrap(), Plugins::locate().unwrap());

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use integration_tests::kubernetes::{Objects, on_kubernetes};
+use integration_tests::kubernetes::Objects;
 use integration_tests::plugin::{Call, DEADLINE, Outcome, Plugins, wait};
 use integration_tests::proxy::{Fault, Point, Proxy, Refusal};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
+
+use crate::lab::{administrator, on_defined_kinds};
 
 const PARTS: [&str; 2] = ["ippools/split-big-0", "ippools/split-big-1"];
 /// More requests than a split into two parts makes.
@@ -21,12 +23,10 @@ struct Scene<'a> {
 }
 
 fn on_locked_cluster(test: impl Fn(&Scene<'_>) + Send + Sync) {
-    on_kubernetes(|_, kubernetes| {
+    on_defined_kinds(|kubernetes| {
         let (api, group) = (&kubernetes.api, ApiGroup::CrdV1);
-        api.define(group.api_version()).unwrap();
         let proxy = api.proxy().unwrap();
-        let account = api.service_account("kube-system", "split").unwrap();
-        api.bind(&account, "cluster-admin").unwrap();
+        let account = administrator(api).unwrap();
         let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "split", &account.identity).unwrap();
         let call = Plugins::locate().unwrap().call("calico-ipam").args(["split", "2", "--name", "big"]);
         let call = call
@@ -77,20 +77,19 @@ impl Scene<'_> {
 #[test]
 fn split_killed_at_each_write_is_completed_by_a_second_run() {
     on_locked_cluster(|scene| {
-        for point in [Point::Request as fn(usize) -> Point, Point::Answer] {
-            for number in 0..MANY {
-                scene.reset();
-                let (fired, outcome) = scene.split_with(point(number), Fault::Kill);
-                if !fired {
-                    assert!(number > 4 && outcome.exit == Some(0), "{number}: {outcome:?}");
-                    break;
-                }
-                if scene.pools() != PARTS {
-                    let second = scene.call.run().unwrap();
-                    assert_eq!(second.exit, Some(0), "{:?}: {second:?}", point(number));
-                }
-                assert_eq!(scene.pools(), PARTS, "{:?}", point(number));
+        // The state before a request is that after the request before it.
+        for number in 0..MANY {
+            scene.reset();
+            let (fired, outcome) = scene.split_with(Point::Request(number), Fault::Kill);
+            if !fired {
+                assert!(number > 4 && outcome.exit == Some(0), "{number}: {outcome:?}");
+                break;
             }
+            if scene.pools() != PARTS {
+                let second = scene.call.run().unwrap();
+                assert_eq!(second.exit, Some(0), "{number}: {second:?}");
+            }
+            assert_eq!(scene.pools(), PARTS, "{number}");
         }
     });
 }

@@ -1,13 +1,13 @@
 //! `calico doctor` on a node that was installed by `calico install`.
 
-mod broken;
 mod configuration;
 mod credentials;
+mod dead_interfaces;
+mod defects;
 mod etcd;
 mod leftovers;
 mod programs;
 mod proxies;
-mod repair;
 mod scene;
 
 use installer::doctor::role::{Scope, permissions};

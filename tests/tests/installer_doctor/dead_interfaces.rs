@@ -1,4 +1,6 @@
 //! `calico doctor --repair`: interfaces of ended containers go, and all others stay.
+//!
+//! Tests run in the order of their names. That of this module is early, so that other tests run during its long wait.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -116,7 +118,22 @@ fn reasons(repairs: &[Value]) -> Vec<(&str, &str)> {
     repairs.iter().map(|repair| (repair["interface"].as_str().unwrap(), repair["reason"].as_str().unwrap())).collect()
 }
 
+/// Each of these repairs waits a minute before its second look, so they run at the same time, each on its own host.
+/// Their containers have different names, because a repair keeps the interface of a container with a running CNI call.
 #[test]
+fn repair_after_a_second_look_removes_only_dead_interfaces() {
+    if !present("containerd") {
+        return skipped("there is no containerd: run tests/install-go-tools.sh kubelet containerd");
+    }
+    with_own_processes(|| {
+        thread::scope(|scope| {
+            scope.spawn(repair_removes_an_interface_kept_by_a_mount);
+            scope.spawn(repair_removes_the_interface_of_a_deleted_pod_and_keeps_those_of_pods);
+            scope.spawn(repair_without_rights_removes_nothing_and_names_the_missing_one);
+        });
+    });
+}
+
 fn repair_removes_an_interface_kept_by_a_mount() {
     on_a_node(|host, node, runtime, socket| {
         let address = add(host, "dead1");
@@ -220,22 +237,21 @@ fn repair_reads_no_list_of_sandboxes_that_is_too_large() {
 }
 
 /// Without SYS_PTRACE a process may not see all others, and without NET_ADMIN it removes no interface.
-#[test]
 fn repair_without_rights_removes_nothing_and_names_the_missing_one() {
     on_a_node(|host, node, runtime, socket| {
-        add(host, "dead1");
-        delete_endpoint(node, "dead1");
+        add(host, "dead2");
+        delete_endpoint(node, "dead2");
         let root = node.container.path("").display().to_string();
         let socket = socket.display().to_string();
         let words = ["doctor", "--repair", "-o", "json", "--runtime-socket", socket.as_str(), "--root", root.as_str()];
         let call = || Plugins::locate().unwrap().call("calico").args(words).deadline(DEADLINE);
         let (repaired, outcome) = repairs(call().under("setpriv --bounding-set=-sys_ptrace").run().unwrap());
         let reason = "this process lacks the capability SYS_PTRACE, which shows the processes of the node";
-        assert_eq!((reasons(&repaired), runtime.calls()), (vec![("calidead1", reason)], 0), "{outcome:?}");
+        assert_eq!((reasons(&repaired), runtime.calls()), (vec![("calidead2", reason)], 0), "{outcome:?}");
         let (repaired, outcome) = repairs(call().under("setpriv --bounding-set=-net_admin").run().unwrap());
-        let [("calidead1", reason)] = reasons(&repaired)[..] else { panic!("{outcome:?}") };
+        let [("calidead2", reason)] = reasons(&repaired)[..] else { panic!("{outcome:?}") };
         assert!(reason.contains("Operation not permitted"), "{reason}");
-        assert_eq!((outcome.exit, interfaces()), (Some(1), vec!["calidead1".to_owned()]));
+        assert_eq!((outcome.exit, interfaces()), (Some(1), vec!["calidead2".to_owned()]));
     });
 }
 
@@ -298,42 +314,36 @@ fn add_pod_without_a_route(scene: &Scene<'_>, name: &str) -> String {
 }
 
 /// A real containerd lists no sandbox. The address of the deleted pod stays allocated until garbage collection.
-#[test]
 fn repair_removes_the_interface_of_a_deleted_pod_and_keeps_those_of_pods() {
-    if !present("containerd") {
-        return skipped("there is no containerd: run tests/install-go-tools.sh kubelet containerd");
-    }
-    with_own_processes(|| {
-        on_a_good_node(|scene| {
-            let directory = scene.pod.container.path("containerd");
-            std::fs::create_dir_all(&directory).unwrap();
-            let mut containerd = ServerProcess::default();
-            let socket = start_containerd(&mut containerd, &directory).unwrap().display().to_string();
-            let api = &scene.kubernetes.api;
-            api.namespace("shop").unwrap();
-            // Only the handle of its container leads to this pod.
-            add_pod_without_a_route(scene, "kept");
-            // IPAM names no pod for this interface, as for the target of a live migration.
-            let unnamed = add_pod_without_a_route(scene, "unnamed");
-            call(scene, "calico-ipam", "DEL", "unnamed");
-            api.admin().delete(&unnamed).unwrap().success().unwrap();
-            let before = interfaces();
-            let gone = add_pod(scene, "gone");
-            api.admin().delete(&gone).unwrap().success().unwrap();
-            let words = ["doctor", "--repair", "-o", "json", "--runtime-socket", socket.as_str()];
-            let (repaired, outcome) = repairs(scene.pod.calico(&words).deadline(DEADLINE).run().unwrap());
-            assert_eq!(interfaces(), before, "{outcome:?}");
-            let mut results: Vec<_> = repaired
-                .iter()
-                .map(|repair| (repair["container"].as_str().unwrap(), &repair["removed"], repair["reason"].as_str()))
-                .collect();
-            results.sort_by_key(|(container, ..)| *container);
-            let [gone, kept, ("unnamed", removed, Some(reason))] = results[..] else { panic!("{results:?}") };
-            assert_eq!(gone, ("gone", &json!(true), None));
-            assert_eq!(kept, ("kept", &json!(false), Some("an endpoint has it")));
-            assert_eq!(removed, &json!(false));
-            assert!(reason.contains("IPAM names no pod"), "{reason}");
-        })
+    on_a_good_node(|scene| {
+        let directory = scene.pod.container.path("containerd");
+        std::fs::create_dir_all(&directory).unwrap();
+        let mut containerd = ServerProcess::default();
+        let socket = start_containerd(&mut containerd, &directory).unwrap().display().to_string();
+        let api = &scene.kubernetes.api;
+        api.namespace("shop").unwrap();
+        // Only the handle of its container leads to this pod.
+        add_pod_without_a_route(scene, "kept");
+        // IPAM names no pod for this interface, as for the target of a live migration.
+        let unnamed = add_pod_without_a_route(scene, "unnamed");
+        call(scene, "calico-ipam", "DEL", "unnamed");
+        api.admin().delete(&unnamed).unwrap().success().unwrap();
+        let before = interfaces();
+        let gone = add_pod(scene, "gone");
+        api.admin().delete(&gone).unwrap().success().unwrap();
+        let words = ["doctor", "--repair", "-o", "json", "--runtime-socket", socket.as_str()];
+        let (repaired, outcome) = repairs(scene.pod.calico(&words).deadline(DEADLINE).run().unwrap());
+        assert_eq!(interfaces(), before, "{outcome:?}");
+        let mut results: Vec<_> = repaired
+            .iter()
+            .map(|repair| (repair["container"].as_str().unwrap(), &repair["removed"], repair["reason"].as_str()))
+            .collect();
+        results.sort_by_key(|(container, ..)| *container);
+        let [gone, kept, ("unnamed", removed, Some(reason))] = results[..] else { panic!("{results:?}") };
+        assert_eq!(gone, ("gone", &json!(true), None));
+        assert_eq!(kept, ("kept", &json!(false), Some("an endpoint has it")));
+        assert_eq!(removed, &json!(false));
+        assert!(reason.contains("IPAM names no pod"), "{reason}");
     });
 }
 

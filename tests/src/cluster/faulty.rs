@@ -78,8 +78,8 @@ impl<'a> Faulty<'a> {
         self.clean_requests(verb, pod).len()
     }
 
-    /// Runs a call without a fault and returns its requests. Expects that the server answers each of them, except a read
-    /// that its cache does not answer in time: the call repeats such a read, and the repetition is left out.
+    /// Runs a call without a fault and returns its requests. Expects an answer to each request, except to a read that
+    /// the server's cache does not answer in time: the call repeats such a read, and the repetition is left out.
     #[track_caller]
     pub fn clean_requests(&self, verb: &str, pod: &Pod) -> Vec<String> {
         self.run(verb, pod);

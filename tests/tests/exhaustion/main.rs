@@ -20,8 +20,8 @@ const MOST_KIB: u64 = 16 << 10;
 /// Maximum bytes of responses for an ADD after another one has just searched without success.
 const MOST_BYTES: usize = 64 << 10;
 
-/// The time for which another ADD does at least without a search after the first one. The plugin counts five seconds, in
-/// whole seconds.
+/// The time for which another ADD surely sends no search after the first one. The plugin counts five seconds, in whole
+/// seconds.
 const VALIDITY: Duration = Duration::from_secs(4);
 
 struct Node {

@@ -22,7 +22,7 @@ use crate::store::Store;
 mod faulty;
 mod kubernetes;
 
-pub use faulty::{Faults, Faulty, fewest, points, shortest, sweep};
+pub use faulty::{Faults, Faulty, points, shortest, sweep};
 pub use kubernetes::{
     ControlPlane, NAMESPACE, on_api_server, on_api_server_of_both_groups, on_each_group, on_installation,
     on_installation_of, on_restricted_api_server, pod_path,

@@ -50,14 +50,15 @@ fn replay_of_kubernetes_on_etcd_recording_equals_upstream() {
     });
 }
 
-/// Replays a folder as the CNI user, with exactly upstream's role and then with exactly ours.
+/// Replays a folder as the CNI user, with exactly our role and then with exactly upstream's. In this order, the second
+/// role has permissions that the first one lacks, so the end of the wait for the authorizer is certain.
 fn replay_folder(folder: &str, group: ApiGroup) {
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
         api.define(group.api_version()).unwrap();
         cluster::prepare(api).unwrap();
         let user = api.cni_user().unwrap();
-        for role in [Role::upstreams(), Role::ours()] {
+        for role in [Role::ours(), Role::upstreams()] {
             api.grant(&user, &role.unwrap()).unwrap();
             replay_all(folder, group, host, api, &user.user, |host| {
                 let kubeconfig = cluster::write_kubeconfig(host, api, &user.identity)?;

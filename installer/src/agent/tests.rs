@@ -19,8 +19,9 @@ use super::*;
 const ANSWERS_BEFORE_MOVE: usize = 2;
 /// Seconds by which the clock advances at a time: fewer than the interval between two requests of the agent.
 const STEP: u64 = 100;
-/// Number of turns that each task gets before the clock advances, and number of these turns between two pauses.
+/// Number of turns that each task gets before the clock advances.
 const YIELDS: usize = 2000;
+/// Number of these turns between two pauses.
 const YIELDS_PER_PAUSE: usize = 100;
 
 /// Starts an API server that has Calico's objects in v1 at first and in v3 later. Returns its URL.

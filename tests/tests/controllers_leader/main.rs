@@ -123,7 +123,9 @@ fn role(lab: &lab::Lab<'_>, groups: &Value) {
         api.admin().apply_object(&object).unwrap();
     }
     let member = api.client(&api.user("member", "no-leases").unwrap()).unwrap();
-    await_that(PATIENCE, || Ok(member.get("/api/v1/nodes")?.code == 200)).unwrap();
+    let may_read_leases = groups.as_array().unwrap().contains(&json!("coordination.k8s.io"));
+    let path = if may_read_leases { "/apis/coordination.k8s.io/v1/leases" } else { "/api/v1/nodes" };
+    await_that(PATIENCE, || Ok(member.get(path)?.code == 200)).unwrap();
 }
 
 /// Upstream's role does not allow Leases.

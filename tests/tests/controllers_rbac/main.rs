@@ -5,7 +5,7 @@
 //! The tests withhold most permissions, to show that each of these is needed, see `grudging.rs`. They start in the
 //! order of their names, so the longest ones have the first names.
 
-mod component;
+mod component_migrate_to_v3;
 mod grudging;
 mod life;
 mod optional;

@@ -43,7 +43,7 @@ fn each_alert_fires_in_its_state_alone() {
         return skipped(&missing.to_string());
     }
     with_kubernetes(|host, servers| {
-        // Both wait most of the time.
+        // The agents and the replicas wait most of the time, so they run at the same time.
         let (agents, replicas) = thread::scope(|scope| {
             let agents = scope.spawn(|| run_agents(host, &servers));
             let replicas = run_replicas(host, &servers);

@@ -131,10 +131,11 @@ fn plugin_requests_with_flow_control_use_their_own_priority_level() {
         let kubeconfig = api.kubeconfig_to(&faulty.proxy.endpoint(), "cni", &user.identity).unwrap();
         faulty.conf["kubernetes"]["kubeconfig"] = json!(kubeconfig);
         let manifest = deploy("components/flow-control/flow-control.yaml").display().to_string();
+        let before = served(api);
         api.kubectl(&["apply", "--server-side", "-f", &manifest]).unwrap();
         await_that("the server goes by it", || {
             user.client.get("/apis").unwrap();
-            served(api) > 0
+            served(api) > before
         });
         let pod = faulty.pod();
         for verb in ["ADD", "STATUS", "DEL"] {

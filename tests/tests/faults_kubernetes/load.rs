@@ -12,7 +12,7 @@ use integration_tests::plugin::{RUNTIMES_LIMIT, wait};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use super::on_faulty_api;
+use super::on_faulty_api_of_one_group;
 
 /// Seats of the plugins' priority level.
 const SEATS: usize = 3;
@@ -96,7 +96,8 @@ fn scarce(users: [&str; 2]) -> [Value; 2] {
 
 #[test]
 fn calls_at_ten_times_the_admitted_load_succeed_with_few_retries() {
-    on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
+    // The priority level remains, so no other test uses the control plane.
+    on_faulty_api_of_one_group(ApiGroup::CrdV1, |faulty, control_plane| {
         let api = &control_plane.servers.api;
         let user = api.cni_user().unwrap();
         let other = api.service_account("default", "other").unwrap();
@@ -162,13 +163,5 @@ fn calls_at_ten_times_the_admitted_load_succeed_with_few_retries() {
         }
         faulty.cluster.assert_nothing_left();
         assert_eq!(kernel::host().unwrap()["links"], json!({}));
-        // Other tests use the API server without the priority level and the permission.
-        for object in [
-            "flowcontrol.apiserver.k8s.io/v1/flowschemas/scarce",
-            "flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations/scarce",
-            "rbac.authorization.k8s.io/v1/clusterrolebindings/cluster-admin.default.other",
-        ] {
-            api.admin().delete(&format!("/apis/{object}")).unwrap().success().unwrap();
-        }
     });
 }

@@ -77,7 +77,7 @@ impl Scene<'_> {
 #[test]
 fn split_killed_at_each_write_is_completed_by_a_second_run() {
     on_locked_cluster(|scene| {
-        // The state before a request is that after the request before it.
+        // The state before a request is that after the request before it. After the last one, the state is complete.
         for number in 0..MANY {
             scene.reset();
             let (fired, outcome) = scene.split_with(Point::Request(number), Fault::Kill);

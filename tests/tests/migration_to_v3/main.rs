@@ -3,7 +3,6 @@
 
 mod abrupt_ends;
 mod aggregated;
-mod by_tenants;
 mod collector;
 mod course;
 mod dry_run;
@@ -12,6 +11,7 @@ mod late_writes;
 mod objects;
 mod pods;
 mod stand_in;
+mod tenant;
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ pub(crate) fn on(test: impl FnOnce(&Scene<'_>) + Send) {
     let prepare = move |api: &ApiServer| {
         World::prepare(api, group)?;
         Migration::prepare(api)?;
-        by_tenants::prepare(api)?;
+        tenant::prepare(api)?;
         ACCOUNTS.into_iter().try_for_each(|name| account(api, name).map(drop))
     };
     on_prepared_kubernetes("a migration", prepare, |host, servers| {

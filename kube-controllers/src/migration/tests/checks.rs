@@ -222,6 +222,23 @@ async fn refusal_without_a_missing_right_is_reported_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn rights_granted_while_the_leader_waits_let_the_migration_begin() {
+    let world = started();
+    world.server.fail(|request: &ReceivedRequest| {
+        let is_refused = request.uri.path().contains("/daemonsets/");
+        is_refused.then(|| failure(403, "Forbidden", "not yet"))
+    });
+    let granting = async {
+        tokio::time::sleep(MINUTE).await;
+        assert_eq!(world.message(), "Waiting for migration RBAC permissions: not yet");
+        world.server.end_faults();
+    };
+    let is_complete = |store: &_| is_in_phase(store, "Complete");
+    let (processes, ()) = tokio::join!(world.run_until(is_complete), granting);
+    assert_eq!(processes, 1, "the same process continues");
+}
+
+#[tokio::test(start_paused = true)]
 async fn process_that_is_told_v1_waits() {
     let mut world = started();
     world.configured = Some(ApiGroup::CrdV1);

@@ -1,7 +1,7 @@
 //! `calico doctor --repair`: interfaces of ended containers go, and all others stay.
 //!
-//! Tests run in the order of their names. The test that waits longest is in this module, whose name is early, so that other
-//! tests run during the wait.
+//! Tests run in the order of their names. The test that waits longest is in this module, whose name is early, so that
+//! other tests run during the wait.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

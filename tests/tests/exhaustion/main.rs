@@ -115,3 +115,92 @@ fn add_after_a_failed_search_lists_no_blocks_until_a_pool_changes() {
         assert!(node.server.count("/ipamblocks?") > 0);
     });
 }
+
+/// The first call writes a handle before it knows that the datastore is not ready.
+#[test]
+fn add_writes_no_handle_ahead_once_the_datastore_was_not_ready() {
+    isolated(|host| {
+        let node = Node::new(host, 2, true);
+        let recent = Path::new("/var/run/calico/cni/recent_blocks");
+        std::fs::create_dir_all(recent.parent().unwrap()).unwrap();
+        let blocks = json!({"blocks": {"k8s-pod-network default": {"with_room": ["10.0.0.0/26"]}}});
+        std::fs::write(recent, blocks.to_string()).unwrap();
+        node.server.state.lock().unwrap().ready = false;
+        let mut written = Vec::new();
+        for container in ["x", "y", "z"] {
+            node.server.reset();
+            assert_eq!(node.add(container).0.error().msg, "Calico is currently not ready to process requests");
+            written.push(node.server.count("POST "));
+        }
+        assert_eq!(written, [1, 0, 0]);
+    });
+}
+
+/// Returns full blocks of `node2`, as etcd and the embedded datastore store them.
+fn full_blocks(count: usize) -> impl Iterator<Item = (String, Value)> {
+    (0..count).map(|number| {
+        let cidr = format!("10.{}.{}.{}/26", number >> 10, number >> 2 & 255, (number & 3) << 6);
+        let attribute = |place: usize| {
+            let pod = format!("web-6d4cf56db6-{number:05}-{place:05}");
+            let handle = format!("k8s-pod-network.{number:032x}{place:032x}");
+            let time = "2026-08-22 01:02:03 +0000 UTC";
+            let owner = json!({"namespace": "default", "node": "node2", "pod": pod, "timestamp": time});
+            json!({"handle_id": handle, "secondary": owner})
+        };
+        let sequence: Map<String, Value> = (0..64).map(|place: usize| (place.to_string(), 1.into())).collect();
+        let block = json!({
+            "cidr": cidr, "affinity": "host:node2", "allocations": (0..64).collect::<Vec<usize>>(), "unallocated": [],
+            "attributes": (0..64).map(attribute).collect::<Vec<_>>(), "sequenceNumber": 9,
+            "sequenceNumberForAllocation": sequence, "deleted": false,
+        });
+        (Block::path(&cidr.parse().unwrap()), block)
+    })
+}
+
+/// Adds a pod twice: the second ADD uses the first one's search note.
+fn searched(cluster: &Cluster<'_>) {
+    cluster.load(&Content::ready().node("node1").node("node2").pool("pool4", "10.0.0.0/15", 26));
+    cluster.store.load(&full_blocks(2048).collect()).unwrap();
+    let (pod, conf) = (cluster.pod(1), cluster.conf("node1", json!({})));
+    for container in ["searched", "by the note"] {
+        let (outcome, usage) = cluster.verb("ADD", &pod, &conf).run_measured().unwrap();
+        assert_exhausted(&outcome);
+        assert_small(&format!("{} with 2048 blocks, {container}", cluster.store.name()), usage);
+    }
+}
+
+#[test]
+fn add_without_a_free_address_in_etcd_reads_blocks_page_by_page() {
+    on_etcd(searched);
+}
+
+#[test]
+fn add_without_a_free_address_in_a_file_reads_blocks_row_by_row() {
+    on_local(searched);
+}
+
+/// With strict affinity, node1 cannot use the empty block of node2. The failed ADD leaves a search note.
+fn released_by_hand(cluster: &Cluster<'_>) {
+    cluster.load(&Content::ready().node("node1").node("node2").pool("pool4", "10.66.0.0/30", 30));
+    let settings = json!({ "strict_affinity": true, "auto_allocate_blocks": true });
+    cluster.store.put("/calico/ipam/v2/config", &settings).unwrap();
+    let (near, far) = (cluster.conf("node1", json!({})), cluster.conf("node2", json!({})));
+    let other = cluster.pod(1);
+    cluster.add(&other, &far);
+    cluster.delete(&other, &far);
+    let pod = cluster.pod(2);
+    assert_exhausted(&cluster.verb("ADD", &pod, &near).run().unwrap());
+    let deleted = cluster.store.calico_ipam(&cluster.plugins, &["delete", "node", "node2"]).unwrap();
+    assert_eq!(deleted.exit, Some(0), "{deleted:?}");
+    cluster.add(&pod, &near);
+}
+
+#[test]
+fn add_uses_the_block_of_a_node_deleted_by_hand_in_etcd_at_once() {
+    on_etcd(released_by_hand);
+}
+
+#[test]
+fn add_uses_the_block_of_a_node_deleted_by_hand_in_a_file_at_once() {
+    on_local(released_by_hand);
+}

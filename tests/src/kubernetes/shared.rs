@@ -134,8 +134,7 @@ pub fn on_shared_kubernetes(test: impl FnOnce(&Host, &mut Kubernetes) + Send) {
 /// Makes tests of the named functions, grouped by their modules: a test of the function `f` calls `$on($with, f)`.
 ///
 /// The tests have names that begin with `$name`. Tests start in the order of their names, so that these tests start one
-/// after another, and use the same few control planes if `$on` calls
-/// [`on_prepared_kubernetes`](crate::kubernetes::on_prepared_kubernetes).
+/// after another, and use the same few control planes if `$on` calls [`on_prepared_kubernetes`].
 #[macro_export]
 macro_rules! tests_on {
     ($name:ident, $on:path, $with:expr; $($module:ident: $($test:ident),+;)+) => {

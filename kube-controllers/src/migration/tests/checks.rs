@@ -233,9 +233,8 @@ async fn rights_granted_while_the_leader_waits_let_the_migration_begin() {
         assert_eq!(world.message(), "Waiting for migration RBAC permissions: not yet");
         world.server.end_faults();
     };
-    let is_complete = |store: &_| is_in_phase(store, "Complete");
-    let (processes, ()) = tokio::join!(world.run_until(is_complete), granting);
-    assert_eq!(processes, 1, "the same process continues");
+    let (processes, ()) = tokio::join!(world.run_until(|store| !is_v1_ready(store)), granting);
+    assert_eq!(processes, 1, "the process that waited locks the datastore");
 }
 
 #[tokio::test(start_paused = true)]

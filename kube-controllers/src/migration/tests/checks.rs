@@ -4,7 +4,7 @@ use libcalico::kubernetes::{ApiGroup, Location, PODS};
 use libcalico::migration::{DATASTORE_MIGRATIONS, FOLLOW, PLUGINS, cluster_information, definition_name};
 use serde_json::{Value, json};
 
-use super::{change, is_v1_ready};
+use super::{change, is_v1_locked, is_v1_ready};
 use crate::migration::NAMESPACE;
 use crate::migration::report::CONFIG_MAPS;
 use crate::migration::testing::{DEFINITIONS, ReceivedRequest, World, at, definition, failure, is_in_phase, object};
@@ -233,7 +233,7 @@ async fn rights_granted_while_the_leader_waits_let_the_migration_begin() {
         assert_eq!(world.message(), "Waiting for migration RBAC permissions: not yet");
         world.server.end_faults();
     };
-    let (processes, ()) = tokio::join!(world.run_until(|store| !is_v1_ready(store)), granting);
+    let (processes, ()) = tokio::join!(world.run_until(is_v1_locked), granting);
     assert_eq!(processes, 1, "the process that waited locks the datastore");
 }
 

@@ -137,6 +137,14 @@ impl Controllers {
         self.ended()
     }
 
+    /// Ends the process as [`Controllers::terminate`] does, expects success, and starts the process again. A new leader
+    /// looks for a migration at once, and a present one may look only after a minute.
+    #[track_caller]
+    pub fn end_and_restart(&mut self) {
+        assert!(self.terminate().unwrap().success(), "{}", self.log().unwrap());
+        self.restart().unwrap();
+    }
+
     /// Waits until the process exits by itself.
     pub fn ended(&mut self) -> Result<ExitStatus> {
         let deadline = Instant::now() + PATIENCE;

@@ -95,7 +95,7 @@ fn withhold(scene: &Scene<'_>, rights: &Rights, controllers: &mut Controllers) {
         admin.apply_object(&role("ClusterRole", &granted(&rights.cluster))).unwrap();
         // A new leader asks for its rights at once, and a leader that waits for them after ten seconds or more.
         if has_started {
-            scene.restart(controllers);
+            controllers.end_and_restart();
         } else {
             controllers.restart().unwrap();
             has_started = true;
@@ -129,17 +129,17 @@ fn abort_under_the_lock(scene: &Scene<'_>, controllers: &mut Controllers) {
     scene.until(controllers, "a dry run is made", || scene.has_made_dry_run("first"));
     assert!(scene.world.get(&report)["data"].is_object());
     scene.annotate_dry_run(Some("second"));
-    scene.restart(controllers);
+    controllers.end_and_restart();
     scene.until(controllers, "another dry run is made", || scene.has_made_dry_run("second"));
     scene.refuse_under_the_lock();
     scene.annotate_dry_run(None);
-    scene.restart(controllers);
+    controllers.end_and_restart();
     scene.until(controllers, "v3 refuses an object under the lock", || {
         let message = scene.message();
         message.contains(REFUSED) && message.contains("the datastore is not locked")
     });
     scene.delete_migration();
-    scene.restart(controllers);
+    controllers.end_and_restart();
     scene.until(controllers, "the migration is aborted", || scene.is_gone());
     for resource in moved_kinds().into_iter().map(|moved| moved.v3) {
         assert!(scene.list(resource).is_empty(), "{}", resource.kind);
@@ -153,8 +153,7 @@ fn abort_under_the_lock(scene: &Scene<'_>, controllers: &mut Controllers) {
 /// Makes a migration that v3 refuses before the lock, and completes it after the refused object is deleted in v1.
 fn migrate(scene: &Scene<'_>, controllers: &mut Controllers) {
     scene.create_ignored();
-    assert!(controllers.terminate().unwrap().success());
-    controllers.restart().unwrap();
+    controllers.end_and_restart();
     controllers.await_log("migration: ignored; only an object", 1).unwrap();
     assert!(controllers.terminate().unwrap().success());
     scene.refuse_before_the_lock();
@@ -172,7 +171,7 @@ fn migrate(scene: &Scene<'_>, controllers: &mut Controllers) {
     controllers.restart().unwrap();
     scene.until(controllers, "the migration is complete", || scene.status()["phase"] == "Complete");
     scene.delete_migration();
-    scene.restart(controllers);
+    controllers.end_and_restart();
     scene.until(controllers, "v1 is deleted", || scene.is_gone());
     let of_v1 = |name: &str| name.ends_with(".crd.projectcalico.org");
     scene.until(controllers, "no definition of v1 is left", || {

@@ -68,21 +68,21 @@ fn migration_takes_the_aggregated_api_server_away() {
         let mut process = scene.start("one");
         let aggregated = aggregate(scene);
         migration.create(Some("first"));
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.until(&process, "a dry run", || migration.condition("DryRun")["message"] == "first");
         let summary = scene.world.get(REPORT)["data"]["summary"].clone();
         assert!(summary.as_str().unwrap().contains("not checked: "), "{summary}");
         assert_eq!(service(scene), aggregated, "a dry run takes nothing away");
 
         migration.delete();
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.until(&process, "the object is gone", || migration.is_gone());
         let nodes = NODES.map(|name| scene.node(name));
         let mut kubelets = nodes.each_ref().map(|node| Kubelet::new(node, scene.api.admin()));
         let audit = scene.api.audit().unwrap();
         with_pods(&mut kubelets, || {
             migration.create(None);
-            scene.restart(&mut process);
+            process.end_and_restart();
             migration.finish(&mut process);
         });
         assert_failed_under_the_lock(&kubelets, &audit);
@@ -95,7 +95,7 @@ fn migration_takes_the_aggregated_api_server_away() {
         assert_eq!(saved["spec"], aggregated);
 
         migration.delete();
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.until(&process, "the object is gone", || migration.is_gone());
         assert_eq!(scene.world.calico("tiers", "security"), Value::Null, "v1 is deleted");
         assert!(!scene.in_v3("Tier", None, "security").is_null());
@@ -117,14 +117,14 @@ fn refused_and_aborted_migrations_give_the_aggregated_api_server_back() {
         scene.refuse(statuses, REFUSED, false);
         let aggregated = aggregate(scene);
         migration.create(None);
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.await_message(&process, "projectcalico.org/v3 refuses 1 object: CalicoNodeStatus/node1");
         assert_eq!(service(scene), aggregated);
         assert!(migration.is_ready(ApiGroup::CrdV1), "v1 was not locked");
 
         // The policy accepts the trial and refuses the copy: v1 is locked then.
         migration.delete();
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.until(&process, "the object is gone", || migration.is_gone());
         assert!(process.terminate().unwrap().success());
         scene.world.remove(API_SERVICE);
@@ -139,7 +139,7 @@ fn refused_and_aborted_migrations_give_the_aggregated_api_server_back() {
         assert!(migration.is_ready(ApiGroup::CrdV1));
         assert_eq!(service(scene), aggregated);
         migration.delete();
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.until(&process, "the object is gone", || migration.is_gone());
         assert_eq!(service(scene), aggregated);
         assert!(migration.is_ready(ApiGroup::CrdV1));

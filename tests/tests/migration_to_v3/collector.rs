@@ -78,7 +78,7 @@ fn owned_copies_outlive_the_garbage_collector() {
         await_collection(scene, "before");
 
         migration.create(None);
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.await_open(&mut process);
         await_collection(scene, "after");
         let object = migration.object();

@@ -32,7 +32,7 @@ fn all_21_kinds_are_copied() {
         scene.api.define_open(&GADGETS).unwrap();
         let mut process = scene.start("one");
         migration.create(None);
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.await_open(&mut process);
         // No program changes objects now.
         let object = migration.object();
@@ -57,7 +57,7 @@ fn all_21_kinds_are_copied() {
         migration.await_phase(&process, "Complete");
         assert!(!object["status"]["startedAt"].is_null() && !migration.object()["status"]["completedAt"].is_null());
         migration.delete();
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.until(&process, "the object is gone", || migration.is_gone());
         // The API server deletes the objects of a definition before the definition.
         let is_only_gadgets = || definitions_of_v1(admin) == ["gadgets.crd.projectcalico.org"];
@@ -93,7 +93,7 @@ fn aborted_migration_leaves_v1_as_it_was() {
 
         // Under the lock, after the copies: the last kind has a conflict.
         migration.create(None);
-        scene.restart(&mut process);
+        process.end_and_restart();
         scene.await_lock(&process);
         let status = scene.create_in_v3("CalicoNodeStatus", None, "node1", &json!({ "other": true }));
         migration.await_phase(&process, "WaitingForConflictResolution");
@@ -101,7 +101,7 @@ fn aborted_migration_leaves_v1_as_it_was() {
         assert!(migration.is_ready(ApiGroup::CrdV1) && !migration.is_ready(ApiGroup::V3));
         assert!(copies(scene) >= sources().len() - 1, "{:?}", scene.dump(ApiGroup::V3).keys());
         migration.delete();
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.until(&process, "the object is gone", || migration.is_gone());
         assert_eq!(scene.dump(ApiGroup::CrdV1), before);
         let left: Vec<Value> =
@@ -128,7 +128,7 @@ fn conflist_that_names_v1_is_refused_before_the_lock() {
         for group in [Some(ApiGroup::CrdV1.api_version()), None] {
             migration.roll_out("DaemonSet", PLUGIN, &installer(group));
             migration.create(None);
-            scene.restart(&mut process);
+            process.end_and_restart();
             migration.await_message(&process, refusal);
             assert_eq!((migration.phase().as_str(), migration.is_ready(ApiGroup::CrdV1)), ("Pending", true));
             // Without a finalizer, the object does not wait for kube-controllers.
@@ -139,14 +139,14 @@ fn conflist_that_names_v1_is_refused_before_the_lock() {
         // The nodes have the former configuration until the DaemonSet is rolled out.
         migration.apply_workload("DaemonSet", PLUGIN, &installer(Some("")));
         migration.create(None);
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.await_message(&process, refusal);
         assert_eq!(scene.dump(ApiGroup::V3).len(), 0);
         let is_lock = |request: &Request| request.verb == "update" && request.resource == "clusterinformations";
         assert!(!audit.requests().unwrap().iter().any(is_lock), "{:?}", audit.lines());
 
         migration.report_rollout("DaemonSet", PLUGIN);
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.await_open(&mut process);
     });
 }

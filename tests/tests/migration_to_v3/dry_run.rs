@@ -88,7 +88,7 @@ fn dry_run_lists_each_outcome_and_writes_only_its_config_map() {
         assert!(migration.is_ready(ApiGroup::CrdV1) && !migration.is_ready(ApiGroup::V3));
 
         migration.annotate(DRY_RUN, Some("second"));
-        scene.restart(&mut process);
+        process.end_and_restart();
         await_dry_run(scene, &process, "second");
         assert!(process.terminate().unwrap().success());
         let others: Vec<String> =

@@ -13,7 +13,7 @@ fn late_write_is_reported() {
         let (admin, migration) = (scene.api.admin(), scene.migration);
         let mut process = scene.start("one");
         migration.create(None);
-        scene.restart(&mut process);
+        process.end_and_restart();
         // During the wait before the first copy, which exists for such writes.
         scene.await_lock(&process);
         create(admin, &at(ApiGroup::CrdV1, "IPAMHandle", None, "early"), json!({}), &handle("early"));

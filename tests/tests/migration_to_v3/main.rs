@@ -76,12 +76,6 @@ impl Scene<'_> {
         process
     }
 
-    /// Ends kube-controllers and starts them again: a new leader looks for the object at once.
-    pub(crate) fn restart(&self, process: &mut Controllers) {
-        assert!(process.terminate().unwrap().success(), "{}", process.log().unwrap());
-        process.restart().unwrap();
-    }
-
     /// Waits until the migration has locked v1 and says so. Copying begins ten seconds after the lock.
     #[track_caller]
     pub(crate) fn await_lock(&self, process: &Controllers) {

@@ -38,8 +38,7 @@ fn pods_start_and_end_on_two_nodes_during_a_migration() {
         with_pods(&mut kubelets, || {
             process.await_log("this replica is the leader", 1).unwrap();
             migration.create(None);
-            assert!(process.terminate().unwrap().success());
-            process.restart().unwrap();
+            process.end_and_restart();
             migration.await_open(&mut process);
         });
         process.await_log("migration: v3 is open; no pod could start or end for ", 1).unwrap();
@@ -61,8 +60,7 @@ fn pods_start_and_end_on_two_nodes_during_a_migration() {
         start_and_end_with_v3_named(&mut kubelets);
         assert_accounts(api, &kubelets, &[]);
         migration.delete();
-        assert!(process.terminate().unwrap().success());
-        process.restart().unwrap();
+        process.end_and_restart();
         migration.until(&process, "the object is gone", || migration.is_gone());
         // The plugins find v3 alone.
         for kubelet in &mut kubelets {

@@ -29,7 +29,7 @@ fn node(uses_v3: bool) -> Value {
 #[track_caller]
 fn begin(scene: &Scene<'_>, process: &mut Controllers, message: &str) {
     scene.migration.create(None);
-    scene.restart(process);
+    process.end_and_restart();
     scene.migration.await_message(process, message);
 }
 
@@ -44,7 +44,7 @@ fn migration_waits_for_calico_node_and_typha_until_they_use_v3() {
         begin(scene, &mut process, "with v1 locked no pod could start");
         assert!(migration.is_ready(ApiGroup::CrdV1));
         migration.annotate(PLUGINS, Some(FOLLOW));
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.await_open(&mut process);
 
         process.restart().unwrap();
@@ -52,17 +52,17 @@ fn migration_waits_for_calico_node_and_typha_until_they_use_v3() {
         let message = migration.message();
         assert!(message.contains("calico-node") && message.contains("calico-typha"), "{message}");
         migration.roll_out("DaemonSet", "calico-node", &node(true));
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.until(&process, "Typha alone is missing", || {
             let message = migration.message();
             message.starts_with(WAITS_FOR_USER) && message.contains("calico-typha") && !message.contains("calico-node")
         });
         // Upstream does not look whether Typha is rolled out.
         migration.apply_workload("Deployment", "calico-typha", &program("calico-typha", true));
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.await_message(&process, "Waiting for calico-typha");
         migration.delete();
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.await_message(&process, "Deletion pending: migration is Converged and cannot be rolled back.");
         assert_eq!(migration.phase(), "Converged");
 
@@ -82,7 +82,7 @@ fn migration_without_workloads_waits_for_the_word_of_a_person() {
         begin(scene, &mut process, "no DaemonSet calico-cni or calico-node in kube-system");
         assert!(migration.is_ready(ApiGroup::CrdV1));
         migration.annotate(PLUGINS, Some(FOLLOW));
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.finish(&mut process);
     });
 }

@@ -69,7 +69,7 @@ fn assert_released(scene: &Scene<'_>, process: &Controllers, named: &str) {
 
 /// Waits for the next attempt at a migration. Without a restart, kube-controllers pause for five minutes at least.
 fn await_next_lock(scene: &Scene<'_>, process: &mut Controllers) {
-    scene.restart(process);
+    process.end_and_restart();
     scene.await_lock(process);
 }
 
@@ -105,7 +105,7 @@ fn policies_of_a_tenant_cannot_hold_the_lock() {
         let free = json!({ "metadata": { "finalizers": null } });
         tenant.patch(&policy("old").url_path(), &free).unwrap().success().unwrap();
 
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.await_open(&mut process);
         let copied = scene.in_v3("NetworkPolicy", Some(NAMESPACE), "old");
         assert_eq!(copied["spec"], copy["spec"]);
@@ -134,7 +134,7 @@ fn forged_marks_change_own_objects_only() {
 
         let mut process = scene.start("one");
         migration.create(None);
-        scene.restart(&mut process);
+        process.end_and_restart();
         migration.await_open(&mut process);
         let own = |name: &str| scene.in_v3("NetworkPolicy", Some(NAMESPACE), name);
         let source = admin.get(&at(ApiGroup::CrdV1, "NetworkPolicy", Some(NAMESPACE), "web").url_path()).unwrap();

@@ -247,12 +247,6 @@ impl<'a> Scene<'a> {
         self.world.get(API_SERVICE)["spec"]["service"].is_object()
     }
 
-    /// Ends kube-controllers and starts them again: a new leader looks for the object at once.
-    pub(super) fn restart(&self, controllers: &mut Controllers) {
-        assert!(controllers.terminate().unwrap().success(), "{}", controllers.log().unwrap());
-        controllers.restart().unwrap();
-    }
-
     /// Waits until a condition holds, for longer than the pause between two looks for the object.
     #[track_caller]
     pub(super) fn until(&self, controllers: &Controllers, what: &str, is_so: impl Fn() -> bool) {

@@ -12,22 +12,13 @@ use integration_tests::namespaces::Host;
 use integration_tests::plugin::Plugins;
 use integration_tests::proxy::{Fault, Point};
 use integration_tests::skip::skipped;
+use integration_tests::tests_on;
 use libcalico::kubernetes::ApiGroup;
 use prost::Message;
 use serde_json::{Value, json};
 
-/// Makes tests of functions, `fn(&mut Lab)`, with Calico's objects in one datastore. The tests start in the order of
-/// their names, so those of a datastore use the same few control planes. The last test of crd_v1 and of etcd
-/// ends its control plane.
-macro_rules! on_datastore {
-    ($datastore:ident, $group:expr; $($test:ident),+ $(,)?) => {
-        mod $datastore {
-            $(#[test] fn $test() { super::on($group, super::$test) })+
-        }
-    };
-}
-
-on_datastore!(crd_v1, Some(super::ApiGroup::CrdV1);
+// The tests of a datastore use the same few control planes. The last test of crd_v1 and of etcd ends its control plane.
+tests_on!(crd_v1, crate::on, Some(super::ApiGroup::CrdV1);
     configuration_changes_apply_in_place_or_by_a_restart,
     configuration_does_not_override_the_environment,
     configuration_is_created_and_its_status_restored,
@@ -38,7 +29,7 @@ on_datastore!(crd_v1, Some(super::ApiGroup::CrdV1);
     start_with_unreachable_servers_waits_and_stays_live,
 );
 
-on_datastore!(etcd, None;
+tests_on!(etcd, crate::on, None;
     configuration_changes_apply_in_place_or_by_a_restart,
     configuration_does_not_override_the_environment,
     configuration_is_created_and_its_status_restored,
@@ -52,7 +43,7 @@ on_datastore!(etcd, None;
     start_with_unreachable_servers_waits_and_stays_live,
 );
 
-on_datastore!(v3, Some(super::ApiGroup::V3);
+tests_on!(v3, crate::on, Some(super::ApiGroup::V3);
     configuration_changes_apply_in_place_or_by_a_restart,
     configuration_does_not_override_the_environment,
     configuration_is_created_and_its_status_restored,

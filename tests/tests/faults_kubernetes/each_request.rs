@@ -15,40 +15,26 @@ use super::{on_faulty_api, on_restricted_faulty_api};
 /// File in which ADD records the block from which it took an address.
 const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
 
-const AT_WRITE: Faults<'static> = Faults {
-    before: &[
-        refused(401),
-        refused(409),
-        refused(410),
-        refused(429),
-        Fault::Refuse(Refusal { code: 429, retry_after: Some(1) }),
-        refused(500),
-        refused(503),
-        Fault::Cut,
-        Fault::Kill,
-    ],
-    after: &[refused(500), Fault::Cut, Fault::CutMidAnswer, Fault::Kill],
-};
-
-const AT_READ: Faults<'static> = Faults {
-    before: &[
-        refused(401),
-        refused(410),
-        refused(429),
-        Fault::Refuse(Refusal { code: 429, retry_after: Some(1) }),
-        refused(500),
-        refused(503),
-        Fault::Cut,
-        Fault::Kill,
-    ],
-    after: &[Fault::CutMidAnswer],
-};
-
-/// The faults of an ADD that claims a block, at a write and at a read.
-const CLAIMING: [Faults<'static>; 2] = [
-    Faults { before: &[refused(409), refused(500)], after: &[Fault::Cut] },
-    Faults { before: &[refused(500)], after: &[Fault::Cut] },
+/// Faults after which the server has not executed the request.
+const BEFORE: [Fault; 9] = [
+    refused(401),
+    refused(409),
+    refused(410),
+    refused(429),
+    Fault::Refuse(Refusal { code: 429, retry_after: Some(1) }),
+    refused(500),
+    refused(503),
+    Fault::Cut,
+    Fault::Kill,
 ];
+
+const AT_WRITE: Faults<'static> =
+    Faults { before: &BEFORE, after: &[refused(500), Fault::Cut, Fault::CutMidAnswer, Fault::Kill] };
+
+const AT_READ: Faults<'static> = Faults { before: &BEFORE, after: &[Fault::CutMidAnswer] };
+
+/// The faults of an ADD that claims a block.
+const CLAIMING: Faults<'static> = Faults { before: &[refused(409), refused(500)], after: &[Fault::Cut] };
 
 const fn refused(code: u16) -> Fault {
     Fault::Refuse(Refusal { code, retry_after: None })
@@ -105,7 +91,7 @@ fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
         faulty.run("DEL", &clean);
         requests
     });
-    let [at_write, at_read] = if claiming { CLAIMING } else { [AT_WRITE, AT_READ] };
+    let [at_write, at_read] = if claiming { [CLAIMING; 2] } else { [AT_WRITE, AT_READ] };
     for case in sweep(&requests, at_write, at_read) {
         if claiming {
             delete_blocks(faulty);

@@ -211,23 +211,25 @@ async fn missing_rights_are_named_before_the_lock() {
     assert_eq!(refusal(&world).await, expected);
 }
 
+/// Makes the API server refuse each request for a DaemonSet with this message.
+fn refuse_daemon_sets(world: &World, message: &'static str) {
+    world.server.fail(move |request: &ReceivedRequest| {
+        let is_refused = request.uri.path().contains("/daemonsets/");
+        is_refused.then(|| failure(403, "Forbidden", message))
+    });
+}
+
 #[tokio::test(start_paused = true)]
 async fn refusal_without_a_missing_right_is_reported_as_it_is() {
     let world = started();
-    world.server.fail(|request: &ReceivedRequest| {
-        let is_refused = request.uri.path().contains("/daemonsets/");
-        is_refused.then(|| failure(403, "Forbidden", "a webhook says no"))
-    });
+    refuse_daemon_sets(&world, "a webhook says no");
     assert_eq!(refusal(&world).await, "Waiting for migration RBAC permissions: a webhook says no");
 }
 
 #[tokio::test(start_paused = true)]
 async fn rights_granted_while_the_leader_waits_let_the_migration_begin() {
     let world = started();
-    world.server.fail(|request: &ReceivedRequest| {
-        let is_refused = request.uri.path().contains("/daemonsets/");
-        is_refused.then(|| failure(403, "Forbidden", "not yet"))
-    });
+    refuse_daemon_sets(&world, "not yet");
     let granting = async {
         tokio::time::sleep(MINUTE).await;
         assert_eq!(world.message(), "Waiting for migration RBAC permissions: not yet");

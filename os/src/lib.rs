@@ -3,3 +3,4 @@
 pub mod atomic_file;
 pub mod child;
 pub mod clock;
+pub mod input_file;

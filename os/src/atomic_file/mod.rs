@@ -9,7 +9,7 @@ mod draft;
 mod exchange;
 pub mod regular_file;
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, Metadata};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -36,7 +36,10 @@ pub fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<Change> {
 
 /// Returns true if `path` is a regular file, not a link, with these contents and this mode.
 pub fn has_contents(path: &Path, contents: &[u8], mode: u32) -> bool {
-    let has_mode = |found: Metadata| found.is_file() && found.permissions().mode() & 0o7777 == mode;
+    let has_mode = |found: Metadata| {
+        let is_equal = found.permissions().mode() & 0o7777 == mode && found.len() == contents.len() as u64;
+        found.is_file() && is_equal
+    };
     fs::symlink_metadata(path).is_ok_and(has_mode) && fs::read(path).is_ok_and(|found| found == contents)
 }
 
@@ -65,7 +68,7 @@ pub fn sweep(directory: &Path) -> usize {
 /// Removes a draft that no process has locked. The lock is held until the name is removed. The draft's creator may wait
 /// for the lock, and then checks that the draft still has a name.
 fn remove_abandoned(path: &Path) -> bool {
-    let Ok(draft) = File::open(path) else { return false };
+    let Ok(draft) = regular_file::open(path) else { return false };
     draft.try_lock().is_ok() && fs::remove_file(path).is_ok()
 }
 

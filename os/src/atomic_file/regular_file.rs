@@ -28,6 +28,27 @@ pub fn contents(path: &Path) -> io::Result<Vec<u8>> {
     read(path).map(|(contents, _)| contents)
 }
 
+/// Reads a regular file of at most `limit` bytes, following links.
+///
+/// # Errors
+/// Returns an error if the file cannot be read, is not a regular file, or is larger.
+pub fn contents_up_to(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+    read_up_to(path, limit, || {
+        let reason =
+            format!("it has more than {limit} bytes; configure another file name, or remove what is not needed");
+        io::Error::new(ErrorKind::FileTooLarge, reason)
+    })
+    .map(|(contents, _)| contents)
+}
+
+/// Reads a regular file of at most [`MAX_SIZE`] bytes that is UTF-8, following links.
+///
+/// # Errors
+/// Returns an error if the file cannot be read, is not a regular file, is larger, or is not UTF-8.
+pub fn utf8(path: &Path) -> io::Result<String> {
+    String::from_utf8(contents(path)?).map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
+}
+
 /// Reads a regular file of at most [`MAX_SIZE`] bytes as text, following links. As in Go, U+FFFD replaces invalid
 /// UTF-8.
 ///
@@ -44,20 +65,29 @@ pub(super) fn too_large() -> io::Error {
 }
 
 pub(super) fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
+    read_up_to(path, MAX_SIZE, too_large)
+}
+
+fn read_up_to(path: &Path, limit: usize, too_large: impl FnOnce() -> io::Error) -> io::Result<(Vec<u8>, Metadata)> {
     let (file, metadata) = opened(path)?;
     let mut contents = Vec::new();
-    file.take(MAX_SIZE as u64 + 1).read_to_end(&mut contents)?;
-    if contents.len() > MAX_SIZE { Err(too_large()) } else { Ok((contents, metadata)) }
+    file.take(limit as u64 + 1).read_to_end(&mut contents)?;
+    if contents.len() > limit { Err(too_large()) } else { Ok((contents, metadata)) }
 }
 
 fn opened(path: &Path) -> io::Result<(File, Metadata)> {
-    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    let file = open_any(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         let reason = "it is no regular file; remove it, or configure another file name";
         return Err(io::Error::new(ErrorKind::InvalidInput, reason));
     }
     Ok((file, metadata))
+}
+
+/// Opens a file of any type without blocking.
+pub(crate) fn open_any(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
 }
 
 /// A file as it was read.

@@ -88,3 +88,12 @@ fn missing_directory_is_reported_with_the_path() {
     let error = replace(Path::new("/no/such/place/conf"), b"", 0o600).unwrap_err().to_string();
     assert!(error.starts_with("cannot create a file beside /no/such/place/conf: "), "{error}");
 }
+
+#[test]
+fn sweep_leaves_a_fifo_with_the_name_of_a_draft() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = draft_name(&dir.path().join("conf"));
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    assert_eq!(sweep(dir.path()), 0);
+    assert!(fifo.symlink_metadata().is_ok());
+}

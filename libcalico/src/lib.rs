@@ -22,3 +22,4 @@ pub mod store;
 pub mod validation;
 pub mod validation_error;
 pub mod workload;
+pub mod yaml;

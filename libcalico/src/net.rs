@@ -101,6 +101,17 @@ impl Cidr {
         self.version() == other.version() && self.prefix() <= other.prefix() && self.contains(other.network())
     }
 
+    /// Returns the range of multicast or loopback that this network overlaps, if any. The kernel drops packets from
+    /// such an address, and gives no interface an address of multicast in IPv6.
+    pub fn unassignable(&self) -> Option<Cidr> {
+        let special = [
+            (Ipv4Addr::new(224, 0, 0, 0).into(), 4),
+            (Ipv4Addr::new(127, 0, 0, 0).into(), 8),
+            (Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into(), 8),
+        ];
+        special.into_iter().filter_map(|(ip, prefix)| Cidr::new(ip, prefix)).find(|range| range.overlaps(self))
+    }
+
     /// Returns true if the two networks share an address.
     pub fn overlaps(&self, other: &Cidr) -> bool {
         self.covers(other) || other.covers(self)

@@ -7,10 +7,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{
-    NAMESPACE_PROFILE_PREFIX, POLICY_PREFIX, SERVICE_ACCOUNT_PROFILE_PREFIX, namespace_profile, network_policy,
-    service_account_profile,
+    ConvertedProfile, NAMESPACE_PROFILE_PREFIX, POLICY_PREFIX, SERVICE_ACCOUNT_PROFILE_PREFIX, namespace_profile,
+    network_policy, service_account_profile,
 };
-use crate::api::{NetworkPolicy, Object, Profile, Spec};
+use crate::api::{NetworkPolicy, Object, Profile, ProfileSpec, Spec};
 use crate::store::Kind;
 use crate::validation::{admit_policy, validate_profile};
 
@@ -41,14 +41,19 @@ fn converted_object(object: &Value) -> Option<(String, Value)> {
             // The API server adds this label to each namespace.
             labels.insert("kubernetes.io/metadata.name".into(), name.into());
             let profile_name = format!("{NAMESPACE_PROFILE_PREFIX}{name}");
-            Some(checked(Profile::new(profile_name, namespace_profile(name, &labels))))
+            Some(checked(Profile::new(profile_name, whole(namespace_profile(name, &labels)))))
         }
         "ServiceAccount" => {
             let profile_name = format!("{SERVICE_ACCOUNT_PROFILE_PREFIX}{namespace}.{name}");
-            Some(checked(Profile::new(profile_name, service_account_profile(name, &labels))))
+            Some(checked(Profile::new(profile_name, whole(service_account_profile(name, &labels)))))
         }
         _ => None,
     }
+}
+
+fn whole(converted: ConvertedProfile) -> ProfileSpec {
+    assert_eq!(converted.rejected_labels, []);
+    converted.spec
 }
 
 fn checked(profile: Profile) -> (String, Value) {

@@ -12,7 +12,7 @@ pub use network_policy::{
     ConvertedPolicy, Direction, POLICY_PREFIX, RejectedRule, RuleProblem, network_policy, simplify_ports,
 };
 pub use profile::{
-    NAMESPACE_PROFILE_PREFIX, ProfileReach, SERVICE_ACCOUNT_PROFILE_PREFIX, default_profile, namespace_profile,
-    service_account_profile,
+    ConvertedProfile, NAMESPACE_PROFILE_PREFIX, ProfileReach, RejectedLabel, SERVICE_ACCOUNT_PROFILE_PREFIX,
+    default_profile, namespace_profile, service_account_profile,
 };
 pub use workload_endpoint::pod_labels;

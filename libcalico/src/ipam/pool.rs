@@ -51,6 +51,9 @@ pub fn enabled_pool(object: &IpPool, version: IpVersion) -> Result<Pool, PoolRej
     if cidr.version() != version {
         return Err(PoolRejection::OtherFamily { version: cidr.version() });
     }
+    if let Some(range) = cidr.unassignable() {
+        return Err(PoolRejection::Unassignable { range });
+    }
     if object.metadata.deletion_timestamp.is_some() {
         return Err(PoolRejection::Deleting);
     }
@@ -97,6 +100,12 @@ pub enum PoolRejection {
     InvalidCidr {
         /// The stored text.
         cidr: String,
+    },
+    /// A pod with an address of the pool cannot communicate.
+    #[error("its cidr overlaps with {range}; a pod with such an address cannot communicate")]
+    Unassignable {
+        /// The range of multicast or loopback.
+        range: Cidr,
     },
     /// The pool is of the other family.
     #[error("it is an IPv{version} pool")]

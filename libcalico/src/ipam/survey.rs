@@ -79,6 +79,12 @@ impl BlockSummary {
         self.0.cidr
     }
 
+    /// Returns true for an empty block that is marked for deletion: its deleter was interrupted, or is about to delete
+    /// the block.
+    pub fn awaits_deletion(&self) -> bool {
+        self.0.awaits_deletion()
+    }
+
     /// Returns the room for `owner` at `now`, after freeing the addresses whose cooldown has elapsed; `None` for a
     /// block that must not be used.
     pub fn room(
@@ -212,6 +218,15 @@ mod tests {
             fields.retain(|_, value| !value.is_null());
             assert_eq!(room(&spec, cooldown, reserved), Some(expected), "{spec}");
         }
+    }
+
+    #[test]
+    fn only_an_empty_marked_block_awaits_deletion() {
+        let awaits = |value: Value| serde_json::from_value::<BlockSummary>(value).unwrap().awaits_deletion();
+        assert!(awaits(stored(json!({"deleted": true}))) && !awaits(stored(json!({}))));
+        let mut used = taken(json!({"handle_id": "net.a"}));
+        used["deleted"] = true.into();
+        assert!(!awaits(used));
     }
 
     #[test]

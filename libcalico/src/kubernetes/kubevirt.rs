@@ -18,7 +18,7 @@ const API_VERSION: &str = "kubevirt.io/v1";
 const VMI_KIND: &str = "VirtualMachineInstance";
 const VM_KIND: &str = "VirtualMachine";
 /// The label on the target pod of a live migration, with the migration's uid.
-const MIGRATION_LABEL: &str = "kubevirt.io/migrationJobUID";
+pub const MIGRATION_LABEL: &str = "kubevirt.io/migrationJobUID";
 
 /// A running virtual machine (VMI).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -42,7 +42,9 @@ pub use codec::{Codec, DecodedObject};
 pub use error::{CodecError, FLOATING_IPS, PodProblem, beginning};
 pub use ipam::{cidr_of_name, decode_listed_block, handle_name};
 pub use json::json_bytes;
-pub use kubevirt::{OwnerReference, VirtualMachine, VirtualMachineInstance, VmiPod, may_be_virt_launcher};
+pub use kubevirt::{
+    MIGRATION_LABEL, OwnerReference, VirtualMachine, VirtualMachineInstance, VmiPod, may_be_virt_launcher,
+};
 pub use moved::{Moved, MovedKind, Source, Unmovable, to_v3};
 pub use network_policy::{
     EgressRule, IngressRule, IpBlock, LabelExpression, LabelSelector, NetworkPolicySpec, NumberOrName, PolicyPeer,
@@ -56,7 +58,7 @@ pub use pod_patch::{
     CONTAINER_ID, POD_IP, POD_IPS, STRATEGIC_MERGE_PATCH, annotated_addresses, has_empty_addresses, is_detached,
 };
 pub use qos::parse_quantity;
-pub use query::{List, Query};
+pub use query::{ContinueTokens, List, Query, RepeatedToken};
 pub use request::{Preconditions, Request};
 pub use request_kind::{ApiVerb, is_watch, request_kind};
 pub use resource::{

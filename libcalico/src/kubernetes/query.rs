@@ -1,4 +1,6 @@
-//! [`Query`]: the request that reads a range.
+//! [`Query`]: the request that reads a range. [`ContinueTokens`]: the end of a list that is read page by page.
+
+use std::collections::HashSet;
 
 use super::error::CodecError;
 use super::ipam::handle_name;
@@ -184,4 +186,46 @@ pub(super) fn path_of_name(kind: StoredKind, namespace: Option<&str>, name: &str
 
 fn invalid_path(range: &Range) -> CodecError {
     CodecError::Path { kind: range.kind.into(), path: range.path.clone() }
+}
+
+/// The tokens that a server has returned with the pages of one list. A server that returns a token twice would make the
+/// list endless.
+#[derive(Debug, Default)]
+pub struct ContinueTokens {
+    seen: HashSet<String>,
+}
+
+/// A page whose token is that of an earlier page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the list has no end: a page names an earlier page as the next one")]
+pub struct RepeatedToken;
+
+impl ContinueTokens {
+    /// Records `metadata.continue` of a page. Returns the token of the next page, or `None` after the last page.
+    ///
+    /// # Errors
+    /// Returns an error if an earlier page of the list had the same token.
+    pub fn record(&mut self, token: Option<String>) -> Result<Option<String>, RepeatedToken> {
+        let Some(token) = token.filter(|token| !token.is_empty()) else { return Ok(None) };
+        if self.seen.insert(token.clone()) { Ok(Some(token)) } else { Err(RepeatedToken) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_of_an_earlier_page_is_an_error_and_no_token_is_the_end() {
+        let mut tokens = ContinueTokens::default();
+        let mut record = |token: &str| tokens.record(Some(token.to_owned()));
+        for token in ["a", "b", "c"] {
+            assert_eq!(record(token), Ok(Some(token.to_owned())));
+        }
+        for token in ["a", "b", "c"] {
+            assert_eq!(record(token), Err(RepeatedToken));
+        }
+        assert_eq!(record(""), Ok(None));
+        assert_eq!(tokens.record(None), Ok(None));
+    }
 }

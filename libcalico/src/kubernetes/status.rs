@@ -50,8 +50,8 @@ impl Status {
         Some(match (self.code, self.reason.as_str()) {
             (_, "AlreadyExists") => StoreError::AlreadyExists { key },
             _ if self.is_not_found() => StoreError::NotFound { key },
-            (401 | 403, _) if credential.is_empty() => StoreError::Unauthorized { reason: self.message.clone() },
-            (401 | 403, _) => StoreError::Unauthorized { reason: format!("{} ({credential})", self.message) },
+            (401, _) => StoreError::Unauthorized { reason: self.with_credential(credential) },
+            (403, _) => StoreError::Forbidden { reason: self.with_credential(credential) },
             // Another object has the name of the object that was read.
             (409, _) if self.message.contains("UID in precondition") => StoreError::NotFound { key },
             (409, _) => StoreError::Conflict { key },
@@ -59,6 +59,10 @@ impl Status {
             (422, _) => self.stale_revision(key)?,
             _ => return None,
         })
+    }
+
+    fn with_credential(&self, credential: &str) -> String {
+        if credential.is_empty() { self.message.clone() } else { format!("{} ({credential})", self.message) }
     }
 
     /// Returns true if the API server reports `NotFound`. A 404 from a proxy has another body.

@@ -40,8 +40,8 @@ pub const PLUGINS: &str = "migration.projectcalico.org/plugins";
 pub const FOLLOW: &str = "follow";
 /// The annotation of the ClusterInformation of v1 with the uid of the migration that locked it.
 pub const V1_LOCKED_BY: &str = "migration.projectcalico.org/v1-locked-by";
-/// The annotation of the ClusterInformation of an API server with an incomplete import by `calico-ipam migrate import`.
-/// The value is the GUID of the imported cluster.
+/// The annotation of the ClusterInformation of a datastore with an incomplete import. The value is the GUID of the
+/// imported cluster for `calico-ipam migrate import`, and a digest of the export for `calico-ipam import`.
 pub const IMPORTING: &str = "migration.projectcalico.org/importing";
 /// The annotation of a copy in v3 with the resourceVersion of its source.
 pub const SOURCE_REVISION: &str = "migration.projectcalico.org/source-revision";

@@ -37,9 +37,15 @@ pub enum StoreError {
         /// Identifier of the object.
         key: String,
     },
-    /// The datastore rejected the credential or the permission of this process.
+    /// The datastore rejected the credential of this process.
     #[error("connection is unauthorized: {reason}")]
     Unauthorized {
+        /// The answer of the server, and the credential concerned.
+        reason: String,
+    },
+    /// This process has no permission for the object.
+    #[error("connection is unauthorized: {reason}")]
+    Forbidden {
         /// The answer of the server, and the credential concerned.
         reason: String,
     },
@@ -52,6 +58,22 @@ pub enum StoreError {
         reason: String,
         /// True if the writes sent may have been applied nevertheless (IPAM-184).
         outcome_unknown: bool,
+    },
+    /// Another program, such as a proxy, answered in place of the datastore, or the answer cannot be read.
+    #[error("datastore {datastore} is unavailable, because another program may have answered in its place: {reason}")]
+    ForeignAnswer {
+        /// The endpoints of the datastore.
+        datastore: String,
+        /// A description of the answer, and the way out.
+        reason: String,
+        /// True if the writes sent may have been applied nevertheless.
+        outcome_unknown: bool,
+    },
+    /// The datastore refuses writes until a person ends the alarm.
+    #[error("{reason}")]
+    Alarm {
+        /// The endpoints of the datastore, the alarm, and the way to end it.
+        reason: String,
     },
     /// The server is reachable but does not serve Calico's kinds.
     #[error("{reason}")]
@@ -84,16 +106,42 @@ impl StoreError {
         matches!(self, StoreError::Unavailable { .. })
     }
 
-    /// Returns true for errors after which the same request may succeed later, without changes by the caller. They do
-    /// not include [`StoreError::DiskFull`].
+    /// Returns true for each failed request, whatever the reason: the same request may succeed later, without changes
+    /// by the caller. A stored value that cannot be decoded is no failed request.
     pub fn is_postponable(&self) -> bool {
-        let is_refusal = matches!(self, StoreError::Unauthorized { .. } | StoreError::NotInstalled { .. });
-        is_refusal || self.is_unavailable()
+        !matches!(self, StoreError::Corrupt { .. })
+    }
+
+    /// Returns true if requests for other objects may succeed at the same time.
+    pub fn is_of_one_object(&self) -> bool {
+        match self {
+            StoreError::Unauthorized { .. }
+            | StoreError::Unavailable { .. }
+            | StoreError::ForeignAnswer { .. }
+            | StoreError::Alarm { .. }
+            | StoreError::NotInstalled { .. }
+            | StoreError::DiskFull { .. } => false,
+            StoreError::NotFound { .. }
+            | StoreError::AlreadyExists { .. }
+            | StoreError::Conflict { .. }
+            | StoreError::Forbidden { .. }
+            | StoreError::Corrupt { .. }
+            | StoreError::Other(_) => true,
+        }
     }
 
     /// Returns true if the writes sent may have taken effect, or may still do so.
     pub fn has_unknown_outcome(&self) -> bool {
-        matches!(self, StoreError::Unavailable { outcome_unknown: true, .. })
+        matches!(
+            self,
+            StoreError::Unavailable { outcome_unknown: true, .. }
+                | StoreError::ForeignAnswer { outcome_unknown: true, .. }
+        )
+    }
+
+    /// Returns true for [`StoreError::ForeignAnswer`]. The same request usually gets the same answer.
+    pub fn is_foreign_answer(&self) -> bool {
+        matches!(self, StoreError::ForeignAnswer { .. })
     }
 
     /// Returns true if the caller should read the object again and retry, because another writer may have been faster.

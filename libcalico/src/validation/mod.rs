@@ -28,4 +28,5 @@ pub use kube_controllers_configuration::{
 pub use node::validate_node;
 pub use policy::admit_policy;
 pub use profile::validate_profile;
+pub(crate) use syntax::label_problem;
 pub use workload_endpoint::validate_workload_endpoint;

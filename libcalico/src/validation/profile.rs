@@ -2,7 +2,7 @@
 
 use super::metadata::check_metadata;
 use super::policy::{check_action, check_selector};
-use super::syntax::{go_map, label_key_problem, label_value_problem};
+use super::syntax::{go_map, label_problem};
 use crate::api::Profile;
 use crate::validation_error::{FieldError, ValidationError};
 
@@ -14,8 +14,7 @@ pub fn validate_profile(profile: &Profile) -> Result<(), ValidationError> {
         check_action(rule, &mut findings);
         check_selector("Selector", &rule.source.selector, &mut findings);
     }
-    let is_label = |(k, v): (&String, &String)| label_key_problem(k).is_none() && label_value_problem(v).is_none();
-    if !spec.labels_to_apply.iter().all(is_label) {
+    if spec.labels_to_apply.iter().any(|(key, value)| label_problem(key, value).is_some()) {
         findings.push(FieldError::tag("LabelsToApply", go_map(&spec.labels_to_apply), "labels"));
     }
     ValidationError::from_findings(findings)

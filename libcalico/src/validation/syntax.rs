@@ -134,6 +134,11 @@ pub(super) fn label_value_problem(value: &str) -> Option<&'static str> {
     (!value.is_empty() && !is_label_text(value)).then_some(problem)
 }
 
+/// Returns the reason why a Kubernetes label is invalid.
+pub(crate) fn label_problem(key: &str, value: &str) -> Option<&'static str> {
+    label_key_problem(key).or_else(|| label_value_problem(value))
+}
+
 /// Formats a map as Go does, because upstream's error texts contain such values.
 pub(super) fn go_map(map: &BTreeMap<String, String>) -> String {
     let pairs: Vec<String> = map.iter().map(|(key, value)| format!("{key}:{value}")).collect();

@@ -13,9 +13,11 @@ use crate::ipam::{
     PodState, Verdict, assess,
 };
 use crate::kubernetes::Pod;
+use crate::net::Cidr;
 
 pub(in crate::ipam) type EndpointsByAddress<'a> = BTreeMap<IpAddr, Vec<&'a AuditedEndpoint>>;
-type AllocationsByAddress<'a> = HashMap<IpAddr, Vec<AllocatedAddress>>;
+/// The block and the handle of each allocation of an address. Only overlapping blocks have two of one address.
+type AllocationsByAddress<'a> = HashMap<IpAddr, Vec<(Cidr, Option<&'a str>)>>;
 
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     let endpoints = endpoints_by_address(inventory.endpoints);
@@ -25,9 +27,11 @@ pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for block in inventory.blocks.iter().map(|entry| &entry.value) {
         for allocation in block.allocated().filter(|allocation| !allocation.is_cooling()) {
-            let held = AllocatedAddress::new(block.cidr, &allocation);
-            findings.extend(allocation_finding(&allocation, &held, &endpoints, &recorded, &containers, inventory));
-            allocations.entry(allocation.ip).or_default().push(held);
+            let held = || AllocatedAddress::new(block.cidr, &allocation);
+            findings.extend(allocation_finding(&allocation, held, &endpoints, &recorded, &containers, inventory));
+            let (block, handle) = (block.cidr, allocation.handle_text());
+            let of_address = allocations.entry(allocation.ip);
+            of_address.and_modify(|held| held.push((block, handle))).or_insert_with(|| vec![(block, handle)]);
         }
     }
     findings.extend(endpoint_findings(&endpoints, &allocations, inventory));
@@ -47,21 +51,21 @@ pub(in crate::ipam) fn endpoints_by_address(endpoints: &[AuditedEndpoint]) -> En
 
 fn allocation_finding(
     allocation: &Allocation<'_>,
-    held: &AllocatedAddress,
+    held: impl Fn() -> AllocatedAddress,
     endpoints: &EndpointsByAddress<'_>,
     recorded: &HashSet<IpAddr>,
-    containers: &Containers,
+    containers: &Containers<'_>,
     inventory: &Inventory<'_>,
 ) -> Option<Finding> {
     match endpoints.get(&allocation.ip).map(Vec::as_slice) {
         None if recorded.contains(&allocation.ip) => None,
         None if needs_no_endpoint(allocation, inventory) || is_in_flight(allocation, inventory) => None,
         None if containers.has_second_interface(allocation) => None,
-        None => Some(Finding::AddressWithoutEndpoint(held.clone())),
+        None => Some(Finding::AddressWithoutEndpoint(held())),
         Some([endpoint]) => {
             let (handle, container_id) = (allocation.handle()?, endpoint.container_id.clone()?);
             (!belongs_to_container(&handle, &container_id)).then(|| Finding::AddressOfAnother {
-                held: held.clone(),
+                held: held(),
                 endpoint: endpoint.name.clone(),
                 container_id,
             })
@@ -75,26 +79,26 @@ fn allocation_finding(
 ///
 /// A container with one address in use keeps its addresses on other networks: these may appear only in annotations,
 /// which a tenant can remove.
-struct Containers(HashMap<String, HandleId>);
+struct Containers<'a>(HashMap<&'a str, &'a str>);
 
-impl Containers {
-    fn new(inventory: &Inventory<'_>, endpoints: &EndpointsByAddress<'_>) -> Self {
+impl<'a> Containers<'a> {
+    fn new(inventory: &Inventory<'a>, endpoints: &EndpointsByAddress<'_>) -> Self {
         let allocations = inventory.blocks.iter().flat_map(|entry| entry.value.allocated());
         let used = allocations.filter(|allocation| !allocation.is_cooling() && endpoints.contains_key(&allocation.ip));
-        let handles = used.filter_map(|allocation| allocation.handle());
-        Containers(handles.filter_map(|handle| Some((container_of(&handle)?.to_owned(), handle))).collect())
+        let handles = used.filter_map(|allocation| allocation.handle_text());
+        Containers(handles.filter_map(|handle| Some((container_of(handle)?, handle))).collect())
     }
 
     fn has_second_interface(&self, allocation: &Allocation<'_>) -> bool {
-        let handle = allocation.handle();
-        let first = handle.as_ref().and_then(container_of).and_then(|container| self.0.get(container));
-        first.is_some_and(|first| Some(first) != handle.as_ref())
+        let handle = allocation.handle_text();
+        let first = handle.and_then(container_of).and_then(|container| self.0.get(container));
+        first.is_some_and(|first| Some(*first) != handle)
     }
 }
 
 /// Returns the container ID in a handle `<network>.<64 lower-case hexadecimal digits>`.
-fn container_of(handle: &HandleId) -> Option<&str> {
-    let (_, id) = handle.as_str().rsplit_once('.')?;
+fn container_of(handle: &str) -> Option<&str> {
+    let (_, id) = handle.rsplit_once('.')?;
     (id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))).then_some(id)
 }
 
@@ -157,7 +161,19 @@ fn is_in_flight(allocation: &Allocation<'_>, inventory: &Inventory<'_>) -> bool 
 
 /// Returns the time at which an address was allocated; `None` if it is missing or invalid.
 pub fn allocation_time(allocation: &Allocation<'_>) -> Option<OffsetDateTime> {
-    parse_timestamp(allocation.attributes()?.get("timestamp")?)
+    owner_time(allocation.attributes()?)
+}
+
+/// Returns the time at which the owner with these attributes got its address; `None` if it is missing or invalid.
+pub(in crate::ipam) fn owner_time(owner: &BTreeMap<String, String>) -> Option<OffsetDateTime> {
+    parse_timestamp(owner.get("timestamp")?)
+}
+
+impl AllocatedAddress {
+    /// Returns the time of the allocation; `None` if it is missing or invalid.
+    pub fn allocation_time(&self) -> Option<OffsetDateTime> {
+        owner_time(&self.attributes)
+    }
 }
 
 /// Returns true if the handle fits the container. The handle of a VMI outlives the containers, so any may use it
@@ -185,7 +201,7 @@ fn endpoint_findings<'a>(
 fn double_allocations(endpoints: &EndpointsByAddress<'_>, allocations: &AllocationsByAddress<'_>) -> Vec<Finding> {
     let mut all: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
     for (&address, held) in allocations.iter().filter(|(_, held)| held.len() > 1) {
-        let blocks = held.iter().map(|held| (held.block, held.handle.as_deref().unwrap_or("(none)")));
+        let blocks = held.iter().map(|(block, handle)| (block, handle.unwrap_or("(none)")));
         let names = blocks.map(|(block, handle)| format!("block {block} for handle {handle}"));
         all.entry(address).or_default().extend(names);
     }

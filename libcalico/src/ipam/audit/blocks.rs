@@ -23,6 +23,9 @@ fn single_block_findings(block: &Block, pools: &[Cidr]) -> Vec<Finding> {
         let problem = format!("block {} is corrupt: ordinal {ordinal} is neither allocated nor free", block.cidr);
         findings.push(Finding::CorruptBlock { block: block.cidr, problem });
     }
+    if block.awaits_deletion() {
+        findings.push(Finding::UnfinishedDeletion { block: block.cidr });
+    }
     if !pools.iter().any(|pool| pool.covers(&block.cidr)) {
         let (owner, in_use) = (block.affinity.clone(), block.allocated().count());
         findings.push(Finding::BlockOutsidePools { block: block.cidr, owner, in_use });
@@ -54,12 +57,12 @@ fn affinity_findings(inventory: &Inventory<'_>) -> Vec<Finding> {
 }
 
 /// Returns a finding for each block whose owner has no confirmed affinity for it. An unfinished affinity is sufficient
-/// for an empty block.
+/// for an empty block, and none is necessary for a block that is about to be deleted.
 fn blocks_without_affinity<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<Item = &'a Block>) -> Vec<Finding> {
     let states: HashMap<(&AffinityOwner, Cidr), AffinityState> =
         inventory.affinities.iter().map(|entry| ((&entry.key.owner, entry.key.cidr), entry.value.state)).collect();
     let without_affinity = blocks.filter_map(|block| {
-        let owner = block.owner()?;
+        let owner = block.owner().filter(|_| !block.awaits_deletion())?;
         let state = match states.get(&(&owner, block.cidr)) {
             None => None,
             Some(state) => Some(unfinished(*state).filter(|_| !block.is_empty())?),

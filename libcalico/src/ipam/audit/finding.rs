@@ -191,12 +191,21 @@ pub enum Finding {
         /// The state of the affinity.
         state: String,
     },
+    /// An empty block that is marked for deletion, as a killed deleter leaves it.
+    #[error(
+        "unfinished deletion: block {block} is marked for deletion; an ADD that needs room or garbage collection \
+         deletes it"
+    )]
+    UnfinishedDeletion {
+        /// The block.
+        block: Cidr,
+    },
 }
 
 impl Finding {
     /// Returns true if nothing is wrong and no action is needed.
     pub fn is_note(&self) -> bool {
-        matches!(self, Finding::UnfinishedClaim { .. })
+        matches!(self, Finding::UnfinishedClaim { .. } | Finding::UnfinishedDeletion { .. })
     }
 }
 

@@ -2,44 +2,56 @@
 //!
 //! Upstream's kube-controllers never lists handles, so orphaned handles accumulate there (IPAM-230).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::{AllocatedAddress, Finding, Inventory};
 use crate::ipam::{Block, Handle, HandleId};
 use crate::net::Cidr;
 use crate::store::{Entry, Revision};
 
-/// The number of addresses that each block has allocated to each handle.
-type AddressesByHandle = HashMap<HandleId, BTreeMap<Cidr, usize>>;
+/// The handle and the block of each allocated address, in order. A map for each handle would take much more memory.
+struct HandlesInUse<'a>(Vec<(&'a str, Cidr)>);
+
+impl<'a> HandlesInUse<'a> {
+    fn of(inventory: &Inventory<'a>) -> Self {
+        let blocks = inventory.blocks.iter().map(|entry| &entry.value);
+        let of_block =
+            |block: &'a Block| block.allocated().filter_map(|allocation| Some((allocation.handle_text()?, block.cidr)));
+        let mut held: Vec<(&str, Cidr)> = blocks.flat_map(of_block).collect();
+        held.sort_unstable();
+        HandlesInUse(held)
+    }
+
+    /// Returns the number of addresses that each block has allocated to a handle.
+    fn addresses_of(&self, handle: &str) -> BTreeMap<Cidr, usize> {
+        let first = self.0.partition_point(|(id, _)| *id < handle);
+        let mut held = BTreeMap::new();
+        for (_, block) in self.0[first..].iter().take_while(|(id, _)| *id == handle) {
+            *held.entry(*block).or_default() += 1;
+        }
+        held
+    }
+}
 
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
-    let held = addresses_by_handle(inventory);
+    let held = HandlesInUse::of(inventory);
     let mut findings: Vec<Finding> = inventory.handles.iter().flat_map(|entry| handle_findings(entry, &held)).collect();
     findings.extend(missing_handles(inventory));
     findings
 }
 
-fn addresses_by_handle(inventory: &Inventory<'_>) -> AddressesByHandle {
-    let mut held = AddressesByHandle::new();
-    for block in inventory.blocks.iter().map(|entry| &entry.value) {
-        for handle in block.allocated().filter_map(|allocation| allocation.handle()) {
-            *held.entry(handle).or_default().entry(block.cidr).or_default() += 1;
-        }
-    }
-    held
-}
-
-fn handle_findings(entry: &Entry<Handle>, held: &AddressesByHandle) -> Vec<Finding> {
+fn handle_findings(entry: &Entry<Handle>, held: &HandlesInUse<'_>) -> Vec<Finding> {
     let (handle, revision) = (entry.key.to_string(), entry.revision.to_string());
     let counted = &entry.value.block;
-    let Some(held) = held.get(&HandleId::new(entry.key.as_str())) else {
+    let held = held.addresses_of(HandleId::cut(entry.key.as_str()));
+    if held.is_empty() {
         return vec![Finding::OrphanHandle { handle, revision, blocks: counted.clone() }];
-    };
+    }
     let finding = |(block, counted, held)| {
         let (handle, revision) = (handle.clone(), revision.clone());
         Finding::HandleCount { handle, revision, block, counted, held }
     };
-    miscounted(counted, held).map(finding).collect()
+    miscounted(counted, &held).map(finding).collect()
 }
 
 /// Returns the blocks in which a handle's count is wrong, each with the counted and the actual number of addresses.
@@ -54,12 +66,12 @@ pub(in crate::ipam) fn miscounted<'a>(
 
 /// Returns the addresses whose handle is missing. Those that Windows reserves never have a handle object.
 fn missing_handles(inventory: &Inventory<'_>) -> Vec<Finding> {
-    let existing: HashSet<HandleId> = inventory.handles.iter().map(|entry| HandleId::new(entry.key.as_str())).collect();
+    let existing: HashSet<&str> = inventory.handles.iter().map(|entry| HandleId::cut(entry.key.as_str())).collect();
     let mut findings = Vec::new();
     for block in inventory.blocks.iter().map(|entry| &entry.value) {
         for allocation in block.allocated() {
             let is_reserved = allocation.attribute.is_some_and(|attribute| attribute.is_windows_reserved());
-            if !is_reserved && allocation.handle().is_some_and(|handle| !existing.contains(&handle)) {
+            if !is_reserved && allocation.handle_text().is_some_and(|handle| !existing.contains(handle)) {
                 findings.push(Finding::MissingHandle(AllocatedAddress::new(block.cidr, &allocation)));
             }
         }

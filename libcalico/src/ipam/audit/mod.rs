@@ -17,7 +17,7 @@ use std::net::IpAddr;
 
 use time::{Duration, OffsetDateTime};
 
-pub(in crate::ipam) use self::addresses::{EndpointsByAddress, endpoints_by_address};
+pub(in crate::ipam) use self::addresses::{EndpointsByAddress, endpoints_by_address, owner_time};
 pub use self::addresses::{allocation_time, pod_in_use_reason};
 pub use self::finding::{AllocatedAddress, Finding};
 #[cfg(feature = "gc")]

@@ -79,6 +79,11 @@ impl<'a> Allocation<'a> {
         self.attribute?.handle()
     }
 
+    /// Returns the text of [`Allocation::handle`], without a copy.
+    pub(in crate::ipam) fn handle_text(&self) -> Option<&'a str> {
+        self.attribute?.handle_id.as_deref().filter(|id| !id.is_empty()).map(HandleId::cut)
+    }
+
     /// Returns the active owner's attributes.
     pub fn attributes(&self) -> Option<&'a BTreeMap<String, String>> {
         self.attribute.map(|attribute| &attribute.active_owner)
@@ -128,6 +133,12 @@ impl Block {
     pub fn is_empty(&self) -> bool {
         let is_reserved = |&index: &usize| self.attributes.get(index).is_some_and(Attribute::is_windows_reserved);
         self.allocations.iter().flatten().all(is_reserved) && self.verify().is_ok()
+    }
+
+    /// Returns true for an empty block that is marked for deletion: its deleter was interrupted, or is about to delete
+    /// the block (DS-72).
+    pub fn awaits_deletion(&self) -> bool {
+        self.deleted && self.is_empty()
     }
 
     /// Returns the number of addresses in the free list that `reservations` do not cover.

@@ -19,6 +19,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub use self::assign::{AssignError, BlockRequest};
 pub use self::corrupt::{RecordedOwner, Repaired};
 pub use self::create::{BlockTooLarge, MAX_BLOCK_CAPACITY};
+#[cfg(feature = "gc")]
+pub(in crate::ipam) use self::garbage::is_of_wrong_clock;
 pub use self::inspect::{Allocation, CorruptBlock, WINDOWS_RESERVED_HANDLE};
 pub use self::owners::OwnerSlot;
 pub use self::release::{OldHandle, ReleaseError, ReleaseRequest, Released};

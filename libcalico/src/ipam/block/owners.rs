@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use time::OffsetDateTime;
+
 use super::{Attribute, Block};
 use crate::ipam::HandleId;
+use crate::ipam::audit::owner_time;
 
 /// The position of an owner in an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,12 +84,21 @@ impl Block {
     }
 
     /// Clears, for each address of `handle`, the first slot in which the pod is the owner. Returns true if a slot was
-    /// cleared.
-    pub fn clear_owner(&mut self, handle: &HandleId, namespace: &str, pod: &str) -> bool {
+    /// cleared. With `before`, keeps an owner that was set at that time or later, by the ADD of a later sandbox.
+    pub fn clear_owner(
+        &mut self,
+        handle: &HandleId,
+        namespace: &str,
+        pod: &str,
+        before: Option<OffsetDateTime>,
+    ) -> bool {
+        let is_newer = |owner: &BTreeMap<String, String>| {
+            before.is_some_and(|limit| owner_time(owner).is_some_and(|since| since >= limit))
+        };
         let mut cleared = false;
         for index in self.attributes_of(handle) {
             let attribute = &mut self.attributes[index];
-            if let Some(slot) = attribute.slot_of(namespace, pod) {
+            if let Some(slot) = attribute.slot_of(namespace, pod).filter(|slot| !is_newer(attribute.owner(*slot))) {
                 attribute.owner_mut(slot).clear();
                 cleared = true;
             }
@@ -111,6 +123,8 @@ impl Block {
 
 #[cfg(test)]
 mod tests {
+    use time::macros::datetime;
+
     use super::*;
     use crate::ipam::{AffinityOwner, BlockRequest, Reservations};
 
@@ -152,15 +166,32 @@ mod tests {
         let addresses = block.set_owner(&vmi, OwnerSlot::Alternate, &owner(TARGET));
         assert_eq!(addresses, ["10.0.0.0".parse::<IpAddr>().unwrap()]);
         assert_eq!(owners(&block, &vmi), [owner(SOURCE), owner(TARGET)]);
-        assert!(block.clear_owner(&vmi, SOURCE[0], SOURCE[1]));
+        assert!(block.clear_owner(&vmi, SOURCE[0], SOURCE[1], None));
         assert_eq!(owners(&block, &vmi), [none.clone(), owner(TARGET)]);
         assert!(block.has_owner(&vmi));
-        assert!(!block.clear_owner(&vmi, SOURCE[0], SOURCE[1]), "the owner is already removed");
-        assert!(block.clear_owner(&vmi, TARGET[0], TARGET[1]));
+        assert!(!block.clear_owner(&vmi, SOURCE[0], SOURCE[1], None), "the owner is already removed");
+        assert!(block.clear_owner(&vmi, TARGET[0], TARGET[1], None));
         assert_eq!(owners(&block, &vmi), [none.clone(), none]);
         assert!(!block.has_owner(&vmi));
         assert_eq!(owners(&block, &other), untouched);
-        assert!(!block.clear_owner(&vmi, "elsewhere", SOURCE[1]));
+        assert!(!block.clear_owner(&vmi, "elsewhere", SOURCE[1], None));
+    }
+
+    /// The ADD of a later sandbox of the pod has become the owner while the DEL of the earlier one was deferred.
+    #[test]
+    fn owner_that_is_newer_than_the_limit_is_kept() {
+        let (mut block, vmi, _) = block();
+        let mut later = owner(SOURCE);
+        later.insert("timestamp".into(), "2026-11-28 20:00:00.5 +0000 UTC".into());
+        block.set_owner(&vmi, OwnerSlot::Active, &later);
+        for limit in [datetime!(2026-11-28 20:00 UTC), datetime!(2026-11-28 20:00:00.5 UTC)] {
+            assert!(!block.clear_owner(&vmi, SOURCE[0], SOURCE[1], Some(limit)));
+            assert_eq!(owners(&block, &vmi)[0], later);
+        }
+        assert!(block.clear_owner(&vmi, SOURCE[0], SOURCE[1], Some(datetime!(2026-11-28 20:00:01 UTC))));
+        block.set_owner(&vmi, OwnerSlot::Active, &owner(SOURCE));
+        let limit = Some(datetime!(2026-11-28 20:00 UTC));
+        assert!(block.clear_owner(&vmi, SOURCE[0], SOURCE[1], limit), "an owner without a time");
     }
 
     #[test]

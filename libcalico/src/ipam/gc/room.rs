@@ -33,6 +33,10 @@ impl Rooms {
         self.has_changed |= self.occupied.len() != before;
     }
 
+    pub(super) fn is_occupied(&self, block: &Cidr) -> bool {
+        self.occupied.contains_key(block)
+    }
+
     pub(super) fn occupied(&self) -> impl Iterator<Item = Cidr> {
         self.occupied.keys().copied()
     }

@@ -184,8 +184,8 @@ pub enum LeakReason {
     /// KubeVirt is not installed, and no pod that the VMI's allocation names exists.
     #[error("KubeVirt is not installed")]
     NoKubeVirt,
-    /// The Service does not exist.
-    #[error("its service is gone")]
+    /// The Service does not exist, or is not of type LoadBalancer any more.
+    #[error("its service is gone or is not of type LoadBalancer")]
     ServiceGone,
     /// The tunnel's node does not exist.
     #[error("its node is gone")]

@@ -125,3 +125,8 @@ fn vmi_address_is_retained_by_the_vmi_or_a_launcher_with_the_address() {
         assert_eq!(assess(OwnerKind::Vmi, &facts), expected, "{vmi:?} {owners:?}");
     }
 }
+
+#[test]
+fn reason_of_a_service_covers_one_that_has_another_type() {
+    assert_eq!(LeakReason::ServiceGone.to_string(), "its service is gone or is not of type LoadBalancer");
+}

@@ -333,3 +333,12 @@ proptest::proptest! {
         proptest::prop_assert!(limited.iter().all(|pool| usual.contains(pool)), "{:?} of {:?}", limited, usual);
     }
 }
+
+#[test]
+fn pool_of_multicast_is_rejected_with_its_name_and_range() {
+    let error = choose(&[plain("m", "224.1.0.0/16")], &Request::default()).unwrap_err();
+    assert_eq!(
+        error.refused[0].to_string(),
+        "pool m (224.1.0.0/16): its cidr overlaps with 224.0.0.0/4; a pod with such an address cannot communicate"
+    );
+}

@@ -9,6 +9,7 @@ use super::kinds::ExportedKind;
 use super::{CalicoctlFile, IpamPart, Pair, SEPARATOR};
 use crate::ipam::{Block, BlockAffinity, Handle, IpamConfig};
 use crate::store::Kind;
+use crate::yaml::documents;
 
 /// A text that is not a complete file. Documents of the first part count from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -123,7 +124,8 @@ fn parts(text: &str) -> Result<[&str; 3], FileError> {
 fn parse_resources(text: &str) -> Result<Vec<Value>, FileError> {
     let (mut resources, mut names) = (Vec::new(), BTreeSet::new());
     let (mut empty, mut has_list) = (None, false);
-    for (index, document) in serde_norway::Deserializer::from_str(text).enumerate() {
+    let documents = documents(text).map_err(|error| FileError::Yaml { document: 1, reason: error.to_string() })?;
+    for (index, document) in documents.enumerate() {
         // Only the last document, after the last line `---`, may be empty.
         if let Some(empty) = empty {
             return Err(FileError::NoList(empty));

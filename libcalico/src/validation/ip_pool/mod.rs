@@ -118,6 +118,7 @@ fn check_blocks(pool: &IpPool, range: &Cidr, blocks: &[Cidr], findings: &mut Vec
 fn check_content(spec: &IpPoolSpec, range: &Cidr, findings: &mut Vec<FieldError>) {
     check_size(spec, range, findings);
     check_link_local(spec, range, findings);
+    check_assignable(spec, range, findings);
     check_encapsulation(spec, range, findings);
     check_selector("NodeSelector", &spec.node_selector, findings);
     check_selector("NamespaceSelector", &spec.namespace_selector, findings);
@@ -148,6 +149,15 @@ fn check_link_local(spec: &IpPoolSpec, range: &Cidr, findings: &mut Vec<FieldErr
     if Cidr::new(network, prefix).is_some_and(|link_local| link_local.overlaps(range)) {
         let family = range.version();
         let reason = format!("IPPool CIDR overlaps with IPv{family} Link Local range {network}/{prefix}");
+        findings.push(FieldError::new("IPPool.Spec.CIDR", &spec.cidr, reason));
+    }
+}
+
+/// Refuses a range of multicast or loopback: with upstream, which accepts it, the kernel refuses the address of a pod
+/// or drops the packets of the pod. A stored pool can still be disabled.
+fn check_assignable(spec: &IpPoolSpec, range: &Cidr, findings: &mut Vec<FieldError>) {
+    if let Some(special) = range.unassignable().filter(|_| !spec.disabled) {
+        let reason = format!("IPPool CIDR overlaps with {special}; a pod with such an address cannot communicate");
         findings.push(FieldError::new("IPPool.Spec.CIDR", &spec.cidr, reason));
     }
 }

@@ -207,3 +207,15 @@ fn pool_metadata_is_validated() {
     named.metadata.name = "My_Pool".into();
     assert!(findings(new(named))[0].starts_with("Metadata.Name = 'My_Pool' (name must consist of"));
 }
+
+#[test]
+fn pool_of_multicast_or_loopback_is_refused_unless_disabled() {
+    for cidr in ["224.0.0.0/4", "239.1.0.0/16", "127.5.0.0/16", "ff02::/112"] {
+        let refused = findings(new(pool(cidr)));
+        assert!(
+            refused.len() == 1 && refused[0].contains("a pod with such an address cannot communicate"),
+            "{refused:?}"
+        );
+        assert_eq!(findings(new(with(cidr, |spec| spec.disabled = true))), [""; 0], "{cidr}");
+    }
+}

@@ -316,6 +316,24 @@ fn inconsistent_blocks_are_reported() {
 }
 
 #[test]
+fn empty_block_that_is_marked_for_deletion_is_noted() {
+    let note = "unfinished deletion: block 10.0.0.8/30 is marked for deletion; an ADD that needs room or garbage \
+                collection deletes it";
+    for has_affinity in [true, false] {
+        let mut world = World::healthy();
+        world.add_block("10.0.0.8/30").deleted = true;
+        if !has_affinity {
+            world.affinities.pop();
+        }
+        assert_eq!(world.texts(), [note]);
+        assert!(world.findings()[0].is_note());
+    }
+    let mut world = World::healthy();
+    world.blocks[0].deleted = true;
+    assert_eq!(world.texts(), NOTHING, "a block in use is not deleted");
+}
+
+#[test]
 fn affinities_that_disagree_with_blocks_are_reported() {
     for (claims, expected) in [
         (vec![], vec!["block without affinity: 10.0.0.0/30 of host:node1"]),

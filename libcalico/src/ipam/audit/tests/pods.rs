@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::WorkloadEndpoint;
 use crate::ipam::InUseReason;
 use crate::kubernetes::endpoint_of_pod;
 
@@ -83,6 +84,55 @@ fn address_of_a_pod_without_reported_addresses_is_reported_and_retained() {
     );
     assert_eq!(in_use_reason(Some(Lookup::Present(pod(|_| {})))), None, "the pod has another address");
     assert_eq!(in_use_reason(None), None);
+}
+
+/// The ADDs of a pod fail after its sandbox has ended, and another pod has its address. Its status stays as it is,
+/// because only kubelet writes it.
+#[test]
+fn address_in_the_status_of_a_pod_that_another_pod_owns_is_reported_until_the_pod_ends() {
+    let found = |first: &Pod| {
+        let mut world = World { endpoints: Vec::new(), handles: BTreeMap::new(), ..World::healthy() };
+        world.blocks = vec![Block::new(cidr("10.0.0.0/30"), &AffinityOwner::Host("node1".into()), NOW).unwrap()];
+        world.allocate("net.c2", &[("namespace", "ns"), ("pod", "q"), ("node", "node1")]);
+        let second = pod(|pod| {
+            pod["metadata"]["name"] = json!("q");
+            pod["metadata"]["annotations"] = json!({"cni.projectcalico.org/containerID": "c2"});
+        });
+        for pod in [first, &second] {
+            let WorkloadEndpoint { spec, .. } = endpoint_of_pod(pod, "cali").unwrap().endpoint;
+            let addresses = spec.ip_networks.iter().map(|text| text.parse::<Cidr>().unwrap().network()).collect();
+            let container_id = (!spec.container_id.is_empty()).then_some(spec.container_id);
+            let name = format!("ns/{}", spec.pod);
+            world.endpoints.push(AuditedEndpoint { name, addresses, container_id, ..AuditedEndpoint::default() });
+            world.pods.insert(ObjectKey::namespaced("ns", spec.pod), Lookup::Present(pod.clone()));
+        }
+        world.texts()
+    };
+    // As a DEL leaves them, with an annotation that makes each next ADD fail.
+    let annotations = |more: [&str; 2]| {
+        let detached = ["podIP", "podIPs", "containerID"].map(|key| (format!("cni.projectcalico.org/{key}"), ""));
+        json!(BTreeMap::from_iter(
+            detached.into_iter().chain([(format!("cni.projectcalico.org/{}", more[0]), more[1])])
+        ))
+    };
+    for wrong in [["ipAddrs", "x"], ["allowedSourcePrefixes", "x"], ["floatingIPs", "x"], ["containerID", "c3"]] {
+        let waiting = pod(|pod| pod["metadata"]["annotations"] = annotations(wrong));
+        let expected = ["double allocation: 10.0.0.0 is held by endpoint ns/p and endpoint ns/q"];
+        assert_eq!(found(&waiting), expected, "{wrong:?}");
+        let ended = |change: fn(&mut Value)| {
+            pod(|pod| {
+                pod["metadata"]["annotations"] = annotations(wrong);
+                change(pod);
+            })
+        };
+        for change in [
+            (|pod| pod["status"]["phase"] = json!("Succeeded")) as fn(&mut Value),
+            |pod| pod["status"]["phase"] = json!("Failed"),
+            |pod| pod["metadata"]["deletionTimestamp"] = json!("2026-11-21T21:00:00Z"),
+        ] {
+            assert_eq!(found(&ended(change)), NOTHING, "{wrong:?}");
+        }
+    }
 }
 
 #[test]

@@ -175,11 +175,63 @@ fn cooled_down_addresses_are_freed_by_age() {
     assert_eq!(resting(50, Duration::ZERO), (true, vec![3, 0]));
     assert_eq!(resting(50, Duration::seconds(60)), (true, vec![3, 0, 2]));
     // The clock went back.
-    assert_eq!(resting(0, Duration::hours(-1)), (false, vec![3]));
+    assert_eq!(resting(0, Duration::minutes(-20)), (false, vec![3]));
     assert_eq!(resting(-1, Duration::hours(-1)), (true, vec![3, 0, 2]));
     // The cooldown was disabled after the release.
     assert_eq!(resting(0, Duration::ZERO), (true, vec![3, 0, 2]));
     assert_eq!(resting(i64::MAX, Duration::days(365)), (false, vec![3]));
+}
+
+/// The clock of the DEL of 10.0.0.0 was ahead.
+#[test]
+fn release_time_of_a_wrong_clock_counts_as_now_and_leaves_other_cooldowns() {
+    let ahead = |by: Duration| {
+        let mut block = shared();
+        block.release(&[release_request("10.0.0.2")], 60, NOW - Duration::seconds(10)).unwrap();
+        // For the clock that is ahead, the other cooldown must not be over.
+        block.release(&[release_request("10.0.0.0")], i64::MAX, NOW + by).unwrap();
+        block
+    };
+    let at = |block: &Block, address: &str| block.allocation(ip(address)).and_then(|held| held.released_at());
+    let second = NOW.replace_nanosecond(0).unwrap();
+    for by in [Duration::seconds(1202), Duration::hours(1), Duration::days(3650)] {
+        let mut block = ahead(by);
+        let other = at(&block, "10.0.0.2");
+        assert_eq!(block.collect_garbage(60, NOW), Ok(true), "{by}");
+        assert_eq!((at(&block, "10.0.0.0"), at(&block, "10.0.0.2")), (Some(second), other));
+        assert_eq!(block.unallocated, [3], "no cooldown is over");
+        assert_eq!(block.collect_garbage(60, NOW + Duration::seconds(52)), Ok(true));
+        assert_eq!(block.unallocated, [3, 2], "the other cooldown ends when it would have ended");
+        assert_eq!(block.collect_garbage(60, NOW + Duration::seconds(62)), Ok(true));
+        assert_eq!(block.unallocated, [3, 2, 0]);
+    }
+    let mut block = ahead(Duration::days(1));
+    block.collect_garbage(0, NOW).unwrap();
+    assert_eq!(block.unallocated, [3, 0, 2], "without a cooldown");
+}
+
+/// All release times are those of a correct clock.
+#[test]
+fn reader_whose_clock_is_behind_changes_no_cooldown() {
+    for behind in [Duration::seconds(1), Duration::minutes(19), Duration::minutes(20)] {
+        let mut block = shared();
+        block.release(&[release_request("10.0.0.0")], 60, NOW).unwrap();
+        let before = block.clone();
+        assert_eq!((block.collect_garbage(60, NOW - behind), &block), (Ok(false), &before), "{behind}");
+        assert_eq!(block.collect_garbage(60, NOW + Duration::seconds(62)), Ok(true));
+    }
+}
+
+/// The clock of the reader is behind by an hour, which an allocation shows.
+#[test]
+fn reader_whose_clock_is_behind_an_allocation_corrects_no_release_time() {
+    let mut block = shared();
+    block.release(&[release_request("10.0.0.0")], 60, NOW).unwrap();
+    let in_use = block.attributes.iter_mut().find(|attribute| attribute.released_at.is_none()).unwrap();
+    let (date, hour) = (NOW.date(), NOW.hour());
+    in_use.active_owner.insert("timestamp".into(), format!("{date} {hour:02}:00:00 +0000 UTC"));
+    let before = block.clone();
+    assert_eq!((block.collect_garbage(60, NOW - Duration::hours(2)), &block), (Ok(false), &before));
 }
 
 #[test]

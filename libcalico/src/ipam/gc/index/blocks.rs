@@ -44,8 +44,12 @@ impl Index {
     /// # Errors
     /// A block that is corrupt or too large is removed from the index.
     pub fn put_block(&mut self, block: &Block) -> Result<(), UnreadableBlock> {
+        self.marked.remove(&block.cidr);
         if block.deleted {
             self.remove_unusable_block(&block.cidr);
+            if block.awaits_deletion() {
+                self.marked.insert(block.cidr);
+            }
             return Ok(());
         }
         let summary = summarize(block).inspect_err(|_| self.remove_unusable_block(&block.cidr))?;
@@ -59,10 +63,17 @@ impl Index {
 
     /// Removes a deleted block.
     pub fn remove_block(&mut self, cidr: &Cidr) {
+        self.marked.remove(cidr);
         self.rooms.remove_occupied(cidr);
         if let Some(row) = self.blocks.find(*cidr) {
             self.remove_block_row(row);
         }
+    }
+
+    /// Returns the empty blocks that are marked for deletion: their deleter was interrupted, or is about to delete
+    /// them.
+    pub fn marked_blocks(&self) -> impl Iterator<Item = Cidr> {
+        self.marked.iter().copied()
     }
 
     /// Removes a block that exists and from which no address may be assigned.
@@ -79,6 +90,8 @@ impl Index {
         let gone: Vec<RowId> = self.blocks.iter().filter(|(_, block)| block.list != list).map(|(row, _)| row).collect();
         gone.into_iter().for_each(|row| self.remove_block_row(row));
         self.rooms.drop_unlisted(list);
+        let rooms = &self.rooms;
+        self.marked.retain(|cidr| rooms.is_occupied(cidr));
     }
 
     fn add_block(&mut self, cidr: Cidr) -> RowId {

@@ -100,6 +100,8 @@ pub struct Index {
     pub(super) owner_pods: HashMap<RowId, OwnerPods>,
     pub(super) gauges: Gauges,
     pub(super) rooms: Rooms,
+    /// Empty blocks that are marked for deletion.
+    pub(super) marked: BTreeSet<Cidr>,
     pub(super) lists: HashMap<WatchedKind, u8>,
     /// The VirtualMachines and the VMIs in the present list. They share a row, so a list number in the row cannot
     /// distinguish them.

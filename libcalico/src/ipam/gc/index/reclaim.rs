@@ -10,6 +10,7 @@ use super::super::leaks::Postponement;
 use super::super::rows::CalicoNode;
 use super::super::table::RowId;
 use super::Index;
+use crate::ipam::block::is_of_wrong_clock;
 use crate::net::{Cidr, IpVersion};
 
 impl Index {
@@ -145,6 +146,13 @@ impl Index {
             blocks.extend(self.blocks.get(row).map(|block| block.cidr));
         }
         blocks
+    }
+
+    /// Returns the blocks of which every address that cools down has a release time of a wrong clock at `now`.
+    pub fn blocks_of_wrong_clocks(&self, now: OffsetDateTime) -> Vec<Cidr> {
+        let is_wrong = |at: i64| OffsetDateTime::from_unix_timestamp(at).is_ok_and(|at| is_of_wrong_clock(at, now));
+        let wrong = self.reclaim.cooling.iter().rev().take_while(|(at, _)| is_wrong(*at));
+        wrong.filter_map(|(_, row)| self.blocks.get(*row)).map(|block| block.cidr).collect()
     }
 
     /// Returns the duration from `now` until the next cooldown elapses, 0 if it already has.

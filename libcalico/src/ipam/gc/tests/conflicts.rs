@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::*;
 use super::cluster::Cluster;
 use super::scenarios::{cluster, examine};
-use crate::ipam::{AffinityOwner, BlockRequest, HandleId, OwnerSlot, PodState, ReportedAddresses};
+use crate::ipam::{AffinityOwner, Block, BlockRequest, HandleId, OwnerSlot, PodState, ReportedAddresses};
 
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 const ALMOST: Duration = Duration::from_nanos(119_999_999_999);
@@ -19,6 +19,18 @@ fn ip(text: &str) -> IpAddr {
 fn report(cluster: &mut Cluster, name: &str, addresses: &[&str], runs: bool) {
     let addresses = ReportedAddresses::new(addresses.iter().map(|text| ip(text)).collect());
     cluster.index.put_pod("ns", name, &PodState { node: "n1", addresses, ended: None, runs });
+}
+
+/// Returns the block as it is, and with 10.0.0.5 allocated to `ns/<name>`.
+fn free_and_held(cluster: &Cluster, name: &str) -> (Block, Block) {
+    let free = cluster.blocks[&"10.0.0.0/29".parse().unwrap()].clone();
+    let mut held = free.clone();
+    let attributes = [("namespace", "ns"), ("pod", name)].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+    let (handle, requester) = (HandleId::new(format!("net.{name}")), AffinityOwner::Host("n1".into()));
+    let request =
+        BlockRequest { handle: Some(&handle), attributes: &attributes, requester: &requester, check_affinity: true };
+    held.assign_address(ip("10.0.0.5"), &request).unwrap();
+    (free, held)
 }
 
 fn lasting(cluster: &mut Cluster) -> Vec<(String, IpAddr)> {
@@ -62,6 +74,29 @@ fn reported_address_allocated_to_another_pod_is_in_conflict() {
     assert_eq!(cluster.index.conflicting(cluster.now), (0, 1));
 }
 
+/// The status of a pod whose ADDs fail lists the address of its last sandbox, which another pod has by now.
+#[test]
+fn conflict_with_the_next_owner_lasts_while_the_adds_of_the_pod_fail() {
+    let mut cluster = cluster();
+    report(&mut cluster, "older", &["10.0.0.0"], true);
+    assert_eq!(after(&mut cluster, TWO_MINUTES).len(), 1);
+    let conflict = cluster.index.conflicts(cluster.now).remove(0);
+    cluster.index.mark_conflict_reported(&conflict);
+    for _ in 0..3 {
+        // The ADD got another address and released it.
+        let (free, held) = free_and_held(&cluster, "older");
+        for block in [&held, &free] {
+            cluster.index.put_block(block).unwrap();
+            report(&mut cluster, "older", &["10.0.0.0"], true);
+            assert_eq!(lasting(&mut cluster), [], "the conflict is reported once");
+            assert_eq!(cluster.index.conflicting(cluster.now), (0, 1));
+        }
+    }
+    report(&mut cluster, "older", &["10.0.0.0"], false);
+    assert_eq!(after(&mut cluster, TWO_MINUTES), []);
+    assert_eq!(cluster.index.conflicting(cluster.now), (0, 0), "the pod has ended");
+}
+
 #[test]
 fn host_network_terminating_and_foreign_pods_are_in_no_conflict() {
     let mut cluster = cluster();
@@ -80,17 +115,7 @@ fn interrupted_conflict_restarts_its_two_minutes() {
         |c| c.index.remove_pod("ns", "lost"),
         // Both changes come before the next examination.
         |c| {
-            let free = c.blocks[&"10.0.0.0/29".parse().unwrap()].clone();
-            let mut held = free.clone();
-            let attributes = [("namespace", "ns"), ("pod", "lost")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
-            let (handle, requester) = (HandleId::new("net.lost"), AffinityOwner::Host("n1".into()));
-            let request = BlockRequest {
-                handle: Some(&handle),
-                attributes: &attributes,
-                requester: &requester,
-                check_affinity: true,
-            };
-            held.assign_address(ip("10.0.0.5"), &request).unwrap();
+            let (free, held) = free_and_held(c, "lost");
             c.index.put_block(&held).unwrap();
             c.index.put_block(&free).unwrap();
         },

@@ -416,7 +416,23 @@ fn unreadable_or_deleted_block_is_removed_from_the_index() {
     block.deleted = true;
     cluster.index.put_block(&block).unwrap();
     assert_eq!(cluster.index.size().blocks, 1);
+    assert_eq!(cluster.index.marked_blocks().count(), 0, "the block has an address");
     cluster.check();
+}
+
+#[test]
+fn empty_block_that_is_marked_for_deletion_is_known_until_it_is_gone() {
+    let mut cluster = cluster();
+    let owner = crate::ipam::AffinityOwner::Host("n1".into());
+    let mut block =
+        crate::ipam::Block::new("10.9.0.0/29".parse().unwrap(), &owner, time::OffsetDateTime::UNIX_EPOCH).unwrap();
+    for is_marked in [true, false, true] {
+        block.deleted = is_marked;
+        cluster.index.put_block(&block).unwrap();
+        assert_eq!(cluster.index.marked_blocks().count(), usize::from(is_marked));
+    }
+    cluster.index.remove_block(&block.cidr);
+    assert_eq!(cluster.index.marked_blocks().count(), 0);
 }
 
 #[test]

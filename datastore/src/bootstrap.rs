@@ -18,15 +18,29 @@ const DEFAULT_NAME: &str = "default";
 /// Maximum number of attempts to initialize, because other processes may initialize at the same time.
 const ATTEMPTS: usize = 10;
 
-/// Creates the ClusterInformation and the built-in tiers, as far as they are missing. Adds missing fields to an
-/// existing ClusterInformation, and to its cluster type the missing items of the comma-separated list `cluster_type`.
+/// The objects that [`ensure_initialized`] reads, and creates if they are missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InitialObjects {
+    /// The ClusterInformation and the built-in tiers. An API server gets a request for each of them.
+    All,
+    /// Only the ClusterInformation.
+    ClusterInformation,
+}
+
+/// Creates the ClusterInformation and the built-in tiers, as far as `objects` names them and they are missing. Adds
+/// missing fields to an existing ClusterInformation, and to its cluster type the missing items of the comma-separated
+/// list `cluster_type`.
 ///
 /// A ClusterInformation without `datastoreReady` becomes ready (DS-52). With `datastoreReady: false`, missing tiers are
 /// not created, because the operator who locked the datastore expects no new objects.
-pub async fn ensure_initialized(store: &impl Store, cluster_type: &str) -> Result<(), StoreError> {
+pub async fn ensure_initialized(
+    store: &impl Store,
+    cluster_type: &str,
+    objects: InitialObjects,
+) -> Result<(), StoreError> {
     let mut attempts = 1;
     loop {
-        match try_initialize(store, cluster_type).await {
+        match try_initialize(store, cluster_type, objects).await {
             Err(error) if error.is_race() && attempts < ATTEMPTS => attempts += 1,
             result => return result,
         }
@@ -107,10 +121,14 @@ fn is_created<T>(created: Result<T, StoreError>) -> Result<bool, StoreError> {
     }
 }
 
-async fn try_initialize(store: &impl Store, cluster_type: &str) -> Result<(), StoreError> {
+async fn try_initialize(store: &impl Store, cluster_type: &str, objects: InitialObjects) -> Result<(), StoreError> {
     let mut batch = ReadBatch::new();
     let cluster = batch.get::<ClusterInformation>(&ObjectKey::global(DEFAULT_NAME));
-    let tiers = BUILT_IN_TIERS.map(|(name, _, _)| batch.get::<Tier>(&ObjectKey::global(name)));
+    let tiers = match objects {
+        InitialObjects::All => &BUILT_IN_TIERS[..],
+        InitialObjects::ClusterInformation => &[],
+    };
+    let tiers: Vec<_> = tiers.iter().map(|fields| (batch.get::<Tier>(&ObjectKey::global(fields.0)), *fields)).collect();
     let answers = store.read(&batch).await?;
 
     let now = OffsetDateTime::now_utc();
@@ -121,8 +139,8 @@ async fn try_initialize(store: &impl Store, cluster_type: &str) -> Result<(), St
         None => writes.push(create(cluster_information(cluster_type), now)?),
         Some(stored) => writes.extend(add_missing_fields(stored, cluster_type)?),
     }
-    for (ticket, fields) in tiers.iter().zip(BUILT_IN_TIERS) {
-        if answers.get(ticket)?.is_none() && !is_locked {
+    for (ticket, fields) in tiers {
+        if answers.get(&ticket)?.is_none() && !is_locked {
             writes.push(create(tier(fields), now)?);
         }
     }

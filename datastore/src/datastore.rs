@@ -11,7 +11,7 @@ use libcalico::store::{
 };
 
 use crate::Local;
-use crate::bootstrap::{self, CLUSTER_TYPE_OF_API_SERVER};
+use crate::bootstrap::{self, CLUSTER_TYPE_OF_API_SERVER, InitialObjects};
 use crate::config::{ConfigError, DatastoreConfig};
 use crate::etcd::{Etcd, EtcdSource};
 use crate::kubernetes::{API_GROUP_FILE, ApiSource, BusyRule, CalicoObjects, Kubernetes};
@@ -154,6 +154,46 @@ impl Datastore {
         Ok(pairs.into_iter().flatten().collect())
     }
 
+    /// Returns the error with which etcd refuses writes because of an alarm, for example if its space is exhausted.
+    /// Returns `None` without an alarm, if the alarms cannot be read, and for other datastores.
+    pub async fn find_alarm(&self) -> Option<StoreError> {
+        match self {
+            Datastore::Etcd(etcd) => Box::pin(etcd.find_alarm()).await,
+            Datastore::Local(_) | Datastore::Kubernetes(_) => None,
+        }
+    }
+
+    /// Passes the pairs of [`scan`](Self::scan) to `on_pair`. Those of a file are read one by one.
+    pub async fn for_each_pair(
+        &self,
+        prefix: &str,
+        on_pair: &mut (dyn FnMut(&RawEntry) + Send),
+    ) -> Result<(), StoreError> {
+        match self {
+            Datastore::Local(local) => local.for_each_pair(prefix, on_pair),
+            Datastore::Etcd(_) | Datastore::Kubernetes(_) => {
+                // Each pair is freed after its use.
+                self.scan(prefix).await?.into_iter().for_each(|pair| on_pair(&pair));
+                Ok(())
+            }
+        }
+    }
+
+    /// Passes the stored pair of each selected object to `on_pair`, as one snapshot. Reads those of a file one by one.
+    pub async fn for_each_object<K: Kind>(
+        &self,
+        select: &K::Select,
+        on_pair: &mut (dyn FnMut(&RawEntry) + Send),
+    ) -> Result<(), StoreError> {
+        if let Datastore::Local(local) = self {
+            return local.for_each_pair(&K::prefix(select), on_pair);
+        }
+        let mut batch = ReadBatch::new();
+        let objects = batch.list::<K>(select);
+        self.read(&batch).await?.raw_entries(&objects).iter().for_each(on_pair);
+        Ok(())
+    }
+
     /// Watches a selection of a kind. Returns `None` for a file, which cannot be watched.
     pub fn watch<K: Kind>(&self, select: &K::Select) -> Option<CalicoWatcher<K>> {
         match self {
@@ -167,13 +207,13 @@ impl Datastore {
     /// (DS-52). See [`bootstrap::ensure_initialized`].
     pub async fn ensure_initialized(&self) -> Result<(), StoreError> {
         let cluster_type = if matches!(self, Datastore::Kubernetes(_)) { CLUSTER_TYPE_OF_API_SERVER } else { "" };
-        bootstrap::ensure_initialized(self, cluster_type).await
+        bootstrap::ensure_initialized(self, cluster_type, InitialObjects::All).await
     }
 
-    /// Does the same as [`ensure_initialized`](Self::ensure_initialized), and records in the ClusterInformation that
-    /// Kubernetes runs the cluster (KC-112).
-    pub async fn ensure_initialized_for_kubernetes(&self) -> Result<(), StoreError> {
-        bootstrap::ensure_initialized(self, self.cluster_type()).await
+    /// Does the same as [`ensure_initialized`](Self::ensure_initialized) for these objects, and records in the
+    /// ClusterInformation that Kubernetes runs the cluster (KC-112).
+    pub async fn ensure_initialized_for_kubernetes(&self, objects: InitialObjects) -> Result<(), StoreError> {
+        bootstrap::ensure_initialized(self, self.cluster_type(), objects).await
     }
 
     /// Creates the ClusterInformation if it is missing. Returns true if the object was created.

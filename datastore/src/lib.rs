@@ -25,6 +25,7 @@ mod local_disabled;
 mod paged_list;
 mod pairs;
 mod request_observer;
+mod server_url;
 mod tls;
 pub mod watch;
 

@@ -25,6 +25,10 @@ impl LocalDisabled {
         match self.0 {}
     }
 
+    pub(crate) fn for_each_pair(&self, _: &str, _: &mut (dyn FnMut(&RawEntry) + Send)) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
     pub(crate) fn read_ranges(&self, _: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
         match self.0 {}
     }

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use data_encoding::BASE64;
 use datastore::config::{EtcdConfig, TlsConfig};
-use datastore::{ConfigError, Datastore, DatastoreConfig, DatastoreSettings};
+use datastore::watch::WatchEvent;
+use datastore::{CalicoWatcher, ConfigError, Datastore, DatastoreConfig, DatastoreSettings};
 use harness::certificates::Certificates;
 use harness::etcd::EtcdServer;
 use harness::port::Port;
 use harness::proxy::Proxy;
 use harness::{DEADLINE, block_on, etcd_config, marker, pool};
-use libcalico::api::{IpPool, ObjectKey};
+use libcalico::api::{IpPool, ObjectKey, ObjectSelect};
 use libcalico::store::{Store, StoreError};
 
 fn open(endpoints: &[&str], deadline: Duration) -> Datastore {
@@ -143,7 +144,7 @@ fn wrong_etcd_password_is_rejected_and_the_error_names_the_user() {
     let refused = |env: &[(&str, &str)]| {
         let store = open_settings(&settings, env).unwrap();
         match block_on(read_absent_pool(&store)) {
-            Err(StoreError::Unauthorized { reason }) => reason,
+            Err(StoreError::Unauthorized { reason } | StoreError::Forbidden { reason }) => reason,
             other => panic!("{other:?}"),
         }
     };
@@ -166,6 +167,127 @@ fn wrong_etcd_password_is_rejected_and_the_error_names_the_user() {
     assert!(reason.contains("permission denied") && reason.contains("`bob`"), "{reason}");
     let reason = refused(&[]);
     assert!(reason.contains("user name is empty") && reason.contains("set ETCD_USERNAME"), "{reason}");
+}
+
+fn ctl(server: &EtcdServer, args: &[&str]) {
+    let ran = server.ctl(args);
+    assert!(ran.status.success(), "{args:?}: {}", String::from_utf8_lossy(&ran.stderr));
+}
+
+/// Returns the flags with which etcd issues a JWT, and the directory of its key.
+fn jwt_flags() -> ([String; 2], tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let key = directory.path().join("key");
+    std::fs::write(&key, "0123456789abcdef0123456789abcdef").unwrap();
+    let jwt = format!("jwt,pub-key={0},priv-key={0},sign-method=HS256", key.display());
+    (["--auth-token".to_owned(), jwt], directory)
+}
+
+/// The status of etcd needs no permission. The alarm call is a write, and needs the role `root`.
+#[test]
+fn alarm_of_etcd_is_found_by_a_user_without_permissions() {
+    let server = EtcdServer::start_with(&["--quota-backend-bytes".into(), "16777216".into()]);
+    for args in [
+        &["user", "add", "root:secret"][..],
+        &["user", "grant-role", "root", "root"],
+        &["user", "add", "bob:b"],
+        &["role", "add", "nothing"],
+        &["user", "grant-role", "bob", "nothing"],
+        &["auth", "enable"],
+    ] {
+        ctl(&server, args);
+    }
+    let settings = DatastoreSettings { etcd_endpoints: server.url.clone(), ..DatastoreSettings::default() };
+    let open = |user, password| open_settings(&settings, &[("ETCD_USERNAME", user), ("ETCD_PASSWORD", password)]);
+    let (root, bob) = (open("root", "secret").unwrap(), open("bob", "b").unwrap());
+    block_on(async {
+        assert_eq!((root.find_alarm().await, bob.find_alarm().await), (None, None));
+        let large = "x".repeat(1 << 20);
+        let mut refused = None;
+        for number in 0..100 {
+            let (key, value) = pool(&format!("p{number}"), &large);
+            refused = root.create(&key, &value).await.err();
+            if refused.is_some() {
+                break;
+            }
+        }
+        assert!(matches!(refused, Some(StoreError::Alarm { .. })), "{refused:?}");
+        for store in [root, bob] {
+            let alarm = store.find_alarm().await;
+            assert!(matches!(&alarm, Some(StoreError::Alarm { reason }) if reason.contains("NOSPACE")), "{alarm:?}");
+        }
+    });
+}
+
+/// Each change of authentication refuses the token of the watch, which then logs in again, lists and watches.
+#[test]
+fn watch_of_etcd_logs_in_again_after_changes_of_authentication() {
+    let (jwt, _directory) = jwt_flags();
+    for flags in [&[][..], &jwt] {
+        let server = EtcdServer::start_with(flags);
+        let settings = DatastoreSettings { etcd_endpoints: server.url.clone(), ..DatastoreSettings::default() };
+        let store = open_settings(&settings, &[("ETCD_USERNAME", "root"), ("ETCD_PASSWORD", "secret")]).unwrap();
+        block_on(async {
+            let mut watch = store.watch::<IpPool>(&ObjectSelect::default()).unwrap();
+            let create = async |name: &str| {
+                let (key, value) = pool(name, "1");
+                store.create(&key, &value).await.unwrap();
+            };
+            create("first").await;
+            await_pool(&mut watch, "first").await;
+            for args in
+                [&["user", "add", "root:secret"][..], &["user", "grant-role", "root", "root"], &["auth", "enable"]]
+            {
+                ctl(&server, args);
+            }
+            create("second").await;
+            await_pool(&mut watch, "second").await;
+            ctl(&server, &["--user", "root:secret", "role", "add", "other"]);
+            create("third").await;
+            await_pool(&mut watch, "third").await;
+        });
+    }
+}
+
+/// Waits until the watch reports the pool.
+async fn await_pool(watch: &mut CalicoWatcher<IpPool>, name: &str) {
+    let reported = async {
+        loop {
+            if matches!(watch.next().await, WatchEvent::Upsert(entry) if entry.key.name == name) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), reported).await.expect("the watch reports the pool");
+}
+
+#[test]
+fn etcd_login_is_repeated_after_changes_of_authentication() {
+    let (jwt, _directory) = jwt_flags();
+    for flags in [&[][..], &jwt] {
+        let server = EtcdServer::start_with(flags);
+        let ctl = |args: &[&str]| ctl(&server, args);
+        let settings = DatastoreSettings { etcd_endpoints: server.url.clone(), ..DatastoreSettings::default() };
+        let env = [("ETCD_USERNAME", "root"), ("ETCD_PASSWORD", "secret")];
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let store = open_settings(&settings, &env).unwrap();
+        runtime.block_on(read_absent_pool(&store)).unwrap();
+        let before = store.requests();
+
+        // The token is missing.
+        ctl(&["user", "add", "root:secret"]);
+        ctl(&["user", "grant-role", "root", "root"]);
+        ctl(&["auth", "enable"]);
+        runtime.block_on(read_absent_pool(&store)).unwrap();
+        assert_eq!(store.requests() - before, 3, "a refused read, one authentication, one read");
+
+        // A JWT is for one revision of the users and roles.
+        ctl(&["--user", "root:secret", "role", "add", "other"]);
+        runtime.block_on(read_absent_pool(&store)).unwrap();
+        runtime.block_on(read_absent_pool(&store)).unwrap();
+        let expected = if flags.is_empty() { 5 } else { 7 };
+        assert_eq!(store.requests() - before, expected);
+    }
 }
 
 #[test]

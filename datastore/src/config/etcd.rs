@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{DatastoreSettings, SettingLookup};
 use crate::error::ConfigError;
+use crate::server_url;
 use crate::tls::TlsPolicy;
 
 /// Settings for reaching etcd.
@@ -96,8 +97,8 @@ fn parse_endpoint(item: &str, scheme: &str) -> Result<String, ConfigError> {
     let redacted = item.rsplit_once('@').map_or(item.to_owned(), |(_, host)| format!("...@{host}"));
     let url = format!("{scheme}://{authority}");
     let parsed = url.parse::<tonic::transport::Uri>().ok().filter(|uri| uri.path() == "/" && uri.query().is_none());
-    let has_host = parsed.is_some_and(|uri| uri.host().is_some_and(|host| !host.is_empty()));
-    if has_host && !authority.contains('@') { Ok(url) } else { Err(ConfigError::InvalidEndpoint(redacted)) }
+    let is_server = parsed.is_some_and(|uri| server_url::parse(&uri.to_string()).is_ok());
+    if is_server && !authority.contains('@') { Ok(url) } else { Err(ConfigError::InvalidEndpoint(redacted)) }
 }
 
 fn tls_config(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Result<TlsConfig, ConfigError> {

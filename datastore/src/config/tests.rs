@@ -119,7 +119,7 @@ fn first_endpoint_decides_encryption_for_all_endpoints() {
 
 #[test]
 fn invalid_endpoint_urls_are_reported() {
-    for bad in ["unix:///run/etcd.sock", "http://", "https://a:1/path", "http://a b:1"] {
+    for bad in ["unix:///run/etcd.sock", "http://", "https://a:1/path", "http://a b:1", "http://a:65536", "a:99999"] {
         assert_eq!(resolve(&endpoints(bad), &[]), Err(ConfigError::InvalidEndpoint(bad.into())), "{bad}");
     }
 }

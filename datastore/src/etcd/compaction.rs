@@ -65,12 +65,12 @@ impl Etcd {
     /// Also succeeds if `revision` has already been compacted.
     async fn compact(&self, revision: i64) -> Result<(), StoreError> {
         let deadline = self.deadline.expiry(Instant::now());
-        let client = self.connection.get(deadline).await?;
+        let (client, login) = self.connection.get(deadline).await?;
         let mut client = client.kv_client().max_decoding_message_size(MAX_RESPONSE_BYTES);
         match await_response(deadline, self.deadline.limit(), client.compact(revision, None)).await {
             Ok(_) => Ok(()),
             Err(EtcdFailure::Status(status)) if status.message().contains("has been compacted") => Ok(()),
-            Err(failure) => Err(self.connection.handle_failure(&failure, true).await),
+            Err(failure) => Err(self.connection.handle_failure(&failure, true, login).await),
         }
     }
 }

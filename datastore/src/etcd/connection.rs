@@ -1,17 +1,20 @@
 //! The connection to the etcd cluster.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use etcd_client::{Channel, Client, ConnectOptions};
 use libcalico::store::StoreError;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_rustls::TlsConnector;
+use tonic::Status;
 use tonic::transport::{Endpoint, Uri};
 use tower::service_fn;
 
 use super::error::{self, EtcdFailure, EtcdPeer};
+use super::login::{Logins, Pauses};
 use super::tls;
 use crate::config::{ConfigError, EtcdConfig};
 
@@ -34,6 +37,8 @@ pub(super) struct Connection {
     is_for_watches: bool,
     /// Number of authentications with a password.
     pub(super) authentications: AtomicU64,
+    /// The logins of all connections of this process.
+    logins: Arc<Logins>,
     state: Mutex<State>,
 }
 
@@ -47,13 +52,23 @@ struct State {
     has_answered: bool,
     /// Index of the endpoint to try first.
     next_endpoint: usize,
+    /// The number of the current login.
+    login: LoginNumber,
+    /// etcd's last refusal of a token; `None` before the first.
+    refusal: Option<Status>,
+    /// The pauses between a refusal of a token and the next login.
+    pauses: Pauses,
 }
+
+/// The number of a connection's login, by which later refusals of its token are recognized.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct LoginNumber(u64);
 
 impl Connection {
     /// Prepares a connection without opening it. Reads certificates and keys.
     pub(super) fn new(config: &EtcdConfig) -> Result<Self, ConfigError> {
         let endpoints = config.endpoints.iter().map(|url| create_endpoint(url)).collect::<Result<_, _>>()?;
-        Ok(Self::with_endpoints(config, endpoints, load_tls(config)?, false))
+        Ok(Self::with_endpoints(config, endpoints, load_tls(config)?, false, Arc::default()))
     }
 
     fn with_endpoints(
@@ -61,6 +76,7 @@ impl Connection {
         endpoints: Vec<Endpoint>,
         tls: Option<TlsConnector>,
         for_watches: bool,
+        logins: Arc<Logins>,
     ) -> Self {
         Connection {
             config: config.clone(),
@@ -69,24 +85,35 @@ impl Connection {
             tls_description: config.tls.as_ref().map(tls::describe),
             is_for_watches: for_watches,
             authentications: AtomicU64::new(0),
+            logins,
             state: Mutex::new(State { tls, must_reload_tls: for_watches, ..State::default() }),
         }
     }
 
     /// Prepares another connection to the same cluster, for watches, which detects a dead peer by pings.
     pub(super) fn for_watches(&self) -> Self {
-        Self::with_endpoints(&self.config, self.endpoints.clone(), self.initial_tls.clone(), true)
+        let (endpoints, tls) = (self.endpoints.clone(), self.initial_tls.clone());
+        Self::with_endpoints(&self.config, endpoints, tls, true, Arc::clone(&self.logins))
     }
 
     pub(super) fn endpoint_count(&self) -> usize {
         self.endpoints.len()
     }
 
-    /// Returns the connected client. Without a connection, tries each endpoint in turn until one accepts a connection.
-    pub(super) async fn get(&self, deadline: Instant) -> Result<Client, StoreError> {
+    pub(super) fn has_credentials(&self) -> bool {
+        self.config.credentials.is_some()
+    }
+
+    /// Returns the connected client and its login. Without a connection, tries each endpoint in turn until one accepts
+    /// a connection. After a refusal of the token, waits for the pause before the next login, if it ends before
+    /// `deadline`.
+    pub(super) async fn get(&self, deadline: Instant) -> Result<(Client, LoginNumber), StoreError> {
+        if let Some(end) = self.find_pause(deadline).await? {
+            sleep_until(end).await;
+        }
         let mut state = self.state.lock().await;
         if let Some(client) = &state.client {
-            return Ok(client.clone());
+            return Ok((client.clone(), state.login));
         }
         if std::mem::replace(&mut state.must_reload_tls, true) {
             match load_tls(&self.config) {
@@ -107,8 +134,9 @@ impl Connection {
             match self.connect(endpoint, state.tls.clone(), attempt_deadline).await {
                 Ok(client) => {
                     state.client = Some(client.clone());
-                    state.has_answered = self.config.credentials.is_some();
-                    return Ok(client);
+                    state.has_answered = self.has_credentials();
+                    state.login = LoginNumber(state.login.0 + 1);
+                    return Ok((client, state.login));
                 }
                 Err(failure) => failures.push((endpoint.uri().to_string(), failure)),
             }
@@ -117,12 +145,29 @@ impl Connection {
         Err(error::connect_failures_to_store_error(&failures, &self.peer(false)))
     }
 
-    pub(super) async fn record_response(&self) {
-        self.state.lock().await.has_answered = true;
+    /// Returns the end of the pause before the next login, if there is one, or the last refusal of a token if the pause
+    /// ends after `deadline`.
+    async fn find_pause(&self, deadline: Instant) -> Result<Option<Instant>, StoreError> {
+        let state = self.state.lock().await;
+        let (None, Some(refusal), Some(end)) = (&state.client, &state.refusal, state.pauses.end) else {
+            return Ok(None);
+        };
+        if end > deadline {
+            let failure = EtcdFailure::Status(refusal.clone());
+            return Err(failure.to_store_error(self.datastore(), &self.peer(true), false));
+        }
+        Ok(Some(end))
     }
 
-    /// Converts a failed request into the error for the caller, and drops a broken connection.
-    pub(super) async fn handle_failure(&self, failure: &EtcdFailure, is_write: bool) -> StoreError {
+    pub(super) async fn record_response(&self) {
+        let mut state = self.state.lock().await;
+        state.has_answered = true;
+        state.pauses.record_accepted_token();
+    }
+
+    /// Converts a failed request into the error for the caller, and drops a broken connection, and one whose token etcd
+    /// no longer accepts. `login` is that of the request.
+    pub(super) async fn handle_failure(&self, failure: &EtcdFailure, is_write: bool, login: LoginNumber) -> StoreError {
         let mut has_answered = true;
         if failure.breaks_connection() {
             let mut state = self.state.lock().await;
@@ -131,8 +176,19 @@ impl Connection {
             }
             has_answered = state.has_answered;
         }
-        let datastore = self.endpoints.iter().map(|e| e.uri().to_string()).collect::<Vec<_>>().join(",");
-        failure.to_store_error(datastore, &self.peer(has_answered), is_write)
+        if let Some(refusal) = failure.token_refusal().filter(|_| self.has_credentials()) {
+            let mut state = self.state.lock().await;
+            // The token of a later login may be valid.
+            if state.login == login && state.client.take().is_some() {
+                state.refusal = Some(refusal.clone());
+                state.pauses.begin_of_stale_login();
+            }
+        }
+        failure.to_store_error(self.datastore(), &self.peer(has_answered), is_write)
+    }
+
+    pub(super) fn datastore(&self) -> String {
+        self.endpoints.iter().map(|e| e.uri().to_string()).collect::<Vec<_>>().join(",")
     }
 
     async fn connect(
@@ -158,15 +214,19 @@ impl Connection {
     }
 
     async fn authenticate(&self, channel: Channel) -> Result<Client, EtcdFailure> {
-        let options = ConnectOptions::new().with_auto_token_refresh(true).with_require_leader(self.is_for_watches);
+        // The library would log in again without a pause, and only for one of the reasons.
+        let options = ConnectOptions::new().with_require_leader(self.is_for_watches);
         let mut client = Client::from_channel(channel, Some(options)).await?;
         if self.config.credentials.is_some() {
-            self.authentications.fetch_add(1, Ordering::Relaxed);
-            match client.update_user(self.config.credentials.clone()).await.map_err(EtcdFailure::from) {
-                // As in etcd's own client, a password for a server without authentication is not an error.
-                Err(EtcdFailure::Status(status)) if status.message() == AUTH_DISABLED_MESSAGE => {}
-                other => other?,
-            }
+            let login = async {
+                self.authentications.fetch_add(1, Ordering::Relaxed);
+                match client.update_user(self.config.credentials.clone()).await.map_err(EtcdFailure::from) {
+                    // As in etcd's own client, a password for a server without authentication is not an error.
+                    Err(EtcdFailure::Status(status)) if status.message() == AUTH_DISABLED_MESSAGE => Ok(()),
+                    other => other,
+                }
+            };
+            self.logins.run(login).await?;
         }
         Ok(client)
     }

@@ -51,17 +51,31 @@ pub(super) struct EtcdPeer<'a> {
 enum FailureKind {
     Unreachable(String),
     Refused(String),
+    Forbidden(String),
+    Foreign(String),
+    Alarm(String),
     Other(String),
 }
 
-use FailureKind::{Other, Refused, Unreachable};
+use FailureKind::{Alarm, Forbidden, Foreign, Other, Refused, Unreachable};
 
 impl EtcdFailure {
     pub(super) fn breaks_connection(&self) -> bool {
         match self {
             EtcdFailure::Connect(_) | EtcdFailure::Timeout(_) => true,
-            EtcdFailure::Status(status) => status.source().is_some() || status.code() == Code::Unavailable,
+            EtcdFailure::Status(status) => {
+                status.source().is_some() || status.code() == Code::Unavailable || is_no_grpc(status)
+            }
             EtcdFailure::Client(_) => false,
+        }
+    }
+
+    /// Returns the status if etcd refuses the token, which a new login replaces: the token has expired, roles have
+    /// changed since (JWT), or authentication was enabled after the login. etcd then has not applied the request.
+    pub(super) fn token_refusal(&self) -> Option<&Status> {
+        match self {
+            EtcdFailure::Status(status) if is_token_refusal(status.message()) => Some(status),
+            _ => None,
         }
     }
 
@@ -80,6 +94,9 @@ impl EtcdFailure {
         match self.classify(peer, is_write) {
             Unreachable(reason) => StoreError::Unavailable { datastore, reason, outcome_unknown },
             Refused(reason) => StoreError::Unauthorized { reason: format!("{datastore}: {reason}") },
+            Forbidden(reason) => StoreError::Forbidden { reason: format!("{datastore}: {reason}") },
+            Foreign(reason) => StoreError::ForeignAnswer { datastore, reason: foreign(&reason), outcome_unknown },
+            Alarm(reason) => StoreError::Alarm { reason: format!("{datastore}: {reason}") },
             Other(reason) => StoreError::Other(format!("{datastore}: {reason}")),
         }
     }
@@ -115,6 +132,12 @@ pub(super) fn connect_failures_to_store_error(failures: &[(String, EtcdFailure)]
 /// Classifies a failure below the gRPC protocol by its text: the types of the causes are private to their crates.
 fn classify_transport(text: String, peer: &EtcdPeer<'_>, is_connected: bool, is_write: bool) -> FailureKind {
     let tls = peer.tls.unwrap_or("no TLS");
+    if text.contains("CaUsedAsEndEntity") {
+        return Refused(format!(
+            "etcd's certificate is not trusted: it is that of a CA: {text}; give etcd one that the CA has signed, \
+             or name exactly this certificate in etcd_ca_cert_file ({tls})"
+        ));
+    }
     if text.contains("invalid peer certificate") {
         return Refused(format!("etcd's certificate is not trusted: {text} ({tls})"));
     }
@@ -141,6 +164,10 @@ fn classify_transport(text: String, peer: &EtcdPeer<'_>, is_connected: bool, is_
     if was_reset || text.contains("InvalidContentType") || text.contains("tls handshake eof") {
         return Unreachable(format!("{text}; if the server does not use TLS, write http:// in etcd_endpoints"));
     }
+    // HTTP/2 takes the beginning of an HTTP/1.1 response, or of an alert of TLS, for a long frame.
+    if text.contains("frame with invalid size") && (peer.tls.is_some() || peer.has_answered) {
+        return Foreign(text);
+    }
     if !is_connected || peer.has_answered {
         return Unreachable(text);
     }
@@ -156,19 +183,58 @@ fn classify_transport(text: String, peer: &EtcdPeer<'_>, is_connected: bool, is_
     }
 }
 
+const NO_SPACE_ADVICE: &str = "compact and defragment etcd, then run `etcdctl alarm disarm`";
+const CORRUPT_ADVICE: &str =
+    "`etcdctl alarm list` names the corrupt member; replace it, then run `etcdctl alarm disarm`";
+
+/// Returns the error of writes during an alarm, for the text with which etcd's status describes it, such as
+/// `memberID:1 alarm:NOSPACE`. Returns `None` for another problem.
+pub(super) fn alarm_of_status(datastore: &str, problem: &str) -> Option<StoreError> {
+    let advice = match problem {
+        _ if problem.contains("alarm:NOSPACE") => NO_SPACE_ADVICE,
+        _ if problem.contains("alarm:CORRUPT") => CORRUPT_ADVICE,
+        _ => return None,
+    };
+    let reason = format!("{datastore}: etcd refuses writes ({}); {advice}", problem.trim());
+    Some(StoreError::Alarm { reason })
+}
+
+/// Completes the description of a response that etcd would not send.
+pub(super) fn foreign(problem: &str) -> String {
+    format!("{problem}; check that etcd_endpoints names etcd's client URLs, and that no other program answers for them")
+}
+
+/// Returns true for the texts of etcd about a token that is not valid, or no longer.
+pub(super) fn is_token_refusal(text: &str) -> bool {
+    ["invalid auth token", "revision of auth store is old", "user name is empty"].iter().any(|it| text.contains(it))
+}
+
+/// Returns true if the response is not one of a gRPC server. A load balancer's 429, 502, 503 or 504 does not count,
+/// because load balancers send these while etcd is away.
+fn is_no_grpc(status: &Status) -> bool {
+    let is_outage = matches!(status.code(), Code::Unavailable | Code::ResourceExhausted);
+    let texts = ["invalid compression flag", "mapped from HTTP status code"];
+    !is_outage && texts.iter().any(|text| status.message().contains(text))
+}
+
 fn classify_status(status: &Status, user: Option<&str>) -> FailureKind {
     let message = status.message();
     let with_user = || match user {
         Some(user) => format!("{message} (user `{user}` of ETCD_USERNAME)"),
         None => format!("{message} (no user; set ETCD_USERNAME and ETCD_PASSWORD)"),
     };
-    let is_failed_login = message.contains("authentication failed") || message.contains("user name is empty");
+    let is_failed_login = message.contains("authentication failed") || is_token_refusal(message);
     match status.code() {
-        Code::Unauthenticated | Code::PermissionDenied => Refused(with_user()),
+        _ if is_no_grpc(status) => Foreign(message.into()),
+        // The end of the response was lost.
+        Code::Unknown if message.contains("missing grpc-status trailer") => Unreachable(message.into()),
+        Code::Unauthenticated => Refused(with_user()),
+        Code::PermissionDenied => Forbidden(with_user()),
         Code::InvalidArgument if is_failed_login => Refused(with_user()),
         Code::ResourceExhausted if message.contains("database space exceeded") => {
-            Other(format!("{message}; compact and defragment etcd, then run `etcdctl alarm disarm`"))
+            Alarm(format!("{message}; {NO_SPACE_ADVICE}"))
         }
+        Code::DataLoss => Alarm(format!("{message}; {CORRUPT_ADVICE}")),
         Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => Unreachable(message.into()),
         code => Other(format!("{message} ({code:?})")),
     }
@@ -187,19 +253,69 @@ mod tests {
     }
 
     #[test]
-    fn etcd_rejections_outages_and_full_storage_are_distinguished() {
+    fn etcd_rejections_outages_and_alarms_are_distinguished() {
+        let denied = store_error(Code::PermissionDenied, "etcdserver: permission denied");
+        assert!(matches!(denied, StoreError::Forbidden { .. }), "{denied:?}");
         for (code, text) in [
-            (Code::PermissionDenied, "etcdserver: permission denied"),
             (Code::Unauthenticated, "etcdserver: invalid auth token"),
             (Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password"),
             (Code::InvalidArgument, "etcdserver: user name is empty"),
+            (Code::InvalidArgument, "etcdserver: revision of auth store is old"),
         ] {
             assert!(matches!(store_error(code, text), StoreError::Unauthorized { .. }), "{text}");
         }
         let lost = store_error(Code::Unavailable, "etcdserver: leader changed");
         assert!(matches!(lost, StoreError::Unavailable { outcome_unknown: true, .. }), "{lost:?}");
         let full = store_error(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
-        assert!(matches!(&full, StoreError::Other(text) if text.contains("alarm disarm")), "{full:?}");
+        assert!(matches!(&full, StoreError::Alarm { reason } if reason.contains("alarm disarm")), "{full:?}");
+        let corrupt = store_error(Code::DataLoss, "etcdserver: corrupt cluster");
+        assert!(matches!(&corrupt, StoreError::Alarm { reason } if reason.contains("alarm list")), "{corrupt:?}");
+    }
+
+    #[test]
+    fn status_of_etcd_names_alarms_beside_other_problems() {
+        let text = |problem| alarm_of_status("http://a:1", problem).map(|error| error.to_string());
+        assert_eq!(text("etcdserver: no leader"), None);
+        let full = text("memberID:10276657743932975437 alarm:NOSPACE ").unwrap();
+        assert!(full.starts_with("http://a:1: etcd refuses writes (memberID") && full.contains("defragment"), "{full}");
+        assert!(text("memberID:1  alarm:CORRUPT").unwrap().contains("alarm list"));
+    }
+
+    /// The texts are those of the gRPC library.
+    #[test]
+    fn response_that_is_no_grpc_is_another_programs() {
+        let mapped = |code| format!("grpc-status header missing, mapped from HTTP status code {code}");
+        let page = "protocol error: received message with invalid compression flag: 60 (valid flags are 0 and 1) while \
+                    receiving response with status: 200 OK";
+        for (code, text) in [
+            (Code::Internal, page.to_owned()),
+            (Code::Unauthenticated, mapped(401)),
+            (Code::PermissionDenied, mapped(403)),
+            (Code::Unimplemented, mapped(404)),
+            (Code::Unknown, mapped(302)),
+        ] {
+            let failure = EtcdFailure::Status(Status::new(code, text.clone()));
+            assert!(failure.breaks_connection(), "{text}");
+            let error = failure.to_store_error("http://a:1".into(), &EtcdPeer::default(), true);
+            assert!(error.is_foreign_answer() && error.has_unknown_outcome(), "{text}: {error:?}");
+            assert!(error.to_string().contains("check that etcd_endpoints names"), "{error}");
+        }
+        let lost = store_error(Code::Unavailable, &mapped(502));
+        assert!(lost.is_unavailable() && lost.has_unknown_outcome(), "{lost:?}");
+        let truncated = "protocol error: missing grpc-status trailer, stream was terminated without a final status";
+        let lost = store_error(Code::Unknown, truncated);
+        assert!(lost.is_unavailable() && lost.has_unknown_outcome(), "{lost:?}");
+    }
+
+    /// An HTTP/1.1 server, or one with TLS that gets no TLS, answers in place of an HTTP/2 server.
+    #[test]
+    fn response_in_another_protocol_is_another_programs_if_etcd_was_reached_by_the_same_settings() {
+        let text = || "http2 error: connection error detected: frame with invalid size".to_owned();
+        let peer = |tls, has_answered| EtcdPeer { tls, has_answered, ..EtcdPeer::default() };
+        let kind = |peer: EtcdPeer<'_>| classify_transport(text(), &peer, true, false);
+        assert_eq!(kind(peer(None, true)), Foreign(text()));
+        assert_eq!(kind(peer(Some("ca.pem"), false)), Foreign(text()));
+        assert!(matches!(kind(peer(None, false)), Unreachable(text) if text.contains("write https://")));
     }
 
     #[test]
@@ -224,7 +340,7 @@ mod tests {
         let silent = || ("http://a:1".to_owned(), EtcdFailure::Timeout(Duration::from_secs(1)));
         let refusal = ("http://b:1".to_owned(), EtcdFailure::Status(Status::new(Code::PermissionDenied, "no")));
         let both = connect_failures_to_store_error(&[silent(), refusal], &EtcdPeer::default());
-        assert!(matches!(both, StoreError::Unauthorized { .. }), "{both:?}");
+        assert!(matches!(both, StoreError::Forbidden { .. }), "{both:?}");
         let error = connect_failures_to_store_error(&[silent()], &EtcdPeer::default());
         assert_eq!(error.to_string(), "datastore http://a:1 is unavailable: no answer within 1.0 s");
     }

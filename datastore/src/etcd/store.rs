@@ -11,7 +11,7 @@ use libcalico::store::{
 use tokio::time::Instant;
 
 use super::connection::{Connection, MAX_RESPONSE_BYTES};
-use super::error::await_response;
+use super::error::{alarm_of_status, await_response};
 use super::txn;
 use super::watch::EtcdSource;
 use crate::config::{ConfigError, EtcdConfig};
@@ -34,7 +34,8 @@ impl Etcd {
         Ok(Etcd { connection, deadline, requests: AtomicU64::new(0) })
     }
 
-    /// Returns the number of transactions and authentications sent so far, without those of watches.
+    /// Returns the number of transactions, authentications and reads of the status sent so far, without those of
+    /// watches.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed) + self.connection.authentications.load(Ordering::Relaxed)
     }
@@ -42,6 +43,25 @@ impl Etcd {
     /// Returns the source of a watch. It has its own connection, so the watch neither delays nor breaks other requests.
     pub fn source<K: Kind>(&self, select: &K::Select) -> EtcdSource<K> {
         EtcdSource::new(self.connection.for_watches(), self.deadline.limit(), K::prefix(select))
+    }
+
+    /// Returns the error with which etcd refuses writes because of an alarm; `None` without an alarm, or if the status
+    /// of the member cannot be read. etcd requires no permission for the status.
+    pub(crate) async fn find_alarm(&self) -> Option<StoreError> {
+        let (now, limit) = (Instant::now(), self.deadline.limit());
+        let deadline = self.deadline.expiry(now);
+        let (client, _) = self.connection.get(deadline).await.ok()?;
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        match await_response(deadline, limit, client.maintenance_client().status()).await {
+            Ok(status) => {
+                let datastore = self.connection.datastore();
+                status.errors().iter().find_map(|problem| alarm_of_status(&datastore, problem))
+            }
+            Err(failure) => {
+                tracing::debug!(?failure, "cannot read the status of etcd, so its alarms are unknown");
+                None
+            }
+        }
     }
 
     /// Reads ranges in parts. Later parts are read at the revision of the first, so that all ranges come from one
@@ -58,11 +78,13 @@ impl Etcd {
     }
 
     /// Sends one transaction within the deadline. A read may be repeated at another endpoint, a write only if it cannot
-    /// have been sent.
+    /// have been sent. Either is repeated once after another login, because etcd has not applied it then.
     pub(super) async fn transact(&self, transaction: Txn, kind: RequestKind) -> Result<TxnResponse, StoreError> {
         let deadline = self.deadline.expiry(Instant::now());
-        for attempts in (1..=self.connection.endpoint_count()).rev() {
-            let client = self.connection.get(deadline).await?;
+        let mut attempts = self.connection.endpoint_count();
+        let mut may_log_in_again = self.connection.has_credentials();
+        while attempts > 0 {
+            let (client, login) = self.connection.get(deadline).await?;
             let mut client = client.kv_client().max_decoding_message_size(MAX_RESPONSE_BYTES);
             let remaining = deadline.saturating_duration_since(Instant::now());
             let time_limit = if kind == RequestKind::Read { remaining / attempts as u32 } else { remaining };
@@ -79,11 +101,15 @@ impl Etcd {
             if !failure.breaks_connection() {
                 self.deadline.record_response();
             }
-            let error = self.connection.handle_failure(&failure, kind == RequestKind::Write).await;
+            let error = self.connection.handle_failure(&failure, kind == RequestKind::Write, login).await;
+            if failure.token_refusal().is_some() && std::mem::take(&mut may_log_in_again) {
+                continue;
+            }
             let is_repeatable = kind == RequestKind::Read && failure.breaks_connection();
             if attempts == 1 || !(failure.was_not_sent() || is_repeatable) {
                 return Err(error);
             }
+            attempts -= 1;
         }
         Err(StoreError::Other("no etcd endpoints specified".into()))
     }

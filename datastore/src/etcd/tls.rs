@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use data_encoding::BASE64;
 use hyper_util::rt::TokioIo;
+use os::atomic_file::regular_file;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -86,7 +87,7 @@ fn read(pem: &Pem, label: &str) -> Result<Vec<u8>, ConfigError> {
     let (text, place) = match pem {
         Pem::File { path, .. } => {
             let place = path.display().to_string();
-            (std::fs::read(path).map_err(|e| refuse(format!("cannot read {place}: {e}")))?, place)
+            (regular_file::contents(path).map_err(|e| refuse(format!("cannot read {place}: {e}")))?, place)
         }
         Pem::Inline { text, .. } => (decode_inline(text).map_err(|e| refuse(e.into()))?, "the text".into()),
     };

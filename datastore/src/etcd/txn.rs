@@ -5,6 +5,7 @@ use etcd_client::{
 };
 use libcalico::store::{Range, RawEntry, Revision, StoreError, Write, WriteError, WriteOp};
 
+use super::error::foreign;
 use crate::pairs::end_of_prefix;
 
 /// etcd's default limit of comparisons or operations in one transaction (`--max-txn-ops`).
@@ -60,7 +61,7 @@ pub(super) fn byte_size(pairs: &[KeyValue]) -> usize {
 pub(super) fn page_pairs(response: &TxnResponse) -> Result<(Vec<KeyValue>, bool), StoreError> {
     match response.op_responses().into_iter().next() {
         Some(TxnOpResponse::Get(mut page)) => Ok((page.take_kvs(), page.more())),
-        _ => Err(unexpected_response("the response to a range is that of another operation")),
+        _ => Err(unexpected_response("the response to a range is that of another operation", false)),
     }
 }
 
@@ -68,7 +69,7 @@ pub(super) fn page_pairs(response: &TxnResponse) -> Result<(Vec<KeyValue>, bool)
 pub(super) fn decode_ranges(response: &TxnResponse) -> Result<Vec<Vec<RawEntry>>, StoreError> {
     let entries = |operation: TxnOpResponse| match operation {
         TxnOpResponse::Get(mut range) => Ok(range.take_kvs().into_iter().filter_map(raw_entry).collect()),
-        _ => Err(unexpected_response("the response to a range is that of another operation")),
+        _ => Err(unexpected_response("the response to a range is that of another operation", false)),
     };
     response.op_responses().into_iter().map(entries).collect()
 }
@@ -82,11 +83,12 @@ pub(super) fn raw_entry(pair: KeyValue) -> Option<RawEntry> {
 /// Returns the store's revision at the time of a response. For writes that were applied, this is the revision that they
 /// created.
 pub(super) fn revision(response: &TxnResponse) -> Result<i64, StoreError> {
-    response.header().map(|header| header.revision()).ok_or_else(|| unexpected_response("the header is missing"))
+    response.header().map(|header| header.revision()).ok_or_else(|| unexpected_response("the header is missing", true))
 }
 
-fn unexpected_response(problem: &str) -> StoreError {
-    StoreError::Other(format!("unexpected response from etcd: {problem}; check that the endpoint is an etcd server"))
+/// Returns the error for a response that etcd would not send. `outcome_unknown` is true for the response to writes.
+fn unexpected_response(problem: &str, outcome_unknown: bool) -> StoreError {
+    StoreError::ForeignAnswer { datastore: "etcd".into(), reason: foreign(problem), outcome_unknown }
 }
 
 // === writes ===
@@ -139,7 +141,7 @@ pub(super) fn failed_transaction_error(writes: &[Write], response: &TxnResponse)
         Ok(stored) => {
             let mut pairs = writes.iter().zip(stored).enumerate();
             let first = pairs.find_map(|(index, (write, stored))| Some((index, failed_condition(write, stored)?)));
-            first.unwrap_or_else(|| (0, unexpected_response("etcd refused conditions that hold")))
+            first.unwrap_or_else(|| (0, unexpected_response("etcd refused conditions that hold", false)))
         }
         Err(cause) => (0, cause),
     };
@@ -149,7 +151,7 @@ pub(super) fn failed_transaction_error(writes: &[Write], response: &TxnResponse)
 fn stored_revisions(response: &TxnResponse) -> Result<Vec<Option<i64>>, StoreError> {
     let revision = |operation: TxnOpResponse| match operation {
         TxnOpResponse::Get(range) => Ok(range.kvs().first().map(KeyValue::mod_revision)),
-        _ => Err(unexpected_response("the response to a range is that of another operation")),
+        _ => Err(unexpected_response("the response to a range is that of another operation", false)),
     };
     response.op_responses().into_iter().map(revision).collect()
 }

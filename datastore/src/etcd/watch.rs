@@ -3,12 +3,13 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use etcd_client::{EventType, KeyValue, WatchOptions, WatchResponse, WatchStream};
+use etcd_client::{Client, EventType, KeyValue, WatchOptions, WatchResponse, WatchStream};
 use libcalico::store::{Entry, Kind, StoreError};
 use tokio::time::Instant;
+use tonic::Status;
 
-use super::connection::{Connection, MAX_RESPONSE_BYTES};
-use super::error::{EtcdFailure, await_response};
+use super::connection::{Connection, LoginNumber, MAX_RESPONSE_BYTES};
+use super::error::{EtcdFailure, await_response, is_token_refusal};
 use super::txn;
 use crate::watch::{NextPage, ObjectChange, Page, PageSize, WatchFailure, WatchSource, WatchStep};
 
@@ -19,6 +20,8 @@ pub struct EtcdSource<K> {
     prefix: String,
     page: PageSize,
     watch: Option<WatchStream>,
+    /// The login of the last request.
+    login: LoginNumber,
     kind: PhantomData<fn() -> K>,
 }
 
@@ -33,16 +36,34 @@ pub struct PageToken {
 
 impl<K> EtcdSource<K> {
     pub(super) fn new(connection: Connection, deadline: Duration, prefix: String) -> Self {
-        EtcdSource { connection, deadline, prefix, page: PageSize::default(), watch: None, kind: PhantomData }
+        EtcdSource {
+            connection,
+            deadline,
+            prefix,
+            page: PageSize::default(),
+            watch: None,
+            login: LoginNumber::default(),
+            kind: PhantomData,
+        }
     }
 
-    /// Ends the watch, and switches to another member if the connection failed.
+    async fn client(&mut self, deadline: Instant) -> Result<Client, WatchFailure> {
+        let (client, login) = self.connection.get(deadline).await.map_err(|error| watch_failure(&error))?;
+        self.login = login;
+        Ok(client)
+    }
+
+    /// Ends the watch, and switches to another member if the connection failed. The next request logs in again if etcd
+    /// has refused the token.
     async fn end_watch(&mut self, failure: &EtcdFailure) -> WatchFailure {
         self.watch = None;
-        let error = self.connection.handle_failure(failure, false).await;
+        let error = self.connection.handle_failure(failure, false, self.login).await;
         match failure {
             EtcdFailure::Status(status) if status.message().contains("has been compacted") => {
                 WatchFailure::Expired(status.message().into())
+            }
+            _ if failure.token_refusal().is_some() && self.connection.has_credentials() => {
+                WatchFailure::lost(error.to_string())
             }
             _ => watch_failure(&error),
         }
@@ -62,8 +83,9 @@ impl<K: Kind> WatchSource for EtcdSource<K> {
     type Token = PageToken;
     type Position = i64;
 
-    /// etcd reports progress every ten minutes, and pings detect a dead connection earlier.
-    const LONGEST_SILENCE: Duration = Duration::from_secs(15 * 60);
+    /// etcd reports progress every 11 minutes at most, but skips a report after an event. Pings detect a dead
+    /// connection earlier.
+    const LONGEST_SILENCE: Duration = Duration::from_secs(25 * 60);
 
     fn kind(&self) -> &'static str {
         K::KIND
@@ -71,7 +93,7 @@ impl<K: Kind> WatchSource for EtcdSource<K> {
 
     async fn list(&mut self, page: Option<PageToken>) -> Result<Page<Self>, WatchFailure> {
         let deadline = Instant::now() + self.deadline;
-        let client = self.connection.get(deadline).await.map_err(|error| watch_failure(&error))?;
+        let client = self.client(deadline).await?;
         let mut client = client.kv_client().max_decoding_message_size(MAX_RESPONSE_BYTES);
         let after = page.as_ref().map(|token| &*token.after);
         let (begin, mut options) = txn::page_range(&self.prefix, after, self.page.get());
@@ -98,7 +120,7 @@ impl<K: Kind> WatchSource for EtcdSource<K> {
 
     async fn open(&mut self, from: &i64) -> Result<(), WatchFailure> {
         let deadline = Instant::now() + self.deadline;
-        let client = self.connection.get(deadline).await.map_err(|error| watch_failure(&error))?;
+        let client = self.client(deadline).await?;
         let mut client = client.watch_client().max_decoding_message_size(MAX_RESPONSE_BYTES);
         let options = WatchOptions::new()
             .with_range(txn::range_end(&self.prefix))
@@ -123,6 +145,10 @@ impl<K: Kind> WatchSource for EtcdSource<K> {
             self.connection.record_response().await;
             if response.canceled() {
                 self.watch = None;
+                if is_token_refusal(response.cancel_reason()) {
+                    let refusal = Status::unauthenticated(response.cancel_reason());
+                    return Err(self.end_watch(&EtcdFailure::Status(refusal)).await);
+                }
                 return Err(cancellation(&response));
             }
             // The first response only reports that the watch is open.

@@ -1,7 +1,7 @@
 //! The text of an export: a header, and one line per pair. [`TransferError`] is the error of an export or import.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, ErrorKind, Read};
 
 use data_encoding::{BASE64, DecodeError};
 use libcalico::store::{RawEntry, StoreError};
@@ -11,6 +11,8 @@ use serde_json::value::RawValue;
 pub(super) const ROOT: &str = "/calico/";
 const FORMAT: &str = "calico-export";
 const VERSION: u32 = 1;
+/// Maximum size in bytes of a line. The values of etcd have at most 1.5 MiB by default.
+const MAX_LINE: u64 = 64 << 20;
 
 #[derive(Serialize, Deserialize)]
 struct Header {
@@ -37,6 +39,9 @@ pub enum TransferError {
     /// The datastore failed. Completed writes of an import stay.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The datastore failed after the first write of an import. The target is locked.
+    #[error("{0}; the import is incomplete and the datastore is locked; run the same import again, which continues")]
+    Interrupted(#[source] StoreError),
     /// Reading or writing the text failed.
     #[error("cannot read or write the export: {0}")]
     Io(#[from] io::Error),
@@ -91,12 +96,10 @@ enum LineError {
 
 /// Returns the value of each path in the export.
 pub(super) fn parse(mut input: impl BufRead) -> Result<BTreeMap<String, Vec<u8>>, TransferError> {
-    let mut line = String::new();
-    input.read_line(&mut line)?;
-    let header = parse_header(&line)?;
+    let header = parse_header(&next_line(&mut input)?.unwrap_or_default())?;
     let mut pairs = BTreeMap::new();
-    for (index, line) in input.lines().enumerate() {
-        let line = line?;
+    for index in 0.. {
+        let Some(line) = next_line(&mut input)? else { break };
         if line.is_empty() {
             continue;
         }
@@ -111,6 +114,18 @@ pub(super) fn parse(mut input: impl BufRead) -> Result<BTreeMap<String, Vec<u8>>
         return Err(TransferError::Incomplete { expected: header.pairs, found: pairs.len() });
     }
     Ok(pairs)
+}
+
+/// Returns the next line without its end, or `None` at the end of the text.
+fn next_line(input: &mut impl BufRead) -> io::Result<Option<String>> {
+    let mut line = String::new();
+    let read = input.take(MAX_LINE).read_line(&mut line)? as u64;
+    if read == MAX_LINE && !line.ends_with('\n') {
+        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("a line has more than {MAX_LINE} bytes")));
+    }
+    let length = line.strip_suffix('\n').map_or(line.len(), |rest| rest.strip_suffix('\r').unwrap_or(rest).len());
+    line.truncate(length);
+    Ok((read > 0).then_some(line))
 }
 
 fn parse_header(line: &str) -> Result<Header, TransferError> {

@@ -13,6 +13,7 @@
 //! is not UTF-8.
 
 mod format;
+mod lock;
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
@@ -69,6 +70,10 @@ pub async fn export(
 
 /// Imports an export. Reads and compares all pairs before the first write. Calls `progress` with the number of finished
 /// pairs and of all pairs.
+///
+/// An import of more than one transaction locks the target until the last one. If it is interrupted, an import of the
+/// same export continues while the target is locked. It fails, as the first one does, if another program has changed a
+/// pair that it would replace.
 pub async fn import(
     store: &Datastore,
     input: impl BufRead,
@@ -76,13 +81,30 @@ pub async fn import(
     mut progress: impl FnMut(usize, usize),
 ) -> Result<ImportSummary, TransferError> {
     let imported = parse(input)?;
+    let mark = lock::mark(&imported);
+    let information = imported.get(lock::PATH).cloned();
     let stored: BTreeMap<_, _> = store.scan(ROOT).await?.into_iter().map(|pair| (pair.path.clone(), pair)).collect();
     let total = imported.len();
-    let (writes, summary) = plan(imported, &stored, on_existing)?;
-    let mut finished = total - writes.len();
+    let target = stored.get(lock::PATH);
+    let is_continued = target.and_then(|found| lock::mark_of(&found.value)).is_some_and(|found| found == mark);
+    let (mut writes, summary) = plan(imported, &stored, on_existing, is_continued)?;
+    let mut unlock = None;
+    // A single transaction cannot be interrupted, and an export without ClusterInformation has nothing to lock.
+    if split_batches(&writes).nth(1).is_some()
+        && let Some(information) = information
+        && let Some(locked) = lock::locked(&information, &mark)
+    {
+        let revision = lock::write_locked(store, target, locked).await?;
+        writes.retain(|write| write.path != lock::PATH);
+        unlock = Some(write(lock::PATH.to_owned(), WriteOp::Update(information, revision)));
+    }
+    let mut finished = total - writes.len() - unlock.iter().len();
     progress(finished, total);
-    for batch in split_batches(&writes) {
-        store.write(batch).await.map_err(|e| e.cause)?;
+    for batch in split_batches(&writes).chain(unlock.as_ref().map(std::slice::from_ref)) {
+        store.write(batch).await.map_err(|error| match &unlock {
+            Some(_) => TransferError::Interrupted(error.cause),
+            None => error.cause.into(),
+        })?;
         finished += batch.len();
         progress(finished, total);
     }
@@ -93,8 +115,13 @@ fn plan(
     imported: BTreeMap<String, Vec<u8>>,
     stored: &BTreeMap<String, RawEntry>,
     on_existing: OnExisting,
+    is_continued: bool,
 ) -> Result<(Vec<Write>, ImportSummary), TransferError> {
-    let is_pristine = stored.keys().all(|path| bootstrap::is_initial(path));
+    let may_replace_initial = is_continued || stored.keys().all(|path| bootstrap::is_initial(path));
+    let may_replace = |path: &str| match on_existing {
+        OnExisting::Overwrite => true,
+        OnExisting::Keep => may_replace_initial && bootstrap::is_initial(path),
+    };
     let mut summary = ImportSummary::default();
     let mut writes = Vec::new();
     let mut conflicting = Vec::new();
@@ -105,7 +132,7 @@ fn plan(
                 writes.push(write(path, WriteOp::Create(value)));
             }
             Some(entry) if entry.value == value => summary.unchanged += 1,
-            Some(entry) if is_pristine || on_existing == OnExisting::Overwrite => {
+            Some(entry) if may_replace(&path) => {
                 summary.replaced += 1;
                 writes.push(write(path, WriteOp::Update(value, Revision::clone(&entry.revision))));
             }
@@ -158,14 +185,14 @@ mod tests {
     fn import_onto_existing_keys_is_refused_unless_overwriting_or_initial() {
         let imported_pair = |path: &str| BTreeMap::from([(path.to_owned(), b"new".to_vec())]);
         let stored_pair = |path: &str| BTreeMap::from([(path.to_owned(), entry(path, b"old"))]);
-        let refused = plan(imported_pair("/calico/k"), &stored_pair("/calico/k"), OnExisting::Keep).unwrap_err();
+        let refused = plan(imported_pair("/calico/k"), &stored_pair("/calico/k"), OnExisting::Keep, true).unwrap_err();
         assert!(matches!(refused, TransferError::ConflictingPairs { count: 1, .. }));
         let (writes, imported) =
-            plan(imported_pair("/calico/k"), &stored_pair("/calico/k"), OnExisting::Overwrite).unwrap();
+            plan(imported_pair("/calico/k"), &stored_pair("/calico/k"), OnExisting::Overwrite, false).unwrap();
         assert_eq!(writes[0].op, WriteOp::Update(b"new".to_vec(), Revision("7".into())));
         assert_eq!(imported, ImportSummary { replaced: 1, ..ImportSummary::default() });
         let tier = "/calico/resources/v3/projectcalico.org/tiers/default";
-        assert_eq!(plan(imported_pair(tier), &stored_pair(tier), OnExisting::Keep).unwrap().1.replaced, 1);
+        assert_eq!(plan(imported_pair(tier), &stored_pair(tier), OnExisting::Keep, false).unwrap().1.replaced, 1);
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! [`AuthHeader`]: the token, or the user name and password, of each request.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,6 +8,7 @@ use data_encoding::BASE64;
 use hyper::Request;
 use hyper::header::{AUTHORIZATION, HeaderValue};
 use kube::config::AuthInfo;
+use os::atomic_file::regular_file;
 use secrecy::ExposeSecret;
 use tokio::time::Instant;
 
@@ -96,7 +96,7 @@ impl AuthHeader {
 impl TokenFile {
     fn read(path: &Path) -> Result<TokenFile, AccessError> {
         let place = path.display().to_string();
-        let token = fs::read_to_string(path).map_err(|e| token_error(&place, &e))?;
+        let token = regular_file::utf8(path).map_err(|e| token_error(&place, &e))?;
         // `kubectl create token` writes a line break after the token.
         let header = build_bearer(&place, token.trim())?;
         Ok(TokenFile { path: path.into(), header, read_at: Instant::now() })
@@ -142,6 +142,8 @@ fn build_sensitive(place: &str, header: String) -> Result<HeaderValue, AccessErr
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn sent_header(auth: &AuthHeader) -> Option<String> {

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libcalico::kubernetes::{API_GROUPS_PATH, ApiGroup, DiscoveryError, Resource, ServedGroups, has_kind, kinds_path};
+use os::atomic_file::regular_file;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -51,7 +52,7 @@ impl GroupCache {
         if self.invalid.load(Ordering::Relaxed) {
             return None;
         }
-        let cached: CachedGroup = serde_json::from_slice(&fs::read(self.file.as_ref()?).ok()?).ok()?;
+        let cached: CachedGroup = serde_json::from_slice(&regular_file::contents(self.file.as_ref()?).ok()?).ok()?;
         let mut groups = [ApiGroup::CrdV1, ApiGroup::V3].into_iter().filter(|_| cached.server == server);
         groups.find(|group| group.api_version() == cached.group)
     }

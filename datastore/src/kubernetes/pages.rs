@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use libcalico::kubernetes::{List, escaped};
+use libcalico::kubernetes::{ContinueTokens, List, escaped};
 use serde_json::Value;
 use tokio::sync::Mutex;
 
@@ -47,21 +47,24 @@ async fn walk_pages<F: Future<Output = Result<Value, RequestError>>>(
     may_lag: bool,
     mut send_page: impl FnMut(ApiRequest) -> F,
 ) -> Result<Vec<Value>, RequestError> {
-    let (mut objects, mut next) = (Vec::new(), None::<String>);
+    let (mut objects, mut next, mut tokens) = (Vec::new(), None::<String>, ContinueTokens::default());
     loop {
         let cache = (may_lag && next.is_none()).then_some(ANY_CACHED_VERSION);
         let answer = send_page(page_request(list, next.as_deref(), true).with_cache(cache)).await;
         let mut answer = match answer {
             Err(RequestError::Refused(refusal)) if refusal.status.code == 410 && next.is_some() => {
                 objects.clear();
+                tokens = ContinueTokens::default();
                 send_page(page_request(list, None, false)).await?
             }
             answer => answer?,
         };
         objects.extend(take_items(list, &mut answer)?);
-        match answer["metadata"]["continue"].as_str() {
-            Some(token) if !token.is_empty() => next = Some(token.to_owned()),
-            _ => return Ok(objects),
+        let token = answer["metadata"]["continue"].as_str().map(str::to_owned);
+        let repeated = |error| RequestError::Unreadable(format!("cannot list {}: {error}", list.resource.plural));
+        next = tokens.record(token).map_err(repeated)?;
+        if next.is_none() {
+            return Ok(objects);
         }
     }
 }
@@ -133,6 +136,16 @@ mod tests {
         let (objects, queries) = walk_result([page(&[1, 2], "x"), page(&[3], "y"), page(&[4], "")]).await;
         assert_eq!(objects.unwrap(), [1, 2, 3, 4].map(Value::from));
         assert_eq!(queries, ["?limit=500&resourceVersion=0", "?limit=500&continue=x", "?limit=500&continue=y"]);
+    }
+
+    #[tokio::test]
+    async fn list_whose_page_names_an_earlier_page_as_the_next_one_is_unreadable() {
+        for tokens in [&["x", "x"][..], &["x", "y", "x"]] {
+            let answers: Vec<_> = tokens.iter().map(|token| page(&[1], token)).collect();
+            let (objects, queries) = walk_result(answers).await;
+            assert!(matches!(objects, Err(RequestError::Unreadable(_))), "{objects:?}");
+            assert_eq!(queries.len(), tokens.len());
+        }
     }
 
     /// A list of two snapshots would be inconsistent.

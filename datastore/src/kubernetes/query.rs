@@ -125,11 +125,7 @@ pub(super) async fn verify_missing(client: &ApiClient, query: &Query) -> Result<
     let Some((resource, path)) = resource_and_path(query) else { return Ok(()) };
     let failure = match discovery::lacks_kind(client, resource).await {
         Ok(true) => return Ok(()),
-        Ok(false) => RequestError::Unreadable(
-            "the 404 may not be from the API server, which serves this kind; check for a proxy between this process \
-             and the API server"
-                .into(),
-        ),
+        Ok(false) => RequestError::Unreadable("the 404 may not be from the API server, which serves this kind".into()),
         Err(failure) => failure,
     };
     Err(client.to_store_error(failure, &path, false).await)

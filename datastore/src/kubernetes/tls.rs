@@ -1,8 +1,11 @@
 //! TLS of the connection to the API server: the CA certificates and the client certificate.
 
+use std::path::Path;
+
 use data_encoding::BASE64;
 use kube::Config;
 use kube::config::AuthInfo;
+use os::atomic_file::regular_file;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
@@ -58,7 +61,9 @@ fn read_pem(object: &'static str, inline: Option<&str>, file: Option<&str>) -> R
             let text: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
             BASE64.decode(&text).map(Some).map_err(|_| tls_error(object, &"the data in the kubeconfig is not base64"))
         }
-        (None, Some(file)) => std::fs::read(file).map(Some).map_err(|e| tls_error(object, &format!("{file}: {e}"))),
+        (None, Some(file)) => {
+            regular_file::contents(Path::new(file)).map(Some).map_err(|e| tls_error(object, &format!("{file}: {e}")))
+        }
         (None, None) => Ok(None),
     }
 }

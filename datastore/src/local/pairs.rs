@@ -41,10 +41,11 @@ pub(super) fn read(connection: &Connection, range: &Range) -> rusqlite::Result<V
     }
 }
 
+/// Passes path, value and revision of each pair to `on_pair`, in path order.
 pub(super) fn for_each_pair(
     connection: &Connection,
     prefix: &str,
-    mut on_pair: impl FnMut(&str, &[u8]),
+    mut on_pair: impl FnMut(&str, &[u8], i64),
 ) -> rusqlite::Result<()> {
     let mut statement;
     let mut rows = match end_of_prefix(prefix) {
@@ -59,7 +60,7 @@ pub(super) fn for_each_pair(
     };
     while let Some(row) = rows.next()? {
         if let Ok(path) = row.get_ref(0)?.as_str() {
-            on_pair(path, row.get_ref(1)?.as_bytes()?);
+            on_pair(path, row.get_ref(1)?.as_bytes()?, row.get(2)?);
         }
     }
     Ok(())

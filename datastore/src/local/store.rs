@@ -66,6 +66,23 @@ impl Local {
         })
     }
 
+    /// Passes the pairs whose path begins with `prefix` to `on_pair`, one by one, in path order, as one snapshot.
+    pub(crate) fn for_each_pair(
+        &self,
+        prefix: &str,
+        on_pair: &mut (dyn FnMut(&RawEntry) + Send),
+    ) -> Result<(), StoreError> {
+        let on_pair = RefCell::new(on_pair);
+        // As in `survey`, a repeated read passes no pair twice.
+        self.run(|connection| {
+            let mut on_pair = on_pair.borrow_mut();
+            pairs::for_each_pair(connection, prefix, |path, value, revision| {
+                let revision = Revision(revision.to_string());
+                on_pair(&RawEntry { path: path.into(), value: value.into(), revision });
+            })
+        })
+    }
+
     /// Runs one transaction, and opens the file first if necessary. Repeats a blocked transaction, so a failed one must
     /// not have effects.
     fn run<T>(&self, transaction: impl Fn(&mut Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
@@ -95,7 +112,7 @@ impl Store for Local {
         survey.ranges().iter().try_for_each(|range| {
             self.run(|connection| {
                 let mut on_block = on_block.borrow_mut();
-                pairs::for_each_pair(connection, &range.path, |path, value| {
+                pairs::for_each_pair(connection, &range.path, |path, value, _| {
                     let block = listed_block(path, if survey.ranges_only { &[] } else { value });
                     block.into_iter().for_each(&mut *on_block);
                 })

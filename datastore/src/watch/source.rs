@@ -19,7 +19,7 @@ pub trait WatchSource: Send + 'static {
     /// A revision of the server: the revision of a list, or of the last message of a watch.
     type Position: Clone + PartialEq + Send + 'static;
 
-    /// Maximum time without a message on an open watch, which then counts as broken.
+    /// Maximum time without a message on an open watch, which is then opened again.
     const LONGEST_SILENCE: Duration;
 
     /// Returns the kind, for logs.

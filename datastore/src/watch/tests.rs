@@ -257,6 +257,14 @@ async fn missing_kind_is_reported_empty_and_polled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn kind_that_stays_missing_is_requested_once_a_minute() {
+    let (mut watch, script) = script((0..1000).map(|_| missing()));
+    assert_eq!(event_log(&mut watch).await, "( )");
+    let requests = script.requests.lock().unwrap().len();
+    assert!((55..=70).contains(&requests), "{requests} in an hour");
+}
+
+#[tokio::test(start_paused = true)]
 async fn vanished_kind_is_reported_empty_only_after_repeated_checks() {
     let (mut watch, _) = script(
         [Page(vec![put("a", 1)], None), Open, missing(), missing(), missing(), Page(vec![put("a", 2)], None), Open]
@@ -270,10 +278,11 @@ async fn vanished_kind_is_reported_empty_only_after_repeated_checks() {
 #[tokio::test(start_paused = true)]
 async fn silent_watch_is_reconnected() {
     let (mut watch, script) = script([Never, Watch(1), Open, Never, Open, Step(vec![put("a", 1)], 2), Never]);
-    let begin = Instant::now();
+    let (begin, stats) = (Instant::now(), watch.stats());
     for expected in [WatchEvent::ListStart, WatchEvent::ListEnd, WatchEvent::Upsert(("a", 1))] {
         assert_eq!(watch.next().await, expected);
     }
+    assert_eq!(stats.read().failures, 1, "only the list without a response: an idle watch is no failure");
     assert!(begin.elapsed() >= Duration::from_secs(360), "{:?}", begin.elapsed());
     assert_eq!(script.requests.lock().unwrap().iter().filter(|request| *request == "watch 1").count(), 2);
 }

@@ -16,8 +16,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 const MIN_WATCH_LIFETIME: Duration = Duration::from_millis(250);
 /// Number of rejections, without a message in between, after which the watcher lists again (KC-409).
 const MAX_REFUSALS: u32 = 5;
-/// Interval between requests for a kind that the server does not have.
+/// Shortest and longest pause between requests for a kind that the server does not have. The pause is as long as the
+/// kind has been missing: a kind of a cluster that is being installed is found soon, and one that a cluster never gets,
+/// such as those of KubeVirt, causes few requests.
 const MISSING_KIND_PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_MISSING_KIND_PAUSE: Duration = Duration::from_secs(60);
 /// Time for which a known kind must be missing before its objects count as deleted. A server that is starting may not
 /// serve all kinds yet.
 const MISSING_CONFIRMATION_TIME: Duration = Duration::from_secs(30);
@@ -135,8 +138,16 @@ impl<S: WatchSource> Watcher<S> {
     }
 
     async fn watch(&mut self, position: S::Position, opened: Instant) {
-        let silent = |_| Err(WatchFailure::lost(format!("no message from the server for {:?}", S::LONGEST_SILENCE)));
-        match timeout(S::LONGEST_SILENCE, self.source.next()).await.unwrap_or_else(silent) {
+        let Ok(step) = timeout(S::LONGEST_SILENCE, self.source.next()).await else {
+            // The watch may be idle. If the connection is broken, the next open fails.
+            tracing::debug!(
+                kind = self.source.kind(), silence = ?S::LONGEST_SILENCE,
+                "no message from the server; opening the watch again"
+            );
+            self.state = WatcherState::Listed(position);
+            return;
+        };
+        match step {
             Ok(Some(WatchStep { changes, position })) => {
                 self.record_response();
                 self.refusals = 0;
@@ -206,8 +217,10 @@ impl<S: WatchSource> Watcher<S> {
         }
         self.state = WatcherState::Listing { page: None, is_started: false };
         self.stats.record_response();
-        if self.pending.is_empty() {
+        if !report.is_missing && self.pending.is_empty() {
             sleep(MISSING_KIND_PAUSE).await;
+        } else if self.pending.is_empty() {
+            sleep(since.elapsed().clamp(MISSING_KIND_PAUSE, LONGEST_MISSING_KIND_PAUSE)).await;
         }
     }
 

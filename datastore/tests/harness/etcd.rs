@@ -29,6 +29,11 @@ impl EtcdServer {
         Self::launch("https", flags)
     }
 
+    /// Starts a server without TLS, with flags.
+    pub fn start_with(flags: &[String]) -> Self {
+        Self::launch("http", flags)
+    }
+
     fn launch(scheme: &str, flags: &[String]) -> Self {
         Self::launch_on(Arc::new([Port::free(), Port::free()]), scheme, flags)
     }

@@ -1,17 +1,20 @@
 //! Reads kubeconfigs, and resolves the cluster and the user of a context.
 
 use std::error::Error;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use kube::Config;
 use kube::client::ConfigExt;
-use kube::config::{AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use os::atomic_file::regular_file;
 
 use super::kubeconfig_yaml;
-use crate::config::{ClientPlace, KubernetesConfig};
+use crate::config::{ClientPlace, KubernetesConfig, Overrides, without_credentials};
 use crate::error::describe_error_chain;
 use crate::kubernetes::access_error::AccessError;
 use crate::kubernetes::credential_plugin;
+use crate::server_url;
 
 /// A proxy in place of the kubeconfig's. Without one, kube reads `HTTPS_PROXY`, and fails if the value is invalid. The
 /// transport here does not read kube's setting.
@@ -59,14 +62,15 @@ fn read_files(files: &[PathBuf]) -> Result<Option<(Kubeconfig, String)>, AccessE
     }
 }
 
-/// Resolves `context`, or the current context if `context` is `None`. On a node, refuses a proxy and a credential
+/// Resolves the context of `overrides`, or else the current context. On a node, refuses a proxy and a credential
 /// plugin.
 pub(super) async fn resolve(
     mut kubeconfig: Kubeconfig,
     place: &str,
-    context: Option<&String>,
+    overrides: &Overrides,
     client_place: &ClientPlace,
 ) -> Result<Resolved, AccessError> {
+    let context = overrides.context.as_ref();
     let is_node = *client_place == ClientPlace::Node;
     let ca_file = find_ca_file(&kubeconfig, context);
     let options = KubeConfigOptions { context: context.cloned(), ..KubeConfigOptions::default() };
@@ -76,7 +80,17 @@ pub(super) async fn resolve(
     if is_node && proxy_url.is_some() {
         return Err(AccessError::UnsupportedProxy { place: place.into(), cluster: context.cluster });
     }
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|e| unreadable(place, &e))?;
+    if overrides.server.is_none() {
+        complete_server(&mut kubeconfig, place, &context.cluster, &user, overrides)?;
+    }
+    // kube reads this file without a limit.
+    if let Some(Err(error)) = ca_file.as_deref().map(regular_file::contents)
+        && matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::FileTooLarge)
+    {
+        let file = ca_file.as_deref().unwrap_or(Path::new("")).display();
+        return Err(AccessError::Kubeconfig { place: place.into(), reason: format!("cannot read {file}: {error}") });
+    }
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|e| unresolved(place, &e))?;
     let auth_info = &mut config.auth_info;
     if let Some(cluster) = auth_info.exec.as_mut().and_then(|exec| exec.cluster.as_mut()) {
         cluster.proxy_url.clone_from(&proxy_url);
@@ -119,6 +133,42 @@ fn take_proxy_url(kubeconfig: &mut Kubeconfig, cluster: &str) -> Option<String> 
     proxy_url.replace(IGNORED_PROXY.into()).filter(|url| !url.is_empty())
 }
 
+/// Writes the scheme into the server of `cluster` if the scheme is missing. As in kubectl, the scheme is `https` if a
+/// CA certificate, a client certificate or the insecure mode is configured, else `http`.
+fn complete_server(
+    kubeconfig: &mut Kubeconfig,
+    place: &str,
+    cluster: &str,
+    user: &str,
+    overrides: &Overrides,
+) -> Result<(), AccessError> {
+    let users = kubeconfig.auth_infos.iter().filter(|named| named.name == user);
+    let has_certificate = users.filter_map(|named| named.auth_info.as_ref()).any(|info| {
+        [&info.client_certificate, &info.client_certificate_data].into_iter().any(|setting| is_set(setting.as_ref()))
+    });
+    let is_overridden = overrides.ca_certificates.is_some() || overrides.certificate.is_some() || overrides.insecure;
+    let mut named = kubeconfig.clusters.iter_mut().filter(|named| named.name == cluster);
+    let Some(settings) = named.find_map(|named| named.cluster.as_mut()) else { return Ok(()) };
+    let has_ca =
+        is_set(settings.certificate_authority.as_ref()) || is_set(settings.certificate_authority_data.as_ref());
+    let is_insecure = settings.insecure_skip_tls_verify == Some(true);
+    let Some(server) = &mut settings.server else { return Ok(()) };
+    let is_encrypted = has_ca || is_insecure || has_certificate || is_overridden;
+    match server_url::parse_with_default_scheme(server, is_encrypted) {
+        Ok(url) if !server.contains("://") => *server = url.to_string(),
+        Ok(_) => {}
+        Err(error) => {
+            let reason = format!("server `{}` of cluster {cluster}: {error}", without_credentials(server));
+            return Err(AccessError::Kubeconfig { place: place.into(), reason });
+        }
+    }
+    Ok(())
+}
+
+fn is_set(setting: Option<&String>) -> bool {
+    setting.is_some_and(|text| !text.is_empty())
+}
+
 /// Removes empty impersonation settings, which count as not set in client-go too.
 fn drop_empty_impersonation(auth_info: &mut AuthInfo) {
     auth_info.impersonate.take_if(|user| user.is_empty());
@@ -143,4 +193,16 @@ fn find_impersonation_problem(config: &Config) -> Option<String> {
 /// Returns the error for a kubeconfig that cannot be used.
 fn unreadable(place: &str, error: &(dyn Error + 'static)) -> AccessError {
     AccessError::Kubeconfig { place: place.into(), reason: describe_error_chain(error) }
+}
+
+/// Returns the error for a kubeconfig whose settings do not lead to a server, with the way out.
+fn unresolved(place: &str, error: &KubeconfigError) -> AccessError {
+    let advice = match error {
+        KubeconfigError::CurrentContextNotSet => "write `current-context: NAME` with the name of a context",
+        KubeconfigError::LoadContext(_) => "write the name of one of its contexts, or add the context",
+        KubeconfigError::LoadClusterOfContext(_) => "write the name of one of its clusters, or add the cluster",
+        KubeconfigError::MissingClusterUrl => "write `server: https://HOST:PORT` into the cluster of the context",
+        _ => return unreadable(place, error),
+    };
+    AccessError::Kubeconfig { place: place.into(), reason: format!("{error}; {advice}") }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use data_encoding::BASE64;
 use kube::Config;
 use kube::config::AuthInfo;
+use os::atomic_file::regular_file;
 use secrecy::ExposeSecret;
 use time::OffsetDateTime;
 
@@ -22,6 +23,7 @@ use super::credential_plugin::{self, Credential};
 use super::tls::{parse_certificates, tls_error};
 use super::transport::{Proxy, ProxyUrlError, select_proxy, variables_for};
 use crate::config::{ClientPlace, KubernetesConfig, Overrides, without_credentials};
+use crate::server_url;
 
 /// The settings that may contain credentials if there is no kubeconfig. Errors name them.
 const CONFIGURATION_PLACE: &str = "the configuration (policy.k8s_auth_token, policy.k8s_client_certificate)";
@@ -54,7 +56,7 @@ pub(super) async fn read(settings: &KubernetesConfig) -> Result<ClusterAccess, A
     let overrides = if settings.inline.is_some() { &context_only } else { &settings.overrides };
     let (resolved, place) = match (kubeconfig::read(settings)?, &overrides.server) {
         (Some((merged, place)), _) => {
-            let resolved = kubeconfig::resolve(merged, &place, overrides.context.as_ref(), &settings.place).await?;
+            let resolved = kubeconfig::resolve(merged, &place, overrides, &settings.place).await?;
             (resolved, format!("kubeconfig {place}"))
         }
         // A configured server may not be the API server of this pod's cluster, so the pod's credentials are not sent to
@@ -155,7 +157,8 @@ fn apply_overrides(config: &mut Config, overrides: &Overrides) -> Result<(), Acc
         config.cluster_url = parse_url(server)?;
     }
     if let Some(file) = &overrides.ca_certificates {
-        let pem = std::fs::read(file).map_err(|e| tls_error("CA certificates", &format!("{}: {e}", file.display())))?;
+        let pem = regular_file::contents(file)
+            .map_err(|e| tls_error("CA certificates", &format!("{}: {e}", file.display())))?;
         config.root_cert = Some(parse_certificates("CA certificates", &pem)?);
     }
     if let Some(token) = &overrides.token {
@@ -175,12 +178,8 @@ fn apply_overrides(config: &mut Config, overrides: &Overrides) -> Result<(), Acc
 }
 
 fn parse_url(server: &str) -> Result<hyper::Uri, AccessError> {
-    let refused = |reason: String| AccessError::InvalidServerUrl { found: server.into(), reason };
-    let url: hyper::Uri = server.parse().map_err(|e: hyper::http::uri::InvalidUri| refused(e.to_string()))?;
-    match (url.scheme_str(), url.host()) {
-        (Some("http" | "https"), Some(_)) => Ok(url),
-        _ => Err(refused("the scheme is not http or https, or the host is missing; write https://HOST:PORT".into())),
-    }
+    let found = || without_credentials(server);
+    server_url::parse(server).map_err(|e| AccessError::InvalidServerUrl { found: found(), reason: e.to_string() })
 }
 
 #[cfg(test)]

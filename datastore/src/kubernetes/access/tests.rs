@@ -216,3 +216,52 @@ async fn inline_kubeconfig_is_used_alone() {
     let error = read(&KubernetesConfig { overrides, ..settings }).await.err().unwrap().to_string();
     assert!(error.contains("other"), "{error}");
 }
+
+#[tokio::test]
+async fn server_without_a_scheme_is_https_with_tls_settings_and_else_http() {
+    let server = async |user: Value, cluster: Value| {
+        let content = with(user, cluster).replace("https://localhost:1", "127.0.0.1:8443");
+        read_text(&content).await.ok().unwrap().config.cluster_url.to_string()
+    };
+    assert_eq!(server(json!({}), json!({})).await, "http://127.0.0.1:8443/");
+    assert_eq!(server(json!({}), json!({ "insecure-skip-tls-verify": true })).await, "https://127.0.0.1:8443/");
+    let user = json!({ "client-certificate": "/pki/node.crt", "client-key": "/pki/node.key" });
+    assert_eq!(server(user, json!({})).await, "https://127.0.0.1:8443/");
+}
+
+#[tokio::test]
+async fn server_that_is_no_url_is_refused_and_named() {
+    for (server, reason) in [
+        ("https://localhost:65536", "the port"),
+        ("localhost:99999", "the port"),
+        ("ftp://localhost:1", "the scheme"),
+        ("localhost:1/path", "a path"),
+        ("ftp://me:secret@localhost:1", "the scheme"),
+    ] {
+        let error = read_text(&with(json!({}), json!({})).replace("https://localhost:1", server)).await.err().unwrap();
+        let named = without_credentials(server);
+        assert!(error.contains(&format!("server `{named}` of cluster k: {reason}")), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn kubeconfig_that_leads_to_no_server_names_the_missing_setting() {
+    let complete = with(json!({}), json!({}));
+    let mut without_server: serde_json::Value = serde_json::from_str(&complete).unwrap();
+    without_server["clusters"][0]["cluster"].as_object_mut().unwrap().remove("server");
+    for (text, advice) in [
+        (String::new(), "current-context: NAME"),
+        (complete.replace("\"contexts\"", "\"other\""), "one of its contexts"),
+        (complete.replace("\"clusters\"", "\"other\""), "one of its clusters"),
+        (without_server.to_string(), "server: https://HOST:PORT"),
+    ] {
+        let error = read_text(&text).await.err().unwrap();
+        assert!(error.contains(advice), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn endless_ca_file_of_a_kubeconfig_is_refused() {
+    let error = read_text(&with(json!({}), json!({ "certificate-authority": "/dev/zero" }))).await.err().unwrap();
+    assert!(error.contains("cannot read /dev/zero: it is no regular file"), "{error}");
+}

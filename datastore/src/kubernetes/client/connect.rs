@@ -1,7 +1,6 @@
 //! Reads the settings and the credentials, and prepares the client for the first request. [`Opened`] has the reasons to
 //! do so again.
 
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use hyper::Request;
 use hyper::header::{HeaderValue, USER_AGENT};
 use kube::client::{Body, ConfigExt};
 use kube::config::AuthInfo;
+use os::atomic_file::regular_file;
 use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
@@ -129,6 +129,9 @@ const PLUGIN_PAUSE: Duration = Duration::from_secs(10);
 /// Minimum time between two checks of [`CredentialFiles`].
 const CHECK_INTERVAL: Duration = Duration::from_secs(50);
 
+/// Maximum size in bytes of a file whose changes are seen: that of a kubeconfig.
+const MAX_FILE_BYTES: usize = 16 << 20;
+
 /// The files of the credentials, with their contents. Token files are not included, because a token is renewed without
 /// a new connection.
 struct CredentialFiles {
@@ -157,5 +160,5 @@ impl CredentialFiles {
 }
 
 fn read_all(paths: &[PathBuf]) -> Vec<Option<Vec<u8>>> {
-    paths.iter().map(|path| fs::read(path).ok()).collect()
+    paths.iter().map(|path| regular_file::contents_up_to(path, MAX_FILE_BYTES).ok()).collect()
 }

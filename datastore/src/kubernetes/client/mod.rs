@@ -20,7 +20,7 @@ use tower::{BoxError, service_fn};
 use connect::{Opened, OpenedClient, open};
 
 use super::access_error::AccessError;
-use super::error::{ApiStatusError, RequestError, retry_after};
+use super::error::{ApiStatusError, RequestError, advice_about_foreign_answer, describe_answer, retry_after};
 use super::rate_limit::RateLimiter;
 use super::request::ApiRequest;
 use super::streaming::ListReader;
@@ -114,11 +114,13 @@ impl ApiClient {
         let mut previous = None;
         loop {
             if turn.is_none() {
+                let waiting = Instant::now();
                 turn = self.turns.admit().await.map_err(|late| RequestError::NotSent(late.to_string()))?;
                 if turn.is_some() {
                     // A turn means that the server has responded to another request, perhaps of another process.
                     self.deadline.record_response();
-                    begun = Instant::now();
+                    // Only the wait does not count: if the server is lost after it was busy, the request ends in time.
+                    begun += waiting.elapsed();
                 }
             }
             let opening = Instant::now();
@@ -182,7 +184,12 @@ impl ApiClient {
     }
 
     pub(super) async fn to_store_error(&self, failure: RequestError, key: &str, is_write: bool) -> StoreError {
-        failure.into_store_error(key, &self.server().await, is_write)
+        let mut error = failure.into_store_error(key, &self.server().await, is_write);
+        if let StoreError::ForeignAnswer { reason, .. } = &mut error {
+            let advice = advice_about_foreign_answer(reason, self.config.place == ClientPlace::Node);
+            *reason = format!("{reason}; {advice}");
+        }
+        error
     }
 
     /// Returns the instant at which an attempt that starts now ends at the latest. A read from the server's cache gets
@@ -219,7 +226,14 @@ impl ApiClient {
         self.deadline.record_response();
         let (parts, body) = answer.into_parts();
         if let Some(list) = list.filter(|_| parts.status.is_success()) {
-            return list.read(body).await;
+            let of_answer = |failure| match failure {
+                RequestError::Unreadable(problem) => {
+                    let description = describe_answer(parts.status, &parts.headers, &[]);
+                    RequestError::Unreadable(format!("{problem} ({description})"))
+                }
+                failure => failure,
+            };
+            return list.read(body).await.map_err(of_answer);
         }
         let bytes = body.collect_bytes().await.map_err(RequestError::from)?;
         if !parts.status.is_success() {
@@ -229,7 +243,10 @@ impl ApiClient {
             }
             return Err(RequestError::Refused(Box::new(refusal)));
         }
-        request.parse(&bytes).map_err(|e| RequestError::Unreadable(format!("cannot read the answer: {e}")))
+        request.parse(&bytes).map_err(|problem| {
+            let description = describe_answer(parts.status, &parts.headers, &bytes);
+            RequestError::Unreadable(format!("cannot read the answer ({description}): {problem}"))
+        })
     }
 
     /// Sends a request of any kind once. A request without the mark [`OwnDeadline`] fails at the configured time limit.

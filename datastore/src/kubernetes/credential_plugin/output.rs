@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use libcalico::yaml::documents;
 use secrecy::SecretString;
 use serde::Deserialize;
 use time::OffsetDateTime;
@@ -73,7 +74,9 @@ struct Status {
 
 /// Parses the output of a plugin. `version` is the version of the protocol in the kubeconfig.
 pub(super) fn parse(output: &[u8], version: &str) -> Result<Credential, OutputError> {
-    let object: ExecCredential = serde_norway::from_slice(output).map_err(|_| OutputError::Unreadable)?;
+    let text = str::from_utf8(output).map_err(|_| OutputError::Unreadable)?;
+    let document = documents(text).map_err(|_| OutputError::Unreadable)?;
+    let object = ExecCredential::deserialize(document).map_err(|_| OutputError::Unreadable)?;
     if object.kind.as_deref() != Some("ExecCredential") {
         return Err(OutputError::Unreadable);
     }

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use hyper::Request;
 use hyper::header::ACCEPT;
 use kube::client::Body;
-use libcalico::kubernetes::escaped;
+use libcalico::kubernetes::{ContinueTokens, escaped};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -69,6 +69,8 @@ pub struct ApiSource<D> {
     client_provider: ClientProvider,
     decoder: D,
     page: PageSize,
+    /// The tokens of the current list.
+    tokens: ContinueTokens,
     events: Option<Events>,
     must_renew_credentials: bool,
 }
@@ -84,7 +86,8 @@ impl<D: Decode> ApiSource<D> {
     }
 
     pub(in crate::kubernetes) fn with_provider(client_provider: ClientProvider, decoder: D) -> Self {
-        ApiSource { client_provider, decoder, page: PageSize::default(), events: None, must_renew_credentials: false }
+        let (page, tokens) = (PageSize::default(), ContinueTokens::default());
+        ApiSource { client_provider, decoder, page, tokens, events: None, must_renew_credentials: false }
     }
 
     async fn collection(&mut self) -> Result<String, WatchFailure> {
@@ -151,7 +154,11 @@ impl<D: Decode> WatchSource for ApiSource<D> {
         self.page.adjust(items.len(), body.len());
         let objects = items.into_iter().filter_map(|item| self.decoder.decode(item.get())).collect();
         let ListMetadata { token, resource_version } = list.metadata;
-        let next = token.filter(|token| !token.is_empty()).map_or(NextPage::Watch(resource_version), NextPage::Page);
+        if page.is_none() {
+            self.tokens = ContinueTokens::default();
+        }
+        let token = self.tokens.record(token).map_err(|error| WatchFailure::lost(error.to_string()))?;
+        let next = token.map_or(NextPage::Watch(resource_version), NextPage::Page);
         Ok(Page { objects, next })
     }
 

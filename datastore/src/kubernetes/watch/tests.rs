@@ -97,6 +97,29 @@ async fn list_page_returns_the_next_token_and_the_last_page_a_watch_position() {
 }
 
 #[tokio::test]
+async fn list_page_that_names_an_earlier_page_as_the_next_one_is_a_failure() {
+    for tokens in [&["x", "x"][..], &["x", "y", "x"]] {
+        let answers: Vec<_> = tokens.iter().map(|token| page("a", token)).collect();
+        let mut source = Server::default().source(answers);
+        let mut position = None;
+        for _ in 1..tokens.len() {
+            let NextPage::Page(next) = source.list(position).await.unwrap().next else { panic!("the last page") };
+            position = Some(next);
+        }
+        assert!(matches!(source.list(position).await, Err(WatchFailure::Lost { .. })), "{tokens:?}");
+    }
+}
+
+/// The tokens of the interrupted list come again.
+#[tokio::test]
+async fn list_that_begins_again_has_the_same_tokens() {
+    let mut source = Server::default().source([page("a", "x"), page("a", "x"), page("b", "")]);
+    for position in [None, None, Some("x".to_owned())] {
+        source.list(position).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn http_status_decides_the_watch_failure_class() {
     for code in [401, 403, 404, 410, 429, 500, 503] {
         let mut source = Server::default().source([refused(code)]);

@@ -4,11 +4,16 @@
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::path::Path;
-use std::{fs, io};
 
 use kube::config::{Kubeconfig, KubeconfigError};
+use libcalico::yaml::{TooDeep, documents};
+use os::atomic_file::regular_file;
 use serde::Deserialize;
+
+/// Maximum size of a file in bytes. A person's file may describe many clusters with their certificates.
+const MAX_SIZE: usize = 16 << 20;
 
 /// A kubeconfig that cannot be read. The parser's message is left out, because it may quote tokens and passwords.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +25,8 @@ pub(super) enum UnreadableKubeconfig {
     /// Text that is not a kubeconfig, with its position, for example `line 3, column 1: `.
     #[error("{0}not the YAML of a kubeconfig, or truncated")]
     Syntax(String),
+    #[error(transparent)]
+    Depth(#[from] TooDeep),
     #[error("merge keys (<<) of YAML are not supported; write the merged keys into each mapping")]
     MergeKey,
     /// Documents that contradict each other.
@@ -29,7 +36,7 @@ pub(super) enum UnreadableKubeconfig {
 
 /// Reads a file. Paths in it are relative to its folder.
 pub(super) fn read_file(file: &Path) -> Result<Kubeconfig, UnreadableKubeconfig> {
-    let text = decode(&fs::read(file)?).ok_or(UnreadableKubeconfig::Encoding)?;
+    let text = decode(&regular_file::contents_up_to(file, MAX_SIZE)?).ok_or(UnreadableKubeconfig::Encoding)?;
     let mut kubeconfig = parse(&text)?;
     resolve_paths(&mut kubeconfig, file.parent().unwrap_or(Path::new("")));
     Ok(kubeconfig)
@@ -38,7 +45,7 @@ pub(super) fn read_file(file: &Path) -> Result<Kubeconfig, UnreadableKubeconfig>
 /// Parses a text, and merges its documents as kubectl merges files: the first value stays.
 pub(super) fn parse(text: &str) -> Result<Kubeconfig, UnreadableKubeconfig> {
     let mut merged = Kubeconfig::default();
-    for document in serde_norway::Deserializer::from_str(text) {
+    for document in documents(text)? {
         let parsed = Option::<Kubeconfig>::deserialize(document).map_err(|error| parse_error(text, &error))?;
         // Empty documents are null.
         let Some(next) = parsed else { continue };

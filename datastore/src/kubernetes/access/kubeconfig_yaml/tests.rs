@@ -1,5 +1,7 @@
 //! Kubeconfigs in the forms that people and programs write.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -166,4 +168,20 @@ fn missing_and_unreadable_files_name_the_cause() {
     fs::write(&file, "users:\n- name: u\n  user: {token: secret\n").unwrap();
     let text = error(&file);
     assert!(text.starts_with("line ") && text.ends_with("not the YAML of a kubeconfig, or truncated"), "{text}");
+}
+
+#[test]
+fn special_oversized_and_deeply_nested_files_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = |file: &Path| read_file(file).unwrap_err().to_string();
+    let fifo = dir.path().join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for path in [&fifo, Path::new("/dev/zero"), dir.path()] {
+        assert!(error(path).contains("no regular file"), "{}", error(path));
+    }
+    let file = dir.path().join("kubeconfig");
+    fs::write(&file, format!("kind: Config\nusers: {}", "{a: ".repeat(100_000))).unwrap();
+    assert!(error(&file).starts_with("line 2: the YAML is nested deeper"), "{}", error(&file));
+    fs::write(&file, " ".repeat(MAX_SIZE + 1)).unwrap();
+    assert!(error(&file).contains("more than 16777216 bytes"), "{}", error(&file));
 }

@@ -2,6 +2,8 @@
 
 mod client_certificate;
 mod credential_plugin;
+mod foreign_answers;
+mod hostile;
 mod observed;
 mod proxy;
 mod server;
@@ -118,27 +120,6 @@ async fn request_of_unknown_outcome_is_repeated_only_if_a_read() {
         };
         assert!(unknown(&failure), "{reply:?}: {failure}");
         assert_eq!(server.requests().len(), 3, "{reply:?}");
-    }
-}
-
-/// A proxy may respond to a write without forwarding it.
-#[tokio::test]
-async fn write_response_without_the_written_object_has_an_unknown_outcome() {
-    for (method, reply) in [
-        (Method::POST, Reply::Nothing),
-        (Method::PUT, Reply::Nothing),
-        (Method::PATCH, Reply::Nothing),
-        (Method::PUT, Reply::Written("b")),
-        (Method::PATCH, Reply::Written("b")),
-        (Method::PUT, Reply::Written("things")),
-        (Method::DELETE, Reply::Nothing),
-        (Method::POST, Reply::Ok),
-    ] {
-        let server = Server::start(&["h2"], &[reply]).await;
-        let write = ApiRequest::with_json(method.clone(), "/things/a/status?dry=no", &json!({}));
-        let failure = server.client(LONG).send(&write).await.unwrap_err().into_store_error("Pod(p)", "k", true);
-        let is_unknown = matches!(failure, libcalico::store::StoreError::Unavailable { outcome_unknown: true, .. });
-        assert!(is_unknown, "{method} {reply:?}: {failure}");
     }
 }
 
@@ -285,6 +266,17 @@ async fn call_gives_up_on_a_busy_server_at_its_limit() {
         assert!(failure.contains("429") && failure.contains("unavailable"), "{failure}");
     }
     assert_eq!((server.requests().len(), one.turns.was_busy(), other.turns.was_busy()), (1, true, true));
+}
+
+/// Each attempt gets a turn, because the server was busy once.
+#[tokio::test]
+async fn call_gives_up_on_a_server_that_is_lost_after_it_was_busy_at_the_request_deadline() {
+    let replies: Vec<Reply> = [Reply::Busy(0)].into_iter().chain([Reply::Cut; 200]).collect();
+    let server = Server::start(&["h2"], &replies).await;
+    let client = client_of_call(&server, Duration::from_secs(3600));
+    let failure = client.send(&ApiRequest::get("/a")).await.unwrap_err();
+    assert!(matches!(failure, RequestError::NoResponse(_)), "{failure}");
+    assert!(client.turns.was_busy());
 }
 
 #[tokio::test]

@@ -27,6 +27,8 @@ pub(super) enum Reply {
     /// A success whose body is not an object of the API server.
     Nothing,
     Status(u16),
+    /// A page for people, with this status.
+    Page(u16),
     /// 429, with the number of seconds in `Retry-After`.
     Busy(u32),
     Cut,
@@ -178,6 +180,10 @@ async fn answer(
         Reply::Written(name) => (200, json!({ "metadata": { "name": name, "resourceVersion": "7" } })),
         Reply::Nothing => (200, json!({ "status": "ok" })),
         Reply::Status(code) => (code, json!({ "kind": "Status", "message": "as scripted" })),
+        Reply::Page(code) => {
+            let page = Response::builder().status(code).header("content-type", "text/html");
+            return Ok(page.body("<html>\r\n  Log in\n</html>\n".to_owned()).unwrap());
+        }
         Reply::Busy(seconds) => {
             let status = json!({ "kind": "Status", "message": "as scripted", "reason": "TooManyRequests" });
             let busy = Response::builder().status(429).header("retry-after", seconds);

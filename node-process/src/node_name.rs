@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io;
+use std::path::Path;
 
 use libcalico::names::{NodeName, NodeNameInputs, NodeNameSource, node_name};
 use netconf::conf::DatastoreType;
 use netconf::{CniError, Code, NetConf};
+use os::atomic_file::regular_file;
 
 const KERNEL_HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
@@ -22,11 +24,23 @@ pub fn from_conf(conf: &NetConf) -> Result<String, CniError> {
     Ok(chosen.name)
 }
 
+/// Returns the source of the node's name, for a message; `None` if no source gives the name.
+pub fn source(conf: &NetConf) -> Option<String> {
+    let file = read(&conf.node.nodename_file);
+    let source = match choose(conf, file.as_deref())?.source {
+        NodeNameSource::Config => "nodename of the network configuration".to_owned(),
+        NodeNameSource::File => format!("the file {}", conf.node.nodename_file),
+        NodeNameSource::DeprecatedHostname => "hostname of the network configuration".to_owned(),
+        NodeNameSource::OsHostname => "the host's name".to_owned(),
+    };
+    Some(source)
+}
+
 /// Returns the name of the node for log lines, without logging. The kernel's host name does not count if the nodename
 /// file is required.
 pub(crate) fn without_logging(conf: &NetConf) -> Option<String> {
     let needs_file = conf.node.nodename.is_empty();
-    let file = needs_file.then(|| fs::read_to_string(&conf.node.nodename_file).ok()).flatten();
+    let file = needs_file.then(|| regular_file::utf8(Path::new(&conf.node.nodename_file)).ok()).flatten();
     let requires_file = !conf.node.nodename_file_optional && conf.datastore.kind() != DatastoreType::Local;
     let chosen = choose(conf, file.as_deref())?;
     (chosen.source != NodeNameSource::OsHostname || !requires_file).then_some(chosen.name)
@@ -39,7 +53,7 @@ fn choose(conf: &NetConf, file: Option<&str>) -> Option<NodeName> {
 }
 
 fn read(path: &str) -> Option<String> {
-    match fs::read_to_string(path) {
+    match regular_file::utf8(Path::new(path)) {
         Ok(content) => Some(content),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             tracing::debug!(%path, "the nodename file is missing; another source may give the node's name");
@@ -63,6 +77,16 @@ mod tests {
     }
 
     #[test]
+    fn special_node_name_file_counts_as_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("nodename");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        for path in [fifo.to_str().unwrap(), "/dev/zero"] {
+            assert_eq!(read(path), None);
+        }
+    }
+
+    #[test]
     fn node_name_file_is_the_fallback_and_its_newline_is_stripped() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("nodename");
@@ -70,6 +94,8 @@ mod tests {
         let file = file.to_str().unwrap();
         assert_eq!(from_conf(&conf("", file)).unwrap(), "node-7");
         assert_eq!(from_conf(&conf("node-1", file)).unwrap(), "node-1");
+        assert_eq!(source(&conf("", file)).unwrap(), format!("the file {file}"));
+        assert_eq!(source(&conf("node-1", file)).unwrap(), "nodename of the network configuration");
         assert_eq!(without_logging(&conf("", file)).unwrap(), "node-7");
         assert_eq!(without_logging(&conf("node-1", file)).unwrap(), "node-1");
     }

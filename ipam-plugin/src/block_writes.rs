@@ -1,8 +1,12 @@
-//! The writes of a block: its creation after its affinity, and its update or deletion after a release.
+//! The writes of a block: its creation after its affinity, its update or deletion after a release, and the deletion
+//! that another program began.
 
 use libcalico::ipam::{AffinityKey, AffinityOwner, AffinityState, Block, BlockAffinity};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, Revision, StoreError, Write};
+use libcalico::store::{Entry, Revision, Store, StoreError, Write};
+
+use crate::reads::find;
+use crate::write_gate::{WriteGate, write_admitted};
 
 /// The affinity from which a claim starts.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,4 +75,68 @@ pub(crate) fn write_released(block: &Entry<Block>) -> Result<Write, StoreError> 
     let mut counted = block.value.clone();
     counted.count_write();
     Write::update::<Block>(&block.key, &counted, &block.revision)
+}
+
+/// Completes the deletion of an empty block that is marked for deletion, at the revision read: its deleter may have
+/// been killed (DS-72). Returns true if the block is gone.
+///
+/// # Errors
+/// Returns the error of a read or of a write. A lost race is no error.
+pub async fn complete_deletion<S: Store, G: WriteGate>(store: &S, gate: &G, cidr: &Cidr) -> Result<bool, StoreError> {
+    // On an API server, the read itself completes the deletion.
+    let Some(block) = find::<Block>(store, cidr).await? else { return Ok(true) };
+    if !block.value.awaits_deletion() {
+        return Ok(false);
+    }
+    match write_admitted(store, gate, Write::delete::<Block>(cidr, Some(&block.revision))).await {
+        Some(Ok(_) | Err(StoreError::NotFound { .. })) => Ok(true),
+        None => Ok(false),
+        Some(Err(error)) if error.is_race() => Ok(false),
+        Some(Err(error)) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libcalico::ipam::{AffinityOwner, HandleId};
+    use time::OffsetDateTime;
+
+    use super::*;
+    use crate::testing::{Cluster, Fault, cidr, take_one};
+    use crate::write_gate::OpenGate;
+
+    fn marked() -> Block {
+        let owner = AffinityOwner::Host("node2".into());
+        let mut block = Block::new(cidr("10.0.0.0/26"), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
+        block.deleted = true;
+        block
+    }
+
+    #[tokio::test]
+    async fn only_an_empty_marked_block_is_deleted() {
+        let (cluster, range) = (Cluster::new(), cidr("10.0.0.0/26"));
+        let mut used = marked();
+        take_one(&mut used, "node2", &HandleId::new("net.a"));
+        for (block, is_gone) in [(Block { deleted: false, ..marked() }, false), (used, false), (marked(), true)] {
+            cluster.store.put(&range, &block);
+            assert_eq!(complete_deletion(&cluster.store, &OpenGate, &range).await.unwrap(), is_gone);
+            assert_eq!(cluster.block("10.0.0.0/26").is_none(), is_gone);
+        }
+        assert!(complete_deletion(&cluster.store, &OpenGate, &range).await.unwrap(), "a missing block");
+    }
+
+    #[tokio::test]
+    async fn block_that_is_written_after_the_read_is_not_deleted() {
+        let (cluster, range) = (Cluster::new(), cidr("10.0.0.0/26"));
+        cluster.store.put(&range, &marked());
+        let path = <Block as libcalico::store::Kind>::path(&range);
+        cluster.store.before_each(move |_, writes, pairs| {
+            if writes.is_some() {
+                pairs.touch(&path);
+            }
+            Fault::None
+        });
+        assert!(!complete_deletion(&cluster.store, &OpenGate, &range).await.unwrap());
+        assert!(cluster.block("10.0.0.0/26").is_some());
+    }
 }

@@ -61,7 +61,7 @@ pub fn first_read_error(error: &StoreError) -> CniError {
         StoreError::NotFound { .. } => {
             (Code::TRY_AGAIN, "start calico-node or run `calico-ipam init`, which create the ClusterInformation")
         }
-        StoreError::Unavailable { .. } => (Code::TRY_AGAIN, ""),
+        StoreError::Unavailable { .. } | StoreError::ForeignAnswer { .. } => (Code::TRY_AGAIN, ""),
         StoreError::DiskFull { .. } => (Code::IO, ""),
         _ => (Code::INTERNAL, ""),
     };

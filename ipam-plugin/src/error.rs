@@ -34,6 +34,8 @@ pub enum IpamError {
     /// A requested pool is in the list of the other family.
     #[error("\"{pool}\" isn't a IPv{version} address")]
     PoolFamily {
+        /// The name or the CIDR that the request has.
+        requested: String,
         /// The pool's network address.
         pool: IpAddr,
         /// The family of the list that contains it.
@@ -198,7 +200,7 @@ impl From<VmiError> for CniError {
             VmiError::TargetNotAllowed => {
                 (Code::INVALID_CONFIG, "IPAMConfiguration default: set kubeVirtVMAddressPersistence to Enabled")
             }
-            VmiError::Unknown(cause) if !cause.is_unavailable() => {
+            VmiError::Unknown(cause) if !cause.is_unavailable() && !cause.is_foreign_answer() => {
                 let advice = "if the API server forbids it, let the plugin's role get virtualmachineinstances and \
                      virtualmachines of kubevirt.io";
                 (Code::INTERNAL, advice)
@@ -274,6 +276,16 @@ impl fmt::Display for Shortfall {
 }
 
 impl IpamError {
+    /// Returns true if the datastore serves requests for other objects: see [`StoreError::is_of_one_object`].
+    pub fn is_of_one_object(&self) -> bool {
+        match self {
+            IpamError::Store(cause)
+            | IpamError::StillListed { cause, .. }
+            | IpamError::Vmi(VmiError::Unknown(cause)) => cause.is_of_one_object(),
+            _ => true,
+        }
+    }
+
     /// Returns the pools considered, each with the reason why it gave no address.
     pub fn refused_pools(&self) -> &[RejectedPool] {
         match self {
@@ -319,7 +331,7 @@ fn code_of(error: &IpamError) -> Code {
         }
         IpamError::Store(StoreError::DiskFull { .. }) => Code::IO,
         IpamError::Contention | IpamError::StillListed { .. } => Code::TRY_AGAIN,
-        IpamError::Store(StoreError::Unavailable { .. }) => Code::TRY_AGAIN,
+        IpamError::Store(StoreError::Unavailable { .. } | StoreError::ForeignAnswer { .. }) => Code::TRY_AGAIN,
         _ => Code::INTERNAL,
     }
 }
@@ -339,6 +351,11 @@ fn details_of(error: &IpamError) -> String {
         IpamError::PoolName { pool, .. } => {
             format!("`{pool}` is neither the CIDR nor the name of an IPPool; `calico-ipam show` lists them")
         }
+        IpamError::PoolFamily { requested, version, .. } => format!(
+            "`{requested}` is not an IPv{version} pool; move it to the list of its family: the annotation \
+             cni.projectcalico.org/ipv4pools or ipv6pools of the pod or its namespace, or $.ipam.ipv4_pools or \
+             ipv6_pools"
+        ),
         IpamError::Store(StoreError::NotFound { key }) if key.starts_with("Node(") => {
             "the Node is missing in the datastore; start calico-node, which creates it, or run `calico-ipam init`"
                 .into()

@@ -16,7 +16,7 @@
 mod adopt;
 pub mod affinity;
 pub mod alloc;
-mod block_writes;
+pub mod block_writes;
 pub mod busy;
 pub mod busy_server;
 pub mod cli;

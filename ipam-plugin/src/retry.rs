@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use libcalico::backoff::{Backoff, Jitter};
+use libcalico::store::StoreError;
 
 use crate::error::{IpamError, Result};
 use os::clock::Clock;
@@ -23,12 +24,13 @@ pub struct Retry<'a, C> {
     clock: &'a C,
     deadline: Duration,
     pauses: u32,
+    had_foreign_answer: bool,
 }
 
 impl<'a, C: Clock> Retry<'a, C> {
     /// Creates a retry whose time ends `limit` from now.
     pub fn new(clock: &'a C, limit: Duration) -> Self {
-        Retry { clock, deadline: clock.elapsed() + limit, pauses: 0 }
+        Retry { clock, deadline: clock.elapsed() + limit, pauses: 0, had_foreign_answer: false }
     }
 
     /// Pauses before another attempt, on average longer each time up to a limit. Returns `false` without a pause if the
@@ -49,6 +51,19 @@ impl<'a, C: Clock> Retry<'a, C> {
     /// Returns [`IpamError::Contention`] if the time would end during the pause.
     pub async fn pause_after_race(&mut self) -> Result<()> {
         if self.pause().await { Ok(()) } else { Err(IpamError::Contention) }
+    }
+
+    /// Pauses before another attempt after a write that lost a race or has an unknown outcome, which the reads of the
+    /// other attempt show.
+    ///
+    /// # Errors
+    /// Returns [`IpamError::Contention`] if the time would end during the pause, and `error` if it is the operation's
+    /// second answer of another program in place of the datastore: further ones would follow.
+    pub async fn pause_after_write(&mut self, error: &StoreError) -> Result<()> {
+        if error.is_foreign_answer() && std::mem::replace(&mut self.had_foreign_answer, true) {
+            return Err(error.clone().into());
+        }
+        self.pause_after_race().await
     }
 }
 

@@ -78,7 +78,13 @@ pub fn invocation(
 ) -> Result<Invocation, CallError> {
     let set = match flags::parse(plugin.title(), plugin.flags(), arguments) {
         Flags::Set(set) => set,
-        Flags::Print(output) => return Ok(Invocation::Print(output)),
+        Flags::Print(mut output) => {
+            if plugin == Plugin::Calico {
+                output.stderr.push_str(&format!("\n{}", plugin.subcommand_hint().trim_end()));
+                output.stderr.push('\n');
+            }
+            return Ok(Invocation::Print(output));
+        }
     };
     if set.contains(&"v") {
         return Ok(Invocation::Print(CommandOutput { stdout: format!("{build}\n"), ..CommandOutput::default() }));
@@ -187,6 +193,13 @@ mod tests {
             assert_eq!(help.stderr.contains("calico-ipam show, trace, check"), plugin == Plugin::CalicoIpam);
             assert_eq!((help.stdout.as_str(), help.status), ("", 0));
         }
+    }
+
+    #[test]
+    fn help_flag_of_calico_names_the_help_of_its_commands() {
+        let help = output(Plugin::Calico, &["--help"], "", "").stderr;
+        assert!(help.starts_with("Usage of Calico:\n  -t\t"), "{help}");
+        assert!(help.ends_with("calico install; see `calico help`\n"), "{help}");
     }
 
     #[test]

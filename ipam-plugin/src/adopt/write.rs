@@ -84,7 +84,9 @@ impl<'a, S: Store, C: Clock> BlockWriter<'a, S, C> {
             }
             Err(error) => {
                 let reason = format!("cannot allocate it: {}", error.to_string().trim_end());
-                if matches!(error, IpamError::Store(StoreError::Unavailable { .. } | StoreError::Unauthorized { .. })) {
+                let concerns_all =
+                    |cause: &StoreError| !cause.is_of_one_object() || matches!(cause, StoreError::Forbidden { .. });
+                if matches!(&error, IpamError::Store(cause) if concerns_all(cause)) {
                     self.unavailable = Some(reason.clone());
                 }
                 not_written(reason)

@@ -285,6 +285,19 @@ mod tests {
         }
     }
 
+    /// Upstream assigns from such a pool.
+    #[tokio::test]
+    async fn pool_of_multicast_beside_another_one_is_named_by_a_warning() {
+        let cluster = Cluster::new();
+        cluster.pool("multicast", "224.1.0.0/24", 26);
+        cluster.pool("usable", "10.0.0.0/24", 26);
+        let lines = logged(": assigning no address from a pool of multicast or loopback", async {
+            assert!(cidr("10.0.0.0/24").contains(cluster.one("node1", "net.1").await.unwrap()));
+        });
+        let lines = lines.await;
+        assert!(!lines.is_empty() && lines.iter().all(|line| line.contains("multicast (224.1.0.0/24)")), "{lines:?}");
+    }
+
     #[tokio::test]
     async fn log_line_names_the_reason_for_each_unused_block_of_the_node() {
         let cluster = Cluster::new();

@@ -1,11 +1,11 @@
 //! `BlockHints`: a file with the blocks of this node, as a hint for the next ADD.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use libcalico::net::Cidr;
 use libcalico::store::Revision;
+use os::atomic_file::regular_file;
 use serde::{Deserialize, Serialize};
 
 use crate::hint_file;
@@ -44,7 +44,7 @@ pub(crate) struct HintedBlocks {
 impl BlockHints {
     /// A missing or invalid file is treated as empty.
     pub(crate) fn read(file: &Path) -> Self {
-        let hints = fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let hints = regular_file::contents(file).ok().and_then(|text| serde_json::from_slice(&text).ok());
         BlockHints { file: file.into(), hints: hints.unwrap_or_default() }
     }
 
@@ -107,6 +107,8 @@ fn hint_key(network: &str, namespace: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn cidrs(texts: &[&str]) -> Vec<Cidr> {

@@ -56,16 +56,15 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         match self.store.write(&list.writes).await {
             Ok(revisions) => self.finish(list, assignments, revisions).await,
             Err(WriteError { index, applied, cause }) => {
-                let committed = match &cause {
-                    StoreError::Unavailable { outcome_unknown: true, .. } => {
-                        let lost_write = match self.store.write_model() {
-                            WriteModel::Transactional => None,
-                            WriteModel::PerObject => Some(index),
-                        };
-                        let unknown = UnknownWrite { list: &list, assignments: &assignments, lost_write };
-                        self.resolve_unknown_outcome(&unknown).await
-                    }
-                    _ => self.split_applied(&list, &assignments, applied).await,
+                let committed = if cause.has_unknown_outcome() {
+                    let lost_write = match self.store.write_model() {
+                        WriteModel::Transactional => None,
+                        WriteModel::PerObject => Some(index),
+                    };
+                    let unknown = UnknownWrite { list: &list, assignments: &assignments, lost_write };
+                    self.resolve_unknown_outcome(&unknown).await
+                } else {
+                    self.split_applied(&list, &assignments, applied).await
                 };
                 let verified = Box::pin(self.verify_created(committed)).await;
                 let committed = verified.unwrap_or_else(|error| error.committed);

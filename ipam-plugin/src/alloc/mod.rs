@@ -195,7 +195,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
             self.reclaimed.extend(is_reclaim.then_some(cidr));
             return Ok(());
         };
-        if error.is_unavailable() {
+        if !error.is_of_one_object() {
             return Err(error.into());
         }
         if !error.is_race() {
@@ -203,10 +203,10 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
             tracing::warn!(block = %cidr, %error, "cannot repair the block affinity; continuing without the repair");
             if let Some(family) = self.families.iter_mut().find(|family| family.planner.version == version) {
                 family.planner.excluded.insert(cidr);
-                family.planner.may_reclaim &= !(is_reclaim && matches!(error, StoreError::Unauthorized { .. }));
+                family.planner.may_reclaim &= !(is_reclaim && matches!(error, StoreError::Forbidden { .. }));
             }
         }
-        self.read_again(vec![cidr]).await
+        self.read_again(vec![cidr], &error).await
     }
 
     async fn commit(&mut self, assignments: Vec<BlockAssignment>) -> Result<()> {
@@ -230,7 +230,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
                 if !cause.is_race() && !is_unknown {
                     return Err(cause.into());
                 }
-                self.read_again(blocks_to_read).await
+                self.read_again(blocks_to_read, &cause).await
             }
         }
     }
@@ -260,8 +260,8 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         }
     }
 
-    async fn read_again(&mut self, blocks_to_read: Vec<Cidr>) -> Result<()> {
-        self.retry.pause_after_race().await?;
+    async fn read_again(&mut self, blocks_to_read: Vec<Cidr>, error: &StoreError) -> Result<()> {
+        self.retry.pause_after_write(error).await?;
         let own = self.families.iter().flat_map(|family| self.snapshot.own_affinities(family.planner.version));
         let own = own.map(|entry| entry.key.cidr).filter(|cidr| self.snapshot.block(cidr).is_some());
         let blocks: BTreeSet<Cidr> = own.chain(blocks_to_read).collect();

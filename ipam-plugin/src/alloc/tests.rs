@@ -288,7 +288,12 @@ async fn missing_or_disabled_requested_pool_is_an_error() {
     ] {
         let mut request = cluster.request("node1", "net.a");
         request.pools4 = vec![asked.into()];
-        assert_eq!(cluster.assign(&request).await.unwrap_err().to_string(), message);
+        let error = cluster.assign(&request).await.unwrap_err();
+        assert_eq!(error.to_string(), message);
+        if asked == "six" {
+            let details = crate::error::cni_error(&error).details;
+            assert!(details.starts_with("`six` is not an IPv4 pool") && details.contains("/ipv4pools"), "{details}");
+        }
     }
 }
 

@@ -35,7 +35,9 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
                 }
                 Err(error) => error,
             };
-            if !self.store.has_given_up() && retry.pause().await {
+            // Further requests would usually get the answer of the other program, too.
+            let may_succeed = !self.store.has_given_up() && !error.is_foreign_answer();
+            if may_succeed && retry.pause().await {
                 tracing::debug!(
                     handle = %self.request.handle, %error,
                     "cannot determine the outcome of a write yet; trying again to determine it"

@@ -204,7 +204,7 @@ impl<'a> Place<'a> {
         let adopted = adopt(store, api, &SystemClock::start(), &request).await;
         drop(progress);
         let Adopted { addresses, notices: problems } = adopted.map_err(|error| match error {
-            StoreError::Unauthorized { .. } => CliError::AdoptRights(error),
+            StoreError::Unauthorized { .. } | StoreError::Forbidden { .. } => CliError::AdoptRights(error),
             other => other.into(),
         })?;
         problems.iter().for_each(|problem| notice(problem));

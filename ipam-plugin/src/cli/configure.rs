@@ -2,7 +2,7 @@
 
 use clap::Args;
 use datastore::Datastore;
-use libcalico::ipam::{Block, borrowed};
+use libcalico::ipam::{Block, DEFAULT_BLOCK_LIMIT, borrowed};
 use libcalico::store::Store;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -60,6 +60,9 @@ pub(super) async fn run(args: &ConfigureArgs, app: &mut App<'_>) -> Result<Comma
             // Upstream's text.
             app.print_line(format_args!("Successfully set {property} to: {}", text(value)))?;
         }
+    }
+    if change.max_blocks_per_host == Some(0) {
+        app.notice(format!("note: MaxBlocksPerHost 0 is the built-in limit of {DEFAULT_BLOCK_LIMIT} blocks per node"));
     }
     if change.strict_affinity == Some(true) && !before.strict_affinity {
         note_borrowed(store, app).await;
@@ -155,6 +158,27 @@ mod tests {
         );
         assert_eq!(serde_json::to_string(&stored).unwrap(), expected);
         assert_eq!(shell.stored::<IpamConfiguration>(&ObjectKey::global("default")), None);
+    }
+
+    #[test]
+    fn configure_of_zero_blocks_names_the_limit_in_force() {
+        let shell = Shell::new();
+        let line = ["configure", "--strictaffinity=true", "--max-blocks-per-host=0"];
+        let notices = shell.run(&line).notices;
+        assert!(notices.contains("MaxBlocksPerHost 0 is the built-in limit of 20 blocks"), "{notices}");
+        assert!(shell.ok(&["get", "ipamconfig"]).contains("0 (20)"));
+        let other = shell.run(&["configure", "--max-blocks-per-host=4"]).notices;
+        assert!(!other.contains("built-in"), "{other}");
+        assert!(!shell.ok(&["get", "ipamconfig"]).contains("(20)"));
+    }
+
+    #[test]
+    fn get_of_settings_names_objects_with_other_names() {
+        let shell = Shell::new();
+        shell.put(&V3.replace("/default", "/other"), r#"{"metadata":{"name":"other"},"spec":{"strictAffinity":true}}"#);
+        let notices = shell.run(&["get", "ipamconfig"]).notices;
+        assert!(notices.contains("IPAMConfiguration(other) have no effect"), "{notices}");
+        assert!(notices.contains("no settings are stored"), "{notices}");
     }
 
     #[test]

@@ -2,24 +2,26 @@
 
 use std::error::Error;
 use std::io::{self, Write};
+use std::iter;
 use std::path::Path;
 
 use clap::ValueEnum;
 use comfy_table::presets::ASCII_FULL_CONDENSED;
 use comfy_table::{Cell, LineStyle, Table, TableStyle};
 use libcalico::validation::manifest::{self, Manifest};
+use libcalico::yaml;
 use netconf::printable;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::error::CliError;
+use super::input_file::{self, MAX_MANIFESTS};
 
 /// Reads all manifests of `path`, or of stdin for `-`. An invalid manifest rejects all of them.
 pub(super) fn read_manifests(path: &Path) -> Result<Vec<Manifest>, CliError> {
-    let from_stdin = path.as_os_str() == "-";
-    let file = if from_stdin { Path::new("stdin") } else { path };
-    let text = if from_stdin { io::read_to_string(io::stdin()) } else { std::fs::read_to_string(path) };
-    parse_manifests(&file.display().to_string(), &text.map_err(CliError::file("read", file))?)
+    let file = if path.as_os_str() == "-" { Path::new("stdin") } else { path };
+    let text = input_file::text(path, MAX_MANIFESTS).map_err(CliError::file("read", file))?;
+    parse_manifests(&file.display().to_string(), &text)
 }
 
 pub(super) fn parse_manifests(file: &str, text: &str) -> Result<Vec<Manifest>, CliError> {
@@ -39,8 +41,10 @@ fn documents(text: &str) -> Box<dyn Iterator<Item = Result<Value, Box<dyn Error>
         let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
         return Box::new(values.map(|value| value.map_err(Box::from)));
     }
-    let values = serde_norway::Deserializer::from_str(text);
-    Box::new(values.map(|value| Value::deserialize(value).map_err(Box::from)))
+    match yaml::documents(text) {
+        Ok(values) => Box::new(values.map(|value| Value::deserialize(value).map_err(Box::from))),
+        Err(error) => Box::new(iter::once(Err(error.into()))),
+    }
 }
 
 /// Returns none for an empty document, the items of a list, or otherwise the document itself.
@@ -110,6 +114,35 @@ pub(super) fn print_table(out: &mut dyn Write, table: &Table) -> Result<(), CliE
     writeln!(out, "{table}").map_err(CliError::Output)
 }
 
+/// Prints a long table as [`print_table`] does, with a fraction of its memory. The cells have no control characters but
+/// line breaks.
+pub(super) fn print_rows<const N: usize>(
+    out: &mut dyn Write,
+    header: &[&str; N],
+    rows: &[[Box<str>; N]],
+) -> Result<(), CliError> {
+    let width = |text: &str| text.lines().map(|line| line.chars().count()).max().unwrap_or_default();
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        rows.iter().map(|row| width(&row[column])).chain([header[column].len()]).max().unwrap_or_default()
+    });
+    let rule: String = widths.iter().map(|width| format!("+{}", "-".repeat(width + 2))).collect::<String>() + "+";
+    let mut print = |line: &str| writeln!(out, "{line}").map_err(CliError::Output);
+    let line = |cells: [&str; N]| -> String {
+        let cells = cells.iter().zip(&widths).map(|(cell, width)| format!("| {cell:<width$} "));
+        cells.collect::<String>() + "|"
+    };
+    print(&rule)?;
+    print(&line(*header))?;
+    print(&rule)?;
+    for row in rows {
+        let height = row.iter().map(|cell| cell.lines().count()).max().unwrap_or_default().max(1);
+        for number in 0..height {
+            print(&line(std::array::from_fn(|column| row[column].lines().nth(number).unwrap_or_default())))?;
+        }
+    }
+    print(&rule)
+}
+
 /// A writer for a terminal, which escapes control characters as JSON does, except line breaks and tabs.
 pub(super) struct Terminal<W: Write> {
     inner: W,
@@ -168,6 +201,19 @@ mod tests {
         assert_eq!(kinds(&format!("---\n{NODE}---\n{POOL}\n")), ["Node", "IPPool"]);
         assert_eq!(kinds(&format!("[{POOL},{POOL}]")), ["IPPool", "IPPool"]);
         assert_eq!(kinds(&format!(r#"{{"kind":"IPPoolList","apiVersion":"x","items":[{POOL}]}}"#)), ["IPPool"]);
+    }
+
+    #[test]
+    fn long_table_looks_like_other_tables() {
+        let rows = [["a", "10.0.0.1/32\nfd00::1/128"], ["", ""], ["long name", "é"]].map(|row| row.map(Box::from));
+        for rows in [&rows[..], &[]] {
+            let (mut long, mut other) = (Vec::new(), Vec::new());
+            print_rows(&mut long, &["NAME", "NETWORKS"], rows).unwrap();
+            let mut table = new_table(["NAME", "NETWORKS"]);
+            rows.iter().for_each(|row: &[Box<str>; 2]| _ = table.add_row(row.iter().map(table_cell)));
+            print_table(&mut other, &table).unwrap();
+            assert_eq!(String::from_utf8(long).unwrap(), String::from_utf8(other).unwrap());
+        }
     }
 
     #[test]

@@ -2,11 +2,14 @@
 
 use clap::Args;
 use libcalico::api::{API_VERSION, ObjectSelect, WorkloadEndpoint};
-use libcalico::store::Store;
-use serde_json::json;
+use libcalico::store::{Entry, RawEntry, decode_entry};
+use netconf::printable;
+use serde::ser::Error;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use super::app::{App, CommandOutcome};
-use super::documents;
+use super::documents::{self, Format};
 use super::error::CliError;
 
 /// List workload endpoints
@@ -41,29 +44,62 @@ pub(super) struct EndpointsArgs {
 
 pub(super) async fn run(args: &EndpointsArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     let progress = app.progress("reading endpoints");
-    let all = app.store.list::<WorkloadEndpoint>(&args.namespaces()).await?;
+    let (mut items, mut rows) = (Vec::new(), Vec::new());
+    let is_table = app.format == Format::Table;
+    let mut keep = |pair: &RawEntry| {
+        // As upstream, a listing leaves out objects that cannot be read (DS-42).
+        let Ok(Entry { value: endpoint, .. }) = decode_entry::<WorkloadEndpoint>(pair) else { return };
+        if !args.select(&endpoint) {
+            return;
+        }
+        if is_table { rows.push(row(&endpoint)) } else { items.push(ListedItem::of(&endpoint)) }
+    };
+    app.store.for_each_object::<WorkloadEndpoint>(&args.namespaces(), &mut keep).await?;
     drop(progress);
-    let selected: Vec<WorkloadEndpoint> =
-        all.into_iter().map(|entry| entry.value).filter(|endpoint| args.select(endpoint)).collect();
-    let document = json!({"apiVersion": API_VERSION, "kind": "WorkloadEndpointList", "items": selected});
-    if documents::print_document(app.format, app.out, &document)? {
-        return Ok(CommandOutcome::Success);
+    if !documents::print_document(app.format, app.out, &EndpointList::of(items))? {
+        documents::print_rows(app.out, &HEADER, &rows)?;
     }
-    let mut table = documents::new_table(["NAMESPACE", "WORKLOAD", "NODE", "NETWORKS", "INTERFACE", "PROFILES"]);
-    for endpoint in &selected {
-        let spec = &endpoint.spec;
-        let cells = [
-            &endpoint.metadata.namespace,
-            workload(endpoint),
-            &spec.node,
-            &spec.ip_networks.join("\n"),
-            &spec.interface_name,
-            &spec.profiles.join("\n"),
-        ];
-        table.add_row(cells.map(documents::table_cell));
-    }
-    documents::print_table(app.out, &table)?;
     Ok(CommandOutcome::Success)
+}
+
+const HEADER: [&str; 6] = ["NAMESPACE", "WORKLOAD", "NODE", "NETWORKS", "INTERFACE", "PROFILES"];
+
+fn row(endpoint: &WorkloadEndpoint) -> [Box<str>; 6] {
+    let spec = &endpoint.spec;
+    let (networks, profiles) = (spec.ip_networks.join("\n"), spec.profiles.join("\n"));
+    [&endpoint.metadata.namespace, workload(endpoint), &spec.node, &networks, &spec.interface_name, &profiles]
+        .map(|text| printable::lines(text).into())
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EndpointList {
+    api_version: &'static str,
+    items: Vec<ListedItem>,
+    kind: &'static str,
+}
+
+impl EndpointList {
+    fn of(items: Vec<ListedItem>) -> Self {
+        EndpointList { api_version: API_VERSION, items, kind: "WorkloadEndpointList" }
+    }
+}
+
+/// An endpoint as JSON text, which takes a fraction of the memory of the object.
+struct ListedItem(Box<[u8]>);
+
+impl ListedItem {
+    fn of(endpoint: &WorkloadEndpoint) -> Self {
+        // An object that was decoded from JSON can be encoded.
+        ListedItem(serde_json::to_vec(endpoint).unwrap_or_default().into())
+    }
+}
+
+impl Serialize for ListedItem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let value: Value = serde_json::from_slice(&self.0).map_err(S::Error::custom)?;
+        value.serialize(serializer)
+    }
 }
 
 impl EndpointsArgs {

@@ -119,7 +119,7 @@ pub(super) enum CliError {
     MigratesToV3,
     #[error(
         "an import into this datastore is incomplete, so that pods would get addresses that other pods have; run \
-         `calico-ipam migrate import` again, which continues, or unlock with --force"
+         `calico-ipam migrate import` or `calico-ipam import` again, which continues, or unlock with --force"
     )]
     ImportIncomplete,
     #[error(

@@ -7,6 +7,7 @@ use libcalico::api::{
     API_VERSION, ClusterInformation, IpPool, IpReservation, IpamConfiguration, Node, Object, ObjectKey, ObjectSelect,
     Spec,
 };
+use libcalico::ipam::DEFAULT_BLOCK_LIMIT;
 use libcalico::store::{Store, StoreError, identifier};
 use serde_json::{Value, json};
 
@@ -115,6 +116,11 @@ fn node_row(node: &Node) -> [String; 4] {
     [node.metadata.name.clone(), v4.unwrap_or_default(), v6.unwrap_or_default(), labels.join("\n")]
 }
 
+/// Returns the stored limit, with the limit in force if the stored one is none.
+fn block_limit(stored: i64) -> String {
+    if stored > 0 { stored.to_string() } else { format!("{stored} ({DEFAULT_BLOCK_LIMIT})") }
+}
+
 async fn settings(app: &mut App<'_>, name: Option<&str>) -> Result<KindObjects, CliError> {
     if let Some(other) = name.filter(|name| *name != "default") {
         let key = identifier::<IpamConfiguration>(&ObjectKey::global(other));
@@ -126,13 +132,16 @@ async fn settings(app: &mut App<'_>, name: Option<&str>) -> Result<KindObjects, 
     } else if stored.effective.is_none() {
         app.notice("note: no settings are stored; these are the built-in ones");
     }
+    if let Some(ignored) = StoredSettings::ignored(app.store).await? {
+        app.notice(ignored);
+    }
     let row = |settings: &IpamConfiguration| {
         let spec = &settings.spec;
         [
             settings.metadata.name.clone(),
             spec.strict_affinity.to_string(),
             spec.auto_allocate_blocks.unwrap_or(true).to_string(),
-            spec.max_blocks_per_host.to_string(),
+            block_limit(spec.max_blocks_per_host),
             format!("{} s", spec.ip_cooldown_seconds),
         ]
     };

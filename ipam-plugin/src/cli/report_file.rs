@@ -10,6 +10,7 @@ use libcalico::ipam::report::{IpamReport, NamedReport};
 use os::atomic_file;
 
 use super::error::CliError;
+use super::input_file::{self, MAX_REPORT};
 
 /// The permissions of a new report.
 const MODE: u32 = 0o600;
@@ -36,7 +37,7 @@ fn target(path: &Path) -> io::Result<PathBuf> {
 
 pub(super) fn read(path: &Path) -> Result<NamedReport, CliError> {
     let file = path.display().to_string();
-    let text = fs::read(path).map_err(CliError::file("read", path))?;
+    let text = input_file::bytes(path, MAX_REPORT).map_err(CliError::file("read", path))?;
     match IpamReport::parse(&text) {
         Ok(report) => Ok(NamedReport { file, report }),
         Err(error) => Err(CliError::Report { path: file, reason: error.to_string() }),

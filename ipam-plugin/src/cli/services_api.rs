@@ -3,7 +3,7 @@
 use datastore::config::{ClientPlace, ProxyVariables};
 use datastore::{Datastore, DatastoreConfig, DatastoreSettings, KubernetesConfig};
 
-use super::connection::ConnectionArgs;
+use super::connection::{ConnectionArgs, unlimited};
 use crate::datastore_settings;
 use crate::kubernetes_api;
 
@@ -50,7 +50,7 @@ impl ServicesApi {
         let given = connection.kubeconfig();
         let lookup = |name: &str| match given {
             Some(file) if name.strip_prefix("CALICO_").unwrap_or(name) == "KUBECONFIG" => Some(file.to_owned()),
-            _ => env(name),
+            _ => env(name).or_else(|| unlimited(name)),
         };
         let is_set = |name: &str| lookup(name).is_some_and(|file| !file.is_empty());
         let is_named = is_set("KUBECONFIG") || is_set("CALICO_KUBECONFIG");

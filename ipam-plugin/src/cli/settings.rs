@@ -1,7 +1,7 @@
 //! The IPAM settings, which are stored under two keys: one for the v3 API, and one that the allocators use (DS-26).
 
 use datastore::Datastore;
-use libcalico::api::{IpamConfiguration, IpamConfigurationSpec, Object, ObjectKey};
+use libcalico::api::{IpamConfiguration, IpamConfigurationSpec, Object, ObjectKey, ObjectSelect};
 use libcalico::ipam::{IpamConfig, IpamConfigKey};
 use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError, Write};
 use libcalico::validation::{admit_ipam_configuration, validate_ipam_config};
@@ -26,6 +26,19 @@ impl StoredSettings {
         let (effective, v3) = (batch.get(&IpamConfigKey), batch.get(&ObjectKey::global(NAME)));
         let answers = store.read(&batch).await?;
         Ok(StoredSettings { effective: answers.get(&effective)?, v3: answers.get(&v3)? })
+    }
+
+    /// Returns a note about stored objects with settings that no program reads, because of their names.
+    pub(super) async fn ignored(store: &Datastore) -> Result<Option<String>, StoreError> {
+        let objects = store.list::<IpamConfiguration>(&ObjectSelect::default()).await?;
+        let names: Vec<String> = objects.into_iter().map(|entry| entry.value.metadata.name).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| *name != NAME).collect();
+        Ok((!names.is_empty()).then(|| {
+            format!(
+                "note: the settings in {} have no effect; only the object with the name {NAME} is read",
+                names.iter().map(|name| format!("IPAMConfiguration({name})")).collect::<Vec<_>>().join(", ")
+            )
+        }))
     }
 
     /// Returns the effective settings in the v3 form. Without a stored object, these are the defaults (IPAM-77).

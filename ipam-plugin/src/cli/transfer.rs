@@ -1,17 +1,17 @@
 //! `export`: writes all data of the datastore as text. `import`: loads that text.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::io::{BufWriter, ErrorKind};
+use std::path::PathBuf;
 
 use clap::Args;
-use datastore::export::{self, OnExisting};
+use datastore::export::{self, OnExisting, TransferError};
 use serde::Serialize;
 
 use super::app::{App, CommandOutcome, Progress};
 use super::documents;
 use super::error::CliError;
+use super::input_file::{self, MAX_EXPORT};
+use super::private_file::PrivateFile;
 
 /// Write all of Calico's data to a file or stdout
 #[derive(Debug, Args)]
@@ -51,7 +51,9 @@ pub(super) async fn export(args: &ExportArgs, app: &mut App<'_>) -> Result<Comma
     match args.file.as_deref().filter(|file| file.as_os_str() != "-") {
         None => _ = export::export(app.store, &mut *app.out, show_progress).await?,
         Some(path) => {
-            let pairs = export::export(app.store, BufWriter::new(create_private(path)?), show_progress).await?;
+            let mut file = BufWriter::new(PrivateFile::create(path)?);
+            let pairs = export::export(app.store, &mut file, show_progress).await?;
+            file.into_inner().map_err(|error| CliError::file("write", path)(error.into_error()))?.publish()?;
             drop(progress);
             app.notice(format_args!("{pairs} keys of {} exported to {}", app.datastore.clone(), path.display()));
             let file = path.display().to_string();
@@ -61,12 +63,6 @@ pub(super) async fn export(args: &ExportArgs, app: &mut App<'_>) -> Result<Comma
     Ok(CommandOutcome::Success)
 }
 
-/// Creates a file that only its owner may read: the data name every pod, and may contain keys.
-pub(super) fn create_private(path: &Path) -> Result<File, CliError> {
-    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    opened.map_err(CliError::file("write", path))
-}
-
 /// Load data that `export` wrote
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -74,7 +70,8 @@ Examples:
   calico-ipam import backup.jsonl --datastore-path /var/lib/calico/calico.db
   calico-ipam import - --overwrite <backup.jsonl
 
-All keys are read and compared before the first write. Keys that the file does not contain stay unchanged.
+All keys are read and compared before the first write. Keys that the file does not contain stay unchanged. An import of
+more than 100 keys locks the datastore until it is complete. If it is interrupted, run it again: it continues.
 
 Exit status: 0; 1 after an error or a refusal; 2 if the arguments are invalid.")]
 pub(super) struct ImportArgs {
@@ -88,25 +85,30 @@ pub(super) struct ImportArgs {
 
 pub(super) async fn import(args: &ImportArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     let existing = if args.overwrite { OnExisting::Overwrite } else { OnExisting::Keep };
-    let input = open_input(&args.file)?;
+    let input = input_file::open(&args.file, MAX_EXPORT)?;
     let progress = Progress::new("importing", 0);
-    let imported = export::import(app.store, input, existing, |done, total| progress.set(done, total)).await?;
+    let imported = export::import(app.store, input, existing, |done, total| progress.set(done, total)).await;
     drop(progress);
+    let imported = imported.map_err(|error| match error {
+        TransferError::Io(cause) if cause.kind() == ErrorKind::FileTooLarge => {
+            CliError::file("read", &args.file)(cause)
+        }
+        error => error.into(),
+    })?;
     let export::ImportSummary { created, replaced, unchanged } = imported;
     app.notice(format_args!("{created} keys created, {replaced} replaced, {unchanged} unchanged"));
     documents::print_document(app.format, app.out, &Imported { created, replaced, unchanged })?;
     Ok(CommandOutcome::Success)
 }
 
-pub(super) fn open_input(path: &Path) -> Result<Box<dyn BufRead>, CliError> {
-    if path.as_os_str() == "-" {
-        return Ok(Box::new(BufReader::new(io::stdin())));
-    }
-    Ok(Box::new(BufReader::new(File::open(path).map_err(CliError::file("read", path))?)))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use datastore::export::{self, OnExisting};
+    use libcalico::migration::IMPORTING;
+    use node_process::process::block_on;
+
     use crate::cli::testing::Shell;
 
     #[test]
@@ -130,6 +132,52 @@ mod tests {
         assert!(error.contains("nothing was imported") && error.contains("--overwrite"), "{error}");
         to.ok(&["import", "--overwrite", &file]);
         assert_eq!(to.ok(&["export"]), from.ok(&["export"]));
+    }
+
+    #[test]
+    fn interrupted_import_leaves_the_datastore_locked_and_the_same_import_continues() {
+        let (from, to) = (Shell::with_pool(), Shell::new());
+        (0..250).for_each(|n| from.put(&format!("/calico/n-{n:03}"), "1"));
+        let text = from.ok(&["export"]);
+        from.put("/calico/later", "1");
+        let (same, other) = (to.file("same.jsonl", &text), to.file("other.jsonl", &from.ok(&["export"])));
+        let stop = |done: usize, _| assert!(done < 150, "the process is killed here");
+        let import = export::import(&to.store, text.as_bytes(), OnExisting::Keep, stop);
+        assert!(catch_unwind(AssertUnwindSafe(|| block_on(import))).is_err());
+
+        let half = to.ok(&["export"]);
+        assert!(half.contains(r#""datastoreReady":false"#) && half.contains(IMPORTING), "{half}");
+        assert!(to.error(&["import", &other]).contains("nothing was imported"), "another export");
+        assert!(to.error(&["migrate", "unlock"]).contains("incomplete"));
+        let continued = to.json(&["import", &same]);
+        assert!(continued["created"].as_u64() > Some(0) && continued["unchanged"].as_u64() > Some(100), "{continued}");
+        assert_eq!(to.ok(&["export"]), text);
+    }
+
+    #[test]
+    fn continued_import_replaces_no_pair_that_another_program_has_changed() {
+        const INFORMATION: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
+        for is_unlocked in [false, true] {
+            let (from, to) = (Shell::with_pool(), Shell::new());
+            (0..250).for_each(|n| from.put(&format!("/calico/n-{n:03}"), "1"));
+            let text = from.ok(&["export"]);
+            let file = to.file("same.jsonl", &text);
+            let stop = |done: usize, _| assert!(done < 150, "the process is killed here");
+            let import = export::import(&to.store, text.as_bytes(), OnExisting::Keep, stop);
+            assert!(catch_unwind(AssertUnwindSafe(|| block_on(import))).is_err());
+            to.remove("/calico/n-000");
+            to.put("/calico/n-000", "2");
+            if is_unlocked {
+                let stored = block_on(to.store.scan(INFORMATION)).unwrap().remove(0);
+                let value = String::from_utf8(stored.value).unwrap();
+                to.remove(INFORMATION);
+                to.put(INFORMATION, &value.replace(r#""datastoreReady":false"#, r#""datastoreReady":true"#));
+            }
+            let error = to.error(&["import", &file]);
+            assert!(error.contains("nothing was imported"), "{error}");
+            to.ok(&["import", "--overwrite", &file]);
+            assert_eq!(to.ok(&["export"]), text);
+        }
     }
 
     #[test]

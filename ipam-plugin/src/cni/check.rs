@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use libcalico::api::{IpPool, ObjectSelect};
 use libcalico::ipam::{Block, Handle, Holder, OwnerSlot};
+use libcalico::net::IpVersion;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::{CniError, Code};
 
@@ -12,8 +13,12 @@ use crate::error::{cni_error, log_withheld};
 use crate::reads::blocks_of;
 
 /// Compares `recorded`, the addresses in prevResult, with the datastore. The details of the error list each difference.
+/// Addresses that another plugin of the list assigned are no differences.
 pub async fn check<S: Store>(store: &S, call: &IpamRequest, recorded: &[IpAddr]) -> Result<(), CniError> {
-    let differences = differences(store, call, recorded).await.map_err(|error| cni_error(&error.into()))?;
+    let allocations = Allocations::read(store, call, recorded).await.map_err(|error| cni_error(&error.into()))?;
+    let own: Vec<IpAddr> =
+        recorded.iter().copied().filter(|ip| !allocations.is_of_another(*ip, recorded, call)).collect();
+    let differences = allocations.differences(&own, call);
     if differences.is_empty() {
         return Ok(());
     }
@@ -21,33 +26,60 @@ pub async fn check<S: Store>(store: &S, call: &IpamRequest, recorded: &[IpAddr])
         .with_details(differences.join("; ")))
 }
 
-/// Returns the differences between `ips`, the addresses in prevResult, and the datastore.
+/// Returns the differences between `ips`, addresses that the container should have, and the datastore.
 pub async fn differences<S: Store>(store: &S, call: &IpamRequest, ips: &[IpAddr]) -> Result<Vec<String>, StoreError> {
-    let id = call.handle();
-    let mut batch = ReadBatch::new();
-    let (handle, pools) = (batch.get::<Handle>(&id), batch.list::<IpPool>(&ObjectSelect::default()));
-    let answers = store.read(&batch).await?;
-    let handle = answers.get(&handle)?.map(|entry| entry.value);
-    let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
+    Ok(Allocations::read(store, call, ips).await?.differences(ips, call))
+}
 
-    let counted = handle.iter().flat_map(|handle| handle.block.keys().copied());
-    let blocks = blocks_of(store, &pools, ips, counted.collect()).await?;
+/// The container's handle, and the blocks of its addresses.
+struct Allocations {
+    handle: Option<Handle>,
+    blocks: Vec<Entry<Block>>,
+}
 
-    let mut found = Vec::new();
-    if handle.is_none() {
-        found.push(format!("handle {id} does not exist"));
+impl Allocations {
+    async fn read<S: Store>(store: &S, call: &IpamRequest, ips: &[IpAddr]) -> Result<Self, StoreError> {
+        let mut batch = ReadBatch::new();
+        let (handle, pools) = (batch.get::<Handle>(&call.handle()), batch.list::<IpPool>(&ObjectSelect::default()));
+        let answers = store.read(&batch).await?;
+        let handle = answers.get(&handle)?.map(|entry| entry.value);
+        let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
+        let counted = handle.iter().flat_map(|handle| handle.block.keys().copied());
+        let blocks = blocks_of(store, &pools, ips, counted.collect()).await?;
+        Ok(Allocations { handle, blocks })
     }
-    for ip in ips {
-        found.extend(difference_of_address(&blocks, *ip, call));
-    }
-    for entry in &blocks {
-        let held = entry.value.addresses_of(&id).len();
-        let counts = handle.as_ref().and_then(|handle| handle.block.get(&entry.key)).copied().unwrap_or_default();
-        if i64::try_from(held).is_ok_and(|held| counts < held) && handle.is_some() {
-            found.push(format!("handle {id} counts {counts} addresses in block {}, which holds {held}", entry.key));
+
+    fn differences(&self, ips: &[IpAddr], call: &IpamRequest) -> Vec<String> {
+        let (id, mut found) = (call.handle(), Vec::new());
+        if self.handle.is_none() {
+            found.push(format!("handle {id} does not exist"));
         }
+        found.extend(ips.iter().filter_map(|ip| difference_of_address(&self.blocks, *ip, call)));
+        for entry in &self.blocks {
+            let held = entry.value.addresses_of(&id).len();
+            let counts =
+                self.handle.as_ref().and_then(|handle| handle.block.get(&entry.key)).copied().unwrap_or_default();
+            if i64::try_from(held).is_ok_and(|held| counts < held) && self.handle.is_some() {
+                found.push(format!("handle {id} counts {counts} addresses in block {}, which holds {held}", entry.key));
+            }
+        }
+        found
     }
-    Ok(found)
+
+    /// Returns true if another plugin assigned an address of prevResult. This plugin assigns one address of a family,
+    /// from a block. Thus an address in no block is another plugin's if this plugin assigns none of the family, or if
+    /// prevResult has another one of the family that is in a block.
+    fn is_of_another(&self, ip: IpAddr, recorded: &[IpAddr], call: &IpamRequest) -> bool {
+        let is_in_block = |ip: &IpAddr| self.blocks.iter().any(|block| block.key.contains(*ip));
+        let family = IpVersion::of(ip);
+        let is_assigned = match (call.ip, family) {
+            (Some(requested), _) => IpVersion::of(requested) == family,
+            (None, IpVersion::V4) => call.assign_ipv4,
+            (None, IpVersion::V6) => call.assign_ipv6,
+        };
+        let mut others = recorded.iter().filter(|other| IpVersion::of(**other) == family);
+        !is_in_block(&ip) && (!is_assigned || others.any(is_in_block))
+    }
 }
 
 fn difference_of_address(blocks: &[Entry<Block>], ip: IpAddr, call: &IpamRequest) -> Option<String> {

@@ -288,6 +288,29 @@ async fn check_reports_an_address_outside_all_blocks() {
     assert_eq!(differences(&cluster.store, &call, &recorded).await.unwrap(), ["192.0.2.1 is in no block"]);
 }
 
+/// Another plugin of the list adds addresses to the result.
+#[tokio::test]
+async fn check_accepts_the_addresses_of_another_plugin_and_reports_a_lost_one_beside_them() {
+    let (cluster, call, own) = checked().await;
+    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    let with_others: Vec<_> = own.iter().copied().chain([ip("192.0.2.1"), ip("2001:db8::1")]).collect();
+    check(&cluster.store, &call, &with_others).await.unwrap();
+
+    let ipv4 = IpamRequest { assign_ipv6: false, ..call.clone() };
+    check(&cluster.store, &ipv4, &[own[0], ip("2001:db8::1")]).await.unwrap();
+    let details = async |call: &IpamRequest, recorded: &[IpAddr]| {
+        check(&cluster.store, call, recorded).await.unwrap_err().details
+    };
+    // This plugin assigned one IPv4 and one IPv6 address, and their blocks are gone.
+    assert_eq!(details(&call, &[own[0], ip("2001:db8::1")]).await, "2001:db8::1 is in no block");
+    assert_eq!(details(&ipv4, &[ip("192.0.2.1")]).await, "192.0.2.1 is in no block");
+    change_block(&cluster, |block| {
+        block.release_by_handle(&HandleId::new("net.a"), None, 0, time::OffsetDateTime::now_utc()).unwrap();
+    })
+    .await;
+    assert_eq!(details(&call, &with_others).await, "10.65.166.128 is free in block 10.65.166.128/26");
+}
+
 /// The pool was created again with another block size while the block was in use.
 #[tokio::test]
 async fn check_finds_a_block_of_a_former_block_size() {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pending_del::{DatastoreIdentity, PendingDel};
 use crate::lock::LockError;
-use os::atomic_file::{self, AtomicFileError};
+use os::atomic_file::{self, AtomicFileError, regular_file};
 
 /// The extensions of an attachment's first entry and of its others. Earlier releases read only files with the first
 /// extension.
@@ -61,7 +61,7 @@ pub(super) fn is_entry(path: &Path) -> bool {
 }
 
 pub(super) fn read(path: &Path) -> io::Result<PendingDel> {
-    serde_json::from_slice(&fs::read(path)?).map_err(io::Error::from)
+    serde_json::from_slice(&regular_file::contents(path)?).map_err(io::Error::from)
 }
 
 /// Returns true for the error of a file that was read and is not a valid entry.
@@ -86,7 +86,7 @@ struct RecordedIdentity {
 
 /// Returns the identity of the datastore that the configuration names `name`; empty if the node does not know it.
 pub(super) fn find_identity(directory: &Path, name: &str) -> String {
-    let Ok(text) = fs::read(identity_file(directory, name)) else { return String::new() };
+    let Ok(text) = regular_file::contents(&identity_file(directory, name)) else { return String::new() };
     let recorded: Option<RecordedIdentity> = serde_json::from_slice(&text).ok();
     recorded.filter(|recorded| recorded.datastore == name).map(|recorded| recorded.identity).unwrap_or_default()
 }

@@ -2,15 +2,17 @@
 //! records the remaining cleanup here, in a small file per attachment and datastore.
 //!
 //! The addresses and the endpoint are released when a later call, or the agent, reaches the datastore. An ADD of the
-//! same attachment replays its own entry first, under the journal's lock. Otherwise a late replay could release the
-//! addresses that the ADD has just assigned.
+//! same container replays its own entries first, under the journal's lock. A later replay releases no address that was
+//! allocated after the DEL.
 
 mod files;
 mod pending_del;
+mod second_interfaces;
 
 pub use files::JournalError;
 use files::{EXTENSIONS, find_identity, is_damage, is_entry, read, write};
 pub use pending_del::{DatastoreIdentity, PendingDel, datastore_name, short_age};
+pub use second_interfaces::{InterfaceName, InterfaceRole};
 
 use std::fs::{self, File};
 use std::io;
@@ -187,6 +189,22 @@ impl Journal {
         container_id: &str,
         ifname: &str,
     ) -> Result<Vec<(PathBuf, PendingDel)>, JournalError> {
+        let mut pending_dels = self.entries_of_container(network, container_id, ifname)?;
+        pending_dels.retain(|(_, pending_del)| pending_del.is_of_attachment(network, container_id, ifname));
+        Ok(pending_dels)
+    }
+
+    /// Does the same as [`Journal::entries_of`] for all attachments of the container. Of the entries that cannot be
+    /// read, only that of the attachment with `ifname` causes an error.
+    ///
+    /// # Errors
+    /// See [`Journal::entries_of`].
+    pub fn entries_of_container(
+        &self,
+        network: &str,
+        container_id: &str,
+        ifname: &str,
+    ) -> Result<Vec<(PathBuf, PendingDel)>, JournalError> {
         let entries = match self.entries() {
             // A file in place of the directory contains no entry.
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => Vec::new(),
@@ -196,7 +214,7 @@ impl Journal {
         let mut pending_dels = Vec::new();
         for Entry { path, pending_del, .. } in entries {
             match pending_del {
-                Ok(pending_del) if pending_del.is_of_attachment(network, container_id, ifname) => {
+                Ok(pending_del) if pending_del.is_of_container(network, container_id) => {
                     pending_dels.push((path, pending_del))
                 }
                 // The name of a first entry's file identifies its attachment. A damaged entry is never replayed, but

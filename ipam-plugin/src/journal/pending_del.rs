@@ -8,6 +8,7 @@ use libcalico::ipam::{HandleId, OldHandle};
 use libcalico::names::EndpointIdentifiers;
 use libcalico::workload::{ContainerIdentity, Orchestrator, PodIdentity, WorkloadIdentity};
 use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
 
 /// A deferred DEL: the endpoint and the addresses of an attachment that are still to be released.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +40,10 @@ pub struct PendingDel {
     /// Time of the first DEL that was deferred, in seconds since 1970; zero in entries of earlier releases.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub noted: u64,
+    /// Time of the last DEL that was deferred, in nanoseconds since 1970: the addresses of later ADDs are not this
+    /// entry's. Zero in entries of earlier releases, which have no such limit.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub allocated_before: u64,
     /// The reason why the DEL was deferred.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
@@ -57,6 +62,18 @@ impl PendingDel {
     /// Returns true if the entry is for this attachment.
     pub fn is_of_attachment(&self, network: &str, container_id: &str, ifname: &str) -> bool {
         (self.network.as_str(), self.container_id.as_str(), self.ifname.as_str()) == (network, container_id, ifname)
+    }
+
+    /// Returns true if the entry is for this container, with any interface name: the handle, which the entry releases,
+    /// does not contain the interface name.
+    pub fn is_of_container(&self, network: &str, container_id: &str) -> bool {
+        (self.network.as_str(), self.container_id.as_str()) == (network, container_id)
+    }
+
+    /// Returns the time before which the addresses of this entry were allocated; `None` for an entry without limit.
+    pub fn limit(&self) -> Option<OffsetDateTime> {
+        let limit = (self.allocated_before != 0).then_some(i128::from(self.allocated_before))?;
+        OffsetDateTime::from_unix_timestamp_nanos(limit).ok()
     }
 
     /// Returns true if the datastore is a file, which only programs of this node reach.

@@ -271,6 +271,20 @@ fn unwritable_journal_directory_is_an_error_with_the_path() {
 }
 
 #[test]
+fn special_file_in_the_journal_is_an_unreadable_entry() {
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("fifo.json");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    std::os::unix::fs::symlink("/dev/zero", directory.path().join("endless.debt")).unwrap();
+    let entries = Journal::new(directory.path()).entries().unwrap();
+    assert_eq!(entries.len(), 2);
+    for entry in entries {
+        let error = entry.pending_del.unwrap_err();
+        assert!(error.to_string().contains("no regular file") && !files::is_damage(&error), "{error}");
+    }
+}
+
+#[test]
 fn damaged_journal_entry_is_not_overwritten() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());

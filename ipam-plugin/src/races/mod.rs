@@ -5,5 +5,6 @@
 
 mod block_sizes;
 mod faults;
+mod foreign_answers;
 mod interleavings;
 mod protocol;

@@ -31,7 +31,7 @@ impl Listings for RefusingListings {
             return Ok(());
         }
         *refusals -= 1;
-        let cause = StoreError::Unauthorized { reason: "no".into() };
+        let cause = StoreError::Forbidden { reason: "no".into() };
         Err(IpamError::StillListed { endpoint: "pod ns/a".into(), cause })
     }
 }

@@ -24,6 +24,11 @@ pub(crate) enum Fault {
     /// The request does not reach the store, and the client cannot determine this.
     LostRequest,
     LostAnswer,
+    /// The request does not reach the store, and another program answers.
+    Foreign,
+    /// The writes, or without transactions the first of them, take effect, and another program answers. No fault of a
+    /// read.
+    ForeignAnswer,
     /// This number of writes takes effect, then the connection breaks. No fault with transactions.
     Cut(usize),
     /// This number of writes takes effect with responses, and one more without. No fault with transactions.
@@ -242,6 +247,10 @@ fn unavailable(outcome_unknown: bool) -> StoreError {
     StoreError::Unavailable { datastore: "memory".into(), reason: "by order of the test".into(), outcome_unknown }
 }
 
+fn foreign(outcome_unknown: bool) -> StoreError {
+    StoreError::ForeignAnswer { datastore: "memory".into(), reason: "<html>".into(), outcome_unknown }
+}
+
 impl State {
     fn apply_late_writes(&mut self, requests: usize) {
         self.late_writes.retain_mut(|(left, writes)| {
@@ -270,7 +279,8 @@ impl Store for MemoryStore {
     async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
         let mut state = self.state.lock().unwrap();
         match state.fault(None) {
-            Fault::None | Fault::Cut(_) | Fault::CutAnswer(_) => {}
+            Fault::None | Fault::Cut(_) | Fault::CutAnswer(_) | Fault::ForeignAnswer => {}
+            Fault::Foreign => return Err(foreign(false)),
             Fault::Refused | Fault::LostRequest | Fault::LostAnswer | Fault::Late { .. } => {
                 return Err(unavailable(false));
             }
@@ -308,15 +318,25 @@ impl Store for MemoryStore {
         match fault {
             Fault::Refused => return Err(lost(0, false)),
             Fault::LostRequest => return Err(lost(0, true)),
+            Fault::Foreign => return Err(WriteError { index: 0, applied: 0, cause: foreign(true) }),
             Fault::Late { after, .. } if self.transactional => {
                 state.late_writes.push((after, writes.to_vec()));
                 return Err(lost(0, true));
             }
-            Fault::None | Fault::LostAnswer | Fault::Cut(_) | Fault::CutAnswer(_) | Fault::Late { .. } => {}
+            Fault::None
+            | Fault::LostAnswer
+            | Fault::ForeignAnswer
+            | Fault::Cut(_)
+            | Fault::CutAnswer(_)
+            | Fault::Late { .. } => {}
         }
         if self.transactional {
             let revisions = state.pairs.apply_all(writes)?;
-            return if fault == Fault::LostAnswer { Err(lost(0, true)) } else { Ok(revisions) };
+            return match fault {
+                Fault::LostAnswer => Err(lost(0, true)),
+                Fault::ForeignAnswer => Err(WriteError { index: 0, applied: 0, cause: foreign(true) }),
+                _ => Ok(revisions),
+            };
         }
         let mut revisions = Vec::new();
         for (index, write) in writes.iter().enumerate() {
@@ -326,6 +346,11 @@ impl Store for MemoryStore {
                 Fault::CutAnswer(n) if n == index => {
                     let refused = state.pairs.apply(write).err();
                     return Err(refused.map_or(broken, |cause| WriteError { index, applied: index, cause }));
+                }
+                Fault::ForeignAnswer => {
+                    let refused = state.pairs.apply(write).err();
+                    let cause = refused.unwrap_or_else(|| foreign(true));
+                    return Err(WriteError { index, applied: index, cause });
                 }
                 Fault::Late { applied, after } if applied == index => {
                     state.late_writes.push((after, vec![write.clone()]));

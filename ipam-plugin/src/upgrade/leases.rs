@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::assign::UpgradeError;
 use crate::lock::{HostLock, LONGEST_WAIT};
+use os::atomic_file::regular_file;
 
 const LOCK: &str = "lock";
 /// Part of the names of files that store the last assigned address.
@@ -52,7 +53,7 @@ impl Leases {
                 tracing::warn!(%file, "ignoring a file of host-local whose name is not an address; it will be deleted");
                 continue;
             };
-            let text = fs::read_to_string(&file).map_err(|cause| file_error(&file, cause))?;
+            let text = regular_file::utf8(&file).map_err(|cause| file_error(&file, cause))?;
             // host-local ends lines with CR and LF.
             let container_id = text.lines().next().unwrap_or_default().trim().to_owned();
             if container_id.is_empty() {

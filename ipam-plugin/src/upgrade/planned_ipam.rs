@@ -3,9 +3,10 @@
 //! The migration runs before `install-cni` (INST-78), so the configuration on the node's disk is the former one and
 //! does not count.
 
-use std::fs;
+use std::path::Path;
 
 use netconf::{CniError, Code};
+use os::atomic_file::regular_file;
 use serde_json::{Map, Value};
 
 /// The variable of `install-cni` with the template of the network configuration.
@@ -29,7 +30,7 @@ impl PlannedIpam {
     pub(super) fn read(env: impl Fn(&str) -> Option<String>) -> Self {
         let given = |name| env(name).filter(|value| !value.is_empty());
         match (given(FILE), given(TEXT)) {
-            (Some(path), _) => match fs::read_to_string(&path) {
+            (Some(path), _) => match regular_file::utf8(Path::new(&path)) {
                 Ok(template) => Self::of_template(&template, FILE),
                 Err(error) => Self::Unknown(format!("{FILE}: {path}: {error}")),
             },
@@ -105,6 +106,8 @@ fn without_placeholders(template: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn planned(variables: &[(&str, &str)]) -> PlannedIpam {

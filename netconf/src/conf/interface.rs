@@ -7,10 +7,10 @@ use serde_json::Value;
 use crate::decode::{DecodeError, FromNode, FromObject, Object, read_fields};
 
 /// Minimum MTU of an Ethernet device in the kernel, in bytes. IPv4 requires this MTU (RFC 791).
-const MTU_MIN: u32 = 68;
+pub const MTU_MIN: u32 = 68;
 
 /// Maximum MTU of a veth in the kernel, in bytes.
-const MTU_MAX: u32 = 65_535;
+pub const MTU_MAX: u32 = 65_535;
 
 /// The interface of the container.
 #[derive(Clone, Debug, PartialEq, Eq)]

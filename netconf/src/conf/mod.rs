@@ -17,7 +17,7 @@ pub use accepted::{
     Args, MesosLabel, MesosLabels, MesosNetworkInfo, OrgApacheMesos, RuntimeConfig, RuntimeDns, WindowsConf,
 };
 pub use datastore::{ApiGroup, DatastoreConf, DatastoreType, Kubernetes, Policy, Secret};
-pub use interface::{ContainerSettings, DataplaneOptions, DeviceType, FeatureControl, InterfaceConf};
+pub use interface::{ContainerSettings, DataplaneOptions, DeviceType, FeatureControl, InterfaceConf, MTU_MAX, MTU_MIN};
 pub use ipam::{Ipam, IpamRange, IpamRoute};
 pub use log::{LogConf, LogLevel};
 pub use net_conf::{Attachment, NetConf};

@@ -100,7 +100,7 @@ async fn release_blocks<S: Store, C: Clock>(
         let cidr = affinity.key.cidr;
         match release_block(store, clock, affinity.key, only_empty).await {
             Ok(()) => outcome.released.push(cidr),
-            Err(IpamError::Store(error)) if error.is_unavailable() => return Err(error.into()),
+            Err(IpamError::Store(error)) if !error.is_of_one_object() => return Err(error.into()),
             Err(error) => outcome.kept.push((cidr, error)),
         }
     }

@@ -97,7 +97,7 @@ impl<'a> RequestedAddress<'a, '_> {
                     if !cause.is_race() && !cause.has_unknown_outcome() {
                         return Err(cause.into());
                     }
-                    retry.pause_after_race().await?;
+                    retry.pause_after_write(&cause).await?;
                     self.snapshot.refresh(store, clock.now(), [self.cidr]).await?;
                     self.of_pool = block_of(&self.snapshot.inputs, self.request, self.ip)?;
                     self.cidr = self.snapshot.block_of(self.ip, self.of_pool);

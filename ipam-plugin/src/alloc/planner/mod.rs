@@ -21,7 +21,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, Node, ObjectKey};
-use libcalico::ipam::{AffinityOwner, Block, DEFAULT_BLOCK_LIMIT, Labels, Pool, PoolChoice, PoolRequest, choose_pools};
+use libcalico::ipam::{
+    AffinityOwner, Block, DEFAULT_BLOCK_LIMIT, Labels, Pool, PoolChoice, PoolRejection, PoolRequest, choose_pools,
+};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{StoreError, identifier};
 
@@ -84,6 +86,10 @@ impl<'a> FamilyPlanner<'a> {
             named: request.named_pools(version),
         };
         let choice = choose_pools(&pools, &pool_request)?;
+        // Upstream assigns from such a pool.
+        for pool in choice.refused.iter().filter(|pool| matches!(pool.refusal, PoolRejection::Unassignable { .. })) {
+            tracing::warn!(%pool, "assigning no address from a pool of multicast or loopback");
+        }
         let search = search_of(&owner, version, &choice, inputs);
         Ok(FamilyPlanner {
             request,
@@ -211,7 +217,10 @@ fn requested_pools(texts: &[String], version: IpVersion, pools: &[IpPool]) -> Re
             (Err(_), Some(pool)) => pool.spec.range().map_err(invalid)?,
             (Err(cause), None) => return Err(invalid(cause)),
         };
-        if cidr.version() == version { Ok(cidr) } else { Err(IpamError::PoolFamily { pool: cidr.network(), version }) }
+        if cidr.version() == version {
+            return Ok(cidr);
+        }
+        Err(IpamError::PoolFamily { requested: text.clone(), pool: cidr.network(), version })
     };
     texts.iter().map(resolve).collect()
 }

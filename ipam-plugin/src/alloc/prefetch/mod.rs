@@ -90,7 +90,7 @@ impl Prefetch {
         match created {
             Ok((stored, reserved)) => (answers, ReservedHandle { stored, reserved, is_slow }),
             // The handle may exist without counting for this operation, so continuing could count twice.
-            Err(error @ StoreError::Unavailable { outcome_unknown: true, .. }) => (answers.and(Err(error)), unknown),
+            Err(error) if error.has_unknown_outcome() => (answers.and(Err(error)), unknown),
             // A permanent error occurs again when the allocation creates the handle.
             Err(error) => {
                 tracing::debug!(

@@ -28,7 +28,7 @@ impl Snapshot {
         let (ranges, surveyed) = add_range_reads(&mut batch, store, ranges_only);
         let (reads, surveyed_ranges) = (read_unless_empty(store, &batch), survey_ranges(store, surveyed));
         let rooms = self.survey_rooms(store, &missing.lists);
-        let (answers, surveyed_ranges, rooms) = try_join3(reads, surveyed_ranges, rooms).await?;
+        let (answers, surveyed_ranges, mut rooms) = try_join3(reads, surveyed_ranges, rooms).await?;
         let lists = missing.lists.len() + missing.ranges.len();
         tracing::debug!(blocks = blocks.len(), lists, "read the objects for the next step of the allocation");
         if let Some(ticket) = affinity_list {
@@ -56,7 +56,9 @@ impl Snapshot {
         }
         self.ranges.extend(ranges.into_iter().map(|(v, ticket)| (v, answers.listed_keys(&ticket).collect())));
         self.ranges.extend(surveyed_ranges);
+        let marked = std::mem::take(&mut rooms.marked);
         self.insert_survey(&missing.lists, rooms);
+        self.complete_deletions(store, marked).await;
         for (key, ticket) in affinities {
             self.insert_affinity(key, answers.get(&ticket))?;
         }

@@ -2,12 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures::future::join_all;
 use libcalico::ipam::{Block, ListedBlock, Room};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, KeysTicket, ReadBatch, Store, StoreError, Survey, WriteModel};
 
 use super::{BlockRead, Snapshot, reservations};
+use crate::block_writes::complete_deletion;
 use crate::exhausted::SearchedPool;
+use crate::write_gate::OpenGate;
+
+/// Maximum number of deletions that one search completes.
+const MAX_DELETIONS: usize = 32;
 
 /// The result of a survey. Most blocks of a large cluster give no address, so only their range is kept.
 #[derive(Debug, Default)]
@@ -15,6 +21,8 @@ pub(super) struct Surveyed {
     ranges: Vec<Cidr>,
     /// Blocks that may give an address, and blocks in the snapshot. `None` marks a block that is unusable.
     rooms: Vec<(Cidr, Option<Room>)>,
+    /// Empty blocks that are marked for deletion.
+    pub(super) marked: Vec<Cidr>,
     pools: BTreeMap<Cidr, SearchedPool>,
 }
 
@@ -36,6 +44,9 @@ impl Snapshot {
         let (config, owner, now) = (&self.inputs.config, &self.query.owner, self.now);
         let mut record = |listed: ListedBlock| {
             let cidr = listed.cidr();
+            if matches!(&listed, ListedBlock::Block(summary) if summary.awaits_deletion()) {
+                surveyed.marked.push(cidr);
+            }
             let room = match listed {
                 ListedBlock::Range(_) => None,
                 ListedBlock::Block(summary) => summary.room(config.ip_cooldown_seconds, &reserved, owner, now),
@@ -65,6 +76,23 @@ impl Snapshot {
         }
         surveyed.rooms.into_iter().for_each(|(cidr, room)| self.insert_room(cidr, room));
         self.pool_uses.extend(surveyed.pools);
+    }
+
+    /// Completes the deletions of `marked` blocks, whose deleter may have been killed, so that their ranges can be
+    /// claimed again. A failure leaves the block unusable and does not fail the search: this node may lack the right.
+    pub(super) async fn complete_deletions<S: Store>(&mut self, store: &S, mut marked: Vec<Cidr>) {
+        fastrand::shuffle(&mut marked);
+        marked.truncate(MAX_DELETIONS);
+        let deletions = marked.into_iter().map(async |cidr| (cidr, complete_deletion(store, &OpenGate, &cidr).await));
+        for (cidr, is_deleted) in join_all(deletions).await {
+            match is_deleted {
+                Ok(true) => self.remove_block(cidr),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(block = %cidr, %error, "cannot delete a marked block; its range stays unused");
+                }
+            }
+        }
     }
 
     /// A completely read block that is full in both reads stays, since it has more detail.

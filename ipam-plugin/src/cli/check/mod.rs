@@ -89,14 +89,17 @@ struct ReadCounts {
 
 pub(super) async fn run(args: &CheckArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     let (mut result, cluster) = read(app, Duration::from_secs(args.settle)).await?;
-    if let Some(path) = &args.report {
-        let report = report(args.report_version.as_deref(), &cluster, &result.findings, &app.datastore)?;
-        report_file::write(path, &report)?;
-    }
+    let written = match &args.report {
+        None => Ok(()),
+        Some(path) => report(args.report_version.as_deref(), &cluster, &result.findings, &app.datastore)
+            .and_then(|report| report_file::write(path, &report)),
+    };
     result.addresses = args.show_all_ips.then(|| listed_addresses(&cluster.blocks));
     if !documents::print_document(app.format, app.out, &result)? {
         result.print(app)?;
     }
+    // Without calico-node there may be no ClusterInformation. The findings are printed nevertheless.
+    written?;
     Ok(if result.is_clean() { CommandOutcome::Success } else { CommandOutcome::Findings })
 }
 

@@ -125,8 +125,10 @@ fn report_without_a_version_is_refused() {
     let shell = Shell::with_pool();
     let file = shell.dir.path().join("report.json");
     let path = file.to_str().unwrap();
-    let error = shell.error(&["check", "--report", path]);
+    let ran = shell.run(&["check", "--report", path]);
+    let error = ran.outcome.unwrap_err();
     assert!(error.contains("--report-version"), "{error}");
+    assert_eq!(ran.out, shell.ok(&["check"]), "the findings are printed nevertheless");
     assert!(!file.exists());
 
     let mut spec = json!(stored_information(&shell).spec);

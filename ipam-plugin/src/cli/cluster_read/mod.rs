@@ -1,5 +1,6 @@
 //! [`ClusterRead`]: all objects that `check` compares and `release` verifies.
 
+mod addressed;
 mod objects;
 mod owners;
 mod pairs;

@@ -9,11 +9,11 @@ use crate::cli::app::Progress;
 
 impl ClusterRead {
     pub(super) async fn read_pairs(store: &Datastore, progress: &Progress) -> Result<Self, StoreError> {
-        let pairs = store.scan("/calico/").await?;
         let mut cluster = ClusterRead::default();
-        let (mut information, mut configuration) = (Vec::new(), Vec::new());
-        for (index, pair) in pairs.iter().enumerate() {
-            progress.set(index, pairs.len());
+        let (mut information, mut configuration, mut completed) = (Vec::new(), Vec::new(), 0);
+        let mut insert = |pair: &RawEntry| {
+            completed += 1;
+            progress.set(completed, 0);
             let unreadable = &mut cluster.unreadable;
             insert_if_kind(pair, &mut cluster.pools, unreadable);
             insert_if_kind(pair, &mut cluster.blocks, unreadable);
@@ -27,7 +27,8 @@ impl ClusterRead {
             if Node::parse_path(&pair.path).is_some() {
                 cluster.nodes.push(decode_entry(pair));
             }
-        }
+        };
+        store.for_each_pair("/calico/", &mut insert).await?;
         cluster.information = information.into_iter().find(|entry| entry.key.name == "default");
         cluster.configuration = configuration.into_iter().find(|entry| entry.key.name == "default");
         Ok(cluster)

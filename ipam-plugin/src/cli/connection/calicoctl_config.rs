@@ -7,10 +7,13 @@ use std::path::Path;
 
 use datastore::config::{InlineKubeconfig, Overrides};
 use datastore::{ConfigError, DatastoreConfig, DatastoreSettings};
+use libcalico::yaml::documents;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::unlimited;
 use crate::cli::error::CliError;
+use crate::cli::input_file::{self, MAX_CONFIGURATION};
 
 /// The document. Unknown and duplicate keys are errors.
 #[derive(Default, Deserialize)]
@@ -88,7 +91,7 @@ pub(super) fn read(
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<DatastoreConfig, CliError> {
     let refuse = |reason: String| CliError::CalicoctlConfig { path: path.display().to_string(), reason };
-    let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+    let text = input_file::text(path, MAX_CONFIGURATION).map_err(|error| refuse(error.to_string()))?;
     let config = parse(&text).and_then(|spec| spec.resolve(context, env));
     config.map_err(|error| refuse(error.to_string()))
 }
@@ -99,7 +102,8 @@ fn parse(text: &str) -> Result<CalicoctlSpec, CalicoctlConfigError> {
     let config: CalicoctlConfig = if text.trim_start().starts_with('{') {
         serde_json::from_str(text).map_err(|error| syntax(error.to_string()))?
     } else {
-        serde_norway::from_str(text).map_err(|error| syntax(error.to_string()))?
+        let document = documents(text).map_err(|error| syntax(error.to_string()))?;
+        CalicoctlConfig::deserialize(document).map_err(|error| syntax(error.to_string()))?
     };
     match (config.api_version.unwrap_or_default(), config.kind.unwrap_or_default()) {
         (version, _) if version != "projectcalico.org/v3" => Err(CalicoctlConfigError::ApiVersion(version)),
@@ -155,12 +159,13 @@ impl CalicoctlSpec {
             burst: self.k8s_client_burst.unwrap_or_default(),
             ..DatastoreSettings::default()
         };
+        let rate = self.k8s_client_qps.filter(|rate| *rate != 0.0);
         // The settings that `DatastoreSettings` lacks. They replace the environment.
         let others = [
             ("ETCD_USERNAME", self.etcd_username),
             ("ETCD_PASSWORD", self.etcd_password),
             ("K8S_INSECURE_SKIP_TLS_VERIFY", self.k8s_insecure_skip_tls_verify.map(|skip| skip.to_string())),
-            ("K8S_CLIENT_QPS", self.k8s_client_qps.map(|rate| rate.to_string())),
+            ("K8S_CLIENT_QPS", rate.map(|rate| rate.to_string()).or_else(|| unlimited("K8S_CLIENT_QPS"))),
             ("K8S_CURRENT_CONTEXT", context.map(str::to_owned).or(self.k8s_current_context)),
             ("HOME", env("HOME")),
             ("TLS_MIN_VERSION", env("TLS_MIN_VERSION")),

@@ -13,6 +13,7 @@ use netconf::list::calico_plugin;
 use serde_json::Value;
 
 use super::error::CliError;
+use super::input_file::{self, MAX_CONFIGURATION};
 use crate::datastore_settings;
 
 /// Options that select the datastore.
@@ -112,7 +113,7 @@ impl ConnectionArgs {
                 Some((_, value)) => Some((*value).to_owned()),
                 // An unrelated kubeconfig does not select Calico's datastore.
                 None if conf.is_none() && !chosen && selects_kubernetes(bare) => None,
-                None => env(name),
+                None => env(name).or_else(|| unlimited(name)),
             }
         };
         let resolved = match &conf {
@@ -159,6 +160,12 @@ impl ConnectionArgs {
     }
 }
 
+/// Returns a command's own value of `variable`, which has the lowest precedence: no limit of requests per second. The
+/// default limit (DS-122) is for nodes. A command has few requests under way at once, and waits after a 429.
+pub(super) fn unlimited(variable: &str) -> Option<String> {
+    (variable == "K8S_CLIENT_QPS").then(|| "-1".to_owned())
+}
+
 /// Returns true if the environment sets the type of the datastore.
 fn is_chosen(env: impl Fn(&str) -> Option<String>) -> bool {
     env("CALICO_DATASTORE_TYPE").or_else(|| env("DATASTORE_TYPE")).is_some_and(|chosen| !chosen.is_empty())
@@ -185,7 +192,7 @@ pub(super) fn is_new_file(config: &DatastoreConfig) -> bool {
 /// Reads a network configuration: a plugin's, or a list that contains Calico's plugin.
 fn read_conf(path: &Path) -> Result<NetConf, CliError> {
     let refuse = |reason: String| CliError::NetworkConf { path: path.display().to_string(), reason };
-    let text = std::fs::read(path).map_err(|error| refuse(error.to_string()))?;
+    let text = input_file::bytes(path, MAX_CONFIGURATION).map_err(|error| refuse(error.to_string()))?;
     let value: Value = serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
     let plugin = calico_plugin(value).map_err(|reason| refuse(reason.into()))?;
     NetConf::parse(Value::Object(plugin).to_string().as_bytes()).map_err(|error| refuse(error.to_string()))

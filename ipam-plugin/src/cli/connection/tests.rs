@@ -163,6 +163,23 @@ fn calicoctl_config_hides_the_environment() {
 }
 
 #[test]
+fn command_of_a_person_has_a_request_rate_only_if_one_is_set() {
+    let unlimited = [
+        resolve(&["--kubeconfig", "/k"], &[]),
+        resolve(&[], &[("DATASTORE_TYPE", "kubernetes"), ("KUBECONFIG", "/k")]),
+        resolve_calicoctl(&[], &calicoctl_spec("  kubeconfig: /k\n"), &[("K8S_CLIENT_QPS", "5")]),
+        resolve_calicoctl(&[], &calicoctl_spec("  kubeconfig: /k\n  k8sClientQPS: 0\n"), &[]),
+    ];
+    for config in unlimited {
+        assert_eq!(kubernetes(config).rate, None);
+    }
+    for variable in ["K8S_CLIENT_QPS", "CALICO_K8S_CLIENT_QPS"] {
+        let config = kubernetes(resolve(&["--kubeconfig", "/k"], &[(variable, "9"), ("K8S_CLIENT_BURST", "7")]));
+        assert_eq!(config.rate, Some(Rate { per_second: 9, burst: 7 }), "{variable}");
+    }
+}
+
+#[test]
 fn unknown_key_of_a_calicoctl_config_is_refused() {
     let head = "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\n";
     for (text, problem) in [

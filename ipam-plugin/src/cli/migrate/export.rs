@@ -17,7 +17,7 @@ use super::datastore_type;
 use crate::cli::app::{App, CommandOutcome, Progress};
 use crate::cli::documents;
 use crate::cli::error::CliError;
-use crate::cli::transfer::create_private;
+use crate::cli::private_file::PrivateFile;
 use crate::reads::find;
 
 /// The beginning of the paths of all pairs.
@@ -61,8 +61,9 @@ pub(super) async fn run(args: &ExportArgs, app: &mut App<'_>) -> Result<CommandO
     }
     let path = args.file.as_deref().filter(|file| file.as_os_str() != "-");
     if let Some(path) = path {
-        let mut out = BufWriter::new(create_private(path)?);
-        write!(out, "{file}").and_then(|()| out.flush()).map_err(CliError::file("write", path))?;
+        let mut out = BufWriter::new(PrivateFile::create(path)?);
+        write!(out, "{file}").map_err(CliError::file("write", path))?;
+        out.into_inner().map_err(|error| CliError::file("write", path)(error.into_error()))?.publish()?;
     } else {
         write!(app.out, "{file}").map_err(CliError::Output)?;
     }

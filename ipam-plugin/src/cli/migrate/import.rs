@@ -1,7 +1,7 @@
 //! `migrate import`: creates the objects of a file on an API server. Everything is read and compared before the first
 //! write, so that a second run completes an interrupted import.
 
-use std::io::Read;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -25,11 +25,9 @@ use super::{datastore_type, lock};
 use crate::cli::app::{App, CommandOutcome, Progress};
 use crate::cli::documents;
 use crate::cli::error::CliError;
-use crate::cli::transfer::open_input;
+use crate::cli::input_file::{self, MAX_REPORT};
 use crate::reads::find;
 
-/// The maximum size of a file in bytes, which the program reads as a whole.
-const MAX_SIZE: u64 = 512 << 20;
 /// The maximum number of comparisons after the lock.
 const ATTEMPTS: usize = 6;
 /// The number of objects that are created at the same time.
@@ -93,11 +91,10 @@ pub(super) async fn run(args: &ImportArgs, app: &mut App<'_>) -> Result<CommandO
 }
 
 fn read(path: &Path) -> Result<CalicoctlFile, CliError> {
-    let mut text = String::new();
-    open_input(path)?.take(MAX_SIZE + 1).read_to_string(&mut text).map_err(CliError::file("read", path))?;
-    if text.len() as u64 > MAX_SIZE {
-        return Err(CliError::MigrationFileSize(path.display().to_string()));
-    }
+    let text = input_file::text(path, MAX_REPORT).map_err(|cause| match cause.kind() {
+        ErrorKind::FileTooLarge => CliError::MigrationFileSize(path.display().to_string()),
+        _ => CliError::file("read", path)(cause),
+    })?;
     let invalid = |cause| CliError::MigrationFile { path: path.display().to_string(), cause };
     calicoctl_file::parse(&text).map_err(invalid)
 }

@@ -3,6 +3,7 @@
 mod lock;
 mod plan;
 mod repairs;
+mod run_steps;
 mod step;
 
 use std::net::IpAddr;
@@ -15,8 +16,8 @@ use time::Duration;
 
 use self::lock::permit;
 use self::plan::{steps_for_addresses, steps_for_report};
-use self::step::{ChangeOutcome, ReleaseStep, StepVerdict, execute};
-use super::app::{App, CommandOutcome, Progress};
+use self::run_steps::{REFUSED, run_steps};
+use super::app::{App, CommandOutcome};
 use super::cluster_read::ClusterRead;
 use super::documents::{self, Format};
 use super::error::CliError;
@@ -32,7 +33,7 @@ Examples:
   calico-ipam release --from-report locked.json monday.json --require-lock
 
 Without --force, an address is refused if an endpoint has it, if its pod reports it or may still report it, if a node
-keeps it for itself, or if it was allocated moments ago. All objects are read again before the first change. Objects
+keeps it for itself, or if it was allocated moments ago. The objects are read again before the first change. Objects
 that differ from the report, down to the sequence number, are left alone. Of several reports, only what all of them list
 is released or repaired. Reports of calicoctl are read too, but list no inconsistent blocks and no wrong counts.
 
@@ -63,7 +64,7 @@ pub(super) struct ReleaseArgs {
     dry_run: bool,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 struct Row {
     target: String,
     action: &'static str,
@@ -75,17 +76,18 @@ pub(super) async fn run(args: &ReleaseArgs, app: &mut App<'_>) -> Result<Command
     let reports: Vec<NamedReport> =
         args.from_report.iter().map(|path| report_file::read(path)).collect::<Result<_, _>>()?;
     let permit = if reports.is_empty() { None } else { Some(permit(args, &reports, app).await?) };
-    let cluster = ClusterRead::read(app.store, app.services).await?;
     // With the lock rule, this option overrides conditions of the reports, and not those of an address.
     let force = args.force && !args.require_lock;
     let steps = if reports.is_empty() {
+        let cluster = ClusterRead::read_for(app.store, app.services, &args.addresses).await?;
         steps_for_addresses(&args.addresses, &cluster, force)
     } else {
+        let cluster = ClusterRead::read(app.store, app.services).await?;
         let reported = intersect(reports.iter().map(|named| &named.report));
         note_unreported(&reported, &cluster, app);
         steps_for_report(&reported, &cluster, force)
     };
-    let (rows, failure) = run_steps(steps, app, args.dry_run).await;
+    let (rows, failure) = run_steps(steps, app.store, args.dry_run).await;
     print(&rows, app)?;
     if let Some(failure) = failure {
         return Err(failure);
@@ -111,40 +113,6 @@ fn note_unreported(reported: &ReportedProblems, cluster: &ClusterRead, app: &mut
             "note: findings about blocks and handles that are not in every report, and stay as they are: {n}; \
              `calico-ipam check --report` writes a report with them"
         )),
-    }
-}
-
-/// Takes the steps in order, up to the first one that fails.
-async fn run_steps(steps: Vec<ReleaseStep>, app: &App<'_>, dry_run: bool) -> (Vec<Row>, Option<CliError>) {
-    let progress = Progress::new("releasing", steps.len());
-    let mut rows = Vec::new();
-    for step in steps {
-        match run_step(step, app, dry_run).await {
-            Ok(row) => rows.push(row),
-            Err(error) => return (rows, Some(error)),
-        }
-        progress.step();
-    }
-    (rows, None)
-}
-
-const REFUSED: &str = "refused";
-const SKIPPED: &str = "left alone";
-
-async fn run_step(step: ReleaseStep, app: &App<'_>, dry_run: bool) -> Result<Row, CliError> {
-    let row = |action, detail| Row { target: step.target.clone(), action, detail };
-    let change = match step.verdict {
-        StepVerdict::Do(change) => change,
-        StepVerdict::Leave(reason) => return Ok(row(SKIPPED, reason)),
-        StepVerdict::Refuse(reason) => return Ok(row(REFUSED, reason)),
-    };
-    let (name, reason) = (change.name(), change.reason());
-    if dry_run {
-        return Ok(row("would be", format!("{name}, {reason}")));
-    }
-    match execute(app.store, change).await? {
-        ChangeOutcome::Applied => Ok(row(name, reason)),
-        ChangeOutcome::Refused(changed) => Ok(row(REFUSED, changed)),
     }
 }
 

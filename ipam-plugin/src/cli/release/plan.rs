@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use libcalico::ipam::report::{LeakedHandle, ReportedLeak, ReportedProblems};
 use libcalico::ipam::{AllocatedAddress, Finding};
 use libcalico::net::Cidr;
-use time::Duration;
+use time::{Duration, OffsetDateTime};
 
 use super::repairs::{OtherWork, fix_steps, repair_step};
 use super::step::{BlockRepair, ReleaseChange, ReleaseStep, StepVerdict, fingerprint_of, owner_of};
@@ -18,7 +18,7 @@ const NOT_IN_USE: &str = "it is not in use";
 const OUTDATED: &str = "the finding no longer applies";
 
 pub(super) fn steps_for_addresses(addresses: &[IpAddr], cluster: &ClusterRead, force: bool) -> Vec<ReleaseStep> {
-    let leaks = Leaks::find(cluster);
+    let leaks = Leaks::of(&cluster.audit(Duration::ZERO));
     let addresses: BTreeSet<IpAddr> = addresses.iter().copied().collect();
     let step = |ip: IpAddr| ReleaseStep { target: ip.to_string(), verdict: leaks.verdict(ip, cluster, force) };
     addresses.into_iter().map(step).collect()
@@ -28,8 +28,8 @@ pub(super) fn steps_for_addresses(addresses: &[IpAddr], cluster: &ClusterRead, f
 /// come first, because the handles of an unrepaired block stay unchanged, and then handles, because releasing an
 /// address changes its handle.
 pub(super) fn steps_for_report(reported: &ReportedProblems, cluster: &ClusterRead, force: bool) -> Vec<ReleaseStep> {
-    let leaks = Leaks::find(cluster);
     let current = cluster.audit(Duration::ZERO);
+    let leaks = Leaks::of(&current);
     let present: Vec<&Finding> = current.iter().filter(|finding| is_reported(finding, reported)).collect();
     let to_release: BTreeSet<IpAddr> = present.iter().copied().filter_map(as_leak).map(|held| held.address).collect();
 
@@ -101,24 +101,17 @@ fn as_leak(finding: &Finding) -> Option<&AllocatedAddress> {
     Some(held)
 }
 
-/// Addresses without endpoint. Those in `old_enough` are not treated as part of an ADD in progress.
-struct Leaks {
-    all: BTreeMap<IpAddr, AllocatedAddress>,
-    old_enough: BTreeSet<IpAddr>,
-}
+/// Addresses without endpoint.
+struct Leaks(BTreeMap<IpAddr, AllocatedAddress>);
 
 impl Leaks {
-    fn find(cluster: &ClusterRead) -> Self {
-        let leaks = |in_flight| cluster.audit(in_flight).into_iter().filter_map(|finding| as_leak(&finding).cloned());
-        Leaks {
-            all: leaks(Duration::ZERO).map(|held| (held.address, held)).collect(),
-            old_enough: leaks(IN_FLIGHT).map(|held| held.address).collect(),
-        }
+    fn of(findings: &[Finding]) -> Self {
+        Leaks(findings.iter().filter_map(as_leak).map(|held| (held.address, held.clone())).collect())
     }
 
     /// Returns true if the allocation of a report is still a leak.
     fn has(&self, ip: &IpAddr, leak: &ReportedLeak) -> bool {
-        self.all.get(ip).is_some_and(|held| leak.is_allocation(held))
+        self.0.get(ip).is_some_and(|held| leak.is_allocation(held))
     }
 
     fn verdict(&self, ip: IpAddr, cluster: &ClusterRead, force: bool) -> StepVerdict {
@@ -132,7 +125,7 @@ impl Leaks {
 
     /// Returns the allocation of `ip`, or `None` if the address is free or cooling down.
     fn held(&self, ip: IpAddr, cluster: &ClusterRead) -> Option<AllocatedAddress> {
-        if let Some(held) = self.all.get(&ip) {
+        if let Some(held) = self.0.get(&ip) {
             return Some(held.clone());
         }
         let (block, allocation) = cluster.allocation(ip)?;
@@ -167,13 +160,14 @@ impl Leaks {
         if let Some(endpoint) = cluster.unreadable_endpoint() {
             return Some(format!("endpoint {endpoint} cannot be read, and may have it"));
         }
-        if !self.all.contains_key(&ip) {
+        if !self.0.contains_key(&ip) {
             return Some(format!(
                 "it is kept for a tunnel, a service, the host or another interface of a container: {}",
                 owner_of(held)
             ));
         }
         let recent_reason = format!("it was allocated moments ago, perhaps by an ADD under way: {}", owner_of(held));
-        (!self.old_enough.contains(&ip)).then_some(recent_reason)
+        let age = held.allocation_time().map(|since| OffsetDateTime::now_utc() - since);
+        age.is_some_and(|age| age < IN_FLIGHT).then_some(recent_reason)
     }
 }

@@ -1,10 +1,11 @@
 //! Plans the repairs of inconsistent blocks, and the corrections of handles.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
-use libcalico::ipam::{Finding, HandleId, Repaired, SuspectHandle};
+use libcalico::ipam::{Finding, Handle, HandleId, Repaired, SuspectHandle};
 use libcalico::net::Cidr;
+use libcalico::store::Entry;
 use time::OffsetDateTime;
 
 use super::step::{BlockRepair, HandleFix, ReleaseChange, ReleaseStep, StepVerdict};
@@ -33,8 +34,11 @@ pub(super) fn fix_steps(findings: &[&Finding], cluster: &ClusterRead, other: &Ot
             _ => {}
         }
     }
+    let stored: HashMap<&str, &Entry<Handle>> =
+        cluster.handles.iter().map(|entry| (entry.key.as_str(), entry)).collect();
+    let held = addresses_per_block(&ids, cluster, repairs);
     let step = |id: String| {
-        let fix = handle_fix(&id, cluster, repairs)?;
+        let fix = handle_fix(&id, &stored, &held)?;
         let verdict = match fix.suspect.blocks.intersection(unrepaired).next() {
             // Only the handle records addresses that the block has lost.
             Some(block) => StepVerdict::Leave(format!("block {block} contradicts itself")),
@@ -45,10 +49,14 @@ pub(super) fn fix_steps(findings: &[&Finding], cluster: &ClusterRead, other: &Ot
     ids.into_iter().filter_map(step).collect()
 }
 
-fn handle_fix(id: &str, cluster: &ClusterRead, repairs: &[&BlockRepair]) -> Option<HandleFix> {
-    let stored = cluster.handles.iter().find(|entry| entry.key.as_str() == id);
+fn handle_fix(
+    id: &str,
+    stored: &HashMap<&str, &Entry<Handle>>,
+    held: &HashMap<HandleId, BTreeMap<Cidr, i64>>,
+) -> Option<HandleFix> {
+    let stored = stored.get(id);
     let id = stored.map_or_else(|| HandleId::new(id), |entry| entry.key.clone());
-    let held = addresses_per_block(&id, cluster, repairs);
+    let held = held.get(&HandleId::new(id.as_str())).cloned().unwrap_or_default();
     if stored.map_or(held.is_empty(), |entry| !held.is_empty() && entry.value.block == held) {
         return None;
     }
@@ -58,14 +66,22 @@ fn handle_fix(id: &str, cluster: &ClusterRead, repairs: &[&BlockRepair]) -> Opti
     Some(HandleFix { suspect, held })
 }
 
-/// Returns the number of the handle's addresses in each block, after the repairs.
-fn addresses_per_block(id: &HandleId, cluster: &ClusterRead, repairs: &[&BlockRepair]) -> BTreeMap<Cidr, i64> {
-    let id = HandleId::new(id.as_str());
-    let counts = cluster.blocks.iter().map(|entry| {
+/// Returns the number of addresses of each of these handles in each block, after the repairs.
+fn addresses_per_block(
+    ids: &BTreeSet<String>,
+    cluster: &ClusterRead,
+    repairs: &[&BlockRepair],
+) -> HashMap<HandleId, BTreeMap<Cidr, i64>> {
+    let wanted: HashSet<HandleId> = ids.iter().map(HandleId::new).collect();
+    let mut held = HashMap::<HandleId, BTreeMap<Cidr, i64>>::new();
+    for entry in &cluster.blocks {
         let repaired = repairs.iter().map(|repair| repair.repaired()).find(|block| block.cidr == entry.key);
-        (entry.key, repaired.unwrap_or(&entry.value).addresses_of(&id).len() as i64)
-    });
-    counts.filter(|(_, count)| *count > 0).collect()
+        let handles = repaired.unwrap_or(&entry.value).allocated().filter_map(|allocation| allocation.handle());
+        for handle in handles.filter(|handle| wanted.contains(handle)) {
+            *held.entry(handle).or_default().entry(entry.key).or_default() += 1;
+        }
+    }
+    held
 }
 
 pub(super) fn repair_step(block: Cidr, cluster: &ClusterRead, force: bool) -> ReleaseStep {

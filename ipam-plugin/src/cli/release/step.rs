@@ -68,6 +68,20 @@ impl ReleaseChange {
         }
     }
 
+    pub(super) fn concerned_objects(&self) -> Vec<ConcernedObject> {
+        let block = |cidr: &Cidr| ConcernedObject::Block(*cidr);
+        match self {
+            ReleaseChange::Release { held, .. } => {
+                held.handle.iter().cloned().map(ConcernedObject::Handle).chain([block(&held.block)]).collect()
+            }
+            ReleaseChange::Handle(HandleFix { suspect, .. }) => {
+                let handle = ConcernedObject::Handle(suspect.id.to_string());
+                suspect.blocks.iter().map(block).chain([handle]).collect()
+            }
+            ReleaseChange::Block(repair) => vec![block(&repair.repaired().cidr)],
+        }
+    }
+
     pub(super) fn reason(&self) -> String {
         match self {
             ReleaseChange::Release { held, .. } => owner_of(held),
@@ -79,6 +93,13 @@ impl ReleaseChange {
             ReleaseChange::Block(repair) => repair.reason(),
         }
     }
+}
+
+/// An object that the execution of a change writes.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) enum ConcernedObject {
+    Block(Cidr),
+    Handle(String),
 }
 
 #[derive(Debug, PartialEq)]
@@ -141,7 +162,7 @@ pub(super) async fn execute(store: &Datastore, change: ReleaseChange) -> Result<
     let _releasing = ReleaseGuard::here();
     match change {
         ReleaseChange::Release { held, fingerprint } => release_address(store, &held, fingerprint).await,
-        ReleaseChange::Handle(fix) => fix_handle(store, fix).await,
+        ReleaseChange::Handle(fix) => fix_together(store, &[fix.suspect]).await.remove(0),
         ReleaseChange::Block(repair) => store_block(store, *repair).await,
     }
 }
@@ -177,14 +198,39 @@ pub(super) fn fingerprint_of(allocation: &Allocation<'_>) -> Option<u32> {
     allocation.attribute.map(AllocationOwner::fingerprint)
 }
 
-/// Stores a handle's counts, unless the handle or its blocks have changed.
-async fn fix_handle(store: &Datastore, fix: HandleFix) -> Result<ChangeOutcome, CliError> {
-    let repaired = repair_unwatched_handles(store, &OpenGate, &[fix.suspect]).await?;
-    match repaired.failed.into_iter().next() {
-        Some((_, error)) => Err(error.into()),
-        None if repaired.unchanged.is_empty() => Ok(ChangeOutcome::Applied),
-        None => Ok(refused("another process changed the handle or a block of it, or a block is corrupt")),
+/// Stores the counts of handles, each unless the handle or its blocks have changed. Returns the outcomes in the order
+/// of `fixes`.
+pub(super) async fn execute_fixes(store: &Datastore, fixes: Vec<HandleFix>) -> Vec<Result<ChangeOutcome, CliError>> {
+    let _releasing = ReleaseGuard::here();
+    let suspects: Vec<SuspectHandle> = fixes.into_iter().map(|fix| fix.suspect).collect();
+    let mut outcomes = fix_together(store, &suspects).await;
+    if suspects.len() > 1 {
+        // A change of one block concerns all handles that count addresses of it, but no other ones.
+        for (outcome, suspect) in outcomes.iter_mut().zip(&suspects) {
+            if matches!(outcome, Ok(ChangeOutcome::Refused(_))) {
+                let alone = fix_together(store, std::slice::from_ref(suspect)).await.pop();
+                alone.into_iter().for_each(|alone| *outcome = alone);
+            }
+        }
     }
+    outcomes
+}
+
+async fn fix_together(store: &Datastore, suspects: &[SuspectHandle]) -> Vec<Result<ChangeOutcome, CliError>> {
+    let repaired = match repair_unwatched_handles(store, &OpenGate, suspects).await {
+        Ok(repaired) => repaired,
+        Err(error) => return suspects.iter().map(|_| Err(error.clone().into())).collect(),
+    };
+    let outcome = |suspect: &SuspectHandle| {
+        if let Some((_, error)) = repaired.failed.iter().find(|(id, _)| *id == suspect.id) {
+            return Err(error.clone().into());
+        }
+        if repaired.unchanged.contains(&suspect.id) {
+            return Ok(refused("another process changed the handle or a block of it, or a block is corrupt"));
+        }
+        Ok(ChangeOutcome::Applied)
+    };
+    suspects.iter().map(outcome).collect()
 }
 
 async fn store_block(store: &Datastore, repair: BlockRepair) -> Result<ChangeOutcome, CliError> {

@@ -7,7 +7,7 @@ use datastore::Datastore;
 use libcalico::api::{IpPool, IpReservation, ObjectSelect, WorkloadEndpoint};
 use libcalico::ipam::{Block, IpamConfig, IpamConfigKey, Reservations, any_pool_of};
 use libcalico::net::Cidr;
-use libcalico::store::{ReadBatch, Store};
+use libcalico::store::{Entry, RawEntry, ReadBatch, Store, decode_entry};
 use serde::Serialize;
 
 use crate::cli::app::App;
@@ -67,7 +67,6 @@ async fn look_up(store: &Datastore, ip: IpAddr) -> Result<Address, CliError> {
     let mut batch = ReadBatch::new();
     let pools = batch.list::<IpPool>(&ObjectSelect::default());
     let reservations = batch.list::<IpReservation>(&ObjectSelect::default());
-    let endpoints = batch.list::<WorkloadEndpoint>(&ObjectSelect::default());
     let config = batch.get::<IpamConfig>(&IpamConfigKey);
     let answers = store.read(&batch).await?;
     let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
@@ -77,8 +76,14 @@ async fn look_up(store: &Datastore, ip: IpAddr) -> Result<Address, CliError> {
 
     let pool = any_pool_of(&pools, ip);
     let block = blocks_of(store, &pools, &[ip], BTreeSet::new()).await?.pop().map(|entry| entry.value);
-    let mut endpoints = answers.list(&endpoints);
-    endpoints.retain(|entry| cluster_read::audited_endpoint(&entry.value).addresses.contains(&ip));
+    let mut endpoints = Vec::new();
+    let mut examine = |pair: &RawEntry| {
+        let Ok(Entry { value: endpoint, .. }) = decode_entry::<WorkloadEndpoint>(pair) else { return };
+        if cluster_read::audited_endpoint(&endpoint).addresses.contains(&ip) {
+            endpoints.push(endpoint_name(&endpoint));
+        }
+    };
+    store.for_each_object::<WorkloadEndpoint>(&ObjectSelect::default(), &mut examine).await?;
     let mut address = Address {
         address: ip,
         state: match &pool {
@@ -94,7 +99,7 @@ async fn look_up(store: &Datastore, ip: IpAddr) -> Result<Address, CliError> {
         alternate_attributes: BTreeMap::new(),
         since: None,
         sequence_number: None,
-        endpoints: endpoints.iter().map(|entry| endpoint_name(&entry.value)).collect(),
+        endpoints,
         cooldown,
     };
     if let Some(block) = &block {

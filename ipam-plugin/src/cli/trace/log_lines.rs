@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use node_process::logging::compressed::LogText;
@@ -10,6 +10,8 @@ use node_process::logging::{RotatedLog, list_rotated};
 
 /// Maximum number of times that the files are read, because the agent compresses or removes files meanwhile.
 const MAX_READS: u32 = 3;
+/// Maximum size in bytes of a line. The rest of a longer one counts as a line of its own.
+const MAX_LINE: u64 = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct PodLogLines<'a> {
@@ -67,7 +69,7 @@ impl<'a> PodLogLines<'a> {
 
     fn read_lines(&mut self, mut text: impl BufRead) -> io::Result<()> {
         let mut bytes = Vec::new();
-        while text.read_until(b'\n', &mut bytes)? > 0 {
+        while text.by_ref().take(MAX_LINE).read_until(b'\n', &mut bytes)? > 0 {
             let line = String::from_utf8_lossy(&bytes);
             let line = line.trim_end_matches('\n');
             if self.is_about_pod(line) {

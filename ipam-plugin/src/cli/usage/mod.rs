@@ -127,7 +127,7 @@ async fn read_nodes(app: &mut App<'_>) -> Result<Option<Vec<Node>>, CliError> {
     drop(progress);
     match listed {
         Ok(nodes) => Ok(Some(nodes.into_iter().map(|entry| entry.value).collect())),
-        Err(error @ StoreError::Unauthorized { .. }) => {
+        Err(error @ StoreError::Forbidden { .. }) => {
             app.notice(format_args!("note: node selectors are not considered: {error}"));
             Ok(None)
         }

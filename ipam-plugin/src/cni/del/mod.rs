@@ -49,7 +49,7 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
     }
     let _releasing = call.begin_release();
     if let Some(vmi) = &call.vmi {
-        Box::pin(vmi::release_ownership(store, clock, &call.handle(), vmi, &call.node, listings)).await?;
+        Box::pin(vmi::release_ownership(store, clock, &call.handle(), vmi, &call.node, None, listings)).await?;
     }
     let mut lock = ReleaseLock::new(call.lock_file.as_deref());
     let released = release_handles(store, clock, inputs, old.as_ref(), &call.node, listings, &mut lock);

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use libcalico::ipam::{AffinityOwner, Block, BlockAffinity, Handle, HandleId, IpamConfig, IpamConfigKey};
+use libcalico::ipam::{
+    AffinityOwner, Allocation, Block, BlockAffinity, Handle, HandleId, IpamConfig, IpamConfigKey, allocation_time,
+};
 use libcalico::net::Cidr;
 use libcalico::store::{Answers, Entry, GetTicket, Kind, ReadBatch, Revision, Store, StoreError, Write, WriteOp};
 use time::OffsetDateTime;
@@ -19,13 +21,15 @@ use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
 
 /// The handles to release, as read.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ReleaseInputs {
     cooldown_seconds: i64,
     handles: Vec<Entry<Handle>>,
     /// The node that a killed ADD may have been about to create a block for.
     owner: Option<AffinityOwner>,
     unless_owned: bool,
+    /// The time from which on no address of the handles may have been allocated.
+    allocated_before: Option<OffsetDateTime>,
 }
 
 /// Positions of the results in the batch's answers.
@@ -52,6 +56,7 @@ impl ReleaseInputs {
             handles: found?.into_iter().flatten().collect(),
             owner: None,
             unless_owned: false,
+            allocated_before: None,
         })
     }
 
@@ -83,6 +88,26 @@ impl ReleaseInputs {
         self
     }
 
+    /// Makes the release conditional: it releases only as long as all addresses were allocated before `limit`. An
+    /// address without a time counts as older.
+    #[must_use]
+    pub fn allocated_before(mut self, limit: Option<OffsetDateTime>) -> Self {
+        self.allocated_before = limit;
+        self
+    }
+
+    /// Reads the blocks, and returns the addresses that were allocated later than the limit of
+    /// [`ReleaseInputs::allocated_before`] admits, with the times of their allocation.
+    ///
+    /// # Errors
+    /// Returns an error if the blocks cannot be read. An unreadable block counts as one without later addresses.
+    pub async fn newer<S: Store>(&self, store: &S) -> Result<BTreeMap<IpAddr, OffsetDateTime>, StoreError> {
+        if self.is_empty() || self.allocated_before.is_none() {
+            return Ok(BTreeMap::new());
+        }
+        Ok(ReleaseState::read(store, self.clone()).await?.newer().collect())
+    }
+
     /// Removes a handle from the inputs and returns it.
     pub fn remove_handle(&mut self, id: &HandleId) -> Option<Entry<Handle>> {
         let index = self.handles.iter().position(|handle| handle.key == *id)?;
@@ -106,6 +131,8 @@ pub struct ReleasedHandles {
     pub unreadable: Vec<Cidr>,
     /// True if an address has a pod as its owner, and the release was conditional on having none.
     pub is_owned: bool,
+    /// True if an address was allocated too late, see [`ReleaseInputs::allocated_before`]. No address was released.
+    pub is_newer: bool,
     /// The revision of the last block that was updated; `None` if no block was updated.
     pub last_write: Option<Revision>,
 }
@@ -138,6 +165,11 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
             released.is_owned = true;
             break;
         }
+        // An ADD of the same container may have got an address since the caller read it.
+        if state.newer().next().is_some() {
+            released.is_newer = true;
+            break;
+        }
         let leaving = state.leaving();
         listings.unlist(&leaving).await?;
         if lock.take() {
@@ -160,7 +192,7 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
             }
             // The next read shows which writes took effect.
             Err(error) if error.cause.is_race() || error.cause.has_unknown_outcome() => {
-                retry.pause_after_race().await?;
+                retry.pause_after_write(&error.cause).await?;
                 inputs = state.inputs.with_handles(store, &ids).await?;
             }
             Err(error) => return Err(error.cause.into()),
@@ -208,12 +240,24 @@ impl ReleaseState {
             && blocks.any(|block| self.inputs.handles.iter().any(|handle| block.value.has_owner(&handle.key)))
     }
 
+    fn newer(&self) -> impl Iterator<Item = (IpAddr, OffsetDateTime)> {
+        let limit = self.inputs.allocated_before;
+        self.held().filter_map(move |(_, held)| {
+            let at = allocation_time(&held)?;
+            (at >= limit?).then_some((held.ip, at))
+        })
+    }
+
     fn leaving(&self) -> Vec<AddressToRelease> {
+        self.held().map(|(block, held)| AddressToRelease::new(block, &held)).collect()
+    }
+
+    /// Returns the allocations of the handles, with their blocks.
+    fn held(&self) -> impl Iterator<Item = (Cidr, Allocation<'_>)> {
         let is_listed = |id: &HandleId| self.inputs.handles.iter().any(|entry| entry.key == *id);
         let blocks = self.blocks.values().flatten();
         let allocated = blocks.flat_map(|block| block.value.allocated().map(|held| (block.key, held)));
-        let held = allocated.filter(|(_, held)| !held.is_cooling() && held.handle().as_ref().is_some_and(is_listed));
-        held.map(|(block, held)| AddressToRelease::new(block, &held)).collect()
+        allocated.filter(move |(_, held)| !held.is_cooling() && held.handle().as_ref().is_some_and(is_listed))
     }
 
     fn plan(&self, now: OffsetDateTime) -> Result<ReleasePlan> {

@@ -181,3 +181,25 @@ async fn addresses_stay_allocated_until_their_endpoints_are_updated() {
     assert_eq!(endpoints.calls(), vec![vec![leaving]; 2]);
     assert_consistent(&cluster.store.pairs(), true);
 }
+
+#[tokio::test]
+async fn release_with_a_limit_releases_nothing_if_one_address_is_newer() {
+    use os::clock::Clock as _;
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    cluster.one("node1", "net.a").await.unwrap();
+    cluster.clock.advance(std::time::Duration::from_secs(1));
+    let limit = cluster.clock.now();
+    let read = async || ReleaseInputs::read(&cluster.store, &[HandleId::new("net.a")]).await.unwrap();
+    let before = read().await.allocated_before(Some(limit));
+    assert!(before.newer(&cluster.store).await.unwrap().is_empty());
+    // The ADD gets its address after the handle was read.
+    cluster.one("node1", "net.a").await.unwrap();
+    let released = release(&cluster.store, &cluster.clock, before).await.unwrap();
+    assert_eq!((released.is_newer, released.addresses), (true, 0));
+    assert!(!read().await.allocated_before(Some(limit)).newer(&cluster.store).await.unwrap().is_empty());
+    let later = Some(limit + std::time::Duration::from_nanos(1));
+    let released = release(&cluster.store, &cluster.clock, read().await.allocated_before(later)).await.unwrap();
+    assert_eq!((released.is_newer, released.addresses), (false, 2));
+    assert_consistent(&cluster.store.pairs(), true);
+}

@@ -1,6 +1,6 @@
 //! The blocks of a batch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::join_all;
 use libcalico::ipam::{Block, ReleaseError, Released};
@@ -36,6 +36,8 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
     let mut remaining = chunk.to_vec();
     // Changes whose write has an unknown outcome or lost a race.
     let mut unconfirmed: BTreeMap<Cidr, BlockUpdate> = BTreeMap::new();
+    // The blocks to whose write another program answered. The next read decides if they need another write.
+    let mut answered_by_others = BTreeSet::new();
     while !remaining.is_empty() {
         let blocks = match find_each::<Block>(store, &remaining).await {
             Ok(blocks) => blocks,
@@ -70,6 +72,9 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
             match sent {
                 None => outcome.stopped = true,
                 Some(Ok(_)) => record(update, outcome),
+                Some(Err(error)) if error.is_foreign_answer() && !answered_by_others.insert(cidr) => {
+                    outcome.failed.push((cidr, error.into()));
+                }
                 Some(Err(error)) if error.is_race() || error.has_unknown_outcome() => {
                     remaining.push(cidr);
                     unconfirmed.insert(cidr, update);

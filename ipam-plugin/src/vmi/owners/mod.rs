@@ -7,6 +7,7 @@ use libcalico::ipam::{Block, Handle, HandleId, OwnerSlot};
 use libcalico::kubernetes::VmiPod;
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, Store, Write};
+use time::OffsetDateTime;
 
 use crate::alloc::assignment::comma_separated;
 use crate::alloc::inputs::StoredHandle;
@@ -70,16 +71,18 @@ fn slot_of(vmi: &VmiPod) -> OwnerSlot {
 }
 
 /// Removes a pod from the owners of its VMI's addresses. If the VMI is being deleted and no address has an owner then,
-/// the addresses are released (IPAM-55). `node` is the node on which the pod ran.
+/// the addresses are released (IPAM-55). `node` is the node on which the pod ran. With `before`, the pod remains an
+/// owner of addresses of which it became one at that time or later.
 pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,
     handle: &HandleId,
     vmi: &VmiPod,
     node: &str,
+    before: Option<OffsetDateTime>,
     listings: &L,
 ) -> Result<()> {
-    let clear = |block: &mut Block| block.clear_owner(handle, &vmi.namespace, &vmi.pod);
+    let clear = |block: &mut Block| block.clear_owner(handle, &vmi.namespace, &vmi.pod, before);
     update_blocks(store, clock, handle, clear).await?;
     if vmi.is_being_deleted {
         let inputs = ReleaseInputs::read(store, std::slice::from_ref(handle)).await?;

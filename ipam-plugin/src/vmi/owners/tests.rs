@@ -1,6 +1,7 @@
 use std::sync::{Arc, Mutex};
 
 use libcalico::store::Kind;
+use time::macros::datetime;
 
 use super::*;
 use crate::release::NoListings;
@@ -10,6 +11,17 @@ const HANDLE: &str = "net.vmi.ns.vm1";
 
 fn noted(pod: &str) -> BTreeMap<String, String> {
     [("namespace", "ns"), ("pod", pod), ("node", "node1")].map(|(key, value)| (key.into(), value.into())).into()
+}
+
+/// Returns the VMI of pod `a`, which is being deleted.
+fn deleted_vmi() -> VmiPod {
+    VmiPod {
+        namespace: "ns".into(),
+        pod: "a".into(),
+        vmi_name: "vm1".into(),
+        is_being_deleted: true,
+        ..VmiPod::default()
+    }
 }
 
 /// Creates the VMI's only address, which pod `a` owns.
@@ -27,13 +39,7 @@ async fn cluster(store: MemoryStore) -> (Cluster, Cidr) {
 #[tokio::test]
 async fn address_taken_over_by_another_pod_is_not_released() {
     let handle = HandleId::new(HANDLE);
-    let vmi = VmiPod {
-        namespace: "ns".into(),
-        pod: "a".into(),
-        vmi_name: "vm1".into(),
-        is_being_deleted: true,
-        ..VmiPod::default()
-    };
+    let vmi = deleted_vmi();
     let mut kept = 0;
     for fault in [Fault::None, Fault::LostRequest, Fault::LostAnswer, Fault::Cut(1)] {
         for (store, at) in [MemoryStore::sequential, MemoryStore::transactional]
@@ -54,7 +60,7 @@ async fn address_taken_over_by_another_pod_is_not_released() {
                 }
                 if nth + 1 == at && writes.is_some() { fault } else { Fault::None }
             });
-            _ = release_ownership(&cluster.store, &cluster.clock, &handle, &vmi, "node1", &NoListings).await;
+            _ = release_ownership(&cluster.store, &cluster.clock, &handle, &vmi, "node1", None, &NoListings).await;
             cluster.store.end_faults();
             let is_held = held(&cluster.store.pairs()).contains_key(&handle);
             if *taken.lock().unwrap() {
@@ -67,6 +73,28 @@ async fn address_taken_over_by_another_pod_is_not_released() {
         }
     }
     assert!(kept > 20, "{kept}");
+}
+
+/// The ADD of the pod's next sandbox became the owner after the DEL was deferred, and has not written its endpoint yet.
+#[tokio::test]
+async fn deferred_release_keeps_an_owner_that_is_newer_than_the_del() {
+    let handle = HandleId::new(HANDLE);
+    let vmi = deleted_vmi();
+    let (cluster, cidr) = cluster(MemoryStore::sequential()).await;
+    let mut block = cluster.store.pairs().get::<Block>(&cidr).unwrap();
+    let mut owner = noted("a");
+    owner.insert("timestamp".into(), "2026-11-28 20:00:00 +0000 UTC".into());
+    block.set_owner(&handle, OwnerSlot::Active, &owner);
+    cluster.store.put(&cidr, &block);
+    let release = async |limit| {
+        release_ownership(&cluster.store, &cluster.clock, &handle, &vmi, "node1", Some(limit), &NoListings)
+            .await
+            .unwrap();
+        held(&cluster.store.pairs()).contains_key(&handle)
+    };
+    assert!(release(datetime!(2026-11-28 19:59:59.9 UTC)).await);
+    assert_eq!(cluster.store.pairs().get::<Block>(&cidr).unwrap().owner_of(&handle, OwnerSlot::Active), Some(&owner));
+    assert!(!release(datetime!(2026-11-28 20:00:01 UTC)).await, "the DEL of the owner was deferred");
 }
 
 /// The previous launcher pod may still run, even if the VMI is being deleted.

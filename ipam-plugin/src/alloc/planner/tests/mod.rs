@@ -26,6 +26,22 @@ async fn empty_block_of_a_deselected_pool_is_released_by_the_next_assignment() {
     assert_consistent(&cluster.store.pairs(), true);
 }
 
+/// The pool has no other block.
+#[tokio::test]
+async fn block_whose_deletion_was_interrupted_gives_room() {
+    for store in [MemoryStore::transactional(), MemoryStore::sequential()] {
+        let cluster = Cluster::on(store);
+        cluster.pool("any", "10.0.0.0/26", 26);
+        let owner = AffinityOwner::Host("node2".into());
+        let mut block = Block::new(cidr("10.0.0.0/26"), &owner, cluster.clock.now()).unwrap();
+        block.deleted = true;
+        cluster.store.put(&block.cidr, &block);
+        cluster.one("node1", "net.a").await.unwrap();
+        assert_eq!(cluster.block("10.0.0.0/26").unwrap().owner(), Some(AffinityOwner::Host("node1".into())));
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
 #[tokio::test]
 async fn used_block_of_a_deselected_pool_is_retained() {
     let cluster = Cluster::new();

@@ -130,3 +130,45 @@ fn report_to(shell: &Shell, name: &str) -> String {
     shell.wrong(&["check", "--settle", "0", "--report", &file, "--report-version", VERSION]);
     file
 }
+
+/// `read` has all objects, so its verdict is the right one.
+#[test]
+fn read_for_one_address_has_its_block_and_endpoints_alone_and_leads_to_the_same_step() {
+    let shell = Shell::with_pool();
+    let container = "c".repeat(64);
+    let cases = [
+        ("leaked", shell.allocate("leaked")),
+        ("used by its pod", shell.allocate("web")),
+        ("used by another pod", shell.allocate("a")),
+        ("allocated moments ago", shell.allocate_at("b", OffsetDateTime::now_utc())),
+        ("of a tunnel", shell.allocate_tunnel("vxlan-tunnel-addr-node1")),
+        ("of the second interface of a container", shell.allocate(&format!("net2.{container}"))),
+        ("free", "10.0.0.200".to_owned()),
+        ("in no pool", "192.0.2.1".to_owned()),
+    ];
+    shell.endpoint("web", &cases[1].1);
+    shell.endpoint("other", &cases[2].1);
+    // The addresses of these pods are in other blocks.
+    let others: Vec<String> = (0..20).map(|n| shell.allocate(&format!("net.{n}"))).collect();
+    others.iter().enumerate().for_each(|(n, address)| shell.endpoint(&format!("pod-{n}"), address));
+    let first = shell.allocate(&format!("net1.{container}"));
+    shell.put(
+        "/calico/resources/v3/projectcalico.org/workloadendpoints/default/node1-k8s-two-eth0",
+        &json!({
+            "metadata": {"name": "node1-k8s-two-eth0", "namespace": "default"},
+            "spec": {"node": "node1", "pod": "two", "containerID": container, "ipNetworks": [format!("{first}/32")]},
+        })
+        .to_string(),
+    );
+    for (case, address) in &cases {
+        let addresses = [address.parse().unwrap()];
+        let of_one = block_on(ClusterRead::read_for(&shell.store, &ServicesApi::NotConfigured, &addresses)).unwrap();
+        let steps = |cluster: &ClusterRead| steps_for_addresses(&addresses, cluster, false);
+        assert_eq!(steps(&of_one), steps(&read(&shell)), "{case}");
+        assert!(of_one.handles.is_empty() && of_one.endpoints.len() <= 1, "{case}: {:?}", of_one.endpoints);
+        // The container of the second interface has another address, whose block counts too.
+        let blocks = if case.starts_with("of the second") { 2 } else { 1 };
+        assert!(of_one.blocks.len() <= blocks, "{case}: {}", of_one.blocks.len());
+    }
+    assert!(read(&shell).blocks.len() > 3);
+}

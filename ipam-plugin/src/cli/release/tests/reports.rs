@@ -79,6 +79,38 @@ fn handle_repair_makes_a_concurrent_add_lose_its_race() {
     shell.ok(&["check"]);
 }
 
+/// The handles of one block are corrected together, because each correction alone writes the block twice.
+#[test]
+fn handles_of_a_report_are_corrected_together_and_printed_in_order() {
+    let shell = Shell::with_pool();
+    let used = shell.allocate("alive");
+    shell.endpoint("web", &used);
+    let (block, _) = shell.blocks().remove(0);
+    let counted = json!({"block": {block.to_string(): 1}}).to_string();
+    (0..40).for_each(|n| shell.put(&format!("/calico/ipam/v2/handle/orphan-{n:02}"), &counted));
+    let file = report(&shell);
+    let before = shell.store.requests();
+    let output = shell.ok(&["release", "--from-report", &file]);
+    let requests = shell.store.requests() - before;
+    let expected: String = (0..40).map(|n| format!("handle orphan-{n:02}: deleted: no block names it\n")).collect();
+    assert_eq!(output, expected);
+    assert!(requests < 80, "{requests} requests");
+    shell.ok(&["check"]);
+}
+
+/// The command executes several releases at the same time.
+#[test]
+fn addresses_of_a_report_are_released_and_printed_in_order() {
+    let shell = Shell::with_pool();
+    let leaked: Vec<String> = (0..40).map(|n| shell.allocate(&format!("net.{n:02}"))).collect();
+    let output = shell.ok(&["release", "--from-report", &report(&shell)]);
+    let printed: Vec<&str> = output.lines().map(|line| line.split_once(": released: ").unwrap().0).collect();
+    let mut addresses: Vec<std::net::IpAddr> = leaked.iter().map(|address| address.parse().unwrap()).collect();
+    addresses.sort();
+    assert_eq!(printed, addresses.iter().map(ToString::to_string).collect::<Vec<_>>());
+    assert_eq!(shell.ok(&["check"]).lines().last(), Some("nothing is wrong"));
+}
+
 #[test]
 fn release_from_a_report_skips_objects_changed_since() {
     let shell = Shell::with_pool();

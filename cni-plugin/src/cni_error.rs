@@ -12,7 +12,9 @@ use crate::dataplane::{DataplaneError, NetnsError};
 pub fn store_error(doing: &str, error: &StoreError) -> CniError {
     let msg = format!("cannot {doing}: {error}");
     match error {
-        StoreError::Unavailable { .. } | StoreError::Conflict { .. } => CniError::new(Code::TRY_AGAIN, msg),
+        StoreError::Unavailable { .. } | StoreError::ForeignAnswer { .. } | StoreError::Conflict { .. } => {
+            CniError::new(Code::TRY_AGAIN, msg)
+        }
         StoreError::DiskFull { .. } => CniError::new(Code::IO, msg),
         _ => CniError::internal(msg),
     }
@@ -22,6 +24,15 @@ pub fn store_error(doing: &str, error: &StoreError) -> CniError {
 pub fn naming_error(reason: &ValidationError) -> CniError {
     CniError::new(Code::INVALID_ENVIRONMENT, format!("error constructing WorkloadEndpoint name: {reason}"))
         .with_details("a node, pod, container id or interface name may not begin or end with '-'")
+}
+
+/// Formats invalid fields without line breaks: a runtime prints those of upstream's text as `\n`.
+pub fn on_one_line(error: &ValidationError) -> String {
+    let fields: Vec<String> = error.fields().map(ToString::to_string).collect();
+    match &*fields {
+        [field] => format!("error with field {field}"),
+        _ => format!("error with the following fields: {}", fields.join("; ")),
+    }
 }
 
 /// Converts an error of the kernel's dataplane.

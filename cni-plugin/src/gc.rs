@@ -83,6 +83,10 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
             kept.insert(entry.value.spec.container_id);
         }
     }
+    let remaining = valid.union(&kept).cloned().collect();
+    if let Err(error) = cx.journal.retain_interfaces(&conf.name, &remaining) {
+        tracing::warn!(%error, "cannot remove the interface names of containers that are gone; the next GC retries");
+    }
     failures.extend(release_leaked(&cx.store, &cx.call, node, leaked, valid, &kept).await);
     failures.extend(running.iter().map(|running| report_running(cx, running)));
     let Some(first) = failures.first() else { return Ok(()) };

@@ -23,6 +23,7 @@ pub mod del;
 pub mod endpoint;
 pub mod gc;
 pub mod interface;
+pub mod interface_names;
 pub mod ipam;
 pub mod mtu;
 pub mod pod;

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use netconf::conf::InterfaceConf;
+use netconf::conf::{InterfaceConf, MTU_MAX, MTU_MIN};
+use os::atomic_file::regular_file;
 
 const MTU_FILE: &str = "/var/lib/calico/mtu";
 
@@ -38,6 +39,17 @@ pub enum MtuError {
         /// The content found.
         content: String,
     },
+    /// The file contains a number that no interface can have as its MTU.
+    #[error(
+        "MTU file {path}: {mtu} is neither 0 nor an integer from {MTU_MIN} to {MTU_MAX}; correct the setting that \
+         calico-node writes there, or set \"mtu\" in the network configuration"
+    )]
+    OutOfRange {
+        /// The file.
+        path: PathBuf,
+        /// The number found.
+        mtu: u32,
+    },
 }
 
 /// Returns the MTU of the interface in this configuration.
@@ -65,7 +77,7 @@ fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, MtuErr
 
 /// Returns the number in the file; `None` if the file does not exist.
 fn read(file: &Path) -> Result<Option<u32>, MtuError> {
-    read_by(file, || std::fs::read_to_string(file))
+    read_by(file, || regular_file::utf8(file))
 }
 
 /// Does the same as [`read`], with the contents that `read_once` returns.
@@ -80,8 +92,10 @@ fn read_by(file: &Path, mut read_once: impl FnMut() -> io::Result<String>) -> Re
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(MtuError::Unreadable { path: file.to_owned(), source }),
         };
-        if let Ok(mtu) = content.trim().parse() {
-            return Ok(Some(mtu));
+        match content.trim().parse() {
+            Ok(mtu) if mtu == 0 || (MTU_MIN..=MTU_MAX).contains(&mtu) => return Ok(Some(mtu)),
+            Ok(mtu) => return Err(MtuError::OutOfRange { path: file.to_owned(), mtu }),
+            Err(_) => {}
         }
         if !content.trim().is_empty() {
             break;
@@ -114,6 +128,17 @@ mod tests {
     }
 
     #[test]
+    fn special_mtu_file_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let fifo = directory.path().join("mtu");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        for path in [&fifo, Path::new("/dev/zero")] {
+            let error = effective(0, false, path).unwrap_err();
+            assert!(matches!(error, MtuError::Unreadable { .. }), "{error}");
+        }
+    }
+
+    #[test]
     fn missing_required_mtu_file_is_an_error() {
         let error = effective(1400, true, Path::new("/no/such/file")).unwrap_err();
         assert!(matches!(error, MtuError::Missing(_)) && error.to_string().contains("/no/such/file"));
@@ -124,6 +149,18 @@ mod tests {
         let error = effective(0, false, file("15oo").path()).unwrap_err();
         assert!(error.to_string().contains("\"15oo\""), "{error}");
         assert!(matches!(effective(0, false, file("").path()), Err(MtuError::Malformed { .. })));
+    }
+
+    #[test]
+    fn mtu_file_out_of_range_is_an_error_that_names_the_file() {
+        for content in ["65536", "67"] {
+            let (out, file) = (effective(0, false, file(content).path()), content);
+            let error = out.unwrap_err().to_string();
+            assert!(error.starts_with("MTU file /") && error.contains(&format!(": {file} is neither")), "{error}");
+            assert!(error.contains("from 68 to 65535"), "{error}");
+        }
+        assert_eq!(effective(0, false, file("0").path()).unwrap(), 0);
+        assert_eq!(effective(1400, false, file("65536").path()).unwrap(), 1400);
     }
 
     #[test]

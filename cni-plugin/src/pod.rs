@@ -16,6 +16,11 @@ pub struct PodWithNamespace {
 }
 
 impl PodWithNamespace {
+    /// Returns the node of the pod if it is not `node`, which the configuration or a file names.
+    pub fn other_node(&self, node: &str) -> Option<&str> {
+        Some(self.pod.spec.node_name.as_str()).filter(|name| !name.is_empty() && *name != node)
+    }
+
     /// Fails unless the pod is assigned to a node, has an existing namespace, and has the uid that CNI_ARGS contains.
     /// The uid does not matter for a mirror pod, or if CNI_ARGS contains none.
     pub fn ensure_is_pod_of(&self, call: &Call) -> Result<(), CniError> {
@@ -89,6 +94,16 @@ mod tests {
         assert!(successor.msg.contains("ns/p") && successor.details.contains("u-0"), "{successor}");
         let mirror = json!({"metadata": {"annotations": {MIRROR: "1f00"}}});
         assert_eq!(refusal(mirror, namespace, &format!("{ARGS};K8S_POD_UID=1f00")), None);
+    }
+
+    #[test]
+    fn pod_of_another_node_than_the_configured_one_is_noticed() {
+        let of = |node: &str| PodWithNamespace {
+            pod: serde_json::from_value(json!({ "metadata": {"name": "p"}, "spec": {"nodeName": node} })).unwrap(),
+            namespace: Namespace::default(),
+        };
+        assert_eq!(of("node2").other_node("node1"), Some("node2"));
+        assert_eq!((of("node1").other_node("node1"), of("").other_node("node1")), (None, None));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use ipam_plugin::kubernetes_api::{KubernetesApi, may_have_vmi, selects_by_namesp
 use libcalico::api::{Node, ObjectKey};
 use libcalico::ipam::Labels;
 use libcalico::kubernetes::{Namespace, Pod, PodCidrError, PodCidrs};
+use libcalico::net::IpVersion;
 use libcalico::store::{Answers, GetTicket, ReadBatch, StoreError};
 use netconf::{Call, CniError, Code, Command};
 
@@ -188,9 +189,20 @@ fn no_such_node(call: &Call) -> CniError {
 }
 
 fn no_pod_cidr(error: &PodCidrError) -> CniError {
-    CniError::new(Code::TRY_AGAIN, error.to_string()).with_details(
-        "usePodCidr needs spec.podCIDRs of the node; run kube-controller-manager with --allocate-node-cidrs",
-    )
+    let details = match error {
+        PodCidrError::None { .. } => {
+            "usePodCidr needs spec.podCIDRs of the node; run kube-controller-manager with --allocate-node-cidrs"
+        }
+        PodCidrError::Family { version: IpVersion::V4, .. } => {
+            "usePodCidr is IPv4; on a node with IPv6 alone write usePodCidrIPv6 in $.ipam"
+        }
+        PodCidrError::Family { version: IpVersion::V6, .. } => {
+            "usePodCidrIPv6 is IPv6; on a node with IPv4 alone write usePodCidr in $.ipam"
+        }
+        PodCidrError::OneFamily { .. } => "spec.podCIDRs of the node must have at most one range of each family",
+        PodCidrError::Cidr { .. } => "correct spec.podCIDRs of the node",
+    };
+    CniError::new(Code::TRY_AGAIN, error.to_string()).with_details(details)
 }
 
 #[cfg(test)]
@@ -214,6 +226,19 @@ mod tests {
         };
         let conf = format!(r#"{{"cniVersion":"1.0.0","name":"net","type":"calico"{keys}}}"#);
         netconf::read_call(&env, || Ok(conf.into_bytes())).unwrap()
+    }
+
+    #[test]
+    fn missing_pod_cidr_comes_with_the_placeholder_of_the_other_family() {
+        let node = || "n1".to_owned();
+        for (error, way_out) in [
+            (PodCidrError::None { node: node() }, "--allocate-node-cidrs"),
+            (PodCidrError::Family { node: node(), version: IpVersion::V4 }, "write usePodCidrIPv6"),
+            (PodCidrError::Family { node: node(), version: IpVersion::V6 }, "write usePodCidr "),
+            (PodCidrError::OneFamily { node: node(), found: "10.1.0.0/24, 10.2.0.0/24".into() }, "one range of each"),
+        ] {
+            assert!(no_pod_cidr(&error).details.contains(way_out), "{error}");
+        }
     }
 
     /// A standalone `calico-ipam` uses the same condition (IPAM-36).

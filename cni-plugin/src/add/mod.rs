@@ -9,6 +9,7 @@ mod busy_address;
 mod readiness;
 mod rejoin;
 mod result;
+mod second_interface;
 mod validate;
 
 use ipam_plugin::cluster_state;
@@ -25,7 +26,7 @@ use crate::interface::{self, InterfaceConfig};
 use crate::ipam::AssignedAddresses;
 use crate::reads::{self, AddReads};
 use crate::timings::Timings;
-use crate::{deferred_del, ipam};
+use crate::{deferred_del, interface_names, ipam};
 
 /// Connects the container to the network, and returns the result to print.
 pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniError> {
@@ -43,6 +44,11 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
     let AddReads { existing, has_profile, request, addresses } = reads::for_add(cx, request, prefetch).await?;
     timings.stage("read");
 
+    let first_endpoint = existing.as_ref().map(|entry| &entry.value);
+    let first = Box::pin(second_interface::first_result(cx, &existing_interface, first_endpoint, &addresses)).await?;
+    if let Some(first) = first {
+        return Ok(result::merge(cx.call.prev_result.clone(), first));
+    }
     let profile = if has_profile { None } else { profile_to_create(cx) };
     let is_rejoining = existing.is_some() && matches!(request.workload.orchestrator, Orchestrator::Cni(_));
     // The conflicting interface may be the rejoining container's own, which stays, so the conflict is no error here.
@@ -52,6 +58,7 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
         let config = InterfaceConfig { call: &cx.call, workload: &request.workload };
         Box::pin(config.replaceable(&cx.store, existing_interface)).await?
     };
+    interface_names::record_first(cx)?;
     let attachment = Attachment { cx, request: &request, netns, prior };
     let result = match existing {
         Some(existing) if is_rejoining => {

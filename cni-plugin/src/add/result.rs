@@ -7,7 +7,7 @@ use crate::interface::CreatedInterface;
 /// Returns `result`, the result of IPAM, with both ends of the created interface. Its addresses then belong to the
 /// container's end and have no gateway.
 pub(super) fn from_created(created: &CreatedInterface, mut result: CniResult, call: &Call) -> CniResult {
-    result.interfaces = interface_ends(&created.host_ifname, &created.mac, created.mtu, call);
+    result.interfaces = interface_ends(&created.host_ifname, &call.ifname, &created.mac, created.mtu, call);
     for ip in &mut result.ips {
         if created.has_host_prefixes {
             ip.address = IpNet::host(ip.address.addr());
@@ -26,12 +26,16 @@ pub(super) fn from_endpoint(endpoint: &WorkloadEndpoint, call: &Call) -> Result<
         Err(_) => Err(CniError::internal(format!("WorkloadEndpoint {name} has an invalid address {network:?}"))),
     };
     let ips = spec.ip_networks.iter().map(config).collect::<Result<_, CniError>>()?;
-    Ok(CniResult { ips, interfaces: interface_ends(&spec.interface_name, &spec.mac, 0, call), ..CniResult::default() })
+    Ok(CniResult {
+        ips,
+        interfaces: interface_ends(&spec.interface_name, &call.ifname, &spec.mac, 0, call),
+        ..CniResult::default()
+    })
 }
 
 /// Returns both ends of the interface, the host's end first (CNI-38).
-fn interface_ends(host_ifname: &str, mac: &str, mtu: u32, call: &Call) -> Vec<Interface> {
-    let (name, mac, sandbox) = (call.ifname.clone(), mac.to_owned(), call.netns.clone());
+pub(super) fn interface_ends(host_ifname: &str, ifname: &str, mac: &str, mtu: u32, call: &Call) -> Vec<Interface> {
+    let (name, mac, sandbox) = (ifname.to_owned(), mac.to_owned(), call.netns.clone());
     vec![
         Interface { name: host_ifname.to_owned(), ..Interface::default() },
         Interface { name, mac, mtu, sandbox, ..Interface::default() },

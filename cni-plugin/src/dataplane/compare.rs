@@ -1,4 +1,8 @@
 //! CHECK: compares the kernel with the plan of an endpoint, and describes each difference.
+//!
+//! A later plugin of the configuration list may own the MTU, the MAC address, the routes and the settings of the pod's
+//! end, and may add addresses: `tuning` changes the first two and the settings, and `sbr` deletes the routes. So these
+//! are no difference.
 
 use std::fmt::{self, Display};
 use std::net::IpAddr;
@@ -7,7 +11,7 @@ use libcalico::net::IpVersion;
 use netlink_packet_route::route::{RouteScope, RouteType};
 
 use super::netlink::{KernelAddress, KernelRoute, Link, NetlinkSocket, PermanentNeighbour, address, link, route};
-use super::plan::{Gateway, HOST_LINK_LOCAL, InterfaceEnd, Route};
+use super::plan::{Gateway, HOST_LINK_LOCAL, InterfaceEnd, Route, host_sysctls};
 use super::{DataplaneError, EndpointPlan, MacAddr, NetnsFd, SysctlError, sysctl};
 
 /// A difference between the kernel and the plan.
@@ -44,11 +48,12 @@ pub enum CheckedItem {
     Neighbour(String),
 }
 
-/// Compares the kernel with the plan and returns the differences. The plan's `container_mac` and `mtu` must be the
-/// values that prevResult recorded.
+/// Compares the kernel with the plan and returns the differences. Of the pod's end, compares the existence, the state
+/// and the planned addresses only.
 pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, DataplaneError> {
     plan.validate()?;
     let (host_end, container_end) = (plan.host_end(), plan.container_end());
+    let container_end = InterfaceEnd { sysctls: Vec::new(), ..container_end };
     let mut socket = NetlinkSocket::open()?;
     let host = read_state(&mut socket, &host_end)?;
     let container = netns.run_in(|| read_state(&mut NetlinkSocket::open()?, &container_end))?;
@@ -60,15 +65,22 @@ pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, D
     for (end, state) in [(&host_end, &host), (&container_end, &container)] {
         match state {
             Some(state) => {
-                compare_link(end, state, &mut differences);
+                compare_state(end, state, &mut differences);
                 compare_addresses(end, state, &mut differences);
-                compare_routes(end, state, &link_locals, &mut differences);
-                compare_sysctls(end, state, &mut differences);
             }
             None => differences.push(difference(CheckedItem::Link(end.ifname.clone()), "present", "none")),
         }
     }
+    if let Some(host) = &host {
+        compare_mac(&host_end, host, &mut differences);
+        compare_routes(&host_end, host, &mut differences);
+        compare_sysctls(&host_end, host, &mut differences);
+    }
     let (Some(host), Some(container)) = (host, container) else { return Ok(differences) };
+    // The host's end drops packets of the pod that are larger than its MTU.
+    if host.link.mtu != host_end.mtu && host.link.mtu < container.link.mtu {
+        differences.push(difference(CheckedItem::Mtu(host_end.ifname.clone()), host_end.mtu, host.link.mtu));
+    }
     if !host.link.is_peer_of(&container.link, netns_id) {
         let found = host.link.peer_index.map_or_else(none, |index| format!("interface number {index} of another pair"));
         let expected = format!("{} in the pod", container_end.ifname);
@@ -79,6 +91,36 @@ pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, D
     let pod_addresses: Vec<IpAddr> = container_end.addresses.iter().map(|host| host.network()).collect();
     compare_neighbours(&host, &pod_addresses, container.link.mac, &mut differences);
     Ok(differences)
+}
+
+/// Compares the state, the MAC address and the required settings of a host end with those that an ADD sets for
+/// `addresses`. Returns no differences for an interface that is missing.
+pub(super) fn changes_of_host_end(ifname: &str, addresses: &[IpAddr]) -> Result<Vec<Difference>, DataplaneError> {
+    let mut socket = NetlinkSocket::open()?;
+    let Some(link) = link::find(&mut socket, ifname)? else { return Ok(Vec::new()) };
+    let has_family = |family| addresses.iter().any(|address| IpVersion::of(address.to_canonical()) == family);
+    let settings = host_sysctls(ifname, has_family).into_iter().filter(|setting| setting.is_required);
+    let end = InterfaceEnd {
+        ifname: ifname.to_owned(),
+        mac: Some(MacAddr::HOST_SIDE),
+        mtu: link.mtu,
+        addresses: Vec::new(),
+        sysctls: settings.collect(),
+        routes: Vec::new(),
+    };
+    let sysctls = end.sysctls.iter().map(|setting| sysctl::read(&setting.key)).collect();
+    let (addresses, routes, neighbours) = (Vec::new(), Vec::new(), Vec::new());
+    let state = KernelState { link, addresses, routes, sysctls, neighbours };
+    let mut differences = Vec::new();
+    // The pod itself can set its end down, and the host's end has no carrier then.
+    if !state.link.is_up {
+        compare_state(&end, &state, &mut differences);
+    }
+    compare_mac(&end, &state, &mut differences);
+    compare_sysctls(&end, &state, &mut differences);
+    // The interface of a pod that ends disappears at any time.
+    let is_gone = link::find(&mut socket, ifname)?.is_none_or(|found| found.index != state.link.index);
+    Ok(if is_gone { Vec::new() } else { differences })
 }
 
 impl fmt::Display for Difference {
@@ -133,21 +175,21 @@ impl KernelState {
     }
 }
 
-fn compare_link(end: &InterfaceEnd, state: &KernelState, differences: &mut Vec<Difference>) {
-    let name = || end.ifname.clone();
+fn compare_state(end: &InterfaceEnd, state: &KernelState, differences: &mut Vec<Difference>) {
+    let item = || CheckedItem::State(end.ifname.clone());
     if !state.link.is_up {
-        differences.push(difference(CheckedItem::State(name()), "up", "down"));
+        differences.push(difference(item(), "up", "down"));
     } else if !state.link.has_carrier {
-        differences.push(difference(CheckedItem::State(name()), "up", "up without carrier: its peer is down"));
+        differences.push(difference(item(), "up", "up without carrier: its peer is down"));
     }
+}
+
+fn compare_mac(end: &InterfaceEnd, state: &KernelState, differences: &mut Vec<Difference>) {
     if let Some(mac) = end.mac
         && state.link.mac != Some(mac)
     {
         let found = state.link.mac.map_or_else(none, |mac| mac.to_string());
-        differences.push(difference(CheckedItem::Mac(name()), mac, found));
-    }
-    if state.link.mtu != end.mtu {
-        differences.push(difference(CheckedItem::Mtu(name()), end.mtu, state.link.mtu));
+        differences.push(difference(CheckedItem::Mac(end.ifname.clone()), mac, found));
     }
 }
 
@@ -162,10 +204,11 @@ fn compare_addresses(end: &InterfaceEnd, state: &KernelState, differences: &mut 
     }
 }
 
-fn compare_routes(end: &InterfaceEnd, state: &KernelState, link_locals: &[IpAddr], differences: &mut Vec<Difference>) {
+/// Compares the routes of the host's end, none of which has a gateway.
+fn compare_routes(end: &InterfaceEnd, state: &KernelState, differences: &mut Vec<Difference>) {
     for route in &end.routes {
         let similar: Vec<_> = state.routes.iter().filter(|present| present.destination == route.destination).collect();
-        if !similar.iter().any(|present| matches_route(route, present, link_locals)) {
+        if !similar.iter().any(|present| is_on_link(present)) {
             let item = CheckedItem::Route(format!("{} through interface {}", route.destination, end.ifname));
             let found = similar.first().map_or_else(none, |present| describe(present));
             differences.push(difference(item, route, found));
@@ -173,16 +216,10 @@ fn compare_routes(end: &InterfaceEnd, state: &KernelState, link_locals: &[IpAddr
     }
 }
 
-fn matches_route(route: &Route, present: &KernelRoute, link_locals: &[IpAddr]) -> bool {
-    let has_next_hop = match route.gateway {
-        None => present.gateway.is_none(),
-        Some(Gateway::Address(gateway)) => present.gateway == Some(IpAddr::V4(gateway)),
-        Some(Gateway::HostLinkLocal) => present.gateway.is_some_and(|gateway| link_locals.contains(&gateway)),
-    };
-    let scope = if route.gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
+fn is_on_link(present: &KernelRoute) -> bool {
     // The kernel reports scope universe for every IPv6 route (CNI-181).
-    let has_scope = present.scope == scope || route.destination.version() == IpVersion::V6;
-    has_next_hop && has_scope && present.kind == RouteType::Unicast
+    let has_scope = present.scope == RouteScope::Link || present.destination.version() == IpVersion::V6;
+    present.gateway.is_none() && has_scope && present.kind == RouteType::Unicast
 }
 
 fn describe(route: &KernelRoute) -> String {

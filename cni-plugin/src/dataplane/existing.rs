@@ -77,7 +77,9 @@ pub(super) fn replaceable(
     }
     let Some(found) = host_end else { return Ok(None) };
     let Some(reason) = conflict_reason(&found, peer_location(&found), desired) else { return Ok(Some(found)) };
-    Err(DataplaneError::HostInterfaceConflict(Box::new(ConflictingInterface::new(host, found, reason)?)))
+    let peer_mac = peer.and_then(|peer| peer.mac);
+    let conflicting = ConflictingInterface { peer_mac, ..ConflictingInterface::new(host, found, reason)? };
+    Err(DataplaneError::HostInterfaceConflict(Box::new(conflicting)))
 }
 
 impl ConflictingInterface {
@@ -85,8 +87,10 @@ impl ConflictingInterface {
         Ok(ConflictingInterface {
             index: found.index,
             container: found.alias.as_ref().map(|alias| alias.container().to_owned()),
+            peer_mac: None,
             addresses: routed_addresses(host, &found)?,
             ifname: found.name,
+            alias: found.alias,
             reason,
         })
     }

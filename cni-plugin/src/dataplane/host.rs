@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::net::IpAddr;
 
-use installer::host_network::{HostNetwork, Interface, NetworkError, PodLink, Route};
+use installer::host_network::{HostNetwork, Interface, LinkChange, LinkItem, NetworkError, PodLink, Route};
 use ipam_plugin::host_link::{HostLink, HostLinkError, HostLinks};
 use libcalico::dead_interface::DeadLink;
 use libcalico::ipam::Statement;
 
+use super::compare::{CheckedItem, Difference, changes_of_host_end};
 use super::netlink::{KernelRoute, Link, NetlinkSocket, link, route};
 use super::{HostLinkProof, NetlinkError, Teardown, TeardownTarget, dead_link};
 
@@ -24,7 +26,11 @@ impl HostNetwork for KernelNetwork {
     }
 
     fn routes(&self) -> Result<Vec<Route>, NetworkError> {
-        routes().map_err(network_error)
+        named_routes(|socket| route::list_both(socket, None)).map_err(network_error)
+    }
+
+    fn routes_of_all_tables(&self) -> Result<Vec<Route>, NetworkError> {
+        named_routes(route::list_all_tables).map_err(network_error)
     }
 
     fn remove_pod_interface(&self, name: &str) -> Result<bool, NetworkError> {
@@ -37,6 +43,11 @@ impl HostNetwork for KernelNetwork {
 
     fn pod_links(&self) -> Result<Vec<PodLink>, NetworkError> {
         dead_link::pod_links().map_err(network_error)
+    }
+
+    fn changes_of_pod_link(&self, name: &str, addresses: &[IpAddr]) -> Result<Vec<LinkChange>, NetworkError> {
+        let differences = changes_of_host_end(name, addresses).map_err(network_error)?;
+        Ok(differences.into_iter().filter_map(link_change).collect())
     }
 
     fn inhabited_namespaces(&self) -> Result<Statement<BTreeSet<i32>>, NetworkError> {
@@ -79,7 +90,19 @@ fn find(name: &str) -> Result<Option<HostLink>, NetlinkError> {
     }))
 }
 
-fn routes() -> Result<Vec<Route>, NetlinkError> {
+fn link_change(Difference { item, expected, found }: Difference) -> Option<LinkChange> {
+    let item = match item {
+        CheckedItem::State(_) => LinkItem::State,
+        CheckedItem::Mac(_) => LinkItem::Mac,
+        CheckedItem::Sysctl(name) => LinkItem::Setting(name),
+        _ => return None,
+    };
+    Some(LinkChange { item, expected, found })
+}
+
+fn named_routes(
+    list: impl FnOnce(&mut NetlinkSocket) -> Result<Vec<KernelRoute>, NetlinkError>,
+) -> Result<Vec<Route>, NetlinkError> {
     let mut socket = NetlinkSocket::open()?;
     let links = link::list(&mut socket)?;
     let name = |index: &u32| Some(links.iter().find(|link| link.index == *index)?.name.clone());
@@ -87,7 +110,7 @@ fn routes() -> Result<Vec<Route>, NetlinkError> {
         destination: route.destination,
         interfaces: route.interface.iter().chain(&route.next_hops).filter_map(name).collect(),
     };
-    Ok(route::list_both(&mut socket, None)?.into_iter().map(named).collect())
+    Ok(list(&mut socket)?.into_iter().map(named).collect())
 }
 
 #[cfg(test)]
@@ -111,6 +134,8 @@ mod tests {
                 "{name}: {routes:?}"
             );
         }
+        let all = KernelNetwork.routes_of_all_tables().unwrap();
+        assert!(routes.iter().all(|route| all.contains(route)), "{routes:?}\n{all:?}");
         let lo = KernelNetwork.find("lo").unwrap().unwrap();
         assert_eq!((lo.name.as_str(), lo.container_id), ("lo", None));
         assert_eq!(KernelNetwork.find("no-such-link"), Ok(None));

@@ -35,7 +35,8 @@ pub use ownership::{ConflictReason, ConflictingInterface};
 pub use plan::{DesiredInterface, EndpointPlan, PriorInterface};
 pub use setup::{InterfacePair, Stage, remove, setup};
 pub use suspects::{
-    RunningContainer, SuspectContainer, SuspectInterface, interface_aliases, running_containers, suspect_interfaces,
+    RunningContainer, SuspectContainer, SuspectInterface, has_interface, interface_aliases, running_containers,
+    suspect_interfaces,
 };
-pub use sysctl::SysctlError;
+pub use sysctl::{SysctlError, has_ipv6};
 pub use teardown::{HostLinkProof, Removed, Teardown, TeardownTarget};

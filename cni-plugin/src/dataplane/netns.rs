@@ -38,6 +38,26 @@ pub enum NetnsError {
     },
 }
 
+impl NetnsError {
+    /// Returns true if the path exists, and cannot be the network namespace of a container.
+    pub(super) fn is_of_no_container(&self) -> bool {
+        let leads_nowhere = |error: &io::Error| {
+            let errno = error.raw_os_error().map(Errno::from_raw);
+            matches!(errno, Some(Errno::ENOTDIR | Errno::ELOOP | Errno::ENAMETOOLONG))
+        };
+        match self {
+            NetnsError::NotANamespace(_) | NetnsError::SameNamespace(_) => true,
+            NetnsError::Io { source, .. } => leads_nowhere(source),
+            NetnsError::NotFound { .. } => false,
+        }
+    }
+}
+
+/// Logs that a DEL continues without a namespace.
+pub(super) fn log_absent(error: &NetnsError) {
+    tracing::warn!(%error, "CNI_NETNS is no namespace of a container; DEL continues as without a namespace");
+}
+
 /// An open network namespace other than the plugin's own: with a wrong CNI_NETNS the plugin would change the host's
 /// network (CNI-27). The namespace exists as long as this value, even if its path is removed.
 #[derive(Debug)]
@@ -66,6 +86,20 @@ impl NetnsFd {
             Ok(false) => Ok(NetnsFd { path: path.to_owned(), file }),
             Ok(true) => Err(NetnsError::SameNamespace(path.to_owned())),
             Err(error) => Err(failed("look up", path, error)),
+        }
+    }
+
+    /// Opens the namespace at `path` for a DEL; `None` if the path does not exist, or is no namespace of a container: a
+    /// file that `umount` left, a path below a file, a directory, or the plugin's own namespace. A namespace of another
+    /// type is detected only when it is entered.
+    pub fn open_of_container(path: &Path) -> Result<Option<Self>, NetnsError> {
+        match Self::open(path) {
+            Err(NetnsError::NotFound { .. }) => Ok(None),
+            Err(error) if error.is_of_no_container() => {
+                log_absent(&error);
+                Ok(None)
+            }
+            opened => opened.map(Some),
         }
     }
 

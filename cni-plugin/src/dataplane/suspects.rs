@@ -74,6 +74,21 @@ pub fn interface_aliases() -> Result<BTreeMap<String, InterfaceAlias>, Dataplane
     Ok(links.into_iter().filter_map(|link| Some((link.name, link.alias?))).collect())
 }
 
+/// Returns true if an interface of this host was created for the container, or has a host route to one of the
+/// addresses.
+pub fn has_interface<'a>(
+    container_id: &str,
+    mut addresses: impl Iterator<Item = &'a IpAddr>,
+) -> Result<bool, DataplaneError> {
+    let mut host = NetlinkSocket::open()?;
+    let is_of_container = |link: Link| link.alias.is_some_and(|alias| alias.is_of_container(container_id));
+    if link::list(&mut host)?.into_iter().any(is_of_container) {
+        return Ok(true);
+    }
+    let routes = route::list_both(&mut host, None)?;
+    Ok(addresses.any(|ip| routes.iter().any(|route| route.destination == Cidr::host(ip.to_canonical()))))
+}
+
 /// Returns the containers that run: the host interface has carrier, and its other end is in a network namespace with at
 /// least one process. Omits containers with another attachment that the runtime names.
 pub fn running_containers(interfaces: &[SuspectInterface]) -> Result<Vec<RunningContainer>, DataplaneError> {

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use sysctl::{Ctl, Sysctl as _};
 
@@ -10,12 +11,33 @@ use super::plan::{Sysctl, SysctlKey};
 
 /// A failure to read or write a setting.
 #[derive(Debug, thiserror::Error)]
-#[error("{action} sysctl {key}: {source}")]
+#[error("{action} sysctl {key}: {source}{}", advice(key, Path::new(IPV6)))]
 pub struct SysctlError {
     /// The operation: `read`, or `set to 1`.
     action: String,
     key: SysctlKey,
     source: Cause,
+}
+
+/// The settings of IPv6, which a kernel without IPv6 lacks.
+const IPV6: &str = "/proc/sys/net/ipv6";
+
+/// Returns true if the kernel has IPv6.
+pub fn has_ipv6() -> bool {
+    Path::new(IPV6).exists()
+}
+
+/// Returns the cause of a missing setting of IPv6 and the way out, after a semicolon; an empty text for other settings.
+fn advice(key: &SysctlKey, settings: &Path) -> &'static str {
+    let is_ipv6 = match key {
+        SysctlKey::Namespace(name) => name.starts_with("net.ipv6."),
+        SysctlKey::Interface { tree, .. } => tree.starts_with("ipv6/"),
+    };
+    if is_ipv6 && !settings.exists() {
+        "; the kernel has no IPv6; start it without ipv6.disable=1, or assign IPv4 alone (assign_ipv6, ipFamilies)"
+    } else {
+        ""
+    }
 }
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -69,4 +91,20 @@ fn read_file(path: &str) -> io::Result<String> {
     let mut buffer = [0; 32];
     let length = File::open(path)?.read_at(&mut buffer, 0)?;
     Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_setting_of_ipv6_is_explained_by_a_kernel_without_ipv6() {
+        let of = |tree| SysctlKey::Interface { tree, ifname: "eth0".into(), leaf: "disable_ipv6" };
+        let missing = Path::new("/no/such/directory");
+        for key in [of("ipv6/conf"), SysctlKey::Namespace("net.ipv6.conf.all.disable_ipv6")] {
+            assert!(advice(&key, missing).contains("the kernel has no IPv6"), "{key}");
+            assert_eq!(advice(&key, Path::new("/proc")), "");
+        }
+        assert_eq!(advice(&of("ipv4/conf"), missing), "");
+    }
 }

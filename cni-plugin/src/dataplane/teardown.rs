@@ -1,7 +1,7 @@
 //! DEL: deletes the interface pair of an endpoint. The kernel deletes its routes, addresses and settings with it.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use libcalico::net::Cidr;
 
 use super::netlink::{Link, NetlinkSocket, link, route};
 use super::{
-    ConflictReason, ConflictingInterface, DataplaneError, MacAddr, NetlinkError, NetnsError, NetnsFd, interfaces_lock,
+    ConflictReason, ConflictingInterface, DataplaneError, MacAddr, NetlinkError, NetnsFd, interfaces_lock, netns,
 };
 
 /// Maximum duration of a deletion, the same as upstream's.
@@ -20,7 +20,8 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// The endpoint whose interface is to be deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TeardownTarget {
-    /// CNI_NETNS; `None` if it is empty. A path that does not exist is equivalent to `None`.
+    /// CNI_NETNS; `None` if it is empty. A path that does not exist, or that is no namespace of a container, is
+    /// equivalent to `None`.
     pub netns: Option<PathBuf>,
     /// CNI_IFNAME.
     pub container_ifname: String,
@@ -103,9 +104,15 @@ impl TeardownTarget {
         }
         // Open the socket before the thread leaves the host's namespace.
         let mut host = NetlinkSocket::open()?;
-        let pod = self.netns.as_deref().map(open_if_present).transpose()?.flatten();
+        let pod = self.netns.as_deref().map(NetnsFd::open_of_container).transpose()?.flatten();
         let Some(pod) = &pod else { return self.find_host_end(host, None) };
-        pod.enter()?;
+        match pod.enter() {
+            Err(error) if error.is_of_no_container() => {
+                netns::log_absent(&error);
+                return self.find_host_end(host, None);
+            }
+            entered => entered?,
+        }
         let mut socket = NetlinkSocket::open()?;
         match link::find(&mut socket, &self.container_ifname)? {
             // KubeVirt renames the pod's end of the pair and creates another interface with the original name.
@@ -223,13 +230,6 @@ fn tear_down(
     if let Some(mut target) = target {
         let deleted = link::delete(&mut target.socket, &target.link);
         let _ = report_outcome.send(deleted.map_err(DataplaneError::from));
-    }
-}
-
-fn open_if_present(path: &Path) -> Result<Option<NetnsFd>, NetnsError> {
-    match NetnsFd::open(path) {
-        Err(NetnsError::NotFound { .. }) => Ok(None),
-        opened => opened.map(Some),
     }
 }
 

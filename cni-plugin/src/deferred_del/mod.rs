@@ -4,6 +4,8 @@
 mod replayer;
 mod urgency;
 
+use std::path::PathBuf;
+
 use datastore::Datastore;
 use ipam_plugin::busy_server;
 use ipam_plugin::journal::{DatastoreIdentity, JournalError, LockedJournal, PendingDel};
@@ -11,7 +13,7 @@ use netconf::{CniError, Code};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use self::replayer::ADD_LIMIT;
+use self::replayer::{ADD_LIMIT, Replayed};
 pub use self::replayer::{ReplayOutcome, Replayer};
 use self::urgency::{AddTarget, Urgency};
 use crate::cni_error::journal_error;
@@ -32,6 +34,7 @@ pub fn pending_del(cx: &Context, reason: &CniError) -> PendingDel {
     let endpoint = workload.key().map(|key| (key.namespace.unwrap_or_default(), key.name)).unwrap_or_default();
     // A DEL must not fail on its prevResult.
     let result = call.conf.read_prev_result(call.version).ok().flatten();
+    let now = time::OffsetDateTime::now_utc();
     PendingDel {
         network: call.conf.name.clone(),
         container_id: call.container_id.clone(),
@@ -43,7 +46,8 @@ pub fn pending_del(cx: &Context, reason: &CniError) -> PendingDel {
         pod_uid: cx.pod_uid().to_owned(),
         handles: handles.iter().map(|handle| handle.as_str().to_owned()).collect(),
         addresses: result.map(|result| result.ips.iter().map(|ip| ip.address.addr()).collect()).unwrap_or_default(),
-        noted: time::OffsetDateTime::now_utc().unix_timestamp().try_into().unwrap_or_default(),
+        noted: now.unix_timestamp().try_into().unwrap_or_default(),
+        allocated_before: now.unix_timestamp_nanos().try_into().unwrap_or_default(),
         reason: netconf::printable::line(&reason.to_string()).into_owned(),
     }
 }
@@ -77,15 +81,20 @@ pub fn is_pending(cx: &Context) -> Result<bool, JournalError> {
     cx.journal.contains(&call.conf.name, &call.container_id, &call.ifname)
 }
 
-/// Replays deferred DELs before an ADD. Those of the same attachment have to be replayed first: a later replay would
-/// release the addresses that the ADD assigns. Those of the pod, and of the addresses that it requests, are all tried,
-/// and the others within the limit of an ADD, those of the addresses in its list first. Fails, for example, if one of
-/// the same attachment cannot be replayed, or if the journal, which may contain one, cannot be read.
+fn entries_of_container(cx: &Context) -> Result<Vec<(PathBuf, PendingDel)>, JournalError> {
+    let call = &cx.call;
+    cx.journal.entries_of_container(&call.conf.name, &call.container_id, &call.ifname)
+}
+
+/// Replays deferred DELs before an ADD. Those of the same container have to be replayed first, with any interface name:
+/// the addresses of all interfaces have the same handle. Those of the pod, and of the addresses that it requests, are
+/// all tried, and the others within the limit of an ADD, those of the addresses in its list first. Fails, for example,
+/// if one of the same container cannot be replayed, or if the journal, which may contain one, cannot be read.
 pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
     if cx.journal.is_empty() {
         return Ok(());
     }
-    let is_own_pending = is_pending(cx).map_err(journal_error)?;
+    let is_own_pending = !entries_of_container(cx).map_err(journal_error)?.is_empty();
     if !is_own_pending && !cx.journal.may_contain(&cx.datastore_name()) {
         return Ok(());
     }
@@ -118,15 +127,21 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
     Ok(())
 }
 
-/// Replays the deferred DELs of the call's attachment. An entry that certainly belongs to another datastore stays.
-/// Fails if that is uncertain for an entry, and after a failed replay.
+/// Replays the deferred DELs of the call's container. An entry that certainly belongs to another datastore stays, and
+/// so does one whose container has got an address since. Fails if the datastore of an entry is uncertain, and after a
+/// failed replay.
 async fn replay_own(cx: &Context, replayer: &Replayer<'_>, locked: &LockedJournal<'_>) -> Result<(), CniError> {
-    let pending_here = replayer.pending_entries(locked);
-    for (entry, pending_del) in pending_here.iter().filter(|(_, pending_del)| is_own(cx, pending_del)) {
-        replayer.replay(locked, entry, pending_del).instrument(replayer.span_of(pending_del)).await?;
-    }
     let call = &cx.call;
-    let remaining = cx.journal.entries_of(&call.conf.name, &call.container_id, &call.ifname).map_err(journal_error)?;
+    let is_own = |pending_del: &PendingDel| pending_del.is_of_container(&call.conf.name, &call.container_id);
+    let pending_here = replayer.pending_entries(locked);
+    let mut kept = Vec::new();
+    for (entry, pending_del) in pending_here.iter().filter(|(_, pending_del)| is_own(pending_del)) {
+        let replayed = replayer.replay(locked, entry, pending_del).instrument(replayer.span_of(pending_del)).await;
+        let replayed = replayed.map_err(|failure| failure.error)?;
+        kept.extend((replayed == Replayed::Kept).then_some(entry));
+    }
+    let mut remaining = entries_of_container(cx).map_err(journal_error)?;
+    remaining.retain(|(entry, _)| !kept.contains(&entry));
     let ambiguous = remaining.into_iter().find(|(_, pending_del)| !pending_del.belongs_elsewhere(&replayer.target));
     let Some((_, pending_del)) = ambiguous else { return Ok(()) };
     let msg = format!(

@@ -1,4 +1,6 @@
 mod limits;
+mod same_container;
+mod same_pod;
 
 use std::path::Path;
 

@@ -10,7 +10,7 @@ use crate::pod::PodWithNamespace;
 /// The urgency of a deferred DEL for an ADD, the most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Urgency {
-    /// The deferred DEL is of the same pod or attachment, or of an address that the ADD requests.
+    /// The deferred DEL is of the same pod or container, or of an address that the ADD requests.
     Required,
     /// The deferred DEL may be of an address that the ADD requests: entries of earlier versions, and of runtimes
     /// without prevResult, do not contain addresses. Or it is of an address in the ADD's list: another one may be free,
@@ -42,12 +42,12 @@ impl<'a> AddTarget<'a> {
     }
 
     pub(super) fn urgency(&self, pending_del: &PendingDel) -> Urgency {
-        let Call { conf, container_id, ifname, args, .. } = self.call;
+        let Call { conf, container_id, args, .. } = self.call;
         let is_of_pod = args.pod().is_some_and(|own| {
             pending_del.pod().is_some_and(|(namespace, name)| own.namespace == namespace && own.name == name)
         });
         let has_requested_address = pending_del.addresses.iter().any(|ip| self.addresses.contains(ip));
-        if is_of_pod || has_requested_address || pending_del.is_of_attachment(&conf.name, container_id, ifname) {
+        if is_of_pod || has_requested_address || pending_del.is_of_container(&conf.name, container_id) {
             return Urgency::Required;
         }
         let may_have_requested_address = match &pending_del.addresses[..] {

@@ -30,7 +30,7 @@ use crate::ipam::release::ReleaseError;
 use crate::pod_lookup::PodLookupError;
 use crate::reads::{self, NotReady, ReadObjects};
 use crate::timings::Timings;
-use crate::{deferred_del, endpoint, ipam};
+use crate::{deferred_del, endpoint, interface_names, ipam};
 
 /// The time limit of the first pass of a DEL. A runtime may kill a DEL after a minute.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
@@ -39,9 +39,20 @@ type RecordFn = fn(&Journal, &PendingDel) -> Result<(), JournalError>;
 
 /// Removes the interface, the endpoint and the addresses of a container. Missing objects are no failure.
 ///
+/// Changes nothing if the ADD of this name created no interface (CNI-90), and does not call another IPAM plugin, which
+/// that ADD did not call either.
+///
 /// The runtime may kill a DEL at any time, so the first pass records the remaining work without waiting for a busy API
 /// server. If a server was busy and work remains, a second pass waits for the server.
 pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
+    if interface_names::is_further(cx) {
+        tracing::warn!(
+            ifname = cx.call.ifname,
+            "keeping the pod's interface, endpoint and addresses: the ADD of this name returned the result of another \
+             name"
+        );
+        return Ok(());
+    }
     let begun = Instant::now();
     let first = remove(cx, timings, begun + TIME_LIMIT, cx.busy_until).await;
     if !busy_server::server_was_busy(&cx.store, &cx.api)
@@ -127,6 +138,9 @@ async fn remove(cx: &Context, timings: &mut Timings, deadline: Instant, busy_unt
     timings.stage("dataplane");
     match released {
         Ok(()) => {
+            if !is_shared {
+                interface_names::remove_all(cx);
+            }
             // Deferred DELs that are not replayed in time are left to a later call or the agent.
             _ = timeout_at(deadline, deferred_del::remove_own_and_replay(cx, busy_until)).await;
             Ok(())
@@ -134,7 +148,11 @@ async fn remove(cx: &Context, timings: &mut Timings, deadline: Instant, busy_unt
         Err(ReleaseError::Deferrable(error)) => {
             // The journal does not record addresses of another plugin, whose DEL may not have run yet.
             ipam::release_by_plugin(&cx.call)?;
-            defer(cx, &error, Journal::record)
+            defer(cx, &error, Journal::record)?;
+            if !is_shared {
+                interface_names::remove_all(cx);
+            }
+            Ok(())
         }
         Err(ReleaseError::Permanent(error)) => Err(error),
     }
@@ -213,10 +231,18 @@ async fn release(
 ) -> Result<(), ReleaseError> {
     let endpoints =
         ContainerEndpoints::new(&cx.store, cx.workload.clone()).including_unnamed(cx.pod_uid()).with_listings(listings);
-    let deleted = async { endpoints.delete_own().await.map_err(ReleaseError::from) };
-    let (deleted, released) =
-        Box::pin(join(deleted, ipam::release::release(&cx.store, &cx.call, release_inputs, &endpoints))).await;
-    released.and(deleted)
+    let released = ipam::release::release(&cx.store, &cx.call, release_inputs, &endpoints);
+    let (deleted, released) = Box::pin(join(endpoints.delete_own(), released)).await;
+    released?;
+    match deleted {
+        // The container has no address any more, and the endpoint is deleted with its pod. A tenant can cause this
+        // failure for any number of containers of a pod, whose deferred DELs would fill the journal.
+        Err(error) if cx.is_on_kubernetes() && error.is_of_one_object() => {
+            tracing::warn!(%error, "cannot remove the endpoint; without addresses, the DEL is complete");
+            Ok(())
+        }
+        deleted => Ok(deleted?),
+    }
 }
 
 /// Removes the interface, and records the remaining work with `record`. Does neither for a pod's interface that has
@@ -240,7 +266,9 @@ async fn remove_interface_and_defer(cx: &Context, cause: &CniError, record: Reco
     let by_plugin = ipam::release_by_plugin(&cx.call);
     removal.finish()?;
     by_plugin?;
-    defer(cx, cause, record)
+    defer(cx, cause, record)?;
+    interface_names::remove_all(cx);
+    Ok(())
 }
 
 /// Returns true if `prevResult` contains this interface as the ADD created it; `None` without a valid `prevResult`.

@@ -4,8 +4,9 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
+use ipam_plugin::error::IpamError;
 use libcalico::api::{ClusterInformation, ObjectKey};
-use libcalico::store::Store;
+use libcalico::store::{Store, StoreError};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::time::sleep;
@@ -115,6 +116,46 @@ async fn deferred_del_on_a_slow_api_server_runs_del_of_another_ipam_plugin() {
     assert_eq!(fs::read_to_string(commands).unwrap(), "DEL\n");
 }
 
+/// Answers for a cluster that answers patches, which remove the address from the pod, with this code.
+fn with_patches(request: &str, code: u16, reason: &str) -> Option<Reply> {
+    if request.starts_with("PATCH ") {
+        let body = json!({ "kind": "Status", "status": "Failure", "reason": reason, "code": code });
+        return Some(Reply { after: Duration::ZERO, status: code, body });
+    }
+    slowly(request)
+}
+
+#[tokio::test(start_paused = true)]
+async fn del_with_another_ipam_plugin_is_complete_though_the_endpoint_cannot_be_changed() {
+    const SCRIPTS: [fn(&str) -> Option<Reply>; 3] = [
+        |request| with_patches(request, 403, "Forbidden"),
+        |request| with_patches(request, 413, "RequestEntityTooLarge"),
+        |request| with_patches(request, 422, "Invalid"),
+    ];
+    let _clock = Clock::stop();
+    for script in SCRIPTS {
+        let server = ApiServer::start(script).await;
+        let (call, commands) = DelCall::with_other_ipam_plugin(&server);
+        del(&call.cx, &mut Timings::start()).await.unwrap();
+        assert!(call.cx.journal.is_empty() && server.requests().iter().any(|it| it.starts_with("PATCH ")));
+        assert_eq!(fs::read_to_string(commands).unwrap(), "DEL\n");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn del_with_another_ipam_plugin_is_deferred_if_the_datastore_fails_meanwhile() {
+    const SCRIPTS: [fn(&str) -> Option<Reply>; 2] =
+        [|request| with_patches(request, 401, "Unauthorized"), |request| with_patches(request, 500, "InternalError")];
+    let _clock = Clock::stop();
+    for script in SCRIPTS {
+        let server = ApiServer::start(script).await;
+        let (mut call, commands) = DelCall::with_other_ipam_plugin(&server);
+        let (_, reason) = call.run().await;
+        assert!(reason.contains("may still list the addresses"), "{reason}");
+        assert_eq!(fs::read_to_string(commands).unwrap(), "DEL\n");
+    }
+}
+
 fn never(_: &str) -> Option<Reply> {
     None
 }
@@ -141,4 +182,87 @@ async fn sequential_requests_to_a_silent_api_server_share_a_3_second_limit() {
     };
     let (first, second) = join(ended(0), ended(1)).await;
     assert_eq!((first, second, ended(0).await), (3, 3, 3));
+}
+
+/// The ADD of a further name created no interface. Without the namespace, only the record and prevResult show this.
+#[tokio::test]
+async fn del_of_a_further_interface_name_sends_no_request_and_is_not_deferred() {
+    let by_record = |call: &mut DelCall| interface_names::record_further(&call.cx).unwrap();
+    let by_result = |call: &mut DelCall| {
+        let ends = json!([{ "name": call.cx.interface().host_ifname() }, { "name": "first0", "sandbox": "/n" }]);
+        call.cx.call.conf.prev_result =
+            Some(json!({ "cniVersion": "1.0.0", "interfaces": ends, "ips": [{ "address": "10.65.0.1/32" }] }));
+    };
+    for prepare in [by_record as fn(&mut DelCall), by_result] {
+        let server = ApiServer::start(slowly).await;
+        let (mut call, commands) = DelCall::with_other_ipam_plugin(&server);
+        prepare(&mut call);
+        for _ in 0..2 {
+            del(&call.cx, &mut Timings::start()).await.unwrap();
+        }
+        assert_eq!((server.requests(), call.cx.journal.is_empty()), (Vec::new(), true));
+        assert!(!commands.exists(), "the ADD did not call the IPAM plugin either");
+    }
+}
+
+/// Answers for a cluster without this pod.
+fn without_pod(request: &str) -> Option<Reply> {
+    crate::testing::without_pods(request, "/nothing")
+}
+
+/// A runtime may call DEL only for the first name.
+#[tokio::test]
+async fn del_of_the_first_name_removes_the_record_of_a_further_name() {
+    let directly = ApiServer::start(without_pod).await;
+    let deferred = ApiServer::start(|_| another_server(404)).await;
+    for server in [directly, deferred] {
+        let mut call = DelCall::new(&server);
+        call.cx.call.ifname = "net1".into();
+        interface_names::record_further(&call.cx).unwrap();
+        call.cx.call.ifname = "eth0".into();
+        del(&call.cx, &mut Timings::start()).await.unwrap();
+        assert!(!server.requests().is_empty());
+        call.cx.call.ifname = "net1".into();
+        assert!(!interface_names::is_further(&call.cx));
+    }
+}
+
+fn another_server(status: u16) -> Option<Reply> {
+    Some(Reply { after: Duration::ZERO, status, body: json!("<html>another server</html>") })
+}
+
+#[tokio::test(start_paused = true)]
+async fn del_on_another_server_in_place_of_the_api_server_is_deferred() {
+    const SCRIPTS: [fn(&str) -> Option<Reply>; 7] = [
+        |_| another_server(200),
+        |_| another_server(302),
+        |_| another_server(400),
+        |_| another_server(404),
+        |_| another_server(405),
+        |_| another_server(410),
+        |_| another_server(451),
+    ];
+    for script in SCRIPTS {
+        let server = ApiServer::start(script).await;
+        let (_, reason) = DelCall::new(&server).run().await;
+        assert!(!reason.is_empty(), "{:?}", server.requests());
+    }
+}
+
+#[test]
+fn each_refused_request_of_a_release_is_deferrable() {
+    let key = || "IPAMBlock(10-65-0-0-26)".to_owned();
+    for cause in [
+        StoreError::Other("IPAMBlock(10-65-0-0-26): denied by a policy (422 Invalid)".into()),
+        StoreError::Alarm { reason: "etcdserver: mvcc: database space exceeded".into() },
+        StoreError::ForeignAnswer { datastore: "d".into(), reason: "<html>".into(), outcome_unknown: true },
+        StoreError::Conflict { key: key() },
+        StoreError::DiskFull { path: "/db".into() },
+    ] {
+        let text = cause.to_string();
+        let error = ReleaseError::from(IpamError::from(cause));
+        assert!(matches!(error, ReleaseError::Deferrable(_)), "{text}");
+    }
+    let unreadable = StoreError::Corrupt { key: key(), reason: "no block".into() };
+    assert!(matches!(ReleaseError::from(IpamError::from(unreadable)), ReleaseError::Permanent(_)));
 }

@@ -8,7 +8,7 @@ use libcalico::validation_error::ValidationError;
 use libcalico::workload::{Orchestrator, PodIdentity, WorkloadIdentity};
 
 /// The interface in the name of every pod's endpoint on Kubernetes.
-const POD_INTERFACE: &str = "eth0";
+pub(crate) const POD_INTERFACE: &str = "eth0";
 
 /// The part of an endpoint that is necessary to remove addresses from it. On Kubernetes the addresses are those in the
 /// plugin's annotations.

@@ -12,8 +12,9 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 pub use self::listing::Listing;
+pub(crate) use self::listing::POD_INTERFACE;
 pub use self::unlist::ContainerEndpoints;
-use crate::cni_error::store_error;
+use crate::cni_error::{on_one_line, store_error};
 
 const MAX_ATTEMPTS: u32 = 3;
 
@@ -131,7 +132,7 @@ pub fn is_of_container(endpoint: &WorkloadEndpoint, container_id: &str, pod_uid:
 /// Rejects an endpoint that upstream's validator rejects (CNI-85).
 pub fn validate(endpoint: &WorkloadEndpoint) -> Result<(), CniError> {
     validation::validate_workload_endpoint(endpoint).map_err(|error| {
-        CniError::new(Code::INVALID_ENVIRONMENT, error.to_string())
+        CniError::new(Code::INVALID_ENVIRONMENT, on_one_line(&error))
             .with_details("the WorkloadEndpoint is named after node, CNI_CONTAINERID and CNI_IFNAME")
     })
 }

@@ -10,7 +10,7 @@ use netconf::CniError;
 use super::config::{CreateError, CreateResult, CreatedInterface, InterfaceConfig, NewInterface};
 use crate::cni_error::{dataplane_error, netns_error};
 use crate::dataplane::{
-    self, ConflictReason, DataplaneError, EndpointPlan, ExistingInterface, HostLinkProof, MacAddr, NetnsFd,
+    self, ConflictReason, DataplaneError, EndpointPlan, ExistingInterface, HostLinkProof, MacAddr, NetnsError, NetnsFd,
     PriorInterface, Teardown, TeardownTarget,
 };
 
@@ -79,7 +79,9 @@ impl InterfaceConfig<'_> {
         if self.grpc_socket().is_some() {
             return Ok(false);
         }
-        let netns = NetnsFd::open(Path::new(&self.call.netns)).ok();
+        // The file may be a namespace of another type, which is as good as none.
+        let can_enter = |netns: &NetnsFd| netns.run_in(|| Ok::<_, NetnsError>(())).is_ok();
+        let netns = NetnsFd::open(Path::new(&self.call.netns)).ok().filter(can_enter);
         let found = self.find_existing(PriorInterface::Unknown, netns.as_ref())?;
         let ExistingInterface::Conflicting(found) = found else { return Ok(false) };
         Ok(matches!(found.reason, ConflictReason::OtherInterface(_)))

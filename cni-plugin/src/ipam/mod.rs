@@ -103,7 +103,11 @@ pub async fn assign(
                 request.predecessor = existing.and_then(|existing| requested::earlier_sandbox(&request, existing));
             }
             let assignment = cni::add(store, &SystemClock::start(), &request, inputs, lock).await?;
-            let result = ensure_has_addresses(assignment.result)?;
+            let result =
+                ensure_has_addresses(assignment.result).map_err(|error| match families_not_asked(call, &request) {
+                    Some(details) => error.with_details(details),
+                    None => error,
+                })?;
             let is_replaceable = request.vmi.is_none() && request.ip.is_none();
             let assigned = AssignedAddresses::new(result, Some(Box::new(request)));
             Ok(AssignedAddresses { is_replaceable, replaced_owner: assignment.replaced, ..assigned })
@@ -123,6 +127,20 @@ pub fn ensure_has_addresses(result: CniResult) -> Result<CniResult, CniError> {
         return Err(CniError::internal("IPAM plugin returned missing IP config"));
     }
     Ok(result)
+}
+
+/// Returns the setting that requests no family at all; `None` if a family is requested.
+fn families_not_asked(call: &Call, request: &IpamRequest) -> Option<&'static str> {
+    if request.assign_ipv4 || request.assign_ipv6 {
+        return None;
+    }
+    let ipam = &call.conf.ipam;
+    Some(if ipam.assign_ipv4 || ipam.assign_ipv6 {
+        "the annotation cni.projectcalico.org/ipFamilies of the pod or its namespace is an empty list; name \
+         \"IPv4\", \"IPv6\" or both there, or remove it"
+    } else {
+        "$.ipam.assign_ipv4 and $.ipam.assign_ipv6 are both \"false\"; set one of them to \"true\""
+    })
 }
 
 impl AssignedAddresses {
@@ -218,6 +236,19 @@ mod tests {
 
     use super::*;
     use crate::testing::open;
+
+    #[tokio::test]
+    async fn request_without_a_family_names_the_annotation_or_the_keys() {
+        let files = tempfile::tempdir().unwrap();
+        let conf = json!({ "datastore_type": "local", "datastore_path": files.path().join("db") });
+        let mut call = open("ADD", "", conf, files.path()).call;
+        let mut asked = request(&call, "node1", None).unwrap();
+        assert_eq!(families_not_asked(&call, &asked), None);
+        asked.assign_ipv4 = false;
+        assert!(families_not_asked(&call, &asked).unwrap().contains("cni.projectcalico.org/ipFamilies"));
+        call.conf.ipam.assign_ipv4 = false;
+        assert!(families_not_asked(&call, &asked).unwrap().contains("$.ipam.assign_ipv4"));
+    }
 
     #[tokio::test]
     async fn error_of_a_failed_add_reports_only_released_addresses_as_released() {

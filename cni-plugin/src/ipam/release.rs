@@ -1,6 +1,7 @@
 //! Releases addresses for DEL, deferred DELs and GC.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use datastore::Datastore;
 use ipam_plugin::cni::{self, IpamRequest, LeakedAddresses};
@@ -10,20 +11,19 @@ use ipam_plugin::journal::PendingDel;
 use ipam_plugin::lock::ReleaseLock;
 use ipam_plugin::release::{Listings, ReleaseInputs};
 use libcalico::ipam::Block;
-use libcalico::store::{ReadBatch, Store};
+use libcalico::store::{ReadBatch, Store, StoreError};
 use libcalico::workload::{ContainerIdentity, Orchestrator, WorkloadIdentity};
 use netconf::{Call, CniError};
 use os::clock::SystemClock;
+use time::OffsetDateTime;
 
 use super::exec;
-use crate::cni_error::store_error;
 use crate::endpoint::ContainerEndpoints;
 
 /// A failure to release addresses.
 #[derive(Debug)]
 pub enum ReleaseError {
-    /// A failure that may end later, for example because the datastore is unreachable. The journal can record the
-    /// remaining work.
+    /// A failed request to the datastore, whatever the reason. The journal can record the remaining work.
     Deferrable(CniError),
     /// Any other failure, for example of another IPAM plugin.
     Permanent(CniError),
@@ -33,7 +33,8 @@ impl From<IpamError> for ReleaseError {
     fn from(error: IpamError) -> Self {
         let is_postponable = match &error {
             IpamError::Store(cause) => cause.is_postponable(),
-            IpamError::StillListed { .. } => true,
+            IpamError::Vmi(error) => error.is_postponable(),
+            IpamError::StillListed { .. } | IpamError::Contention => true,
             _ => false,
         };
         ReleaseError::new(is_postponable, cni_error(&error))
@@ -57,31 +58,59 @@ pub async fn release<L: Listings>(
     endpoints: &L,
 ) -> Result<(), ReleaseError> {
     let Some((request, inputs)) = calico else {
-        // The journal does not record addresses of another plugin, so the runtime has to repeat the DEL.
-        endpoints.unlist(&[]).await.map_err(|error| ReleaseError::Permanent(cni_error(&error)))?;
+        match endpoints.unlist(&[]).await {
+            // The endpoint is deleted with its pod. A tenant can cause this failure, and must not keep the addresses.
+            Err(error) if matches!(store, Datastore::Kubernetes(_)) && error.is_of_one_object() => {}
+            unlisted => unlisted?,
+        }
         return exec::release_by_plugin(call).map_err(ReleaseError::Permanent);
     };
     Ok(cni::release_call(store, &SystemClock::start(), &request, inputs, endpoints).await?)
 }
 
-/// Releases the addresses of a deferred DEL, after removing them from the container's endpoints.
-pub async fn release_deferred(store: &impl Store, del: &PendingDel, endpoints: &impl Listings) -> Result<(), CniError> {
-    // The addresses belong to another IPAM plugin.
-    if del.handles.is_empty() {
-        return Ok(());
-    }
+/// The handles of a deferred DEL.
+pub enum DeferredHandles {
+    /// The handles to release.
+    Own(ReleaseInputs),
+    /// By the time of their allocation, these addresses belong to an ADD of the container, with any interface name,
+    /// since the DEL. Nothing of the container is to be removed then: the DEL of that interface releases all addresses.
+    Newer(BTreeMap<IpAddr, OffsetDateTime>),
+}
+
+/// Reads the handles of a deferred DEL.
+pub async fn read_deferred(store: &impl Store, del: &PendingDel) -> Result<DeferredHandles, StoreError> {
     let old_handle = del.old_handle();
     let handles = [del.own_handle()].into_iter().chain(old_handle.iter().map(|handle| handle.id().clone()));
-    let handles: Vec<_> = handles.collect();
-    let inputs = ReleaseInputs::read(store, &handles).await.map_err(|error| store_error("read the handles", &error))?;
-    if inputs.is_empty() {
-        return Ok(());
+    // Without handles, the addresses belong to another IPAM plugin.
+    let handles: Vec<_> = if del.handles.is_empty() { Vec::new() } else { handles.collect() };
+    if handles.is_empty() {
+        return Ok(DeferredHandles::Own(ReleaseInputs::default()));
     }
+    let inputs = ReleaseInputs::read(store, &handles).await?.allocated_before(del.limit());
+    // Other workloads may have a handle of the same text as that from before v3.
+    let mut own = inputs.clone();
+    _ = old_handle.and_then(|old| own.remove_handle(old.id()));
+    let newer = own.newer(store).await?;
+    Ok(if newer.is_empty() { DeferredHandles::Own(inputs) } else { DeferredHandles::Newer(newer) })
+}
+
+/// Releases the addresses of a deferred DEL, after removing them from the container's endpoints. Returns false, and
+/// keeps the addresses of the container's handle, if one was allocated since [`read_deferred`].
+pub async fn release_deferred(
+    store: &impl Store,
+    del: &PendingDel,
+    inputs: ReleaseInputs,
+    endpoints: &impl Listings,
+) -> Result<bool, IpamError> {
+    if inputs.is_empty() {
+        return Ok(true);
+    }
+    let old_handle = del.old_handle();
     let _releasing = ReleaseGuard::here();
     let (clock, mut lock) = (SystemClock::start(), ReleaseLock::default());
     let (old_handle, node) = (old_handle.as_ref(), del.node.as_str());
     let released = cni::release_handles(store, &clock, inputs, old_handle, node, endpoints, &mut lock).await;
-    released.map(drop).map_err(|error| cni_error(&error))
+    released.map(|released| !released.is_newer)
 }
 
 /// Returns the addresses on this node of containers that are not in `valid`; none for another IPAM plugin.

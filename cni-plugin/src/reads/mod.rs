@@ -134,6 +134,15 @@ async fn prepare(
     let mut pod_annotations = BTreeMap::new();
     if let Some(pod) = &lookup.pod {
         pod.ensure_is_pod_of(&cx.call)?;
+        // On another datastore, Calico's node may have another name than the Kubernetes node.
+        if let Some(pod_node) = pod.other_node(&cx.workload.node).filter(|_| cx.is_on_kubernetes()) {
+            tracing::warn!(
+                node = cx.workload.node,
+                pod_node,
+                "the pod is on another node than the plugin's configuration names; correct nodename in the \
+                 configuration or the nodename file: cleanup would release the addresses of this node's pods"
+            );
+        }
         annotations = Annotations::read(&pod.pod, &pod.namespace, conf)?;
         if let Some(request) = request.as_deref_mut() {
             annotations.apply_to(request);

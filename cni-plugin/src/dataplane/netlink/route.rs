@@ -100,6 +100,18 @@ pub(crate) fn list_both(socket: &mut NetlinkSocket, interface: Option<u32>) -> R
     Ok(routes)
 }
 
+/// Returns the routes of all tables but that of the host's own addresses, of both families.
+pub(crate) fn list_all_tables(socket: &mut NetlinkSocket) -> Result<Vec<KernelRoute>, NetlinkError> {
+    let mut routes = Vec::new();
+    for family in [IpVersion::V4, IpVersion::V6] {
+        let mut message = RouteMessage::default();
+        message.header.address_family = address_family(family);
+        let request = Request::new(format!("list all IPv{family} routes"), RouteNetlinkMessage::GetRoute(message), 0);
+        routes.extend(socket.dump(&request)?.into_iter().filter_map(KernelRoute::outside_of_local_table));
+    }
+    Ok(routes)
+}
+
 fn address_family(family: IpVersion) -> AddressFamily {
     match family {
         IpVersion::V4 => AddressFamily::Inet,
@@ -112,6 +124,16 @@ impl KernelRoute {
     /// Returns `None` for any other route.
     pub(crate) fn from_answer(object: RouteNetlinkMessage) -> Option<Self> {
         Self::from_tables(object, &[RouteHeader::RT_TABLE_MAIN, TABLE_LOCAL])
+    }
+
+    fn outside_of_local_table(object: RouteNetlinkMessage) -> Option<Self> {
+        match &object {
+            RouteNetlinkMessage::NewRoute(message) if message.header.table != TABLE_LOCAL => {
+                let table = message.header.table;
+                Self::from_tables(object, &[table])
+            }
+            _ => None,
+        }
     }
 
     fn from_tables(object: RouteNetlinkMessage, tables: &[u8]) -> Option<Self> {

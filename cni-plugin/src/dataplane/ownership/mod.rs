@@ -3,6 +3,9 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use libcalico::names::InterfaceAlias;
+
+use super::mac::MacAddr;
 use super::netlink::Link;
 use super::plan::{DesiredInterface, PriorInterface};
 
@@ -15,6 +18,10 @@ pub struct ConflictingInterface {
     pub ifname: String,
     /// The container in the alias of the interface, if there is an alias.
     pub container: Option<String>,
+    /// The alias of the interface, if there is one.
+    pub alias: Option<InterfaceAlias>,
+    /// The MAC address of the other end, if that end is in CNI_NETNS.
+    pub peer_mac: Option<MacAddr>,
     /// The addresses to which the host has routes through the interface.
     pub addresses: Vec<IpAddr>,
     /// The reason for not replacing the interface.

@@ -72,7 +72,7 @@ pub struct EndpointPlan {
     pub num_queues: u32,
     /// The kind of interface pair. On a kernel without netkit, the ADD creates a veth pair instead.
     pub device: DeviceType,
-    /// MAC address of the pod's end. On ADD, `None` lets the kernel choose. On CHECK, `None` accepts any.
+    /// MAC address of the pod's end; `None` lets the kernel choose. CHECK does not compare it.
     pub container_mac: Option<MacAddr>,
     /// Routes inside the pod, of either family. [`Self::container_end`] omits the routes of a family in which the pod
     /// has no address.
@@ -216,7 +216,7 @@ impl EndpointPlan {
             mac: Some(MacAddr::HOST_SIDE),
             mtu: self.effective_mtu(),
             addresses: Vec::new(),
-            sysctls: self.host_sysctls(),
+            sysctls: host_sysctls(&self.host_ifname, |family| self.has_family(family)),
             routes: self.host_destinations().map(route).collect(),
         }
     }
@@ -244,26 +244,6 @@ impl EndpointPlan {
 
     fn effective_mtu(&self) -> u32 {
         if self.mtu == 0 { KERNEL_DEFAULT_MTU } else { self.mtu }
-    }
-
-    /// Returns the kernel settings of the host end. ADD writes all of them before the link is up.
-    fn host_sysctls(&self) -> Vec<Sysctl> {
-        let set = |tree, leaf, value| Sysctl::of_interface(tree, &self.host_ifname, leaf, value);
-        let mut list = Vec::with_capacity(9);
-        if self.has_family(IpVersion::V4) {
-            list.push(set("ipv4/conf", "route_localnet", 1));
-            list.push(set("ipv4/neigh", "proxy_delay", 0).optional());
-            list.push(set("ipv4/conf", "proxy_arp", 1));
-            list.push(set("ipv4/conf", "forwarding", 1));
-        }
-        if self.has_family(IpVersion::V6) {
-            list.push(set("ipv6/conf", "accept_dad", 0));
-            list.push(set("ipv6/conf", "disable_ipv6", 0));
-            list.push(set("ipv6/conf", "proxy_ndp", 1));
-            list.push(set("ipv6/conf", "forwarding", 1));
-        }
-        list.push(set("ipv6/conf", "accept_ra", 0).optional());
-        list
     }
 
     /// Returns the kernel settings of the pod's end. ADD writes them before the link is up, so that one batch can
@@ -304,6 +284,26 @@ impl EndpointPlan {
         }
         list
     }
+}
+
+/// Returns the kernel settings of a host end. ADD writes all of them before the link is up.
+pub(super) fn host_sysctls(ifname: &str, has_family: impl Fn(IpVersion) -> bool) -> Vec<Sysctl> {
+    let set = |tree, leaf, value| Sysctl::of_interface(tree, ifname, leaf, value);
+    let mut list = Vec::with_capacity(9);
+    if has_family(IpVersion::V4) {
+        list.push(set("ipv4/conf", "route_localnet", 1));
+        list.push(set("ipv4/neigh", "proxy_delay", 0).optional());
+        list.push(set("ipv4/conf", "proxy_arp", 1));
+        list.push(set("ipv4/conf", "forwarding", 1));
+    }
+    if has_family(IpVersion::V6) {
+        list.push(set("ipv6/conf", "accept_dad", 0));
+        list.push(set("ipv6/conf", "disable_ipv6", 0));
+        list.push(set("ipv6/conf", "proxy_ndp", 1));
+        list.push(set("ipv6/conf", "forwarding", 1));
+    }
+    list.push(set("ipv6/conf", "accept_ra", 0).optional());
+    list
 }
 
 impl Sysctl {

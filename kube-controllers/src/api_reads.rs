@@ -7,7 +7,9 @@
 use std::fmt::Display;
 
 use libcalico::api::ObjectKey;
-use libcalico::kubernetes::{API_GROUPS_PATH, PODS, Resource, ServedGroups, escaped, has_kind, kinds_path};
+use libcalico::kubernetes::{
+    API_GROUPS_PATH, ContinueTokens, PODS, Resource, ServedGroups, escaped, has_kind, kinds_path,
+};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::value::RawValue;
@@ -93,7 +95,16 @@ async fn read<T: DeserializeOwned + 'static>(
 /// The part of a pod that shows if the pod needs an address.
 #[derive(Deserialize)]
 struct NetworkedPod {
+    #[serde(default)]
+    metadata: PodName,
     spec: PodNetwork,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PodName {
+    namespace: String,
+    name: String,
 }
 
 #[derive(Deserialize)]
@@ -102,21 +113,28 @@ struct PodNetwork {
     host_network: bool,
 }
 
-/// Returns true if the node has a pod that does not use the host network and has not finished.
-pub async fn has_pods(kubernetes: &kube::Client, node: &ObjectKey) -> Result<bool, ReconcileError> {
+/// Returns `NAMESPACE/NAME` of a pod of the node that does not use the host network and has not finished; `None` if
+/// there is none.
+pub async fn find_pod_of(kubernetes: &kube::Client, node: &ObjectKey) -> Result<Option<String>, ReconcileError> {
     let selector = format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", node.name);
     let what = format!("pods of node {}", node.name);
-    let mut next = Some(String::new());
+    let (mut next, mut tokens) = (Some(String::new()), ContinueTokens::default());
     while let Some(token) = next {
         let query = format!("fieldSelector={}&limit={PAGE}&continue={}", escaped(&selector), escaped(&token));
         let path = format!("{}?{query}", PODS.collection(None));
         let (pods, following) = page::<NetworkedPod>(kubernetes, path, "application/json", PODS, &what).await?;
-        if pods.iter().any(|pod| !pod.spec.host_network) {
-            return Ok(true);
+        if let Some(pod) = first_networked(&pods) {
+            return Ok(Some(pod));
         }
-        next = following;
+        next = tokens.record(following).map_err(|error| read_error(&what, &error))?;
     }
-    Ok(false)
+    Ok(None)
+}
+
+/// Returns `NAMESPACE/NAME` of the first pod that does not use the host network.
+fn first_networked(pods: &[NetworkedPod]) -> Option<String> {
+    let pod = pods.iter().find(|pod| !pod.spec.host_network)?;
+    Some(format!("{}/{}", pod.metadata.namespace, pod.metadata.name))
 }
 
 /// Returns true if the API server serves at least one of these kinds in any version of `group`.
@@ -157,4 +175,31 @@ async fn page<T: DeserializeOwned + 'static>(
 
 fn read_error(what: &str, error: &dyn Display) -> ReconcileError {
     ReconcileError::Retry(format!("cannot read {what} from Kubernetes: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::controllers::testing::refusing_kubernetes;
+
+    #[tokio::test]
+    async fn page_of_pods_that_names_an_earlier_page_as_the_next_one_is_a_failure() {
+        let server = refusing_kubernetes(|uri| {
+            let next = if uri.query().unwrap_or_default().ends_with("continue=x") { "y" } else { "x" };
+            Ok(json!({"kind": "PodList", "metadata": {"continue": next}, "items": []}))
+        });
+        let found = find_pod_of(&server, &ObjectKey::global("n1")).await;
+        assert!(matches!(&found, Err(ReconcileError::Retry(text)) if text.contains("has no end")), "{found:?}");
+    }
+
+    #[test]
+    fn pod_that_keeps_a_deleted_node_is_named() {
+        let pods = |text: &str| serde_json::from_str::<Vec<NetworkedPod>>(text).unwrap();
+        let on_host = r#"{"metadata": {"namespace": "a", "name": "proxy"}, "spec": {"hostNetwork": true}}"#;
+        let pending = r#"{"metadata": {"namespace": "shop", "name": "web"}, "spec": {}}"#;
+        assert_eq!(first_networked(&pods(&format!("[{on_host}, {pending}]"))).as_deref(), Some("shop/web"));
+        assert_eq!(first_networked(&pods(&format!("[{on_host}]"))), None);
+    }
 }

@@ -7,13 +7,14 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use node_process::process::variables_help;
 
 use crate::settings::variables::{CONTROLLERS, DATASTORE};
+use crate::status::default_file;
 
 /// Keeps Calico's objects consistent with Kubernetes, and releases addresses that are no longer in use.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(name = "kube-controllers", version)]
 pub struct Options {
     /// File to which the status for `check-status` is written.
-    #[arg(long, value_name = "FILE", default_value = "/status/status.json")]
+    #[arg(long, value_name = "FILE", default_value_os_t = default_file())]
     pub status_file: PathBuf,
     /// TCP port for /readiness and /liveness, on all addresses. 0 disables both.
     #[arg(long, value_name = "PORT", default_value_t = 0)]

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::leader::Leadership;
+use crate::same_cluster::SameCluster;
 use crate::settings::{Mode, Settings};
 use crate::status::Watchdog;
 use crate::telemetry::Metrics;
@@ -32,6 +33,8 @@ pub struct Context {
     pub settings: watch::Receiver<Arc<Settings>>,
     /// The right to write: this replica is the leader and the datastore is not locked.
     pub leadership: Leadership,
+    /// The nodes that Kubernetes and the datastore have in common. Without any, deletions wait.
+    pub same_cluster: SameCluster,
     /// The metrics that `/metrics` serves.
     pub metrics: Metrics,
     /// Detects work that is stuck.

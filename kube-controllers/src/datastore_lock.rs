@@ -5,8 +5,10 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use datastore::Datastore;
+use datastore::bootstrap::InitialObjects;
 use datastore::watch::WatchEvent;
 use libcalico::api::{ClusterInformation, ObjectKey, ObjectSelect};
 use libcalico::store::{Entry, Store, StoreError};
@@ -17,6 +19,9 @@ use crate::leader::Leadership;
 use crate::startup::retry_until_ok;
 
 const NAME: &str = "default";
+/// The number of successful checks between two that include the built-in tiers. An API server gets a request for each
+/// tier, and tiers are rarely deleted. With a check each 10 s, a deleted tier is created again after 5 minutes at most.
+const CHECKS_WITHOUT_TIERS: u32 = 29;
 
 /// Returns the right to write Calico's objects, derived from `elected`, and a future that follows ClusterInformation
 /// until `stop`.
@@ -34,12 +39,29 @@ pub fn guard(
     (elected.clone().while_unlocked(unlocked), follow(elected, calico, on_found, sender, stop))
 }
 
-/// Creates the objects that the datastore lacks, if this replica is the leader. On any other replica, returns an error
-/// while ClusterInformation is missing.
-pub(crate) async fn initialize_or_check(calico: &Datastore, elected: &Leadership) -> Result<(), StoreError> {
-    match elected.while_held(calico.ensure_initialized_for_kubernetes()).await {
-        Some(made) => made,
-        None => calico.get::<ClusterInformation>(&ObjectKey::global(NAME)).await.map(drop),
+/// A check, to be repeated, that the datastore responds and has the objects that Calico needs.
+#[derive(Debug, Default)]
+pub(crate) struct DatastoreCheck {
+    /// The number of checks before the next one that includes the built-in tiers.
+    checks_before_tiers: AtomicU32,
+}
+
+impl DatastoreCheck {
+    /// Creates the objects that the datastore lacks, if this replica is the leader. On any other replica, returns an
+    /// error while ClusterInformation is missing.
+    pub(crate) async fn initialize_or_check(&self, calico: &Datastore, elected: &Leadership) -> Result<(), StoreError> {
+        let before = self.checks_before_tiers.load(Ordering::Relaxed);
+        let objects = if before == 0 { InitialObjects::All } else { InitialObjects::ClusterInformation };
+        match elected.while_held(calico.ensure_initialized_for_kubernetes(objects)).await {
+            Some(Ok(())) => {
+                let before = before.checked_sub(1).unwrap_or(CHECKS_WITHOUT_TIERS);
+                self.checks_before_tiers.store(before, Ordering::Relaxed);
+                Ok(())
+            }
+            // A failed check of the tiers is repeated.
+            Some(Err(error)) => Err(error),
+            None => calico.get::<ClusterInformation>(&ObjectKey::global(NAME)).await.map(drop),
+        }
     }
 }
 
@@ -47,7 +69,7 @@ pub(crate) async fn initialize_or_check(calico: &Datastore, elected: &Leadership
 async fn initialize(calico: &Datastore, elected: &Leadership) -> Result<(), StoreError> {
     loop {
         elected.clone().gained().await;
-        if let Some(made) = elected.while_held(calico.ensure_initialized_for_kubernetes()).await {
+        if let Some(made) = elected.while_held(calico.ensure_initialized_for_kubernetes(InitialObjects::All)).await {
             return made;
         }
     }
@@ -154,7 +176,7 @@ mod tests {
     use std::time::Duration;
 
     use futures::FutureExt;
-    use libcalico::api::ClusterInformationSpec;
+    use libcalico::api::{ClusterInformationSpec, Tier};
     use libcalico::store::Revision;
     use tokio::time::sleep;
 
@@ -203,15 +225,38 @@ mod tests {
         calico.delete::<ClusterInformation>(&ObjectKey::global(NAME), None).await.unwrap();
         let (term, elected) = watch::channel(LeadershipTerm::No);
         let elected = Leadership::new(elected);
-        let missing = initialize_or_check(&calico, &elected).await;
+        let check = DatastoreCheck::default();
+        let missing = check.initialize_or_check(&calico, &elected).await;
         assert!(matches!(missing, Err(StoreError::NotFound { .. })), "{missing:?}");
         let mut making = pin!(initialize(&calico, &elected));
         assert!(making.as_mut().now_or_never().is_none(), "it waits");
-        assert!(initialize_or_check(&calico, &elected).await.is_err(), "nothing was made");
+        assert!(check.initialize_or_check(&calico, &elected).await.is_err(), "nothing was made");
         term.send_replace(LeadershipTerm::Always);
         making.await.unwrap();
         term.send_replace(LeadershipTerm::No);
-        initialize_or_check(&calico, &elected).await.unwrap();
+        check.initialize_or_check(&calico, &elected).await.unwrap();
+    }
+
+    /// An API server gets a request for each tier.
+    #[tokio::test]
+    async fn tiers_are_read_in_one_of_thirty_checks() {
+        let (_dir, calico) = embedded();
+        let (elected, check) = (Leadership::always(), DatastoreCheck::default());
+        let tier = ObjectKey::global("kube-admin");
+        for round in 0..3 {
+            for later in 0..30 {
+                check.initialize_or_check(&calico, &elected).await.unwrap();
+                let is_there = calico.get::<Tier>(&tier).await.is_ok();
+                assert_eq!(is_there, later == 0, "check {later} of round {round}");
+                if is_there {
+                    calico.delete::<Tier>(&tier, None).await.unwrap();
+                }
+            }
+        }
+        check.initialize_or_check(&calico, &elected).await.unwrap();
+        calico.delete::<ClusterInformation>(&ObjectKey::global(NAME), None).await.unwrap();
+        check.initialize_or_check(&calico, &elected).await.unwrap();
+        assert!(calico.get::<ClusterInformation>(&ObjectKey::global(NAME)).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]

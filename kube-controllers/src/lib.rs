@@ -23,6 +23,7 @@ mod migration;
 mod rollout;
 pub mod run;
 pub mod runtime;
+pub mod same_cluster;
 pub mod settings;
 mod startup;
 pub mod status;

@@ -11,6 +11,7 @@ pub mod node_labels;
 mod node_names;
 pub mod policy;
 pub mod policy_names;
+pub(crate) mod same_cluster;
 pub mod service_account;
 pub mod sync;
 #[cfg(test)]

@@ -52,7 +52,7 @@ impl SyncedKind for Namespaces {
     }
 
     fn convert(source: &ObjectKey, labels: &Self::Cached) -> (ProfileSpec, Vec<String>) {
-        (namespace_profile(&source.name, labels), Vec::new())
+        namespace_profile(&source.name, labels).into_parts()
     }
 
     fn admit(profile: Profile) -> Result<Profile, ValidationError> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use libcalico::api::{InNamespace, NetworkPolicy, ObjectKey, PolicySpec};
-use libcalico::conversion::{ConvertedPolicy, POLICY_PREFIX, network_policy};
+use libcalico::conversion::{ConvertedPolicy, POLICY_PREFIX, RejectedRule, network_policy};
 use libcalico::kubernetes::{NETWORK_POLICIES, NetworkPolicySpec, Resource};
 use libcalico::validation::admit_policy;
 use libcalico::validation_error::ValidationError;
@@ -47,7 +47,8 @@ impl SyncedKind for Policies {
 
     fn convert(_: &ObjectKey, policy: &Self::Cached) -> (Self::Target, Vec<String>) {
         let ConvertedPolicy { spec, rejected_rules } = network_policy(policy);
-        (spec, rejected_rules.iter().map(ToString::to_string).collect())
+        let left_out = |rule: &RejectedRule| format!("{rule}; the rule is left out and allows nothing");
+        (spec, rejected_rules.iter().map(left_out).collect())
     }
 
     fn admit(policy: NetworkPolicy) -> Result<NetworkPolicy, ValidationError> {

@@ -50,7 +50,7 @@ impl SyncedKind for ServiceAccounts {
     }
 
     fn convert(source: &ObjectKey, labels: &Self::Cached) -> (ProfileSpec, Vec<String>) {
-        (service_account_profile(&source.name, labels), Vec::new())
+        service_account_profile(&source.name, labels).into_parts()
     }
 
     fn admit(profile: Profile) -> Result<Profile, ValidationError> {

@@ -11,6 +11,7 @@ use kube::api::{ApiResource, DynamicObject, ListParams};
 use libcalico::api::{
     DEFAULT_TIER, Global, InNamespace, ObjectKey, PolicyKind, StagedGlobal, StagedInNamespace, Tier, TierSpec,
 };
+use libcalico::kubernetes::ContinueTokens;
 use libcalico::store::Entry;
 use time::OffsetDateTime;
 
@@ -132,7 +133,7 @@ async fn count_policies(client: &kube::Client, tier: &str) -> Result<PolicyCount
 
 async fn count_kind(client: kube::Client, kind: &ApiResource, tier: &str) -> Result<usize, ReconcileError> {
     let policies = Api::<DynamicObject>::all_with(client.clone(), kind);
-    let mut page = ListParams::default().limit(PAGE_SIZE);
+    let (mut page, mut tokens) = (ListParams::default().limit(PAGE_SIZE), ContinueTokens::default());
     let mut count = 0;
     loop {
         let listed = match policies.list(&page).await {
@@ -144,9 +145,10 @@ async fn count_kind(client: kube::Client, kind: &ApiResource, tier: &str) -> Res
             listed => listed.map_err(|error| reconcile_error(&format!("list {}", kind.plural), &error))?,
         };
         count += listed.items.iter().filter(|policy| tier_of(policy) == tier).count();
-        match listed.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page.continue_token = Some(token),
-            None => return Ok(count),
+        let repeated = |error| ReconcileError::Retry(format!("cannot list {}: {error}", kind.plural));
+        page.continue_token = tokens.record(listed.metadata.continue_).map_err(repeated)?;
+        if page.continue_token.is_none() {
+            return Ok(count);
         }
     }
 }
@@ -164,6 +166,15 @@ mod tests {
 
     use super::*;
     use crate::controllers::testing::refusing_kubernetes;
+
+    #[tokio::test]
+    async fn page_of_policies_that_names_an_earlier_page_as_the_next_one_is_a_failure() {
+        let kubernetes = refusing_kubernetes(|uri| {
+            let next = if uri.query().unwrap_or_default().contains("continue=x") { "y" } else { "x" };
+            Ok(json!({"kind": "PolicyList", "metadata": {"continue": next}, "items": []}))
+        });
+        assert!(matches!(count_policies(&kubernetes, "t").await, Err(ReconcileError::Retry(_))));
+    }
 
     /// The policies are on three pages. The last page is refused once, because its position in the list has expired.
     #[tokio::test]

@@ -1,18 +1,32 @@
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ipam_plugin::write_gate::WriteGate;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::context::Context;
+use crate::controllers::same_cluster::confirm;
 use crate::leader::Leadership;
+use crate::same_cluster::SameCluster;
+use crate::settings::Settings;
 
-/// The check before each write of garbage collection: this replica may write, and the controllers are not stopping.
+/// The check before each write of garbage collection: this replica may write, the controllers are not stopping, and the
+/// datastore has nodes of this cluster.
 /// Also limits the request rate.
 pub(super) struct LeaderGate {
     leadership: Leadership,
     stop: CancellationToken,
     pacer: Option<RequestPacer>,
+    cluster: Option<CommonNodes>,
+}
+
+/// What tells whether the datastore has nodes of this cluster.
+struct CommonNodes {
+    cluster: SameCluster,
+    settings: watch::Receiver<Arc<Settings>>,
+    kubernetes: kube::Client,
 }
 
 struct RequestPacer {
@@ -28,11 +42,18 @@ impl LeaderGate {
             interval: Duration::from_secs(1) / per_second,
             next_at: Mutex::new(Instant::now()),
         });
-        LeaderGate { leadership, stop, pacer }
+        LeaderGate { leadership, stop, pacer, cluster: None }
+    }
+
+    /// Returns the same gate, closed also while [`SameCluster`] holds deletions.
+    pub(super) fn of_same_cluster(self, context: &Context) -> Self {
+        let (cluster, settings) = (context.same_cluster.clone(), context.settings.clone());
+        LeaderGate { cluster: Some(CommonNodes { cluster, settings, kubernetes: context.kubernetes.clone() }), ..self }
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.leadership.holds() && !self.stop.is_cancelled()
+        let is_held = |nodes: &CommonNodes| nodes.cluster.hold(&nodes.settings.borrow()).is_some();
+        self.leadership.holds() && !self.stop.is_cancelled() && !self.cluster.as_ref().is_some_and(is_held)
     }
 
     /// Waits until the rate limit allows this number of requests.
@@ -57,7 +78,13 @@ impl RequestPacer {
 impl WriteGate for LeaderGate {
     async fn admit(&self, writes: usize) -> bool {
         self.pace(writes).await;
-        // Checked after the wait, which may have outlasted the Lease.
+        if let Some(CommonNodes { cluster, kubernetes, .. }) = &self.cluster
+            && self.is_open()
+            && confirm(cluster, kubernetes).await.is_some()
+        {
+            return false;
+        }
+        // Checked after the waits, which may have outlasted the Lease.
         self.is_open()
     }
 }

@@ -17,8 +17,7 @@ use crate::telemetry::Metrics;
 use routes::Routes;
 use server::PortServer;
 
-/// Time limit of a connection, longer than the longest profile. Without it, 64 connections that clients never close
-/// would block kubelet's probe.
+/// Time limit of a connection, longer than the longest profile.
 const MAX_CONNECTION_TIME: Duration = Duration::from_secs(90);
 
 /// Serves the ports and follows their changes, until `stop`. Fails if the health port that `ports` has at the start

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
-use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
-use hyper::{Method, Response, StatusCode, Uri};
+use hyper::header::HeaderValue;
+use hyper::{Method, StatusCode, Uri};
+use node_process::http_server::{HttpResponse, page, reject_method};
 
 use super::MAX_CONNECTION_TIME;
 use super::profile::{self, ProfileError};
@@ -16,8 +16,6 @@ pub(super) enum Routes {
     Metrics(Metrics),
     Profiles,
 }
-
-pub(super) type HttpResponse = Response<Full<Bytes>>;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
@@ -34,10 +32,8 @@ impl Routes {
         if let (Routes::Profiles, &Method::POST, "/debug/pprof/symbol") = (self, method, uri.path()) {
             return text(StatusCode::OK, profile::NO_SYMBOLS);
         }
-        if method != Method::GET && method != Method::HEAD {
-            let mut page = text(StatusCode::METHOD_NOT_ALLOWED, "only GET");
-            page.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return page;
+        if let Some(rejection) = reject_method(method) {
+            return rejection;
         }
         let query = uri.query().unwrap_or_default();
         match (self, uri.path()) {
@@ -100,11 +96,4 @@ fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
 
 fn text(code: StatusCode, body: impl Into<Bytes>) -> HttpResponse {
     page(code, TEXT, body)
-}
-
-fn page(code: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> HttpResponse {
-    let mut page = Response::new(Full::new(body.into()));
-    *page.status_mut() = code;
-    page.headers_mut().insert(CONTENT_TYPE, content_type);
-    page
 }

@@ -4,13 +4,12 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use hyper::Request;
+use hyper::body::Incoming;
+use node_process::http_server::{self, TimeLimits};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::MAX_CONNECTION_TIME;
 use super::routes::Routes;
@@ -18,8 +17,6 @@ use super::routes::Routes;
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit for a client to send the header of its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of open connections. Further ones wait.
-const MAX_CONNECTIONS: usize = 64;
 
 /// The ports. `None` opens no port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -105,38 +102,11 @@ impl PortServer {
     }
 }
 
-/// Serves connections until the future is dropped, which also closes the open connections.
 async fn serve_connections(listener: TcpListener, routes: &Routes) {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            Some(_) = connections.join_next() => {}
-            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
-                Ok((stream, _)) => _ = connections.spawn(serve_connection(stream, routes.clone())),
-                // For example, the process has no file descriptor left, or the client closed the connection.
-                Err(error) => {
-                    tracing::debug!("cannot accept a connection: {error}");
-                    sleep(Duration::from_millis(100)).await;
-                }
-            },
-        }
-    }
-}
-
-async fn serve_connection(stream: TcpStream, routes: Routes) {
-    let respond = service_fn(move |request| {
+    let routes = routes.clone();
+    let respond = move |request: Request<Incoming>| {
         let routes = routes.clone();
-        async move { Ok::<_, std::convert::Infallible>(routes.respond(request.method(), request.uri()).await) }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_TIMEOUT)
-        // A connection serves one request, so that a client cannot keep it open with further requests.
-        .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), respond);
-    match timeout(MAX_CONNECTION_TIME, connection).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!("a connection failed: {error}"),
-        Err(_) => tracing::debug!("closed a connection that did not end within {MAX_CONNECTION_TIME:?}"),
-    }
+        async move { routes.respond(request.method(), request.uri()).await }
+    };
+    http_server::serve(listener, TimeLimits { head: REQUEST_TIMEOUT, connection: MAX_CONNECTION_TIME }, respond).await;
 }

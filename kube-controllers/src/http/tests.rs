@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
 use super::profile::folded;
@@ -231,6 +231,50 @@ async fn stop_ends_the_server_despite_an_open_connection() {
     served.stop.cancel();
     timeout(Duration::from_secs(5), served.task).await.expect("at once").expect("no panic");
     assert!(TcpStream::connect(("127.0.0.1", port)).await.is_err());
+}
+
+/// Opens a connection from this address of the loopback interface, and sends the beginning of a request.
+async fn slow_connection(source: [u8; 4], port: u16) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(SocketAddr::from((source, 0))).expect("an address");
+    let mut stream = socket.connect(SocketAddr::from(([127, 0, 0, 1], port))).await.expect("connected");
+    stream.write_all(b"GET /live").await.expect("sent");
+    stream
+}
+
+/// The time limit is less than that of a request, after which the server closes a slow connection anyway.
+#[tokio::test]
+async fn slow_connections_do_not_delay_a_probe() {
+    let held = Port::free();
+    let port = held.number;
+    let _served = served(Ports { health: Some(port), ..Ports::default() }).await;
+    for source in [[127, 0, 0, 1], [127, 0, 0, 2]] {
+        let mut slow = Vec::new();
+        for _ in 0..150 {
+            slow.push(slow_connection(source, port).await);
+        }
+        let answer = timeout(Duration::from_secs(8), get(port, "/liveness")).await.expect("in time");
+        assert_eq!(answer.map(|(code, _)| code), Some(200), "{source:?}");
+    }
+}
+
+#[tokio::test]
+async fn connection_of_the_address_with_most_connections_is_closed_first() {
+    let held = Port::free();
+    let port = held.number;
+    let _served = served(Ports { health: Some(port), ..Ports::default() }).await;
+    let mut early = slow_connection([127, 0, 0, 1], port).await;
+    let mut slow = Vec::new();
+    for _ in 0..150 {
+        slow.push(slow_connection([127, 0, 0, 2], port).await);
+    }
+    let mut end = [0];
+    let closed = timeout(Duration::from_secs(8), slow[0].read(&mut end)).await.expect("closed in time");
+    assert!(!matches!(closed, Ok(1..)), "the server has no response to it");
+    early.write_all(b"ness HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("the connection is open");
+    let mut answer = Vec::new();
+    early.read_to_end(&mut answer).await.expect("a response");
+    assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
 }
 
 async fn eventually(port: u16) {

@@ -32,7 +32,11 @@ pub struct Timing {
     /// Time since the last renewal of the Lease for which the holder writes. Shorter than `lease`, so that the holder
     /// has stopped writing before another replica may take the Lease.
     pub renew_deadline: Duration,
-    /// Longest delay between two attempts to take or renew the Lease, unless this replica writes without a Lease.
+    /// Delay between two renewals of the Lease by the replica that writes. After a failure, `retry` is the delay. The
+    /// rest of `renew_deadline` after a delay is enough for one attempt without a response, and for another attempt.
+    pub renew: Duration,
+    /// Longest delay between two attempts to take the Lease, and between two attempts after a failure, unless this
+    /// replica writes without a Lease.
     pub retry: Duration,
     /// Time limit of each attempt to take or renew the Lease, and interval at which a replica that writes without a
     /// Lease checks if the role allows one.
@@ -42,7 +46,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Returns client-go's periods, and the given time limit of writes.
+    /// Returns client-go's periods, except that renewals are less frequent, and the given time limit of writes.
     pub fn for_writes_of(write: Duration) -> Self {
         Timing { write, ..Timing::default() }
     }
@@ -58,6 +62,7 @@ impl Default for Timing {
         Timing {
             lease: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
+            renew: Duration::from_secs(3),
             retry: Duration::from_secs(2),
             check_interval: Duration::from_secs(5),
             write: Duration::from_secs(10),

@@ -22,6 +22,7 @@ use crate::controllers::node_deletion::NodeDeletion;
 use crate::controllers::node_labels::NodeLabels;
 use crate::controllers::policy::PolicyController;
 use crate::controllers::policy_names::PolicyNames;
+use crate::controllers::same_cluster;
 use crate::controllers::service_account::ServiceAccountController;
 use crate::controllers::tier::Tiers;
 use crate::controllers::workload_endpoint::WorkloadEndpoints;
@@ -101,6 +102,9 @@ type NamedTask = (&'static str, BoxFuture<'static, ()>);
 /// Creates the controllers that the settings enable, except those with a refused rule set, and subscribes them to
 /// `watches`.
 fn build(context: &Context, settings: &Settings, refused: &BTreeSet<RuleSet>, watches: &mut Watches) -> Vec<NamedTask> {
+    if context.mode == Mode::Etcd && !settings.enabled.is_empty() {
+        same_cluster::follow(&context.same_cluster, watches);
+    }
     let mut registry = Registry { context, watches, refused, controllers: Vec::new() };
     for name in &settings.enabled {
         match name {

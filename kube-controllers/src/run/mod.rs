@@ -21,10 +21,11 @@ use crate::cli::Options;
 use crate::compaction;
 use crate::configuration::Configuration;
 use crate::context::{Clients, Context};
-use crate::datastore_lock;
+use crate::datastore_lock::{self, DatastoreCheck};
 use crate::http::{self, Ports};
 use crate::leader::{self, Leadership};
 use crate::logging::{self, Severity};
+use crate::same_cluster::SameCluster;
 use crate::settings::{Environment, LeaderElection, Lease, LogSeverity, Settings, StatusLiveness};
 use crate::startup::{Servers, StartError};
 use crate::status::{self, Component, Status, Watchdog};
@@ -170,10 +171,11 @@ impl Process {
             compaction::run(calico.clone(), elected, settings.clone(), serving.clone()),
         ));
         let watchdog = self.watchdog;
-        let context = Context { kubernetes, calico, mode, settings, leadership, metrics, watchdog, stop };
+        let same_cluster = SameCluster::default();
+        let context = Context { kubernetes, calico, mode, settings, leadership, same_cluster, metrics, watchdog, stop };
         tokio::select! {
             _ = &mut background => {}
-            () = run_controllers(&context, &status) => {
+            () = Box::pin(run_controllers(&context, &status)) => {
                 serving.cancel();
                 if timeout(STOP_DEADLINE, background).await.is_err() {
                     tracing::warn!("some tasks did not end within {STOP_DEADLINE:?} and are canceled");
@@ -236,7 +238,8 @@ async fn follow_health(
             if !current {
                 return checks_stop.cancelled().await;
             }
-            let datastore = async || datastore_lock::initialize_or_check(&clients.calico, &elected).await;
+            let check = DatastoreCheck::default();
+            let datastore = async || check.initialize_or_check(&clients.calico, &elected).await;
             let api_server = async || check_healthz(&clients.kubernetes).await;
             status::watch_health(status.clone(), datastore, api_server, checks_stop.clone()).await;
         });

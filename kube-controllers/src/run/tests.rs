@@ -1,6 +1,9 @@
 //! The whole process at an API server on which Calico's objects move to another API group.
 
+mod idle;
+
 use std::convert::Infallible;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hyper::body::Incoming;
@@ -46,10 +49,10 @@ fn answer(request: &Request<Incoming>, asked: &AtomicUsize) -> Result<Response<S
     Ok(Response::builder().status(code).body(body.to_string()).unwrap())
 }
 
-/// Advances the paused clock by an hour in small steps. The connections are real, and without the steps the clock would
+/// Advances the paused clock in small steps. The connections are real, and without the steps the clock would
 /// not wait for their data. A thread of the kernel may have to deliver the data, so each step leaves it the processor.
-async fn hour() {
-    for _ in 0..3600 {
+async fn seconds(count: usize) {
+    for _ in 0..count {
         for _ in 0..TURNS {
             yield_now().await;
         }
@@ -58,33 +61,38 @@ async fn hour() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn process_ends_with_an_error_when_objects_move_to_another_api_group() {
-    let asked = Arc::new(AtomicUsize::new(0));
+/// Returns a process with these environment variables, which keeps its files in `directory`.
+fn process(directory: &Path, server: &str, variables: &[(&str, &str)]) -> Process {
     let user = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{ "name": "k", "cluster": { "server": api_server(asked.clone()).await } }],
+        "clusters": [{ "name": "k", "cluster": { "server": server } }],
         "users": [{ "name": "u", "user": {} }],
         "contexts": [{ "name": "c", "context": { "cluster": "k", "user": "u" } }],
     });
-    let directory = tempfile::tempdir().unwrap();
-    let kubeconfig = directory.path().join("kubeconfig");
+    let kubeconfig = directory.join("kubeconfig");
     std::fs::write(&kubeconfig, user.to_string()).unwrap();
     let lookup = |name: &str| match name {
         "KUBECONFIG" => Some(kubeconfig.display().to_string()),
-        "LEADER_ELECTION" | "HEALTH_ENABLED" => Some("false".to_owned()),
-        _ => None,
+        _ => variables.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).to_owned()),
     };
-    let process = Process {
-        options: Options { status_file: directory.path().join("status.json"), health_port: 0 },
+    Process {
+        options: Options { status_file: directory.join("status.json"), health_port: 0 },
         environment: Environment::read(lookup).unwrap(),
         servers: Servers::from_environment(&lookup).unwrap(),
         severity: logging::subscriber(LogSeverity::Info, std::io::sink).1,
         watchdog: Watchdog::default(),
-    };
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn process_ends_with_an_error_when_objects_move_to_another_api_group() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let directory = tempfile::tempdir().unwrap();
+    let variables = [("LEADER_ELECTION", "false"), ("HEALTH_ENABLED", "false")];
+    let process = process(directory.path(), &api_server(asked.clone()).await, &variables);
     let error = tokio::select! {
         ended = process.run() => ended.unwrap_err(),
-        _ = tokio::spawn(hour()) => panic!("the process goes on"),
+        _ = tokio::spawn(seconds(3600)) => panic!("the process goes on"),
     };
     let expected = "Calico's objects are in the API group projectcalico.org/v3 and no longer in \
                     crd.projectcalico.org/v1; a restarted process uses projectcalico.org/v3";

@@ -44,6 +44,18 @@ impl ControllerName {
         NAMES.iter().find(|(name, ..)| *name == self).map_or("", |(_, text, _)| text)
     }
 
+    /// Returns the name of the controller's section in KubeControllersConfiguration.
+    pub(super) fn section(self) -> &'static str {
+        match self {
+            Node => "node",
+            Policy => "policy",
+            Namespace => "namespace",
+            ServiceAccount => "serviceAccount",
+            WorkloadEndpoint => "workloadEndpoint",
+            LoadBalancer => "loadBalancer",
+        }
+    }
+
     /// Returns true if the controller copies Kubernetes objects into Calico's, which only etcd needs (KC-020).
     pub fn is_etcd_only(self) -> bool {
         matches!(self, Policy | Namespace | ServiceAccount | WorkloadEndpoint)

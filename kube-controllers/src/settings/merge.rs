@@ -18,6 +18,12 @@ use super::{AssignIps, LogSeverity, Mode, Settings};
 /// Minimum grace period of an endpoint without its pod, unless the environment sets the period.
 const MIN_ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(300);
 
+/// The port of the metrics in the Deployment and the Service of `deploy/`. The chart moves both with the variable.
+const PORT_OF_SERVICE: u16 = 9094;
+
+/// Minimum interval of comparisons and compactions, unless the interval is zero. Each of them loads the datastore.
+const MIN_PERIOD: Duration = Duration::from_secs(1);
+
 /// The effective settings, with the status and messages that result from them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Merged {
@@ -72,8 +78,7 @@ impl Merger<'_> {
         let compaction = self.take_override(&environment.compaction_period);
         let compaction = compaction.or(self.spec.etcd_v3_compaction_period).unwrap_or(COMPACTION_PERIOD);
         let health_checks = self.health_checks();
-        let metrics_port = self.take_override(&environment.metrics_port).map(i64::from);
-        let metrics_port = metrics_port.or(self.spec.prometheus_metrics_port);
+        let metrics_port = self.metrics_port();
         Settings {
             log_severity,
             reconcile_period: self.reconcile_periods(&enabled),
@@ -88,9 +93,13 @@ impl Merger<'_> {
             host_endpoints: if of_node { self.host_endpoints() } else { AutoHostEndpoints::default() },
             assign_ips: self.assign_ips(),
             policy_name_migrator: self.migrates_policy_names(),
-            compaction_period: if is_etcd { compaction.duration() } else { Duration::ZERO },
+            compaction_period: if is_etcd {
+                self.at_least_min("etcdV3CompactionPeriod", compaction.duration())
+            } else {
+                Duration::ZERO
+            },
             health_checks,
-            metrics_port: self.port("prometheusMetricsPort", metrics_port),
+            metrics_port,
             debug_profile_port: self.port("debugProfilePort", self.spec.debug_profile_port.map(i64::from)),
             gc_mode: environment.gc_mode,
             gc_limits: environment.gc_limits,
@@ -114,7 +123,11 @@ impl Merger<'_> {
             name => reconciler(sections, *name).is_some(),
         };
         let configured = ControllerName::ALL.into_iter().filter(has_section).collect();
-        let mut enabled: BTreeSet<_> = self.take_override(&self.environment.enabled).unwrap_or(configured);
+        let chosen = self.take_override(&self.environment.enabled);
+        if chosen.is_none() && self.mode == Mode::Etcd {
+            self.note_missing_sections(&configured);
+        }
+        let mut enabled: BTreeSet<_> = chosen.unwrap_or(configured);
         if self.mode != Mode::Etcd {
             let idle: Vec<_> = enabled.extract_if(.., |name| name.is_etcd_only()).map(ControllerName::as_str).collect();
             if !idle.is_empty() {
@@ -125,6 +138,20 @@ impl Merger<'_> {
             }
         }
         enabled
+    }
+
+    /// Names the controllers that do not run because the configuration lacks their sections (KC-133).
+    fn note_missing_sections(&mut self, configured: &BTreeSet<ControllerName>) {
+        let missing = ControllerName::ALL.into_iter().filter(|name| !configured.contains(name));
+        let missing: Vec<_> = missing.map(ControllerName::section).collect();
+        if !missing.is_empty() {
+            self.notes.push(format!(
+                "not running the controllers without a section in spec.controllers: {0}; add the section (`{1}: {{}}`) \
+                 to run a controller",
+                missing.join(", "),
+                missing[0]
+            ));
+        }
     }
 
     fn log_severity(&mut self) -> LogSeverity {
@@ -146,8 +173,19 @@ impl Merger<'_> {
             let configured = reconciler(&self.spec.controllers, name).and_then(|section| section.reconciler_period);
             given.or(configured).unwrap_or(RECONCILE_PERIOD).duration()
         };
-        let reconcilers = enabled.iter().filter(|name| name.is_etcd_only());
-        reconcilers.map(|name| (*name, period(*name))).collect()
+        let reconcilers = enabled.iter().copied().filter(|name| name.is_etcd_only());
+        let periods: Vec<_> = reconcilers.map(|name| (name, period(name))).collect();
+        let in_force = |(name, period)| (name, self.at_least_min(&format!("reconcilerPeriod of {name}"), period));
+        periods.into_iter().map(in_force).collect()
+    }
+
+    /// Returns the period, or [`MIN_PERIOD`] with a note if the period is shorter. A period of zero stays.
+    fn at_least_min(&mut self, field: &str, period: Duration) -> Duration {
+        if period.is_zero() || period >= MIN_PERIOD {
+            return period;
+        }
+        self.notes.push(format!("{field}: {period:?} is too short; {MIN_PERIOD:?} is in force"));
+        MIN_PERIOD
     }
 
     fn sync_node_labels(&mut self) -> bool {
@@ -253,6 +291,22 @@ impl Merger<'_> {
         given.unwrap_or_else(|| {
             self.keyword("healthChecks", configured, &SWITCH, true, "the health checks continue") != Some(false)
         })
+    }
+
+    /// Returns the port of the metrics. As with upstream the configuration moves the port, but not that of the Service.
+    fn metrics_port(&mut self) -> Option<u16> {
+        if let Some(port) = self.take_override(&self.environment.metrics_port) {
+            return self.port("prometheusMetricsPort", Some(port.into()));
+        }
+        let port = self.port("prometheusMetricsPort", self.spec.prometheus_metrics_port)?;
+        if port != PORT_OF_SERVICE {
+            self.notes.push(format!(
+                "prometheusMetricsPort: {port} is the port of the metrics, but the Service \
+                 calico-kube-controllers-metrics of our manifests leads to {PORT_OF_SERVICE}; change that too \
+                 (kube-controllers/README.md, Metrics)"
+            ));
+        }
+        Some(port)
     }
 
     fn port(&mut self, field: &str, port: Option<i64>) -> Option<u16> {

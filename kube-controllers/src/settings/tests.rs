@@ -144,6 +144,27 @@ fn environment_overrides_the_configuration() {
     assert_eq!(settings.gc_mode, GcMode::Report);
 }
 
+#[test]
+fn port_of_metrics_that_the_configuration_alone_moves_is_noted() {
+    let merged = |port: Value, variables: &[(&str, &str)]| {
+        let merged = merge(
+            &environment(variables),
+            &spec(json!({"prometheusMetricsPort": port, "controllers": {}})),
+            KUBERNETES,
+        );
+        let notes = merged.notes.into_iter().filter(|note| note.starts_with("prometheusMetricsPort"));
+        (merged.settings.metrics_port, notes.collect::<Vec<_>>())
+    };
+    let (port, notes) = merged(json!(9095), &[]);
+    let [note] = &notes[..] else { panic!("{notes:?}") };
+    assert!(port == Some(9095) && note.contains("calico-kube-controllers-metrics of our manifests leads to 9094"));
+    for given in [Value::Null, json!(9094)] {
+        assert_eq!(merged(given, &[]), (Some(9094), Vec::new()));
+    }
+    assert_eq!(merged(json!(0), &[]), (None, Vec::new()));
+    assert_eq!(merged(json!(9095), &[("PROMETHEUS_METRICS_PORT", "9096")]), (Some(9096), Vec::new()));
+}
+
 /// A missing field never turns anything off.
 #[test]
 fn missing_configuration_fields_get_their_defaults() {
@@ -282,7 +303,8 @@ fn unknown_configuration_values_are_reported_with_the_valid_values() {
             (settings.host_endpoints.keep, settings.assign_ips),
             (assign != "All", (assign != "All").then_some(AssignIps::AllServices))
         );
-        assert_eq!(notes, [""; 0]);
+        let [note] = &notes[..] else { panic!("{notes:?}") };
+        assert!(note.contains("policy, namespace, serviceAccount, workloadEndpoint; add the section"), "{note}");
     }
     let off = merged("Disabled", "none", "");
     assert!(!off.settings.host_endpoints.keep && off.settings.assign_ips == Some(AssignIps::AllServices));
@@ -441,4 +463,34 @@ fn invalid_node_workers_are_noted_and_count_as_1() {
         let expected = format!("NODE_WORKERS: `{text}` is not a whole number from 1 on; 1 worker is in force");
         assert_eq!((workers, notes), (1, vec![expected]));
     }
+}
+
+#[test]
+fn missing_sections_are_named_unless_the_environment_chooses_the_controllers() {
+    let some = spec(json!({ "controllers": { "node": {}, "loadBalancer": {} } }));
+    let notes = |variables: &[(&str, &str)], mode| merge(&environment(variables), &some, mode).notes;
+    let expected = "not running the controllers without a section in spec.controllers: policy, namespace, \
+        serviceAccount, workloadEndpoint; add the section (`policy: {}`) to run a controller";
+    assert_eq!(notes(&[], ETCD), [expected]);
+    assert_eq!(notes(&[("ENABLED_CONTROLLERS", "node")], ETCD), [""; 0]);
+    assert_eq!(notes(&[], KUBERNETES), [""; 0]);
+    let example = include_str!("../../../deploy/examples/kubecontrollersconfiguration.yaml");
+    for name in ControllerName::ALL {
+        assert!(example.contains(&format!("\n    {}:", name.section())), "{name}");
+    }
+}
+
+#[test]
+fn short_periods_are_lengthened_and_zero_stays() {
+    let periods = |text: &str| {
+        let mut given = default_configuration();
+        given.etcd_v3_compaction_period = Some(text.parse().unwrap());
+        given.controllers.policy.as_mut().unwrap().reconciler_period = Some(text.parse().unwrap());
+        let Merged { settings, notes, .. } = merge(&environment(&[]), &given, ETCD);
+        (settings.compaction_period, settings.reconcile_period[&ControllerName::Policy], notes.len())
+    };
+    let second = Duration::from_secs(1);
+    assert_eq!(periods("1ns"), (second, second, 2));
+    assert_eq!(periods("1s"), (second, second, 0));
+    assert_eq!(periods("0s"), (Duration::ZERO, Duration::ZERO, 0));
 }

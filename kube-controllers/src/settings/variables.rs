@@ -28,7 +28,7 @@ pub(super) const ORPHAN_ENDPOINT_GRACE_PERIOD: &str = "ORPHAN_ENDPOINT_GRACE_PER
 pub(super) const DATASTORE_TYPE: &str = "DATASTORE_TYPE";
 
 /// The variables of the controllers.
-pub const CONTROLLERS: [Variable; 24] = [
+pub const CONTROLLERS: [Variable; 25] = [
     variable(LOG_LEVEL, "info", "least severity that is logged: panic, fatal, error, warning, info, debug, trace"),
     variable(
         ENABLED_CONTROLLERS,
@@ -49,6 +49,7 @@ pub const CONTROLLERS: [Variable; 24] = [
         "heartbeat: check-status -l fails when the process hangs, not when a server is unreachable; the process writes \
          the status file every 5 s",
     ),
+    variable("STATUS_FILE", "/status/status.json", "file for check-status, which reads the variable too"),
     variable(SYNC_NODE_LABELS, "true", "whether labels of Kubernetes' nodes are copied to Calico's (etcd)"),
     variable(AUTO_HOST_ENDPOINTS, "disabled", "enabled: each node gets a host endpoint for all its interfaces"),
     variable(

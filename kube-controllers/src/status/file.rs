@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
@@ -6,8 +7,17 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Default path of the status file.
-pub const DEFAULT_FILE: &str = "/status/status.json";
+/// The variable with the path of the status file. The commands that run in the container see it too.
+const STATUS_FILE: &str = "STATUS_FILE";
+
+/// Returns the path of the status file unless an option names one: that of `STATUS_FILE`, or else upstream's.
+pub fn default_file() -> PathBuf {
+    named_file(std::env::var_os(STATUS_FILE))
+}
+
+pub(super) fn named_file(variable: Option<OsString>) -> PathBuf {
+    variable.filter(|path| !path.is_empty()).unwrap_or_else(|| "/status/status.json".into()).into()
+}
 
 /// Content of the status file, in upstream's format (KC-142).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -12,7 +12,7 @@ mod health;
 mod tests;
 mod watchdog;
 
-pub use file::{Condition, DEFAULT_FILE, FileError, StatusFile};
+pub use file::{Condition, FileError, StatusFile, default_file};
 pub use health::watch_health;
 pub use watchdog::Watchdog;
 

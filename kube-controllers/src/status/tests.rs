@@ -4,7 +4,15 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::file::named_file;
 use super::*;
+
+#[test]
+fn default_status_file_is_that_of_the_variable_if_it_is_set() {
+    let file = |variable: Option<&str>| named_file(variable.map(Into::into)).display().to_string();
+    assert_eq!(file(Some("/dev/shm/status.json")), "/dev/shm/status.json");
+    assert_eq!([file(None), file(Some(""))], ["/status/status.json", "/status/status.json"]);
+}
 
 #[test]
 fn status_file_matches_upstreams_format() {

@@ -4,16 +4,19 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use datastore::Datastore;
 use ipam_plugin::affinity::release_pool_affinities;
 use libcalico::api::{IP_POOL_FINALIZER as FINALIZER, IpPool, IpPoolSpec, ObjectKey};
-use libcalico::ipam::{AffinityOwner, AffinitySelect, Block};
+use libcalico::ipam::{AffinityOwner, AffinitySelect, Block, BlockAffinity};
+use libcalico::kubernetes::{IPV4_POOLS, IPV6_POOLS};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store};
 use os::clock::SystemClock;
+use serde_json::Value;
 use time::OffsetDateTime;
 
 use super::cached::{CachedController, CachedReconcile, SharedCache};
@@ -31,6 +34,9 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Delay after an event of a block. Blocks are deleted one after the other, so this combines their events.
 const EVENT_DELAY: Duration = Duration::from_secs(5);
+
+/// Maximum number of Services that the condition of a pool names.
+const NAMED: usize = 8;
 
 type PoolCache = Cache<ObjectKey, Entry<IpPool>>;
 
@@ -74,14 +80,18 @@ fn apply_pool(pools: &mut PoolCache, event: &Event<'_, Entry<IpPool>>) -> Vec<&'
     if !changed.is_empty() || matches!(event, Event::ListEnd) { vec![ALL_POOLS] } else { Vec::new() }
 }
 
-/// Returns true if, by this event, a pool that is being deleted may have lost its last block.
+/// Returns true if, by this event, a pool that is being deleted may have lost its last block, or may lose it now because
+/// a block has become empty.
 fn may_be_empty(pools: &PoolCache, event: &Event<'_, Entry<Block>>) -> bool {
     let mut deleting = pools.iter().map(|(_, pool)| &pool.value).filter(|pool| is_deleting(pool));
+    let mut is_of_pool =
+        |block: &Cidr| deleting.any(|pool| pool.spec.range().is_ok_and(|cidr| cidr.contains(block.network())));
     match event {
-        Event::Delete(block) => deleting.any(|pool| pool.spec.range().is_ok_and(|cidr| cidr.contains(block.network()))),
+        Event::Delete(block) => is_of_pool(block),
+        Event::Upsert(block) => block.value.is_empty() && is_of_pool(&block.key),
         // Blocks that are missing from a new list have no event of their own.
         Event::ListEnd => deleting.next().is_some(),
-        Event::ListStart | Event::Upsert(_) => false,
+        Event::ListStart => false,
     }
 }
 
@@ -125,16 +135,25 @@ impl IpPoolReconciler {
     async fn reconcile_pool(&self, pool: &Entry<IpPool>, verdict: Verdict) -> Result<NextReconcile, ReconcileError> {
         let name = &pool.key.name;
         let mut version = pool.revision.resource_version().to_owned();
-        let conditions = verdict.condition().merged_into(pool.value.status.as_ref(), OffsetDateTime::now_utc());
-        if let Some(conditions) = conditions {
+        let (condition, change) = (verdict.condition(), finalizer_change(&pool.value, verdict));
+        let is_false = condition_is_true(pool.value.status.as_ref(), ALLOCATABLE) == Some(false);
+        // The condition of a pool that waits for its addresses has more text, which is known after the release only.
+        let written = if change == FinalizerChange::ReleaseBlocks && is_false { None } else { Some(&condition) };
+        if let Some(conditions) = written.and_then(|condition| merged(condition, pool)) {
             version = self.objects.write_conditions(name, &version, &conditions).await?;
         }
-        let finalizers = match finalizer_change(&pool.value, verdict) {
+        let finalizers = match change {
             FinalizerChange::Keep => return Ok(NextReconcile::AwaitChange),
             FinalizerChange::Write(finalizers) => finalizers,
             FinalizerChange::ReleaseBlocks => {
                 let Ok(range) = pool.value.spec.range() else { return Ok(NextReconcile::AwaitChange) };
-                if !self.release_blocks(name, &range).await? {
+                if let Some(services) = self.release_blocks(name, &range).await? {
+                    let waiting = waiting_for(&condition, &services);
+                    if written != Some(&waiting)
+                        && let Some(conditions) = merged(&waiting, pool)
+                    {
+                        self.objects.write_conditions(name, &version, &conditions).await?;
+                    }
                     return Ok(NextReconcile::After(RECHECK_INTERVAL));
                 }
                 without_finalizer(&pool.value, FINALIZER).unwrap_or_default()
@@ -144,8 +163,9 @@ impl IpPoolReconciler {
         Ok(NextReconcile::AwaitChange)
     }
 
-    /// Releases the blocks in the range that can be released. Returns true if no block is left in the range.
-    async fn release_blocks(&self, name: &str, range: &Cidr) -> Result<bool, ReconcileError> {
+    /// Releases the blocks in the range that can be released. Returns `None` if no block is left in the range, and
+    /// otherwise the Services that have addresses in the range.
+    async fn release_blocks(&self, name: &str, range: &Cidr) -> Result<Option<BTreeSet<ObjectKey>>, ReconcileError> {
         let clock = SystemClock::start();
         let problem = |error: ipam_plugin::error::IpamError| {
             ReconcileError::Retry(format!("cannot release the blocks of IPPool {name}: {error}"))
@@ -159,8 +179,54 @@ impl IpPoolReconciler {
         let mut batch = ReadBatch::new();
         let keys = batch.list_keys::<Block>(&Some(range.version()));
         let answers = self.store.read(&batch).await?;
-        Ok(!answers.listed_keys(&keys).any(|block| range.contains(block.network())))
+        if !answers.listed_keys(&keys).any(|block| range.contains(block.network())) {
+            return Ok(None);
+        }
+        services_in(&*self.store, range).await.map(Some)
     }
+}
+
+/// Returns the Services that have addresses in the range.
+async fn services_in(store: &impl Store, range: &Cidr) -> Result<BTreeSet<ObjectKey>, ReconcileError> {
+    let of_services = AffinitySelect::of(AffinityOwner::of_services());
+    let affinities = store.list::<BlockAffinity>(&of_services).await?;
+    let mut batch = ReadBatch::new();
+    let blocks = affinities.iter().map(|entry| entry.key.cidr).filter(|cidr| range.contains(cidr.network()));
+    let tickets: Vec<_> = blocks.map(|cidr| batch.get::<Block>(&cidr)).collect();
+    let answers = store.read(&batch).await?;
+    let mut services = BTreeSet::new();
+    for ticket in &tickets {
+        // The Services of an unreadable block are unknown.
+        let Ok(Some(block)) = answers.get(ticket) else { continue };
+        for held in block.value.allocated().filter(|held| !held.is_cooling()) {
+            let attribute = |name| held.attributes().and_then(|attributes| attributes.get(name));
+            if let (Some(namespace), Some(service)) = (attribute("namespace"), attribute("service")) {
+                services.insert(ObjectKey::namespaced(namespace, service));
+            }
+        }
+    }
+    Ok(services)
+}
+
+/// Returns the condition of a pool that is deleted after these Services have other addresses.
+fn waiting_for(condition: &StatusCondition, services: &BTreeSet<ObjectKey>) -> StatusCondition {
+    let named: Vec<String> = services.iter().take(NAMED).map(ObjectKey::to_string).collect();
+    let more = services.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let mut waiting = condition.clone();
+    if !services.is_empty() {
+        waiting.message.push_str(&format!(
+            "; Services have addresses of it: {}{more}; name another pool in their annotations {IPV4_POOLS} or \
+             {IPV6_POOLS}, or delete them",
+            named.join(", ")
+        ));
+    }
+    waiting
+}
+
+/// Returns the conditions of a pool with `condition`, or `None` if the pool has this condition.
+fn merged(condition: &StatusCondition, pool: &Entry<IpPool>) -> Option<Vec<Value>> {
+    condition.merged_into(pool.value.status.as_ref(), OffsetDateTime::now_utc())
 }
 
 /// Returns the required change. A pool in use gets the finalizer. A pool that is being deleted loses the finalizer

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use datastore::Datastore;
@@ -18,7 +19,7 @@ use time::OffsetDateTime;
 
 use super::decision::{HeldAddress, MissingAddress};
 use super::wait_reason::Wait;
-use super::waiting::first_cooldown_end;
+use super::waiting::cooldown_ends;
 use crate::runtime::ReconcileError;
 
 pub(super) struct ServiceAddresses {
@@ -112,18 +113,19 @@ impl ServiceAddresses {
         released.map(drop).map_err(ipam_failure)
     }
 
-    /// Returns the first end, after `begin`, of the cooldowns of addresses that were released at these times.
-    pub(super) async fn first_cooldown_end(
+    /// Returns the addresses in `cooling` whose cooldown ends after `begin`, with that end, the earliest first. Each
+    /// address in `cooling` is with the time of its release.
+    pub(super) async fn cooldown_ends(
         &self,
-        released: &[OffsetDateTime],
+        cooling: &[(IpAddr, OffsetDateTime)],
         begin: OffsetDateTime,
-    ) -> Result<Option<OffsetDateTime>, StoreError> {
-        if released.is_empty() {
-            return Ok(None);
+    ) -> Result<Vec<(IpAddr, OffsetDateTime)>, StoreError> {
+        if cooling.is_empty() {
+            return Ok(Vec::new());
         }
         let config = find::<IpamConfig>(&*self.store, &IpamConfigKey).await?;
         let cooldown_seconds = config.map_or(0, |entry| entry.value.ip_cooldown_seconds);
-        Ok(first_cooldown_end(released, cooldown_seconds, begin))
+        Ok(cooldown_ends(cooling, cooldown_seconds, begin))
     }
 
     /// Assigns the missing addresses as far as possible.
@@ -162,8 +164,8 @@ impl ServiceAddresses {
             MissingAddress::Any { version, pools } => (version, pools.iter().map(Cidr::to_string).collect()),
         };
         let of_family = match version {
-            IpVersion::V4 => AssignRequest { num4: 1, pools4: pools, ..request.clone() },
-            IpVersion::V6 => AssignRequest { num6: 1, pools6: pools, ..request.clone() },
+            IpVersion::V4 => AssignRequest { num4: 1, num6: 0, pools4: pools, ..request.clone() },
+            IpVersion::V6 => AssignRequest { num4: 0, num6: 1, pools6: pools, ..request.clone() },
         };
         let assigned = assign(store, &clock, &of_family, inputs).await;
         let assigned = assigned.map_err(|error| AssignFailure::of(error, missing))?;

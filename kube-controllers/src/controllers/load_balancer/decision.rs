@@ -102,6 +102,25 @@ pub(super) fn decide(
     Ok(Decision::Serve(plan))
 }
 
+/// Returns true if `ip` may be assigned to a Service with the addresses `held`. If one of them is of the family of `ip`
+/// and may stay, the Service takes only the address that it requests.
+pub(super) fn may_take(
+    service: &LoadBalancerService,
+    pools: &[LoadBalancerPool],
+    ip: IpAddr,
+    mut held: impl Iterator<Item = IpAddr>,
+) -> bool {
+    let Ok(request) = AddressRequest::parse(service, pools) else { return false };
+    let family = Family { version: IpVersion::of(ip), service, request: &request, pools };
+    match request.address(family.version) {
+        Some(requested) => requested == ip,
+        None => {
+            let stays = held.any(|held| IpVersion::of(held) == family.version && family.may_stay(held));
+            !stays && family.names_family() && family.may_stay(ip)
+        }
+    }
+}
+
 struct Family<'a> {
     version: IpVersion,
     service: &'a LoadBalancerService,
@@ -121,15 +140,21 @@ impl Family<'_> {
             _ => {}
         }
         let is_published = |held: &HeldAddress| self.service.published.contains(&held.ip);
+        let is_in_pool = |held: &HeldAddress| self.pools.iter().any(|pool| pool.cidr.contains(held.ip));
         // A fixed order, so that two replicas with the same addresses keep the same one. After the requested address
-        // come the published addresses, because they are in use.
+        // come the addresses in a pool, because a pool that is being deleted waits for its addresses, and then the
+        // published addresses, because they are in use.
         let rank = |held: &HeldAddress| {
-            (Some(held.ip) != requested, !is_published(held), held.since.clone(), held.sequence, held.ip)
+            let HeldAddress { ip, sequence, since, .. } = held;
+            (Some(*ip) != requested, !is_in_pool(held), !is_published(held), since.clone(), *sequence, *ip)
         };
         fitting.sort_by_key(rank);
         others.sort_by_key(rank);
-        if fitting.is_empty() && self.can_use_family() && others.first().is_some_and(is_published) {
-            fitting.push(others.remove(0));
+        if fitting.is_empty()
+            && self.can_use_family()
+            && let Some(at) = others.iter().position(is_published)
+        {
+            fitting.push(others.remove(at));
         }
         plan.keep.extend(fitting.drain(..fitting.len().min(1)));
         plan.release.extend(fitting.into_iter().chain(others));

@@ -8,12 +8,14 @@
 mod addresses;
 mod decision;
 mod not_served;
+mod offers;
 mod pools;
 mod reconcile;
 mod reports;
 mod request;
 mod service;
 mod service_cache;
+mod status_writes;
 #[cfg(test)]
 mod tests;
 mod wait_reason;

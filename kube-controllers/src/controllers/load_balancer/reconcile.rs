@@ -1,8 +1,6 @@
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use datastore::Datastore;
 use k8s_openapi::api::core::v1::{Namespace, Service as K8sService};
 use kube::Api;
 use kube::api::PostParams;
@@ -10,7 +8,7 @@ use libcalico::api::ObjectKey;
 use libcalico::ipam::{HandleId, Labels};
 use libcalico::kubernetes::SERVICES;
 use time::OffsetDateTime;
-use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::addresses::{AssignFailure, ServiceAddresses};
 use super::decision::{Decision, HeldAddress, MissingAddress, Plan, decide, status_differs};
@@ -18,13 +16,15 @@ use super::pools::{LoadBalancerPool, stored_pools};
 use super::reports::WaitReports;
 use super::service::{LoadBalancerService, publish_addresses, withdraw_addresses};
 use super::service_cache::{ServiceCache, ServiceState};
+use super::status_writes::StatusWrites;
 use super::wait_reason::{NotServed, Wait};
 use crate::api_reads;
 use crate::context::Context;
 use crate::controllers::cached::{CachedController, CachedReconcile, SharedCache};
 use crate::controllers::custom_resource::{is_not_found, reconcile_error};
+use crate::controllers::same_cluster::hold_and_report;
 use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
-use crate::settings::{AssignIps, ControllerName, Settings};
+use crate::settings::{AssignIps, ControllerName};
 use crate::watches::Watches;
 
 /// Delay before the next look when the cache lags behind the API server or the datastore.
@@ -44,12 +44,11 @@ enum StatusWrite {
 type LiveService = (K8sService, LoadBalancerService);
 
 pub(super) struct ServiceReconciler {
-    pub(super) calico: Arc<Datastore>,
+    pub(super) context: Context,
     pub(super) addresses: ServiceAddresses,
-    pub(super) kubernetes: kube::Client,
-    pub(super) settings: watch::Receiver<Arc<Settings>>,
     pub(super) cache: SharedCache<ServiceCache>,
     pub(super) reports: WaitReports,
+    pub(super) status_writes: SharedCache<StatusWrites>,
 }
 
 impl CachedReconcile for ServiceReconciler {
@@ -65,12 +64,11 @@ impl CachedReconcile for ServiceReconciler {
     fn new(context: &Context, controller: &CachedController<Self>) -> Self {
         let waiting = controller.cache.lock().waiting.clone();
         ServiceReconciler {
-            calico: context.calico.clone(),
+            context: context.clone(),
             addresses: ServiceAddresses { store: context.calico.clone() },
-            kubernetes: context.kubernetes.clone(),
-            settings: context.settings.clone(),
             cache: controller.cache.clone(),
             reports: WaitReports::new(context, waiting, controller.queue.clone()),
+            status_writes: SharedCache::default(),
         }
     }
 
@@ -89,18 +87,34 @@ impl Reconcile for ServiceReconciler {
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
+        let outcome = self.reconcile_service(key).await;
+        // Also after a failure, so that no Service keeps an address from the others.
+        let next = self.cache.lock().pass_on(key);
+        next.into_iter().for_each(|key| self.reports.queue.add(key));
+        outcome
+    }
+}
+
+impl ServiceReconciler {
+    async fn reconcile_service(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         let state = self.cache.lock().state_of(key);
         let Some(ServiceState { service, held, pools }) = state else { return Ok(NextReconcile::AwaitChange) };
         let is_own = |held: &HeldAddress| service.as_ref().is_some_and(|service| service.handle == held.handle);
         let (own, others): (Vec<_>, Vec<_>) = held.into_iter().partition(is_own);
-        if !others.is_empty() && !self.release_handles(key, &others).await? {
-            return Ok(NextReconcile::After(CACHE_LAG));
+        if !others.is_empty() {
+            // In the API server of another cluster every Service is missing.
+            if let Some(wait) = hold_and_report(&self.context).await {
+                return Ok(NextReconcile::After(wait));
+            }
+            if !self.release_handles(key, &others).await? {
+                return Ok(NextReconcile::After(CACHE_LAG));
+            }
         }
         let Some(service) = service else {
             self.reports.end(key);
             return Ok(NextReconcile::AwaitChange);
         };
-        let assign = self.settings.borrow().assign_ips;
+        let assign = self.context.settings.borrow().assign_ips;
         let wait = match assign.map(|assign| (assign, decide(Some(&service), &own, &pools, assign))) {
             // With an unknown value of `assignIPs`, the Service neither gets nor loses an address.
             None => Wait::not_enabled(NotServed::UnknownAssignIps, &service, &pools, AssignIps::default()),
@@ -120,9 +134,7 @@ impl Reconcile for ServiceReconciler {
         self.reports.report(key, &service, wait.as_ref()).await;
         Ok(NextReconcile::AwaitChange)
     }
-}
 
-impl ServiceReconciler {
     /// Releases the addresses of a Service that was deleted, has another type now, or was replaced by a new Service of
     /// the same name. Returns false, without releasing, if the live Service has the handle of one of the addresses.
     async fn release_handles(&self, key: &ObjectKey, held: &[HeldAddress]) -> Result<bool, ReconcileError> {
@@ -139,7 +151,7 @@ impl ServiceReconciler {
     }
 
     /// Removes the Service's addresses from the status, then releases them. After a crash in between, the next run
-    /// releases the addresses. If the Service is missing or has another type, only releases them.
+    /// releases the addresses.
     async fn withdraw(
         &self,
         key: &ObjectKey,
@@ -147,20 +159,24 @@ impl ServiceReconciler {
         cached: &[HeldAddress],
         assign: AssignIps,
     ) -> Result<NextReconcile, ReconcileError> {
-        if let Some((mut live, service)) = self.live_owner(key, handle).await? {
-            // The pools are listed again, because the cache omits unreadable pools.
-            let pools = if service.request.is_managed(assign) { stored_pools(&self.calico).await? } else { Vec::new() };
-            if decide(Some(&service), cached, &pools, assign) != Ok(Decision::Withdraw) {
-                return Ok(NextReconcile::After(CACHE_LAG));
-            }
-            let held = self.addresses.held(handle).await?;
-            let hidden: Vec<IpAddr> = cached.iter().chain(&held).map(|held| held.ip).collect();
-            let written = self.write_status(key, &mut live, |service| withdraw_addresses(service, &hidden)).await?;
-            if !self.is_current(key, &live, written).await? {
-                return Ok(NextReconcile::After(CACHE_LAG));
-            }
+        // The watch will deliver that the Service is missing, was replaced, or has another type.
+        let Some((mut live, service)) = self.live_owner(key, handle).await? else {
+            return Ok(NextReconcile::After(CACHE_LAG));
+        };
+        // The pools are listed again, because the cache omits unreadable pools.
+        let is_managed = service.request.is_managed(assign);
+        let pools = if is_managed { stored_pools(&self.context.calico).await? } else { Vec::new() };
+        if decide(Some(&service), cached, &pools, assign) != Ok(Decision::Withdraw) {
+            return Ok(NextReconcile::After(CACHE_LAG));
+        }
+        let held = self.addresses.held(handle).await?;
+        let hidden: Vec<IpAddr> = cached.iter().chain(&held).map(|held| held.ip).collect();
+        let written = self.write_status(key, &mut live, |service| withdraw_addresses(service, &hidden)).await?;
+        if !self.is_current(key, &live, written).await? {
+            return Ok(NextReconcile::After(CACHE_LAG));
         }
         self.addresses.release_all(handle).await?;
+        self.status_writes.lock().forget(key);
         Ok(NextReconcile::AwaitChange)
     }
 
@@ -215,15 +231,28 @@ impl ServiceReconciler {
             }
         }
         let shown: Vec<IpAddr> = planned.keep.iter().map(|held| held.ip).collect();
+        self.cache.lock().took(key, &shown);
+        // While the status is another program's, addresses that the status may still show are not released.
+        if let Some(left) = self.status_pause(key, &service, &planned.keep, &shown).await {
+            return match assigned {
+                Err(AssignFailure { error: Some(ReconcileError::Retry(text)), .. }) => Err(ReconcileError::Retry(text)),
+                _ => Ok(NextReconcile::After(left)),
+            };
+        }
         let written = self.write_status(key, &mut live, |service| publish_addresses(service, &shown)).await?;
-        if written == StatusWrite::Deleted {
-            return Ok(NextReconcile::After(CACHE_LAG));
+        match written {
+            StatusWrite::Sent => self.status_writes.lock().record(key, &service.uid, &shown, Instant::now()),
+            StatusWrite::Unchanged => {}
+            StatusWrite::Deleted => return Ok(NextReconcile::After(CACHE_LAG)),
         }
         if !planned.release.is_empty() {
             if !self.is_current(key, &live, written).await? {
                 return Ok(NextReconcile::After(CACHE_LAG));
             }
-            self.addresses.release(&planned.release).await?;
+            // Before the request, because the watch may deliver the release before its response.
+            self.cache.lock().set_releasing(key, planned.release.iter().map(|held| held.ip).collect());
+            let released = self.addresses.release(&planned.release).await;
+            released.inspect_err(|_| self.cache.lock().set_releasing(key, Vec::new()))?;
         }
         match assigned.err().and_then(|failure| failure.error) {
             None => Ok(NextReconcile::AwaitChange),
@@ -232,8 +261,28 @@ impl ServiceReconciler {
         }
     }
 
+    /// Returns the time for which the status must not be written, because another program overwrites it again and
+    /// again. Reports that program once.
+    async fn status_pause(
+        &self,
+        key: &ObjectKey,
+        service: &LoadBalancerService,
+        keep: &[HeldAddress],
+        shown: &[IpAddr],
+    ) -> Option<Duration> {
+        if !status_differs(&service.published, keep) {
+            return None;
+        }
+        let pause = self.status_writes.lock().pause(key, &service.uid, shown, Instant::now())?;
+        if pause.is_new {
+            self.reports.report_overwritten(key, service, shown).await;
+        }
+        Some(pause.left)
+    }
+
     /// Returns the Service to the queue at the first end of a cooldown, after `begin`, that may end the wait for
-    /// `missing`. No watch reports that end. The queue has at most one such time for each Service.
+    /// `missing`, unless another Service waits for the same address. No watch reports that end. The queue has at most
+    /// one such time for each Service.
     async fn await_cooldown(
         &self,
         key: &ObjectKey,
@@ -241,10 +290,14 @@ impl ServiceReconciler {
         pools: &[LoadBalancerPool],
         begin: OffsetDateTime,
     ) -> Result<(), ReconcileError> {
-        let released = self.cache.lock().releases_for(missing, pools);
-        if let Some(end) = self.addresses.first_cooldown_end(&released, begin).await? {
-            let left = Duration::try_from(end - OffsetDateTime::now_utc()).unwrap_or_default();
-            self.reports.queue.add_after(key.clone(), left);
+        let cooling = self.cache.lock().cooling_for(missing, pools);
+        let ends = self.addresses.cooldown_ends(&cooling, begin).await?;
+        let (now, clock) = (Instant::now(), OffsetDateTime::now_utc());
+        let left = |end: OffsetDateTime| Duration::try_from(end - clock).unwrap_or_default();
+        // A cooldown that is longer than the clock can represent does not end.
+        let ends = ends.into_iter().filter_map(|(ip, end)| Some((ip, now.checked_add(left(end))?))).collect::<Vec<_>>();
+        if let Some(end) = self.cache.lock().reserve(key, &ends) {
+            self.reports.queue.add_after(key.clone(), end.saturating_duration_since(now));
         }
         Ok(())
     }
@@ -252,13 +305,13 @@ impl ServiceReconciler {
     /// Returns the labels of the Service's namespace, by which pools may select.
     async fn labels(&self, key: &ObjectKey) -> Result<Labels, ReconcileError> {
         let name = key.namespace.as_deref().unwrap_or_default();
-        let namespace = Api::<Namespace>::all(self.kubernetes.clone()).get(name).await;
+        let namespace = Api::<Namespace>::all(self.context.kubernetes.clone()).get(name).await;
         let namespace = namespace.map_err(|error| reconcile_error(&format!("get namespace {name}"), &error))?;
         Ok(namespace.metadata.labels.unwrap_or_default())
     }
 
     async fn live(&self, key: &ObjectKey) -> Result<Option<K8sService>, ReconcileError> {
-        api_reads::read_object(&self.kubernetes, SERVICES, key).await
+        api_reads::read_object(&self.context.kubernetes, SERVICES, key).await
     }
 
     /// Returns the live Service, if it is of type LoadBalancer and is the Service to which `handle` belongs.
@@ -281,7 +334,7 @@ impl ServiceReconciler {
         if shown(live) == before {
             return Ok(StatusWrite::Unchanged);
         }
-        let services = Api::namespaced(self.kubernetes.clone(), key.namespace.as_deref().unwrap_or_default());
+        let services = Api::namespaced(self.context.kubernetes.clone(), key.namespace.as_deref().unwrap_or_default());
         match services.replace_status(&key.name, &PostParams::default(), live).await {
             Err(error) if is_not_found(&error) => Ok(StatusWrite::Deleted),
             Err(error) => Err(reconcile_error(&format!("write status of Service {key}"), &error)),

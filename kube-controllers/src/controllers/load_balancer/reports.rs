@@ -1,5 +1,6 @@
 //! [`WaitReports`]: reports the reason why a Service waits for an address, as an Event, in the log and in the metrics.
 
+use std::net::IpAddr;
 use std::time::SystemTime;
 
 use libcalico::api::ObjectKey;
@@ -65,6 +66,32 @@ impl WaitReports {
         waiting.set(key, &service.uid, wait, Instant::now())
     }
 
+    /// Reports that another program overwrites the addresses in the status of a Service.
+    pub(super) async fn report_overwritten(&self, key: &ObjectKey, service: &LoadBalancerService, ours: &[IpAddr]) {
+        let texts = |ips: &[IpAddr]| ips.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
+        let (ours, others) = (texts(ours), texts(&service.published));
+        let text = format!(
+            "another program writes [{others}] into status.loadBalancer, where Calico writes [{ours}]; set \
+             loadBalancerClass, so that one program serves this Service"
+        );
+        tracing::warn!(service = %key, ours, others, "another program overwrites the status of a LoadBalancer Service");
+        self.post(key, service, "StatusOverwritten", &text).await;
+    }
+
+    /// Creates a warning about a Service.
+    async fn post(&self, key: &ObjectKey, service: &LoadBalancerService, reason: &str, text: &str) -> Posted {
+        let object = json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "namespace": key.namespace,
+            "name": key.name,
+            "uid": service.uid,
+        });
+        let event = events::event(&object, EventType::Warning, reason, &cut(text, MAX_TEXT), SystemTime::now());
+        let event = events::named_by(event, &service.uid, &[reason, text]);
+        self.events.create(&self.kubernetes, self.leadership.holds(), event).await
+    }
+
     /// Records that a Service waits, or does not, and reports a new reason. Records before the first await, so that an
     /// address that becomes free meanwhile queues the Service. If the latest Event of the Service is too young, or an
     /// Event cannot be posted, the Service returns to the queue later, and an Event has the reason of that time.
@@ -84,17 +111,7 @@ impl WaitReports {
             EventStep::PostAgain => {}
         }
         self.waiting.lock().posting(key, Instant::now());
-        let object = json!({
-            "apiVersion": "v1",
-            "kind": "Service",
-            "namespace": key.namespace,
-            "name": key.name,
-            "uid": service.uid,
-        });
-        let text = cut(&wait.text, MAX_TEXT);
-        let event = events::event(&object, EventType::Warning, wait.reason.event(), &text, SystemTime::now());
-        let event = events::named_by(event, &service.uid, &[wait.reason.event(), wait.text.as_str()]);
-        match self.events.create(&self.kubernetes, self.leadership.holds(), event).await {
+        match self.post(key, service, wait.reason.event(), &wait.text).await {
             Posted::Created | Posted::Exists => self.waiting.lock().reported(key, wait, None),
             // The full pass of all Services, every five minutes, posts the Event after this time.
             Posted::Refused { until } => self.waiting.lock().reported(key, wait, Some(until)),

@@ -28,7 +28,9 @@ const MAX_QUOTED: usize = 100;
 /// the log and in an Event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RequestError {
-    #[error("{field}: {text:?} is not a JSON list of strings: {reason}")]
+    #[error(
+        "{field}: {text:?} is not a JSON list of strings; write [\"A\", \"B\"], with brackets and quotes: {reason}"
+    )]
     NoList { field: &'static str, text: String, reason: String },
     #[error("{field}: {text:?} is not an IP address")]
     NoAddress { field: &'static str, text: String },

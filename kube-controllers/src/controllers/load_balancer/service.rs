@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, LoadBalancerStatus, Service as K8sService, ServiceSpec};
 use libcalico::api::ObjectKey;
 use libcalico::ipam::{HandleId, load_balancer_handle};
-use libcalico::kubernetes::LoadBalancerRequest;
+use libcalico::kubernetes::{AssignIps, LoadBalancerRequest};
 
 use crate::watched::Service;
 
@@ -57,11 +57,17 @@ impl LoadBalancerService {
         }
         let (class, requested) = (spec.load_balancer_class.as_deref(), spec.load_balancer_ip.as_deref());
         let wants = |family: &str| spec.ip_families.iter().flatten().any(|wanted| wanted == family);
+        let mut request = LoadBalancerRequest::new(class, annotations, requested);
+        if !request.is_managed(AssignIps::AllServices) {
+            // Another implementation reads the texts. Here only their presence matters, and each may have 256 KiB.
+            let texts = [&mut request.pools4, &mut request.pools6, &mut request.addresses, &mut request.address];
+            texts.into_iter().flatten().for_each(|text| *text = String::new());
+        }
         let entries = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
         Some(LoadBalancerService {
             uid: uid.to_owned(),
             handle: load_balancer_handle(name.namespace.as_deref().unwrap_or_default(), &name.name, uid),
-            request: LoadBalancerRequest::new(class, annotations, requested),
+            request,
             wants_ipv4: wants("IPv4"),
             wants_ipv6: wants("IPv6"),
             published: entries.iter().filter_map(address).collect(),
@@ -105,4 +111,27 @@ fn take_entries(service: &mut K8sService) -> Vec<LoadBalancerIngress> {
 fn put_entries(service: &mut K8sService, entries: Vec<LoadBalancerIngress>) {
     let status = service.status.get_or_insert_default();
     status.load_balancer.get_or_insert_default().ingress = (!entries.is_empty()).then_some(entries);
+}
+
+#[cfg(test)]
+mod tests {
+    use libcalico::kubernetes::{IPV4_POOLS, LOAD_BALANCER_IPS};
+
+    use super::*;
+
+    #[test]
+    fn texts_of_a_service_of_another_class_are_not_kept() {
+        let annotations = [IPV4_POOLS, LOAD_BALANCER_IPS].map(|name| (name.to_owned(), "x".repeat(1000))).into();
+        let length = |class: Option<&str>| {
+            let class = class.map(str::to_owned);
+            let spec =
+                ServiceSpec { type_: Some("LoadBalancer".into()), load_balancer_class: class, ..Default::default() };
+            let name = ObjectKey::namespaced("ns", "web");
+            let request = LoadBalancerService::from_parts(&name, "u", &annotations, &spec, None).unwrap().request;
+            let texts = [request.pools4, request.pools6, request.addresses];
+            texts.map(|text| text.map(|text| text.len()))
+        };
+        assert_eq!(length(Some("other")), [Some(0), None, Some(0)]);
+        assert_eq!([length(None), length(Some("calico"))], [[Some(1000), None, Some(1000)]; 2]);
+    }
 }

@@ -1,6 +1,7 @@
 //! [`WaitingServices`]: the Services that wait for an address, and the Events that they have.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use libcalico::api::ObjectKey;
@@ -30,6 +31,8 @@ pub(super) enum EventStep {
 struct WaitingService {
     uid: String,
     reason: WaitReason,
+    /// The order in which the Services began to wait.
+    since: u64,
     /// The latest report of this wait.
     report: Option<Report>,
 }
@@ -45,6 +48,8 @@ struct Report {
 #[derive(Debug)]
 pub(super) struct WaitingServices {
     services: BTreeMap<ObjectKey, WaitingService>,
+    /// The number of Services that have begun to wait.
+    begun: u64,
     /// The times of the latest Events, also of Services that no longer wait, without those before [`EVENT_INTERVAL`].
     posts: BTreeMap<ObjectKey, Instant>,
     /// The number of Services by reason.
@@ -59,7 +64,7 @@ impl Default for WaitingServices {
         for reason in WaitReason::ALL {
             gauges.with_label_values(&[reason.label()]).set(0);
         }
-        WaitingServices { services: BTreeMap::new(), posts: BTreeMap::new(), gauges }
+        WaitingServices { services: BTreeMap::new(), begun: 0, posts: BTreeMap::new(), gauges }
     }
 }
 
@@ -76,7 +81,10 @@ impl WaitingServices {
             return EventStep::None;
         };
         self.gauge(wait.reason).inc();
-        let report = self.remove(key).filter(|before| before.uid == uid).and_then(|before| before.report);
+        let before = self.remove(key).filter(|before| before.uid == uid);
+        let since = before.as_ref().map_or(self.begun, |before| before.since);
+        self.begun += u64::from(before.is_none());
+        let report = before.and_then(|before| before.report);
         let same = report.as_ref().filter(|report| report.reason == wait.reason && report.text == wait.text);
         let due = self.posts.get(key).map(|posted| *posted + EVENT_INTERVAL);
         let step = match (same.map(|same| same.next_attempt), due) {
@@ -86,7 +94,7 @@ impl WaitingServices {
             (Some(Some(_)), _) => EventStep::PostAgain,
             (None, _) => EventStep::Report,
         };
-        self.services.insert(key.clone(), WaitingService { uid: uid.to_owned(), reason: wait.reason, report });
+        self.services.insert(key.clone(), WaitingService { uid: uid.to_owned(), reason: wait.reason, since, report });
         step
     }
 
@@ -104,10 +112,16 @@ impl WaitingServices {
         }
     }
 
-    /// Returns the Services to which an address that another Service released may be assigned.
-    pub(super) fn for_a_released_address(&self) -> impl Iterator<Item = &ObjectKey> {
+    /// Returns the Services to which an address that another Service released may be assigned, each with the order in
+    /// which it began to wait.
+    pub(super) fn for_a_released_address(&self) -> impl Iterator<Item = (&ObjectKey, u64)> {
         let waiting = self.services.iter().filter(|(_, waiting)| waiting.reason.may_end_with_a_release());
-        waiting.map(|(key, _)| key)
+        waiting.map(|(key, waiting)| (key, waiting.since))
+    }
+
+    /// Returns true if an address that another Service releases may be assigned to this Service.
+    pub(super) fn waits_for_a_release(&self, key: &ObjectKey) -> bool {
+        self.services.get(key).is_some_and(|waiting| waiting.reason.may_end_with_a_release())
     }
 
     /// Removes all Services, and returns them. The times of Events stay.
@@ -128,13 +142,17 @@ impl WaitingServices {
     }
 }
 
-/// Returns the first end, after `begin`, of the cooldowns of addresses that were released at these times.
-pub(super) fn first_cooldown_end(
-    released: &[OffsetDateTime],
+/// Returns the addresses in `cooling` whose cooldown ends after `begin`, with that end, the earliest first. Each
+/// address in `cooling` is with the time of its release.
+pub(super) fn cooldown_ends(
+    cooling: &[(IpAddr, OffsetDateTime)],
     cooldown_seconds: i64,
     begin: OffsetDateTime,
-) -> Option<OffsetDateTime> {
+) -> Vec<(IpAddr, OffsetDateTime)> {
     // The release has whole seconds, and an address is free only after the last one.
     let cooldown = time::Duration::seconds(cooldown_seconds.max(0).saturating_add(1));
-    released.iter().filter_map(|released| released.checked_add(cooldown)).filter(|end| *end > begin).min()
+    let end = |(ip, released): &(IpAddr, OffsetDateTime)| Some((*ip, released.checked_add(cooldown)?));
+    let mut ends: Vec<_> = cooling.iter().filter_map(end).filter(|(_, end)| *end > begin).collect();
+    ends.sort_by_key(|(ip, end)| (*end, *ip));
+    ends
 }

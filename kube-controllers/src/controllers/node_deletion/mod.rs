@@ -1,31 +1,32 @@
 //! Deletes Calico nodes whose Kubernetes nodes are gone, with the objects that exist for them (etcd only).
 //!
 //! Each node is a key of its own, and is retried after a failure. Upstream runs a full pass for every deletion
-//! (KC-470). With `GC_MODE=report` no node is deleted, because the deletion releases addresses.
+//! (KC-470). Nodes stay while Kubernetes has none of them ([`SameCluster`](crate::same_cluster::SameCluster)), because
+//! the API server may be that of another cluster. With `GC_MODE=report` no node is deleted, because the deletion
+//! releases addresses.
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
-use datastore::Datastore;
 use ipam_plugin::node_cleanup::{delete_node, endpoint_keys, read_endpoints};
 use ipam_plugin::reads::find;
 use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};
 use libcalico::kubernetes::NODES;
 use libcalico::store::{Entry, Store, StoreError};
 use os::clock::SystemClock;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::cached::{CachedController, CachedReconcile, SharedCache};
 use super::node_names::NodeNames;
+use super::same_cluster::hold_and_report;
 use crate::api_reads;
 use crate::context::Context;
 use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
-use crate::settings::{ControllerName, GcMode, Settings};
+use crate::settings::{ControllerName, GcMode};
 use crate::watched::Node;
 use crate::watches::{Cache, Event, Watches};
 
@@ -38,9 +39,7 @@ pub type NodeDeletion = CachedController<DeletedNodeReconciler>;
 
 /// The reconciler of one node.
 pub struct DeletedNodeReconciler {
-    store: Arc<Datastore>,
-    kubernetes: kube::Client,
-    settings: watch::Receiver<Arc<Settings>>,
+    context: Context,
     endpoints: EndpointKeyCache,
     cache: SharedCache<NodeNameCache>,
 }
@@ -55,9 +54,8 @@ impl CachedReconcile for DeletedNodeReconciler {
     }
 
     fn new(context: &Context, controller: &NodeDeletion) -> Self {
-        let (store, kubernetes) = (context.calico.clone(), context.kubernetes.clone());
-        let (settings, cache) = (context.settings.clone(), controller.cache.clone());
-        DeletedNodeReconciler { store, kubernetes, settings, endpoints: EndpointKeyCache::default(), cache }
+        let (context, cache) = (context.clone(), controller.cache.clone());
+        DeletedNodeReconciler { context, endpoints: EndpointKeyCache::default(), cache }
     }
 
     fn all_keys(cache: &NodeNameCache) -> Vec<ObjectKey> {
@@ -72,29 +70,37 @@ impl Reconcile for DeletedNodeReconciler {
     async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         let missing_kubernetes_node = self.cache.lock().missing_kubernetes_node(key);
         let Some(kubernetes) = missing_kubernetes_node else { return Ok(NextReconcile::AwaitChange) };
-        let stored = find::<CalicoNode>(&*self.store, key).await?;
+        let Context { kubernetes: api, calico: store, settings, .. } = &self.context;
+        if let Some(wait) = hold_and_report(&self.context).await {
+            return Ok(NextReconcile::After(wait));
+        }
+        let stored = find::<CalicoNode>(&**store, key).await?;
         let Some(node) = stored else { return Ok(NextReconcile::AwaitChange) };
         if node.value.spec.kubernetes_name() != Some(kubernetes.name.as_str()) {
             return Ok(NextReconcile::AwaitChange);
         }
         // The cache may lag behind, so the Kubernetes node is looked up in the API, after the endpoints have been read.
         let orphaned_nodes = || self.cache.lock().orphaned_nodes();
-        let endpoints = self.endpoints.read(&*self.store, key, orphaned_nodes).await?;
-        if api_reads::exists(&self.kubernetes, NODES, &kubernetes).await? {
+        let endpoints = self.endpoints.read(&**store, key, orphaned_nodes).await?;
+        if api_reads::exists(api, NODES, &kubernetes).await? {
             return Ok(NextReconcile::AwaitChange);
         }
-        if api_reads::has_pods(&self.kubernetes, &kubernetes).await? {
-            tracing::info!(node = %key, "keeping a node that was deleted in Kubernetes: pods on it may have addresses");
+        if let Some(pod) = api_reads::find_pod_of(api, &kubernetes).await? {
+            tracing::warn!(
+                node = %key, pod,
+                "keeping a node that was deleted in Kubernetes: this pod on it may have addresses; delete the pod if \
+                 it does not run"
+            );
             return Ok(NextReconcile::After(POD_CHECK_INTERVAL));
         }
-        if self.settings.borrow().gc_mode == GcMode::Report {
+        if settings.borrow().gc_mode == GcMode::Report {
             tracing::info!(
                 node = %key, endpoints = endpoints.len(),
                 "would delete a node that was deleted in Kubernetes; GC_MODE=report keeps the node"
             );
             return Ok(NextReconcile::AwaitChange);
         }
-        let cleanup = delete_node(&*self.store, &SystemClock::start(), &node, &endpoints).await;
+        let cleanup = delete_node(&**store, &SystemClock::start(), &node, &endpoints).await;
         let cleanup = cleanup.map_err(|error| ReconcileError::Retry(format!("node {key}: {error}")))?;
         tracing::info!(node = %key, addresses = cleanup.addresses, endpoints = cleanup.endpoints,
             blocks = cleanup.blocks, owned_objects = cleanup.owned_objects,

@@ -1,8 +1,11 @@
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use datastore::Datastore;
 use libcalico::api::{NodeSpec, OrchRef, WorkloadEndpointSpec};
 use libcalico::store::Revision;
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -10,6 +13,7 @@ use super::*;
 use crate::controllers::testing::{embedded, refusing_kubernetes, settings};
 use crate::leader::Leadership;
 use crate::runtime::Controller;
+use crate::settings::Settings;
 use crate::status::Watchdog;
 use crate::telemetry::Metrics;
 
@@ -91,6 +95,7 @@ fn context(kubernetes: kube::Client, calico: Arc<Datastore>, settings: Settings)
         settings: watch::channel(Arc::new(settings)).1,
         leadership: Leadership::always(),
         metrics: Metrics::new(),
+        same_cluster: Default::default(),
         watchdog: Watchdog::default(),
         stop: CancellationToken::new(),
     }
@@ -167,4 +172,53 @@ async fn node_deleted_in_kubernetes_stays_in_report_mode_and_is_deleted_otherwis
         assert_eq!(store.get::<CalicoNode>(&node.key).await.is_ok(), stays, "{gc_mode:?}");
         assert_eq!(store.get::<WorkloadEndpoint>(&endpoint.key()).await.is_ok(), stays, "{gc_mode:?}");
     }
+}
+
+/// Returns a client of an API server that has no object, and the paths of the objects that were created.
+fn empty_cluster() -> (kube::Client, Arc<std::sync::Mutex<Vec<String>>>) {
+    let created = Arc::<std::sync::Mutex<Vec<String>>>::default();
+    let seen = created.clone();
+    let client = refusing_kubernetes(move |uri| {
+        if uri.path().ends_with("/events") {
+            seen.lock().unwrap().push(uri.path().to_owned());
+        }
+        let kind = if uri.path().ends_with("/pods") { "PodList" } else { "NodeList" };
+        Ok(json!({ "kind": kind, "apiVersion": "v1", "metadata": {}, "items": [] }))
+    });
+    (client, created)
+}
+
+/// The API server may be that of another cluster, or its data may be lost.
+#[tokio::test(start_paused = true)]
+async fn no_node_is_deleted_while_kubernetes_has_none_of_the_nodes() {
+    let (_dir, store) = embedded();
+    let (client, events) = empty_cluster();
+    let grace = Duration::from_secs(60);
+    let context = context(client, store.clone(), Settings { leak_grace_period: Some(grace), ..settings() });
+    let mut watches = Watches::default();
+    crate::controllers::same_cluster::follow(&context.same_cluster, &mut watches);
+    let controller = NodeDeletion::new(&context, &mut watches);
+    let node = calico("a", "k8s");
+    store.create(&node.key, &node.value).await.unwrap();
+    for event in [Event::ListStart, Event::Upsert(&node), Event::ListEnd] {
+        watches.calico_nodes.dispatch(&event);
+    }
+    for event in [Event::ListStart, Event::ListEnd] {
+        watches.nodes.dispatch(&event);
+    }
+    let reconciler = DeletedNodeReconciler::new(&context, &controller);
+    let is_stored = async || find::<CalicoNode>(&*store, &node.key).await.unwrap().is_some();
+    for _ in 0..2 {
+        let next = reconciler.reconcile(&node.key).await.unwrap();
+        assert!(matches!(next, NextReconcile::After(_)) && is_stored().await, "{next:?}");
+        tokio::time::advance(grace * 100).await;
+    }
+    assert_eq!(*events.lock().unwrap(), ["/api/v1/namespaces/default/events"]);
+    watches.nodes.dispatch(&Event::Upsert(&kubernetes("other")));
+    let next = reconciler.reconcile(&node.key).await.unwrap();
+    assert!(matches!(next, NextReconcile::After(_)) && is_stored().await, "{next:?}");
+    assert_eq!(events.lock().unwrap().len(), 2, "the time of the deletion");
+    tokio::time::advance(grace).await;
+    assert_eq!(reconciler.reconcile(&node.key).await.unwrap(), NextReconcile::AwaitChange);
+    assert!(!is_stored().await);
 }

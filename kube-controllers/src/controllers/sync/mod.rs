@@ -10,7 +10,7 @@ mod reconcile;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use libcalico::api::{Object, ObjectKey, Spec};
 use libcalico::kubernetes::Resource;
@@ -62,11 +62,13 @@ pub struct SourceCache<K: SyncedKind> {
     sources: Cache<ObjectKey, K::Cached>,
     /// Targets that failed the validation, with the reason.
     rejected: HashMap<ObjectKey, String>,
+    /// Targets without a part of their source.
+    incomplete: HashSet<ObjectKey>,
 }
 
 impl<K: SyncedKind> Default for SourceCache<K> {
     fn default() -> Self {
-        SourceCache { sources: Cache::default(), rejected: HashMap::new() }
+        SourceCache { sources: Cache::default(), rejected: HashMap::new(), incomplete: HashSet::new() }
     }
 }
 
@@ -86,6 +88,24 @@ impl<K: SyncedKind> SourceCache<K> {
             (false, true) => vec![ResyncKey::All],
             (false, false) => Vec::new(),
         }
+    }
+
+    /// Returns the desired `spec` of the target under `key`, and a description of each part of its source that was left
+    /// out. Returns `None` if the target has no source.
+    fn desired(&mut self, key: &ObjectKey) -> Option<(K::Target, Vec<String>)> {
+        let source = K::source_of(key)?;
+        let desired = self.sources.get(&source).map(|cached| K::convert(&source, cached));
+        if desired.as_ref().is_some_and(|(_, left_out)| !left_out.is_empty()) {
+            self.incomplete.insert(key.clone());
+        } else {
+            self.incomplete.remove(key);
+        }
+        desired
+    }
+
+    /// Returns the number of sources that have no target, or a target without a part of the source.
+    fn unmirrored(&self) -> usize {
+        self.rejected.keys().filter(|key| !self.incomplete.contains(key)).count() + self.incomplete.len()
     }
 
     /// Returns the keys of all desired targets, except those that failed the validation.

@@ -1,11 +1,14 @@
 //! [`SyncReconciler`]: compares targets with their sources, and writes those that differ.
 
 use std::collections::HashSet;
+use std::slice;
+use std::time::SystemTime;
 
 use datastore::watch::ObjectChange;
 use libcalico::api::{Object, ObjectKey, ObjectSelect, Spec};
 use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, ignore_missing};
 use prometheus::{IntGauge, Opts};
+use serde_json::json;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -13,6 +16,8 @@ use super::{SourceCache, SyncedKind};
 use crate::api_reads;
 use crate::context::Context;
 use crate::controllers::cached::{CachedController, CachedReconcile, ResyncKey, SharedCache};
+use crate::controllers::same_cluster::{hold_and_report, report};
+use crate::events::{self, EventPublisher, EventType};
 use crate::runtime::{NextReconcile, Queue, Reconcile, ReconcileError};
 use crate::settings::ControllerName;
 use crate::watches::Watches;
@@ -22,7 +27,8 @@ pub struct SyncReconciler<K: SyncedKind> {
     cache: SharedCache<SourceCache<K>>,
     queue: Queue<ResyncKey>,
     context: Context,
-    invalid: Option<IntGauge>,
+    events: EventPublisher,
+    pub(super) unmirrored: Option<IntGauge>,
 }
 
 /// A stored target. `object` is `None` if the bytes are unreadable.
@@ -42,8 +48,8 @@ impl<K: SyncedKind> CachedReconcile for SyncReconciler<K> {
 
     fn new(context: &Context, controller: &CachedController<Self>) -> Self {
         let (cache, queue) = (controller.cache.clone(), controller.queue.clone());
-        let invalid = invalid_targets(K::NAME).filter(|gauge| context.metrics.register(gauge.clone()).is_ok());
-        SyncReconciler { cache, queue, context: context.clone(), invalid }
+        let unmirrored = unmirrored(K::NAME).filter(|gauge| context.metrics.register(gauge.clone()).is_ok());
+        SyncReconciler { cache, queue, context: context.clone(), events: EventPublisher::default(), unmirrored }
     }
 }
 
@@ -75,13 +81,14 @@ impl<K: SyncedKind> SyncReconciler<K> {
             let listed = page.into_iter().filter_map(key_and_spec);
             for (key, spec) in listed.filter(|(key, _)| key.name.starts_with(K::PREFIX)) {
                 missing.remove(&key);
-                let desired = self.desired(&key);
+                let desired = self.cache.lock().desired(&key);
                 if !desired.is_some_and(|(wanted, _)| spec.is_some_and(|spec| spec == wanted)) {
                     self.queue.add(ResyncKey::One(key));
                 }
             }
         }
         missing.into_iter().for_each(|key| self.queue.add(ResyncKey::One(key)));
+        self.publish_unmirrored();
         Ok(self.next_comparison())
     }
 
@@ -92,23 +99,27 @@ impl<K: SyncedKind> SyncReconciler<K> {
     }
 
     async fn sync(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
+        // While deletions wait, an object without a source costs no read.
+        if self.cache.lock().desired(key).is_none()
+            && let Some(wait) = report(&self.context).await
+        {
+            return Ok(NextReconcile::After(wait));
+        }
         let stored = self.stored(key).await?;
-        match (self.desired(key), stored) {
+        let desired = self.cache.lock().desired(key);
+        match (desired, stored) {
             (None, None) => {}
-            (None, Some(stored)) => self.delete(key, &stored.revision).await?,
+            (None, Some(stored)) => {
+                if let Some(wait) = hold_and_report(&self.context).await {
+                    return Ok(NextReconcile::After(wait));
+                }
+                self.delete(key, &stored.revision).await?;
+            }
             (Some((wanted, _)), Some(StoredTarget { object: Some(object), .. })) if object.spec == wanted => {}
             (Some(wanted), stored) => self.write(key, wanted, stored).await?,
         }
-        self.publish_invalid();
+        self.publish_unmirrored();
         Ok(NextReconcile::AwaitChange)
-    }
-
-    /// Returns the desired `spec` of the target under `key`, and the parts of its source that were left out. Returns
-    /// `None` if the target has no source.
-    fn desired(&self, key: &ObjectKey) -> Option<(K::Target, Vec<String>)> {
-        let source = K::source_of(key)?;
-        let cached = self.cache.lock().sources.get(&source)?.clone();
-        Some(K::convert(&source, &cached))
     }
 
     async fn stored(&self, key: &ObjectKey) -> Result<Option<StoredTarget<K::Target>>, StoreError> {
@@ -133,7 +144,7 @@ impl<K: SyncedKind> SyncReconciler<K> {
     async fn write(
         &self,
         key: &ObjectKey,
-        (spec, problems): (K::Target, Vec<String>),
+        (spec, left_out): (K::Target, Vec<String>),
         stored: Option<StoredTarget<K::Target>>,
     ) -> Result<(), ReconcileError> {
         let (revision, object) = match stored {
@@ -145,10 +156,10 @@ impl<K: SyncedKind> SyncReconciler<K> {
         object.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
         let object = match K::admit(object) {
             Ok(object) => object,
-            Err(error) => return self.reject(key, error.to_string()),
+            Err(error) => return self.reject(key, error.to_string()).await,
         };
-        for problem in problems {
-            tracing::warn!(controller = K::NAME, %key, "leaving out a rule, which then allows nothing: {problem}");
+        for problem in &left_out {
+            tracing::warn!(controller = K::NAME, %key, "an object is converted without a part: {problem}");
         }
         self.context.leadership.may_write()?;
         match revision {
@@ -156,6 +167,7 @@ impl<K: SyncedKind> SyncReconciler<K> {
             None => self.context.calico.create(key, &object).await?,
         };
         tracing::info!(controller = K::NAME, %key, "wrote an object converted from Kubernetes");
+        self.post(key, "ConvertedInPart", &left_out).await;
         Ok(())
     }
 
@@ -174,25 +186,43 @@ impl<K: SyncedKind> SyncReconciler<K> {
 
     /// Records the failed validation. Returns an error only if the reason is new, so that comparisons do not repeat the
     /// error.
-    fn reject(&self, key: &ObjectKey, reason: String) -> Result<(), ReconcileError> {
+    async fn reject(&self, key: &ObjectKey, reason: String) -> Result<(), ReconcileError> {
         let is_new = self.cache.lock().reject(key, &reason);
-        self.publish_invalid();
+        self.publish_unmirrored();
         if !is_new {
             return Ok(());
         }
-        Err(ReconcileError::Permanent(format!("Calico's validation rejects the converted object: {reason}")))
+        let problem = format!("Calico's validation rejects the converted object: {reason}");
+        self.post(key, "NotConverted", slice::from_ref(&problem)).await;
+        Err(ReconcileError::Permanent(problem))
     }
 
-    fn publish_invalid(&self) {
-        if let Some(gauge) = &self.invalid {
-            gauge.set(self.cache.lock().rejected.len().try_into().unwrap_or(i64::MAX));
+    /// Posts an Event of the source about `problems`, if there are any. It comes once as long as it exists.
+    async fn post(&self, key: &ObjectKey, reason: &str, problems: &[String]) {
+        let (Some(source), Some(first)) = (K::source_of(key), problems.first()) else { return };
+        let more = if problems.len() > 1 { format!(", and {} more", problems.len() - 1) } else { String::new() };
+        let mut object =
+            json!({ "apiVersion": K::RESOURCE.api_version, "kind": K::RESOURCE.kind, "name": source.name });
+        if let Some(namespace) = &source.namespace {
+            object["namespace"] = json!(namespace);
+        }
+        let event = events::event(&object, EventType::Warning, reason, &format!("{first}{more}"), SystemTime::now());
+        let parts: Vec<&str> = [K::NAME, reason].into_iter().chain(problems.iter().map(String::as_str)).collect();
+        let event = events::named_by(event, &source.to_string(), &parts);
+        self.events.create(&self.context.kubernetes, self.context.leadership.holds(), event).await;
+    }
+
+    fn publish_unmirrored(&self) {
+        if let Some(gauge) = &self.unmirrored {
+            gauge.set(self.cache.lock().unmirrored().try_into().unwrap_or(i64::MAX));
         }
     }
 }
 
-/// Creates the gauge of targets that cannot be written because Calico's validation is stricter than that of Kubernetes.
-fn invalid_targets(controller: &str) -> Option<IntGauge> {
-    let help = "Kubernetes objects whose converted form Calico's validation rejects.";
+/// Creates the gauge of sources that are not converted, or not completely, because Calico's validation is stricter than
+/// that of Kubernetes.
+fn unmirrored(controller: &str) -> Option<IntGauge> {
+    let help = "Kubernetes objects whose converted form Calico's validation rejects, whole or in part.";
     IntGauge::with_opts(Opts::new("kube_controllers_unmirrored_objects", help).const_label("controller", controller))
         .ok()
 }

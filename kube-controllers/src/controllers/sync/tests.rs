@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::controllers::cached::{CachedReconcile, ResyncKey};
 use crate::controllers::policy::Policies;
 use crate::controllers::service_account::ServiceAccounts;
-use crate::controllers::testing::{embedded, kubernetes, settings};
+use crate::controllers::testing::{embedded, kubernetes, posting_kubernetes, settings};
 use crate::leader::{Leadership, LeadershipTerm};
 use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
 use crate::settings::Mode;
@@ -63,6 +63,7 @@ impl Host {
             settings: watch::channel(Arc::new(settings())).1,
             leadership,
             metrics: Metrics::new(),
+            same_cluster: Default::default(),
             watchdog: Watchdog::default(),
             stop: tokio_util::sync::CancellationToken::new(),
         };
@@ -236,6 +237,49 @@ async fn unconvertible_rule_is_dropped_and_the_policy_synced() {
     host.list(&[policy]);
     assert_eq!(host.work().await, [""; 0]);
     assert_eq!(host.stored().await[0].1["spec"]["ingress"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn label_that_a_profile_may_not_have_costs_the_label_alone_and_is_reported() {
+    let host = Host::new();
+    let (client, posted) = posting_kubernetes();
+    let context = Context { kubernetes: client, ..host.context.clone() };
+    let controller = SyncController::<ServiceAccounts>::unsubscribed();
+    let reconciler = SyncReconciler::<ServiceAccounts>::new(&context, &controller);
+    let account = |labels: &[&str]| watched::ServiceAccount {
+        name: ObjectKey::namespaced("ns", "web"),
+        labels: labels.iter().map(|key| ((*key).to_owned(), "a".to_owned())).collect(),
+    };
+    let on_event = |event: &Event<'_, watched::ServiceAccount>| _ = controller.cache.lock().apply(event);
+    let (profile, long) = (ObjectKey::global("ksa.ns.web"), "n".repeat(61));
+    let reconcile = async || _ = reconciler.reconcile(&ResyncKey::One(profile.clone())).await.unwrap();
+    let unmirrored = || reconciler.unmirrored.as_ref().unwrap().get();
+
+    on_event(&Event::ListStart);
+    on_event(&Event::Upsert(&account(&["team", &long])));
+    on_event(&Event::ListEnd);
+    reconcile().await;
+    let stored = host.calico().get::<Profile>(&profile).await.unwrap().value.spec.labels_to_apply;
+    assert_eq!(stored.keys().collect::<Vec<_>>(), ["pcsa.projectcalico.org/name", "pcsa.team"]);
+    assert_eq!(unmirrored(), 1);
+    reconcile().await;
+    let event = match &posted.lock().unwrap()[..] {
+        [event] => event.clone(),
+        events => panic!("{events:?}"),
+    };
+    let object = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "namespace": "ns", "name": "web" });
+    assert_eq!((&event["involvedObject"], &event["reason"]), (&object, &json!("ConvertedInPart")));
+    assert!(event["message"].as_str().unwrap().contains(&format!("pcsa.{long}=a")), "{event}");
+
+    // Another replica has the profile of this one, and counts it.
+    let other =
+        SyncReconciler::<ServiceAccounts>::new(&Context { metrics: Metrics::new(), ..context.clone() }, &controller);
+    other.reconcile(&ResyncKey::All).await.unwrap();
+    assert_eq!(other.unmirrored.as_ref().unwrap().get(), 1);
+
+    on_event(&Event::Upsert(&account(&["team"])));
+    reconcile().await;
+    assert_eq!((unmirrored(), posted.lock().unwrap().len()), (0, 1));
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use uuid::Uuid;
 use super::PodEndpointReconciler;
 use super::workloads::pod_and_node;
 use crate::api_reads;
+use crate::controllers::same_cluster::hold_and_report;
 use crate::runtime::{Reconcile, ReconcileError};
 use crate::settings::GcMode;
 
@@ -36,6 +37,9 @@ impl PodEndpointReconciler {
         let (grace, mode) = (settings.orphan_endpoint_grace_period, settings.gc_mode);
         if grace.is_zero() {
             return Ok(None);
+        }
+        if let Some(wait) = hold_and_report(&self.context).await {
+            return Ok(Some(wait));
         }
         let Some(stored) = self.read_stored(endpoint).await? else {
             self.candidates().clear(endpoint);

@@ -102,6 +102,7 @@ impl Host {
             settings: watch::channel(Arc::new(settings)).1,
             leadership: Leadership::always(),
             metrics: Metrics::new(),
+            same_cluster: Default::default(),
             watchdog: Watchdog::default(),
             stop: tokio_util::sync::CancellationToken::new(),
         };

@@ -4,7 +4,9 @@ mod blocks;
 mod conflicts;
 mod leaks;
 mod listing_endpoints;
+mod marked;
 mod pools;
+mod release_times;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -16,6 +18,7 @@ use libcalico::ipam::{AffinityKey, HandleId};
 use time::OffsetDateTime;
 use tracing::field::display;
 
+use self::marked::MarkedBlocks;
 use self::pools::PoolRooms;
 use super::affinities::AffinityAudit;
 use super::cache::ClusterCache;
@@ -25,6 +28,7 @@ use super::handles::{self, HandleAudit};
 use super::pass_metrics::PassMetrics;
 use super::recheck::{ApiReader, KubeVirtDiscovery};
 use crate::context::Context;
+use crate::controllers::same_cluster::report;
 use crate::events::EventPublisher;
 use crate::settings::{GcMode, Settings};
 
@@ -48,12 +52,16 @@ pub(super) struct GcPass {
     /// Leaks that the mode `report` has already logged.
     reported: HashSet<(HandleId, IpAddr, Option<u64>)>,
     reported_affinities: HashSet<AffinityKey>,
+    marked: MarkedBlocks,
+    /// The time of the next request for the time of the API server.
+    release_times_due: Duration,
 }
 
 impl GcPass {
     pub(super) fn new(context: Context, cache: ClusterCache, clock: Clock, metrics: PassMetrics) -> Self {
         let limits = context.settings.borrow().gc_limits;
-        let gate = LeaderGate::new(context.leadership.clone(), context.stop.clone(), limits.requests_per_second);
+        let gate = LeaderGate::new(context.leadership.clone(), context.stop.clone(), limits.requests_per_second)
+            .of_same_cluster(&context);
         GcPass {
             context,
             cache,
@@ -68,6 +76,8 @@ impl GcPass {
             rooms: PoolRooms::default(),
             reported: HashSet::new(),
             reported_affinities: HashSet::new(),
+            marked: MarkedBlocks::default(),
+            release_times_due: Duration::ZERO,
         }
     }
 
@@ -97,6 +107,7 @@ impl GcPass {
         self.log_changes(&changes);
         self.count_conflicts();
         self.count_rooms(scope).await;
+        report(&self.context).await;
         if !self.gate.is_open() {
             self.reset_thresholds();
             return;
@@ -125,7 +136,9 @@ impl GcPass {
         self.release_leaks(settings.gc_mode).await;
         match settings.gc_mode {
             GcMode::Reclaim => {
+                self.correct_release_times().await;
                 self.release_cooled_addresses().await;
+                self.delete_marked_blocks().await;
                 self.release_excess_blocks().await;
                 self.release_deleted_nodes().await;
             }
@@ -160,9 +173,19 @@ impl GcPass {
         let handles = grace.filter(|_| may_write).map(|grace| self.handles.next_deadline(now, grace));
         let affinities = grace.filter(|_| may_write).and_then(|grace| self.affinities.next_deadline(now, grace));
         let cold = cold.filter(|_| may_write && settings.gc_mode == GcMode::Reclaim);
+        let marked = self.marked.next_deadline(index.marked_blocks(), now);
+        let marked = marked.filter(|_| may_write && settings.gc_mode == GcMode::Reclaim);
         let kubevirt = self.kubevirt.next_deadline().filter(|_| may_write);
         let rooms = index.has_changed_rooms().then(|| self.rooms.next_count());
-        let next = indexed.into_iter().chain(cold).chain(handles).chain(affinities).chain(kubevirt).chain(rooms).min();
+        let next = indexed
+            .into_iter()
+            .chain(cold)
+            .chain(handles)
+            .chain(affinities)
+            .chain(kubevirt)
+            .chain(rooms)
+            .chain(marked)
+            .min();
         next.unwrap_or(Duration::MAX)
     }
 

@@ -55,7 +55,7 @@ impl<L: Leases> Elector<L> {
 
     /// Makes one attempt within the time limit. Returns the delay before the next attempt.
     async fn attempt_in_time(&mut self) -> Duration {
-        let Timing { retry, check_interval, .. } = self.config.timing;
+        let Timing { renew, retry, check_interval, .. } = self.config.timing;
         // Jitter, so that the replicas do not all ask at the same moment.
         let pause = retry.mul_f64(0.5 + fastrand::f64() / 2.0);
         let (begin, sent) = (Instant::now(), Deadline::now());
@@ -73,7 +73,7 @@ impl<L: Leases> Elector<L> {
             Ok(Outcome::Held(until)) => {
                 self.last_warning = None;
                 self.set_term(LeadershipTerm::Until(until));
-                pause
+                renew.saturating_sub(now.duration_since(begin))
             }
             Ok(Outcome::HeldWaiting(first_write_at)) => {
                 let wait = first_write_at.saturating_duration_since(now);
@@ -102,7 +102,8 @@ impl<L: Leases> Elector<L> {
             // The present right to write stays valid until its deadline.
             Err(error) => {
                 self.warn_once(format!("cannot take or renew the Lease {}, trying again: {error}", self.config.name));
-                pause
+                // An attempt without a response takes longer than the pause, and the right to write may end soon.
+                pause.saturating_sub(now.duration_since(begin))
             }
         };
         // The interval begins when the request was sent, as the right to write does.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hyper::Method;
 use hyper::header::{ACCEPT, CONTENT_TYPE};
 use libcalico::backoff::{Backoff, Jitter};
-use libcalico::kubernetes::{Location, Preconditions, Resource, escaped, json_bytes};
+use libcalico::kubernetes::{ContinueTokens, Location, Preconditions, Resource, escaped, json_bytes};
 use prometheus::IntCounterVec;
 use serde_json::Value;
 use tokio::time::sleep;
@@ -135,7 +135,7 @@ impl Requests {
         accept: &'static str,
         mut on_page: impl AsyncFnMut(Vec<Value>) -> Result<(), Problem>,
     ) -> Result<String, Problem> {
-        let mut token = String::new();
+        let (mut token, mut tokens) = (String::new(), ContinueTokens::default());
         loop {
             let path = format!("{collection}limit={PAGE}&continue={}", escaped(&token));
             let read = Call { method: Method::GET, path, accept, body: None, kind: of.kind, operation: "list" };
@@ -147,7 +147,7 @@ impl Requests {
             let list: List<Value> = serde_json::from_value(list).map_err(|error| unreadable(&error))?;
             let (items, next) = list.page(|kind| of.is_list(kind)).map_err(|error| unreadable(&error))?;
             on_page(items).await?;
-            match next {
+            match tokens.record(next).map_err(|error| unreadable(&error))? {
                 Some(next) => token = next,
                 None => return Ok(revision),
             }

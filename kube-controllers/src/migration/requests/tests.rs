@@ -49,6 +49,21 @@ async fn object_is_read_by_a_list_of_its_name() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn page_that_names_an_earlier_page_as_the_next_one_is_a_failure() {
+    let world = World::new();
+    let mut answered = 0;
+    world.server.fail(move |_: &ReceivedRequest| {
+        answered += 1;
+        let token = if answered % 2 == 0 { "a" } else { "b" };
+        Some((200, json!({ "kind": "TierList", "metadata": { "continue": token }, "items": [] })))
+    });
+    let (at, _) = tier();
+    let listed = world.requests().pages(&at.resource, false, async |_: Vec<Value>| Ok(())).await;
+    assert!(matches!(&listed, Err(Problem::Transient(text)) if text.contains("has no end")), "{listed:?}");
+    assert_eq!(world.server.take_log().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn refused_request_is_sent_once() {
     let world = World::new();
     let requests = world.requests();

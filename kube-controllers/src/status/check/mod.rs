@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use super::file::{DEFAULT_FILE, StatusFile};
+use super::file::{StatusFile, default_file};
 use super::{HEARTBEAT_LIMIT, since_boot};
 
 /// Reports the readiness or liveness of kube-controllers.
@@ -18,7 +18,7 @@ struct Arguments {
     #[arg(short, long)]
     version: bool,
     /// File in which the process stores its status.
-    #[arg(short, long, default_value = DEFAULT_FILE)]
+    #[arg(short, long, default_value_os_t = default_file())]
     file: PathBuf,
     /// Check readiness.
     #[arg(short, long)]

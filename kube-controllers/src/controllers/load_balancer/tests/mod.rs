@@ -3,6 +3,7 @@
 mod convergence;
 mod labeling;
 mod not_served;
+mod offers;
 mod serving;
 mod waiting;
 
@@ -51,6 +52,17 @@ use tokio::time::Instant;
 
 fn pool(name: &str, cidr: &str, automatic: bool) -> LoadBalancerPool {
     LoadBalancerPool { name: name.into(), cidr: cidr.parse().unwrap(), automatic }
+}
+
+/// The pool of the published address is being deleted, and the Service names a pool in which it has no address yet.
+#[test]
+fn published_address_stays_while_another_address_is_in_a_pool_that_the_service_no_longer_names() {
+    let mut service = service(json!(["IPv4"]), json!({ IPV4_POOLS: r#"["manual"]"# }));
+    service.published = vec!["172.16.0.1".parse().unwrap()];
+    let decision = decide(Some(&service), &held(&["10.0.0.9", "172.16.0.1"]), &pools(), AssignIps::AllServices);
+    let Ok(Decision::Serve(plan)) = decision else { panic!("{decision:?}") };
+    let ips = |held: &[HeldAddress]| held.iter().map(|held| held.ip.to_string()).collect::<Vec<_>>();
+    assert_eq!((ips(&plan.keep), ips(&plan.release)), (vec!["172.16.0.1".into()], vec!["10.0.0.9".into()]));
 }
 
 fn pools() -> Vec<LoadBalancerPool> {
@@ -244,7 +256,8 @@ fn block_changes_after_the_list_return_affected_and_waiting_services() {
     cache.waiting.lock().set(&waiting, "u", Some(&full), Instant::now());
     let elsewhere = ObjectKey::namespaced("n", "without-pool");
     cache.waiting.lock().set(&elsewhere, "u", Some(&Wait::no_pool()), Instant::now());
-    assert_eq!(cache.apply_block(&Event::Upsert(&block(&ours, &["a", "b", "b", "a"]))), [a.clone(), b.clone()]);
+    let gained = cache.apply_block(&Event::Upsert(&block(&ours, &["a", "b", "b", "a"])));
+    assert_eq!(gained, std::slice::from_ref(&a), "the addresses of b are the same");
     let freed = cache.apply_block(&Event::Upsert(&block(&ours, &["a"])));
     assert_eq!(freed, [a.clone(), b.clone(), waiting], "a Service without a pool cannot get the free address");
     assert!(cache.state_of(&b).unwrap().held.is_empty());

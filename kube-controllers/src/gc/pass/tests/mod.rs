@@ -1,8 +1,10 @@
 mod conflicts;
 mod deleted_nodes;
 mod listing_endpoints;
+mod marked;
 mod parallel;
 mod pools;
+mod release_times;
 mod stuck;
 
 use std::collections::BTreeMap;
@@ -91,6 +93,7 @@ fn new_pass(kubernetes: kube::Client, calico: Arc<Datastore>, index: Index, lead
         settings: watch::channel(Arc::new(settings())).1,
         leadership,
         metrics: Metrics::new(),
+        same_cluster: Default::default(),
         watchdog: Watchdog::default(),
         stop: CancellationToken::new(),
     };

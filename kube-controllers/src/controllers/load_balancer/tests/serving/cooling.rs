@@ -8,7 +8,7 @@ use tokio::time::{advance, pause, resume};
 
 use super::waiting::pool_of_one_address;
 use super::*;
-use crate::controllers::load_balancer::waiting::first_cooldown_end;
+use crate::controllers::load_balancer::waiting::cooldown_ends;
 
 const COOLDOWN_SECONDS: u32 = 600;
 
@@ -43,19 +43,21 @@ async fn service_that_waits_for_a_cooling_address_returns_to_the_queue_once_afte
 }
 
 #[test]
-fn first_cooldown_end_is_that_of_the_earliest_release_whose_cooldown_lasts() {
+fn cooldowns_that_last_are_sorted_by_their_ends() {
     let at = |seconds| OffsetDateTime::from_unix_timestamp(seconds).unwrap();
-    let released = [at(300), at(100), at(200)];
-    for (cooldown, begin, end) in [
-        (60, 0, Some(161)),
-        (60, 160, Some(161)),
-        (60, 161, Some(261)),
-        (60, 361, None),
-        (0, 100, Some(101)),
-        (-5, 100, Some(101)),
-        (i64::MAX, 0, None),
+    let ip = |seconds: i64| IpAddr::from([10, 0, 0, u8::try_from(seconds / 100).unwrap()]);
+    let cooling = [300, 100, 200].map(|released| (ip(released), at(released)));
+    for (cooldown, begin, ends) in [
+        (60, 0, &[161, 261, 361][..]),
+        (60, 160, &[161, 261, 361]),
+        (60, 161, &[261, 361]),
+        (60, 361, &[]),
+        (0, 100, &[101, 201, 301]),
+        (-5, 100, &[101, 201, 301]),
+        (i64::MAX, 0, &[]),
     ] {
-        assert_eq!(first_cooldown_end(&released, cooldown, at(begin)), end.map(at), "{cooldown} {begin}");
+        let expected: Vec<_> = ends.iter().map(|end| (ip(*end), at(*end))).collect();
+        assert_eq!(cooldown_ends(&cooling, cooldown, at(begin)), expected, "{cooldown} {begin}");
     }
 }
 
@@ -79,8 +81,8 @@ fn cooling_address_is_suitable_only_for_services_that_may_get_it() {
         (any(IpVersion::V4, &["10.0.0.0/24"]), true),
         (any(IpVersion::V4, &["10.9.0.0/24"]), false),
     ] {
-        let releases = cache.releases_for(std::slice::from_ref(&missing), &pools());
-        let expected = if is_suitable { vec![OffsetDateTime::UNIX_EPOCH] } else { Vec::new() };
+        let releases = cache.cooling_for(std::slice::from_ref(&missing), &pools());
+        let expected = if is_suitable { vec![(ip, OffsetDateTime::UNIX_EPOCH)] } else { Vec::new() };
         assert_eq!(releases, expected, "{missing:?}");
     }
 }

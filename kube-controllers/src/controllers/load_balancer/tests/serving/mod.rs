@@ -1,7 +1,11 @@
 //! The writes of the controller and their order, with the embedded datastore and a simulated API server with one
 //! Service.
 
+mod changes;
 mod cooling;
+mod families;
+mod missing;
+mod overwritten;
 mod trimming;
 mod waiting;
 
@@ -13,14 +17,20 @@ use kube::client::Body;
 use libcalico::api::ObjectSelect;
 use libcalico::store::{Kind, ReadBatch, Store, Write, WriteOp};
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::controllers::testing::{configured, embedded, settings};
+use crate::settings::Mode;
+use crate::status::Watchdog;
+use crate::telemetry::Metrics;
 
 /// The Service in the API server. Each write of the status records the published and the stored addresses.
 #[derive(Default)]
 struct Server {
     service: Value,
+    /// True if the API server has no Service.
+    is_missing: bool,
     written: Vec<(Vec<String>, Vec<String>)>,
     /// The Events in the namespace of the Service.
     events: Vec<Value>,
@@ -80,7 +90,8 @@ async fn answer(server: &Mutex<Server>, calico: &Arc<Datastore>, request: HttpRe
         (Method::GET, "/api/v1/namespaces/n/services") => {
             assert_eq!(parts.uri.query(), Some("fieldSelector=metadata.name%3Ds&limit=1"));
             let mut server = server.lock().unwrap();
-            let answer = json!({"kind": "ServiceList", "metadata": {}, "items": [server.service]});
+            let items: Vec<&Value> = Some(&server.service).filter(|_| !server.is_missing).into_iter().collect();
+            let answer = json!({"kind": "ServiceList", "metadata": {}, "items": items});
             if let Some(change) = server.after_read.take() {
                 change(&mut server.service);
                 server.service["metadata"]["resourceVersion"] = json!("1000");
@@ -101,6 +112,8 @@ async fn answer(server: &Mutex<Server>, calico: &Arc<Datastore>, request: HttpRe
             server.written.push((shown(&service), held));
             server.service.clone()
         }
+        // The Event about a mismatch of the nodes.
+        (Method::POST, "/api/v1/namespaces/default/events") => json!({}),
         (Method::POST, "/api/v1/namespaces/n/events") => {
             let event: Value = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap();
             let mut server = server.lock().unwrap();
@@ -131,11 +144,20 @@ fn reconciler(server: &Arc<Mutex<Server>>, calico: &Arc<Datastore>) -> ServiceRe
     let cache = SharedCache::<ServiceCache>::default();
     let kubernetes = kube::Client::new(api, "default");
     let waiting = cache.lock().waiting.clone();
-    ServiceReconciler {
-        calico: calico.clone(),
-        addresses: ServiceAddresses { store: calico.clone() },
+    let context = Context {
         kubernetes: kubernetes.clone(),
+        calico: calico.clone(),
+        mode: Mode::Etcd,
         settings: watch::channel(Arc::new(settings())).1,
+        leadership: Leadership::always(),
+        same_cluster: Default::default(),
+        metrics: Metrics::new(),
+        watchdog: Watchdog::default(),
+        stop: CancellationToken::new(),
+    };
+    ServiceReconciler {
+        context,
+        addresses: ServiceAddresses { store: calico.clone() },
         cache,
         reports: WaitReports {
             kubernetes,
@@ -144,6 +166,7 @@ fn reconciler(server: &Arc<Mutex<Server>>, calico: &Arc<Datastore>) -> ServiceRe
             waiting,
             queue: Queue::default(),
         },
+        status_writes: SharedCache::default(),
     }
 }
 
@@ -177,7 +200,10 @@ impl Scene {
     async fn tell(&self, reconciler: &ServiceReconciler) {
         let pools = self.calico.list::<IpPool>(&ObjectSelect::default()).await.unwrap();
         let blocks = self.calico.list::<Block>(&None).await.unwrap();
-        let live: K8sService = serde_json::from_value(self.server.lock().unwrap().service.clone()).unwrap();
+        let server = self.server.lock().unwrap();
+        let (live, is_missing) = (server.service.clone(), server.is_missing);
+        drop(server);
+        let live: K8sService = serde_json::from_value(live).unwrap();
         let service = Service {
             annotations: live.metadata.annotations.unwrap_or_default(),
             spec: live.spec.unwrap(),
@@ -186,7 +212,9 @@ impl Scene {
         };
         let mut cache = reconciler.cache.lock();
         cache.apply_service(&Event::ListStart);
-        cache.apply_service(&Event::Upsert(&service));
+        if !is_missing {
+            cache.apply_service(&Event::Upsert(&service));
+        }
         cache.apply_service(&Event::ListEnd);
         cache.apply_pool(&Event::ListStart);
         pools.iter().for_each(|pool| _ = cache.apply_pool(&Event::Upsert(pool)));
@@ -264,10 +292,10 @@ async fn unknown_assign_ips_value_neither_assigns_nor_releases() {
     };
     let mut scene = Scene::served(json!({})).await;
     let held = scene.held().await;
-    scene.reconciler.settings = assigning("Allservices");
+    scene.reconciler.context.settings = assigning("Allservices");
     assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
     assert_eq!((scene.held().await, scene.shown(), scene.written()), (held.clone(), held.clone(), vec![]));
-    scene.reconciler.settings = assigning("RequestedServicesOnly");
+    scene.reconciler.context.settings = assigning("RequestedServicesOnly");
     assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
     assert_eq!((scene.held().await, scene.written()), (texts(&[]), vec![(texts(&[]), held)]));
 }

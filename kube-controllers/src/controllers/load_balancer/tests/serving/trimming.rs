@@ -9,7 +9,7 @@ fn pool(name: &str, cidr: &str, mode: &str) -> IpPool {
     IpPool::new(name, serde_json::from_value(spec).unwrap())
 }
 
-fn three_pools() -> [IpPool; 3] {
+pub(super) fn three_pools() -> [IpPool; 3] {
     [
         pool("v4", "10.0.0.0/24", "Automatic"),
         pool("manual", "10.9.0.0/24", "Manual"),
@@ -19,7 +19,7 @@ fn three_pools() -> [IpPool; 3] {
 
 impl Scene {
     /// Reconciles until nothing changes. Returns the number of status writes.
-    async fn settle(&self) -> usize {
+    pub(super) async fn settle(&self) -> usize {
         for _ in 0..10 {
             let before = self.state().await;
             self.on_event().await;
@@ -36,12 +36,12 @@ impl Scene {
         (service, self.calico.list::<Block>(&None).await.unwrap())
     }
 
-    fn spec(&self, field: &str, value: Value) {
+    pub(super) fn spec(&self, field: &str, value: Value) {
         let mut server = self.server.lock().unwrap();
         server.service["spec"].as_object_mut().unwrap().insert(field.to_owned(), value);
     }
 
-    async fn assign(&self, ips: &[&str]) {
+    pub(super) async fn assign(&self, ips: &[&str]) {
         let service = self.server.lock().unwrap().service.clone();
         let handle = LoadBalancerService::live(&serde_json::from_value(service).unwrap()).unwrap().handle;
         for ip in ips {
@@ -51,7 +51,7 @@ impl Scene {
         }
     }
 
-    fn publish(&self, ips: &[&str]) {
+    pub(super) fn publish(&self, ips: &[&str]) {
         let entries: Vec<_> = ips.iter().map(|ip| json!({"ip": ip})).collect();
         self.server.lock().unwrap().service["status"] = json!({"loadBalancer": {"ingress": entries}});
     }
@@ -151,6 +151,20 @@ async fn surplus_release_retains_the_requested_published_or_oldest_address() {
         let both = texts(&[kept, "fd00::9"]);
         assert_eq!((scene.shown(), scene.held().await), (both.clone(), both), "{asked} {published:?}");
     }
+}
+
+/// The pool of the published address is being deleted, and waits for that address.
+#[tokio::test]
+async fn surplus_release_retains_the_address_of_an_existing_pool() {
+    let [v4, _, _] = three_pools();
+    let scene = Scene::new(stored_service(json!({})), &[v4, pool("old", "172.16.0.0/24", "Automatic")]).await;
+    scene.assign(&["172.16.0.1"]).await;
+    scene.publish(&["172.16.0.1"]);
+    scene.calico.delete::<IpPool>(&ObjectKey::global("old"), None).await.unwrap();
+    assert_eq!(scene.settle().await, 0, "a Service keeps its only address");
+    scene.assign(&["10.0.0.9"]).await;
+    assert_eq!(scene.settle().await, 1);
+    assert_eq!((scene.shown(), scene.held().await), (texts(&["10.0.0.9"]), texts(&["10.0.0.9"])));
 }
 
 /// Both replicas find that the Service has no address, and both assign one.

@@ -103,7 +103,7 @@ async fn each_reason_is_told_once() {
             vec![stored_pool().value],
             None,
             WaitReason::InvalidRequest,
-            "is not a JSON list of strings",
+            "with brackets and quotes: ",
         ),
         (
             of_class("other", wants("10.0.0.5")),
@@ -122,7 +122,7 @@ async fn each_reason_is_told_once() {
     ] {
         let mut scene = Scene::new(service, &pools).await;
         if reason == WaitReason::NotEnabled {
-            scene.reconciler.settings = watch::channel(Arc::new(configured(unknown.clone()))).1;
+            scene.reconciler.context.settings = watch::channel(Arc::new(configured(unknown.clone()))).1;
         }
         if let Some(namespace) = taken_in {
             scene.take_address(namespace).await;

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use libcalico::dead_interface::{DeadLink, Peer};
 use libcalico::ipam::Statement;
 use libcalico::names::{InterfaceAlias, interface_prefix};
-use libcalico::net::Cidr;
+use libcalico::net::{Cidr, IpVersion};
 
 /// A network interface of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,6 +42,28 @@ pub struct Route {
     pub interfaces: Vec<String>,
 }
 
+/// A difference between the host's end of a pod's interface and the interface that an ADD sets up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinkChange {
+    /// The changed item.
+    pub item: LinkItem,
+    /// The value that an ADD sets.
+    pub expected: String,
+    /// The value in the kernel.
+    pub found: String,
+}
+
+/// An item of the host's end of a pod's interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkItem {
+    /// The state: up or down.
+    State,
+    /// The MAC address.
+    Mac,
+    /// A kernel setting, with slashes, such as `net/ipv4/conf/cali1/proxy_arp`.
+    Setting(String),
+}
+
 /// Access to the kernel's network configuration.
 pub trait HostNetwork: std::fmt::Debug + Sync {
     /// Returns all interfaces.
@@ -50,12 +72,19 @@ pub trait HostNetwork: std::fmt::Debug + Sync {
     /// Returns all routes of the main table, for IPv4 and IPv6.
     fn routes(&self) -> Result<Vec<Route>, NetworkError>;
 
+    /// Returns all routes of all tables except the table of the host's own addresses, for IPv4 and IPv6.
+    fn routes_of_all_tables(&self) -> Result<Vec<Route>, NetworkError>;
+
     /// Deletes the host's end of a pod's interface, and with it the pod's end and all routes through it. Returns false
     /// if the interface is missing, or is not a pod's.
     fn remove_pod_interface(&self, name: &str) -> Result<bool, NetworkError>;
 
     /// Returns the host's ends of all pods' interfaces.
     fn pod_links(&self) -> Result<Vec<PodLink>, NetworkError>;
+
+    /// Returns the differences between the host's end of a pod's interface and the interface that an ADD sets up for
+    /// `addresses`. Returns none for an interface that is missing. Routes are not compared.
+    fn changes_of_pod_link(&self, name: &str, addresses: &[IpAddr]) -> Result<Vec<LinkChange>, NetworkError>;
 
     /// Returns the IDs of the network namespaces that contain a process or a thread, in the namespace of this process,
     /// or the reason why some processes of this node may be hidden from this one. A namespace without an ID is left
@@ -98,6 +127,26 @@ pub fn uplinks(network: &dyn HostNetwork) -> Result<Vec<Interface>, NetworkError
     Ok(interfaces)
 }
 
+/// Ranges that together contain every public address of a family. Programs that divert all traffic, such as VPNs,
+/// create two routes to halves.
+const EVERYWHERE: [(IpVersion, &[&str]); 5] = [
+    (IpVersion::V4, &["0.0.0.0/0"]),
+    (IpVersion::V4, &["0.0.0.0/1", "128.0.0.0/1"]),
+    (IpVersion::V6, &["::/0"]),
+    (IpVersion::V6, &["::/1", "8000::/1"]),
+    (IpVersion::V6, &["2000::/3"]),
+];
+
+/// Returns the families in which the routes lead to every public address. Routes that drop packets, and the kernel's
+/// own unreachable IPv6 default route on `lo`, do not count.
+pub fn families_with_default(routes: &[Route]) -> BTreeSet<IpVersion> {
+    let leads = |route: &&Route| route.interfaces.iter().any(|name| name != "lo");
+    let destinations: BTreeSet<String> =
+        routes.iter().filter(leads).map(|route| route.destination.to_string()).collect();
+    let covering = EVERYWHERE.iter().filter(|(_, ranges)| ranges.iter().all(|range| destinations.contains(*range)));
+    covering.map(|(family, _)| *family).collect()
+}
+
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
@@ -117,8 +166,16 @@ pub(crate) mod testing {
             Ok(self.routes.clone())
         }
 
+        fn routes_of_all_tables(&self) -> Result<Vec<Route>, NetworkError> {
+            self.routes()
+        }
+
         fn remove_pod_interface(&self, _: &str) -> Result<bool, NetworkError> {
             Err(NetworkError("nothing is changed here".into()))
+        }
+
+        fn changes_of_pod_link(&self, _: &str, _: &[IpAddr]) -> Result<Vec<LinkChange>, NetworkError> {
+            Ok(Vec::new())
         }
 
         /// Returns the interfaces of pods, as upstream's plugin creates them: without an alias.
@@ -176,5 +233,19 @@ mod tests {
         let names: Vec<String> = uplinks(&network).unwrap().into_iter().map(|interface| interface.name).collect();
         assert_eq!(names, ["eth1", "eth2", "eth3"]);
         assert_eq!(uplinks(&FixedNetwork::default()).unwrap(), []);
+    }
+
+    #[test]
+    fn default_routes_are_judged_by_family() {
+        let families = |routes: &[(&str, &[&str])]| {
+            let routes: Vec<Route> = routes.iter().map(|(destination, names)| route(destination, names)).collect();
+            families_with_default(&routes).into_iter().map(|family| family.to_string()).collect::<String>()
+        };
+        assert_eq!(families(&[("0.0.0.0/0", &["eth0"]), ("fd65::/64", &["eth0"])]), "4");
+        assert_eq!(families(&[("0.0.0.0/0", &["eth0"]), ("::/0", &["eth0", "eth1"])]), "46");
+        assert_eq!(families(&[("0.0.0.0/1", &["tun0"]), ("2000::/3", &["eth0"])]), "6");
+        assert_eq!(families(&[("0.0.0.0/1", &["tun0"]), ("128.0.0.0/1", &["tun0"])]), "4");
+        assert_eq!(families(&[("::/1", &["tun0"]), ("8000::/1", &["tun0"])]), "6");
+        assert_eq!(families(&[("0.0.0.0/0", &[]), ("::/0", &["lo"])]), "");
     }
 }

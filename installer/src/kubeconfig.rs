@@ -2,7 +2,6 @@
 //! that it contains a valid token.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::Path;
 
 use data_encoding::BASE64;
@@ -67,7 +66,7 @@ impl KubeconfigError {
 pub fn write(file: &Path, pod: &ServiceAccount, token: &str) -> Result<Change, KubeconfigError> {
     const READ: &str = "read the API server's CA certificates";
     let unreadable = |source| AtomicFileError { action: READ, path: pod.ca_file.clone(), source };
-    let authorities = if pod.insecure { None } else { Some(fs::read(&pod.ca_file).map_err(unreadable)?) };
+    let authorities = if pod.insecure { None } else { Some(regular_file::contents(&pod.ca_file).map_err(unreadable)?) };
     if pod.insecure {
         tracing::warn!("SKIP_TLS_VERIFY is true: the plugins accept any certificate of the API server");
     }

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 
 use crate::layout::Layout;
 use crate::settings::Settings;
-use os::atomic_file::{self, AtomicFileError};
+use os::atomic_file::{self, AtomicFileError, regular_file};
 
 /// The file name in `/var/lib/calico`.
 pub const NAME: &str = "nodename";
@@ -27,7 +27,7 @@ pub enum NodeNameFile {
 pub fn ensure(layout: &Layout, name: &str) -> Result<NodeNameFile, AtomicFileError> {
     let path = layout.state_dir().join(NAME);
     let failed = |source| AtomicFileError { action: "read", path: path.clone(), source };
-    match fs::read_to_string(&path) {
+    match regular_file::utf8(&path) {
         Ok(present) if present.trim() == name => Ok(NodeNameFile::UpToDate),
         Ok(present) if !present.trim().is_empty() => Ok(NodeNameFile::Other(present.trim().to_owned())),
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),
@@ -98,6 +98,17 @@ impl NodeNameSource<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn special_nodename_file_is_reported_and_not_awaited() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::below(root.path());
+        fs::create_dir_all(layout.state_dir()).unwrap();
+        let fifo = layout.state_dir().join(NAME);
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        let error = ensure(&layout, "node1").unwrap_err().to_string();
+        assert!(error.contains("no regular file"), "{error}");
+    }
 
     #[test]
     fn nodename_file_is_written_once_and_never_overwritten() {

@@ -11,6 +11,7 @@ use datastore::Datastore;
 use ipam_plugin::reads::{blocks_of, find};
 use libcalico::api::{IpPool, ObjectKey, ObjectSelect, WorkloadEndpoint, WorkloadEndpointSpec};
 use libcalico::ipam::{AllocationOwner, Block, Handle, HandleId};
+use libcalico::kubernetes::MIGRATION_LABEL;
 use libcalico::names::{EndpointIdentifiers, InterfaceAlias, pod_interface};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
@@ -27,6 +28,9 @@ pub(crate) type Endpoints = BTreeMap<String, Vec<IpAddr>>;
 pub(crate) struct FoundEndpoints {
     /// The addresses of the endpoints that exist.
     pub(crate) by_interface: Endpoints,
+    /// The addresses of these endpoints to which the host has to have routes. A finished pod has none, and neither has
+    /// the target of a live migration, because until the end of the migration the address is at its source.
+    pub(crate) routed: Endpoints,
     /// On Kubernetes, the wanted interfaces whose pod IPAM names, also of a pod that does not exist any more. Without
     /// such a name, a missing endpoint proves nothing about a pod without an allocation, or about the target of a live
     /// migration: the allocation has the handle of the virtual machine, and no host route leads to the address.
@@ -61,8 +65,28 @@ struct PodReader<'a> {
     node: &'a str,
     prefix: String,
     /// The endpoints read, by namespace and name of the pod; `None` for a pod that is missing.
-    read: BTreeMap<(String, String), Option<WorkloadEndpointSpec>>,
+    read: BTreeMap<(String, String), Option<EndpointAddresses>>,
     found: FoundEndpoints,
+}
+
+/// The addresses of an endpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct EndpointAddresses {
+    /// All, with external (NAT) addresses. Felix creates routes to both.
+    listed: Vec<IpAddr>,
+    /// The addresses of [`FoundEndpoints::routed`].
+    routed: Vec<IpAddr>,
+}
+
+impl EndpointAddresses {
+    fn of(endpoint: &WorkloadEndpoint) -> Self {
+        let is_target = endpoint.metadata.labels.contains_key(MIGRATION_LABEL);
+        let routed = endpoint.spec.networks().filter(|network| network.size() == 1 && !is_target);
+        EndpointAddresses {
+            routed: routed.map(|network| network.network()).collect(),
+            listed: addresses_of(&endpoint.spec),
+        }
+    }
 }
 
 /// Returns the endpoints of `node` that the datastore stores, or on Kubernetes those of the interfaces `wanted`.
@@ -73,10 +97,7 @@ pub(crate) async fn pod_endpoints(
     wanted: &[WantedEndpoint<'_>],
 ) -> Result<FoundEndpoints, PodEndpointsError> {
     match store {
-        Datastore::Etcd(_) | Datastore::Local(_) => {
-            let by_interface = stored_endpoints(store, node).await?;
-            Ok(FoundEndpoints { by_interface, ..FoundEndpoints::default() })
-        }
+        Datastore::Etcd(_) | Datastore::Local(_) => Ok(stored_endpoints(store, node).await?),
         Datastore::Kubernetes(_) if conf.ipam.ipam_type != CALICO_IPAM => {
             Err(PodEndpointsError::OtherIpam(conf.ipam.ipam_type.clone()))
         }
@@ -88,7 +109,7 @@ pub(crate) async fn pod_endpoints(
     }
 }
 
-async fn stored_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, StoreError> {
+async fn stored_endpoints(store: &Datastore, node: &str) -> Result<FoundEndpoints, StoreError> {
     let mut names = ReadBatch::new();
     let keys = names.list_keys::<WorkloadEndpoint>(&ObjectSelect::default());
     let answers = store.read(&names).await?;
@@ -97,14 +118,19 @@ async fn stored_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, St
     let keys = answers.listed_keys(&keys).filter(|key| of_node(&key.name));
     let tickets: Vec<_> = keys.map(|key| batch.get::<WorkloadEndpoint>(&key)).collect();
     let answers = store.read(&batch).await?;
-    let mut endpoints = Endpoints::new();
+    let mut found = FoundEndpoints::default();
     for ticket in &tickets {
         let Some(endpoint) = answers.get(ticket)? else { continue };
-        let spec = endpoint.value.spec;
-        let addresses = addresses_of(&spec);
-        endpoints.entry(spec.interface_name).or_default().extend(addresses);
+        found.extend(&endpoint.value.spec.interface_name, EndpointAddresses::of(&endpoint.value));
     }
-    Ok(endpoints)
+    Ok(found)
+}
+
+impl FoundEndpoints {
+    fn extend(&mut self, interface: &str, addresses: EndpointAddresses) {
+        self.by_interface.entry(interface.to_owned()).or_default().extend(addresses.listed);
+        self.routed.entry(interface.to_owned()).or_default().extend(addresses.routed);
+    }
 }
 
 impl PodReader<'_> {
@@ -157,20 +183,18 @@ impl PodReader<'_> {
                     continue;
                 }
                 self.found.with_named_pod.insert(interface.to_owned());
-                let listed = self.spec_of(namespace, pod).await?.map(addresses_of);
-                if let Some(listed) = listed {
-                    let found = self.found.by_interface.entry(interface.to_owned()).or_default();
-                    found.push(*address);
-                    found.extend(listed);
+                if let Some(mut addresses) = self.addresses_of(namespace, pod).await? {
+                    addresses.listed.push(*address);
+                    self.found.extend(interface, addresses);
                 }
             }
         }
         Ok(())
     }
 
-    /// Returns the endpoint of a pod on this node, also of a pod that has ended: its interface remains until its
-    /// sandbox is removed.
-    async fn spec_of(&mut self, namespace: &str, pod: &str) -> Result<Option<&WorkloadEndpointSpec>, StoreError> {
+    /// Returns the addresses of the endpoint of a pod on this node, also of a pod that has ended: its interface remains
+    /// until its sandbox is removed.
+    async fn addresses_of(&mut self, namespace: &str, pod: &str) -> Result<Option<EndpointAddresses>, StoreError> {
         let entry = match self.read.entry((namespace.to_owned(), pod.to_owned())) {
             btree_map::Entry::Occupied(entry) => entry.into_mut(),
             btree_map::Entry::Vacant(entry) => {
@@ -185,10 +209,10 @@ impl PodReader<'_> {
                     Ok(name) => find::<WorkloadEndpoint>(self.store, &ObjectKey::namespaced(namespace, name)).await?,
                     Err(_) => None,
                 };
-                entry.insert(found.map(|endpoint| endpoint.value.spec))
+                entry.insert(found.map(|endpoint| EndpointAddresses::of(&endpoint.value)))
             }
         };
-        Ok(entry.as_ref())
+        Ok(entry.clone())
     }
 }
 
@@ -203,6 +227,19 @@ mod tests {
     use libcalico::api::IpNat;
 
     use super::*;
+
+    #[test]
+    fn endpoint_of_a_migration_target_needs_no_host_route() {
+        let nat = IpNat { external_ip: "192.0.2.7".into(), ..IpNat::default() };
+        let ip_networks = vec!["10.65.0.1/32".into(), "fd65::1".into(), "10.66.0.0/24".into()];
+        let spec = WorkloadEndpointSpec { ip_networks, ip_nats: vec![nat], ..WorkloadEndpointSpec::default() };
+        let mut endpoint = WorkloadEndpoint::new("n", spec);
+        let routed = |endpoint: &WorkloadEndpoint| EndpointAddresses::of(endpoint).routed;
+        assert_eq!(routed(&endpoint), ["10.65.0.1", "fd65::1"].map(|ip| ip.parse::<IpAddr>().unwrap()));
+        endpoint.metadata.labels.insert(MIGRATION_LABEL.into(), "job".into());
+        assert_eq!(routed(&endpoint), Vec::<IpAddr>::new());
+        assert_eq!(EndpointAddresses::of(&endpoint).listed.len(), 4);
+    }
 
     #[test]
     fn endpoint_addresses_include_external_nat_addresses() {

@@ -1,6 +1,5 @@
 //! [`ServiceAccount`]: the service account of the pod in which this process runs, and its access to the API server.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use datastore::KubernetesConfig;
 use datastore::config::Overrides;
 
 use crate::layout::Layout;
-use os::atomic_file::AtomicFileError;
+use os::atomic_file::{AtomicFileError, regular_file};
 
 /// Reasons for an unusable service account.
 #[derive(Debug, thiserror::Error)]
@@ -100,7 +99,7 @@ impl ServiceAccount {
 }
 
 fn read(path: &Path) -> Result<String, AtomicFileError> {
-    fs::read_to_string(path).map_err(|source| AtomicFileError { action: "read", path: path.to_owned(), source })
+    regular_file::utf8(path).map_err(|source| AtomicFileError { action: "read", path: path.to_owned(), source })
 }
 
 /// Returns the path in `KUBECONFIG`, unless it is the plugins' own `calico-kubeconfig`: the token in that file would be
@@ -124,6 +123,8 @@ pub fn server(protocol: &str, host: &str, port: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use datastore::config::ClientPlace;
 
     use super::*;

@@ -11,15 +11,19 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::layout::{DirectoryRole, Layout};
 use crate::plugin_chain::Rendering;
-use os::atomic_file::{self, AtomicFileError};
+use os::atomic_file::{self, AtomicFileError, regular_file};
 
 /// The file name in `/var/lib/calico`.
 pub const NAME: &str = "cni-install-state.json";
 
 const MODE: u32 = 0o644;
+
+/// Maximum size of the file in bytes, far above that of any node.
+const MAX_SIZE: usize = 16 << 20;
 
 /// The records of the files installed on this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +44,16 @@ pub struct State {
     /// The addresses behind interfaces that an unfinished uninstallation deleted or was about to delete.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub torn_down: BTreeSet<IpAddr>,
+    /// The records that this version cannot read, which stay in the file.
+    #[serde(skip)]
+    pub later: LaterRecords,
+}
+
+/// The records of directories whose role only a later version knows, as that version wrote them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LaterRecords {
+    files: Map<String, Value>,
+    former: Vec<Value>,
 }
 
 /// The records of the files that an earlier installation wrote into another directory of the node.
@@ -108,11 +122,33 @@ impl State {
     /// Returns an error if the file exists and cannot be read or parsed.
     pub fn load(layout: &Layout) -> Result<State, StateError> {
         let path = path(layout);
-        match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).map_err(|source| StateError::Content { path, source }),
+        match regular_file::contents_up_to(&path, MAX_SIZE) {
+            Ok(text) => Self::parse(&text).map_err(|source| StateError::Content { path, source }),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(Self::default()),
             Err(source) => Err(AtomicFileError { action: "read", path, source }.into()),
         }
+    }
+
+    fn parse(text: &[u8]) -> serde_json::Result<State> {
+        let mut records: Value = serde_json::from_slice(text)?;
+        let later = LaterRecords::take(&mut records);
+        Ok(State { later, ..serde_json::from_value(records)? })
+    }
+
+    /// Returns true if files are recorded, also those that only a later version can remove.
+    #[must_use]
+    pub fn has_files(&self) -> bool {
+        !self.files.is_empty() || !self.later.is_empty()
+    }
+
+    /// Returns the content of the file without its line break. Serialization of this type cannot fail.
+    fn text(&self) -> String {
+        if self.later.is_empty() {
+            return serde_json::to_string_pretty(self).unwrap_or_default();
+        }
+        let mut records = serde_json::to_value(self).unwrap_or_default();
+        self.later.put(&mut records);
+        serde_json::to_string_pretty(&records).unwrap_or_default()
     }
 
     /// Saves the records, unless the file is up to date.
@@ -120,8 +156,7 @@ impl State {
         let path = path(layout);
         let failed = |source| AtomicFileError { action: "create the directory of", path: path.clone(), source };
         fs::create_dir_all(layout.state_dir()).map_err(failed)?;
-        // Serialization of this type cannot fail.
-        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        let mut text = self.text();
         text.push('\n');
         atomic_file::replace(&path, text.as_bytes(), MODE).map(drop)
     }
@@ -194,6 +229,51 @@ impl State {
         }
         self.files.retain(|_, files| !files.is_empty());
     }
+}
+
+impl LaterRecords {
+    /// Removes these records from those of a file.
+    fn take(records: &mut Value) -> Self {
+        let mut later = LaterRecords::default();
+        if let Some(files) = records.get_mut("files").and_then(Value::as_object_mut) {
+            let (known, unknown) = std::mem::take(files).into_iter().partition(|(role, _)| is_known_role(role));
+            (*files, later.files) = (known, unknown);
+        }
+        if let Some(former) = records.get_mut("former").and_then(Value::as_array_mut) {
+            let is_known = |directory: &Value| directory["place"].as_str().is_none_or(is_known_role);
+            let (known, unknown) = std::mem::take(former).into_iter().partition(is_known);
+            (*former, later.former) = (known, unknown);
+        }
+        later
+    }
+
+    fn put(&self, records: &mut Value) {
+        if let Some(files) = records["files"].as_object_mut() {
+            files.extend(self.files.clone());
+        }
+        if !self.former.is_empty() {
+            let mut former = records["former"].as_array().cloned().unwrap_or_default();
+            former.extend(self.former.iter().cloned());
+            records["former"] = former.into();
+        }
+    }
+
+    /// Returns true if this version can read all records.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.former.is_empty()
+    }
+
+    /// Returns the roles that this version does not know.
+    #[must_use]
+    pub fn roles(&self) -> BTreeSet<&str> {
+        let former = self.former.iter().filter_map(|directory| directory["place"].as_str());
+        self.files.keys().map(String::as_str).chain(former).collect()
+    }
+}
+
+fn is_known_role(role: &str) -> bool {
+    DirectoryRole::deserialize(Value::from(role)).is_ok()
 }
 
 /// Returns the path of the file with the records.
@@ -291,6 +371,16 @@ mod tests {
     }
 
     #[test]
+    fn special_state_file_is_reported_and_not_awaited() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::below(root.path());
+        fs::create_dir_all(layout.state_dir()).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(path(&layout)).status().unwrap().success());
+        let error = State::load(&layout).unwrap_err().to_string();
+        assert!(error.contains("no regular file"), "{error}");
+    }
+
+    #[test]
     fn damaged_state_file_is_reported_with_its_name() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
@@ -298,6 +388,31 @@ mod tests {
         fs::write(path(&layout), "{").unwrap();
         let error = State::load(&layout).unwrap_err().to_string();
         assert!(error.contains("cni-install-state.json is damaged"), "{error}");
+    }
+
+    #[test]
+    fn records_of_a_role_of_a_later_version_stay_in_the_file() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::below(root.path());
+        fs::create_dir_all(layout.state_dir()).unwrap();
+        let text = r#"{
+            "version": "v9", "netDir": "/etc/cni/net.d",
+            "files": {"net": {"10-calico.conflist": {"digest": "aa"}}, "ebpf": {"tc.o": {"digest": "bb"}}},
+            "former": [
+                {"place": "bin", "path": "/old", "files": {"calico": {}}}, {"place": "ebpf", "path": "/e", "files": 7}
+            ]
+        }"#;
+        fs::write(path(&layout), text).unwrap();
+        let mut state = State::load(&layout).unwrap();
+        assert!(state.is_ours(DirectoryRole::Net, "10-calico.conflist", "aa") && state.has_files());
+        assert_eq!((state.former.len(), state.later.roles()), (1, BTreeSet::from(["ebpf"])));
+        state.remove_record(DirectoryRole::Net, "10-calico.conflist");
+        assert!(state.files.is_empty() && state.has_files());
+        state.save(&layout).unwrap();
+        let saved: Value = serde_json::from_slice(&fs::read(path(&layout)).unwrap()).unwrap();
+        assert_eq!(saved["files"], serde_json::json!({"ebpf": {"tc.o": {"digest": "bb"}}}));
+        assert_eq!((&saved["former"][1]["path"], saved["former"].as_array().unwrap().len()), (&"/e".into(), 2));
+        assert_eq!(State::load(&layout).unwrap(), state);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::template::TlsPaths;
-use os::atomic_file::{self, AtomicFileError};
+use os::atomic_file::{self, AtomicFileError, regular_file};
 
 /// The name of the directory with the copied TLS files, beside the configuration.
 pub const DIRECTORY: &str = "calico-tls";
@@ -86,7 +86,7 @@ impl TlsAssets {
 
     fn read(&self, name: &str) -> Result<Vec<u8>, AtomicFileError> {
         let path = self.directory.join(name);
-        fs::read(&path).map_err(|source| AtomicFileError { action: "read", path, source })
+        regular_file::contents(&path).map_err(|source| AtomicFileError { action: "read", path, source })
     }
 }
 

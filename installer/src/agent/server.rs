@@ -1,16 +1,16 @@
-//! The HTTP listener for probes and metrics. Its responses are computed from the head of a request and the status.
-//!
-//! HTTP is written by hand: a library would enlarge the binary that the runtime starts for each pod.
+//! The port of the probes and metrics. Its responses are computed from the path of a request and the status.
 
 use std::future::pending;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use hyper::body::Incoming;
+use hyper::header::HeaderValue;
+use hyper::{Method, Request, StatusCode};
+use node_process::http_server::{self, HttpResponse, TimeLimits, page, reject_method};
+use tokio::net::TcpListener;
+use tokio::time::sleep;
 
 use super::refresh_schedule::Moment;
 use super::status::{ProbeFailure, SharedStatus, Status};
@@ -18,14 +18,10 @@ use super::status::{ProbeFailure, SharedStatus, Status};
 /// Time limit for a connection: for the client to send its request and to read the response.
 const CLIENT_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// Number of bytes after which no more of a request's head is read. Only its first line is used.
-const MAX_HEAD_BYTES: usize = 8 * 1024;
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 /// Pause between two attempts to bind a port that another program uses.
 const BIND_RETRY: Duration = Duration::from_secs(5);
-
-/// Maximum number of open connections. Further connections wait in the backlog.
-const MAX_CONNECTIONS: usize = 16;
 
 /// The error if the port cannot be bound.
 #[derive(Debug, thiserror::Error)]
@@ -71,100 +67,81 @@ pub(super) async fn serve(address: Option<SocketAddr>, listener: Option<TcpListe
         Some(listener) => listener,
         None => bind_when_free(address).await,
     };
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            Some(_) = connections.join_next() => {}
-            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(timeout(CLIENT_TIME_LIMIT, serve_connection(stream, status.clone())));
-                }
-                // For example, the process is out of file descriptors, or the client disconnected early.
-                Err(_) => sleep(Duration::from_millis(100)).await,
-            },
-        }
-    }
-}
-
-/// Answers one request. Returns an error, which the caller ignores, if the client disconnects early.
-async fn serve_connection(mut stream: TcpStream, status: SharedStatus) -> io::Result<()> {
-    let mut head = Vec::new();
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") && head.len() < MAX_HEAD_BYTES {
-        if stream.read_buf(&mut head).await? == 0 {
-            break;
-        }
-    }
-    let response = respond(&String::from_utf8_lossy(&head), &status.get(), Moment::now().boot);
-    stream.write_all(response.as_bytes()).await?;
-    stream.shutdown().await
-}
-
-/// Returns the complete response to a request that begins with `head`. The response closes the connection.
-fn respond(head: &str, status: &Status, now: Duration) -> String {
-    let mut words = head.lines().next().unwrap_or_default().split(' ');
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let (code, body) = match method {
-        "GET" | "HEAD" => route(target.split('?').next().unwrap_or_default(), status, now),
-        _ => ("405 Method Not Allowed", "only GET\n".into()),
+    let respond = move |request: Request<Incoming>| {
+        let response = respond(request.method(), request.uri().path(), &status.get(), Moment::now().boot);
+        async { response }
     };
-    let length = body.len();
-    let body = if method == "HEAD" { String::new() } else { body };
-    format!(
-        "HTTP/1.1 {code}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {length}\r\n\
-         Connection: close\r\n\r\n{body}"
-    )
+    let limits = TimeLimits { head: CLIENT_TIME_LIMIT, connection: CLIENT_TIME_LIMIT };
+    http_server::serve(listener, limits, respond).await;
+}
+
+fn respond(method: &Method, path: &str, status: &Status, now: Duration) -> HttpResponse {
+    reject_method(method).unwrap_or_else(|| {
+        let (code, body) = route(path, status, now);
+        page(code, TEXT, body)
+    })
 }
 
 /// Returns status and body for a path. The paths of the probes are the same as in kube-controllers.
-fn route(path: &str, status: &Status, now: Duration) -> (&'static str, String) {
+fn route(path: &str, status: &Status, now: Duration) -> (StatusCode, String) {
     match path {
         "/readiness" | "/readyz" => probe("ready", status.readiness(now)),
         "/liveness" | "/healthz" => probe("live", status.liveness(now)),
-        "/metrics" => ("200 OK", status.metrics()),
-        _ => ("404 Not Found", "404 page not found\n".into()),
+        "/metrics" => (StatusCode::OK, status.metrics()),
+        _ => (StatusCode::NOT_FOUND, "404 page not found\n".into()),
     }
 }
 
-fn probe(label: &str, result: Result<(), ProbeFailure>) -> (&'static str, String) {
+fn probe(label: &str, result: Result<(), ProbeFailure>) -> (StatusCode, String) {
     match result {
-        Ok(()) => ("200 OK", format!("{label}\n")),
-        Err(reason) => ("503 Service Unavailable", format!("{reason}\n")),
+        Ok(()) => (StatusCode::OK, format!("{label}\n")),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tokio::time::timeout;
+
     use super::*;
 
-    fn ask(head: &str) -> String {
+    fn ask(method: Method, path: &str) -> (u16, String) {
         let status = Status { manages_token: true, ..Status::default() };
-        respond(head, &status, Duration::from_secs(1))
+        let now = Duration::from_secs(1);
+        let code = respond(&method, path, &status, now).status().as_u16();
+        (code, route(path, &status, now).1)
     }
 
     #[test]
     fn probe_response_has_a_status_code_and_a_reason() {
-        let live = ask("GET /liveness HTTP/1.1\r\nHost: x");
-        assert!(live.starts_with("HTTP/1.1 200 OK\r\n") && live.ends_with("\r\n\r\nlive\n"), "{live}");
-        let ready = ask("GET /readiness?verbose HTTP/1.1");
-        assert!(ready.starts_with("HTTP/1.1 503 ") && ready.contains("the plugins have no token"), "{ready}");
+        assert_eq!(ask(Method::GET, "/liveness"), (200, "live\n".to_owned()));
+        let (code, reason) = ask(Method::HEAD, "/readiness");
+        assert!(code == 503 && reason.contains("the plugins have no token"), "{code} {reason}");
     }
 
     #[test]
-    fn content_length_equals_the_body_length() {
-        for head in ["GET /metrics HTTP/1.1", "GET /nowhere HTTP/1.0", "GET /readyz HTTP/1.1"] {
-            let text = ask(head);
-            let (head, body) = text.split_once("\r\n\r\n").unwrap();
-            assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{text}");
-        }
-        assert!(ask("HEAD /metrics HTTP/1.1").ends_with("\r\n\r\n"));
+    fn unknown_path_and_other_methods_are_answered_with_an_error() {
+        assert_eq!(ask(Method::GET, "/").0, 404);
+        assert_eq!(ask(Method::POST, "/liveness").0, 405);
     }
 
-    #[test]
-    fn invalid_http_requests_are_answered_with_an_error() {
-        assert!(ask("POST /liveness HTTP/1.1").starts_with("HTTP/1.1 405 "));
-        assert!(ask("GET / HTTP/1.1").starts_with("HTTP/1.1 404 "));
-        for nonsense in ["", "\r\n", "\u{fffd}"] {
-            assert!(ask(nonsense).starts_with("HTTP/1.1 405 "));
+    #[tokio::test]
+    async fn hundreds_of_slow_connections_do_not_stop_a_probe_of_the_agent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(serve(Some(address), Some(listener), SharedStatus::default()));
+        let mut slow = Vec::new();
+        for _ in 0..300 {
+            slow.push(TcpStream::connect(address).await.unwrap());
         }
+        let mut probe = TcpStream::connect(address).await.unwrap();
+        probe.write_all(b"GET /liveness?verbose HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        let read = timeout(Duration::from_secs(120), probe.read_to_string(&mut answer));
+        read.await.expect("a response").unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nlive\n"), "{answer}");
+        server.abort();
     }
 }

@@ -1,6 +1,5 @@
 //! [`Conflist`]: the network configuration that the settings yield, and [`ChainProgram`]: a program that it names.
 
-use std::fs;
 use std::path::Path;
 
 use netconf::NetConf;
@@ -26,6 +25,14 @@ pub enum ConflistError {
     /// The filled template is invalid.
     #[error(transparent)]
     Template(#[from] TemplateError),
+    /// The template is invalid with the value of an environment variable.
+    #[error("{source}; {variable} must be a number, true or false, or a text in quotes: correct its value")]
+    Variable {
+        /// The environment variable.
+        variable: &'static str,
+        /// The error in the filled template.
+        source: TemplateError,
+    },
     /// Calico's plugin would reject the configuration, and so fail every ADD and DEL, or occurs twice in it.
     #[error(
         "{name} is not written, as Calico's plugin would reject it: {reason}; correct the template, or the variable of \
@@ -76,12 +83,15 @@ impl Conflist {
             // The path is one in the container, not on the node.
             Template::File(file) => {
                 let path = layout.path(file);
-                let read = fs::read_to_string(&path);
+                let read = regular_file::utf8(&path);
                 read.map_err(|source| ConflistError::TemplateFile(AtomicFileError { action: "read", path, source }))?
             }
         };
         let text = values.fill(&template);
-        let conf = template::parse(&text)?;
+        let conf = template::parse(&text).map_err(|source| match values.unparsable_variable(&template) {
+            Some(variable) => ConflistError::Variable { variable, source },
+            None => source.into(),
+        })?;
         let path_of = |path: &Path| layout.translate(path, Path::new(&settings.net_dir));
         // A template may contain other plugins only.
         let plugin = node_conf::plugin(Value::Object(conf.clone()), path_of).ok();

@@ -9,6 +9,7 @@
 
 pub mod checks;
 mod collect;
+mod network_managers;
 mod report;
 pub mod role;
 mod snapshot;

@@ -11,6 +11,15 @@ const CERT: &str = "__ETCD_CERT_FILE__";
 const CA: &str = "__ETCD_CA_CERT_FILE__";
 const KEY: &str = "__ETCD_KEY_FILE__";
 
+/// The placeholders for places without quotes, with their variables.
+const UNQUOTED: [(&str, &str); 5] = [
+    ("__LOG_FILE_MAX_SIZE__", "LOG_FILE_MAX_SIZE"),
+    ("__LOG_FILE_MAX_AGE__", "LOG_FILE_MAX_AGE"),
+    ("__LOG_FILE_MAX_COUNT__", "LOG_FILE_MAX_COUNT"),
+    ("__CNI_MTU__", "CNI_MTU"),
+    ("__REQUIRE_MTU_FILE__", "REQUIRE_MTU_FILE"),
+];
+
 /// The built-in template. It equals upstream's byte for byte, so that both installers produce the same file (INST-100).
 pub const BUILT_IN: &str = r#"{
   "name": "k8s-pod-network",
@@ -91,6 +100,16 @@ impl Values {
     #[must_use]
     pub fn with_tls(self, tls: TlsPaths) -> Values {
         self.with(CERT, tls.cert).with(CA, tls.ca).with(KEY, tls.key)
+    }
+
+    /// Returns the environment variable of a placeholder that a template has without quotes, if its value is not JSON.
+    #[must_use]
+    pub fn unparsable_variable(&self, template: &str) -> Option<&'static str> {
+        let is_unparsable = |placeholder: &str| {
+            let value = self.0.iter().find(|(name, _)| *name == placeholder).map(|(_, value)| value.reveal());
+            template.contains(placeholder) && value.is_some_and(|text| serde_json::from_str::<Value>(text).is_err())
+        };
+        UNQUOTED.iter().find(|(placeholder, _)| is_unparsable(placeholder)).map(|(_, variable)| *variable)
     }
 
     fn with(mut self, placeholder: &str, value: String) -> Values {

@@ -178,7 +178,10 @@ pub enum TokenError {
         code: u16,
     },
     /// The API server did not respond.
-    #[error("the API server {server} is unreachable: {reason}")]
+    #[error(
+        "the API server {server} is unreachable: {reason}; if the ConfigMap kubernetes-services-endpoint has a former \
+         address, delete it and restart this pod"
+    )]
     Unreachable {
         /// The URL of the API server.
         server: String,
@@ -242,6 +245,15 @@ mod tests {
         let denied = "… is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: no";
         let denied = bound.rejection(&pod(), 403, denied.into()).to_string();
         assert!(denied.ends_with("denied request: no (403)"), "{denied}");
+    }
+
+    /// `kubectl apply` leaves the ConfigMap of a component that is removed.
+    #[test]
+    fn unreachable_api_server_is_reported_with_the_config_map_of_a_former_address() {
+        let server = "https://localhost:7445".to_owned();
+        let text = TokenError::Unreachable { server, reason: "refused".into() }.to_string();
+        assert!(text.starts_with("the API server https://localhost:7445 is unreachable: refused; "), "{text}");
+        assert!(text.contains("kubernetes-services-endpoint has a former address, delete it and restart"), "{text}");
     }
 
     #[test]

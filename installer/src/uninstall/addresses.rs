@@ -222,7 +222,7 @@ mod tests {
 
     use super::*;
     use crate::host_network::testing::{FixedNetwork, interface};
-    use crate::host_network::{Interface, NetworkError, PodLink, Route};
+    use crate::host_network::{Interface, LinkChange, NetworkError, PodLink, Route};
 
     const RELEASE: Options = Options { yes: true, tear_down_pods: false, release_addresses: true, forget_gone: false };
 
@@ -240,6 +240,14 @@ mod tests {
         }
 
         fn routes(&self) -> Result<Vec<Route>, NetworkError> {
+            Ok(Vec::new())
+        }
+
+        fn routes_of_all_tables(&self) -> Result<Vec<Route>, NetworkError> {
+            self.routes()
+        }
+
+        fn changes_of_pod_link(&self, _: &str, _: &[IpAddr]) -> Result<Vec<LinkChange>, NetworkError> {
             Ok(Vec::new())
         }
 

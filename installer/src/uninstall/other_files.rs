@@ -99,6 +99,7 @@ fn describe_deferred_dels(entries: &[Entry]) -> String {
 fn remove_empty(journal: &Journal, directory: &Path, lock: &Path) -> io::Result<()> {
     atomic_file::sweep(directory);
     journal.remove_identities()?;
+    journal.remove_all_interfaces().map_err(io::Error::other)?;
     ignore_missing(fs::remove_file(lock))?;
     ignore_missing(fs::remove_dir(directory))
 }

@@ -147,7 +147,7 @@ fn sweep(layout: &Layout, net_dir: &str) {
 
 /// Saves the remaining records, unless there are none. Returns false if the records cannot be saved.
 fn save_records(state: &State, layout: &Layout, report: &mut UninstallReport) -> bool {
-    if state.files.is_empty() {
+    if !state.has_files() {
         return true;
     }
     let saved = state.save(layout);
@@ -161,7 +161,11 @@ fn save_records(state: &State, layout: &Layout, report: &mut UninstallReport) ->
 }
 
 fn remove_state(state: &State, layout: &Layout, report: &mut UninstallReport) {
-    if !state.files.is_empty() {
+    for role in state.later.roles() {
+        let reason = "only the later version that recorded these files can remove them";
+        report.add_remaining(format!("files of the role `{role}`"), reason);
+    }
+    if state.has_files() {
         save_records(state, layout, report);
         return;
     }

@@ -67,6 +67,8 @@ fn programs_of_a_configuration_exclude_names_with_a_separator() {
 fn rendered_configuration_that_the_plugin_rejects_is_not_written() {
     let mtu = render(&[("CNI_MTU", "99999")], Path::new(NOWHERE)).err().unwrap().to_string();
     assert!(mtu.starts_with("10-calico.conflist is not written") && mtu.contains("$.mtu: found the number"), "{mtu}");
+    let mtu = render(&[("CNI_MTU", "1450m")], Path::new(NOWHERE)).err().unwrap().to_string();
+    assert!(mtu.contains("not valid JSON") && mtu.contains("; CNI_MTU must be a number"), "{mtu}");
     let secret = r#"{"type": "calico", "policy": {"k8s_auth_token": ["__SERVICEACCOUNT_TOKEN__"]}}"#;
     let settings = settings(&[("CNI_NETWORK_CONFIG", secret)]);
     let values = settings.values.clone().with_token("SECRET".into());

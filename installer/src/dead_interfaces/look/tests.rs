@@ -6,7 +6,7 @@ use libcalico::dead_interface::UseEvidence;
 
 use super::*;
 use crate::dead_interfaces::{RepairOutcome, repair_once};
-use crate::host_network::{Interface, PodLink, Route};
+use crate::host_network::{Interface, LinkChange, PodLink, Route};
 
 /// A kernel whose namespace 1 contains a process.
 #[derive(Debug, Default)]
@@ -39,6 +39,14 @@ impl HostNetwork for Kernel {
     fn routes(&self) -> Result<Vec<Route>, NetworkError> {
         let interfaces = self.links.iter().map(|link| link.name.clone()).collect();
         Ok(vec![Route { destination: "10.65.0.7/32".parse().unwrap(), interfaces }])
+    }
+
+    fn routes_of_all_tables(&self) -> Result<Vec<Route>, NetworkError> {
+        self.routes()
+    }
+
+    fn changes_of_pod_link(&self, _: &str, _: &[IpAddr]) -> Result<Vec<LinkChange>, NetworkError> {
+        Ok(Vec::new())
     }
 
     fn remove_pod_interface(&self, _: &str) -> Result<bool, NetworkError> {

@@ -37,8 +37,11 @@ pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Checked {
     if let Some(delegate) = &snapshot.delegate {
         return check_delegate(name, content, delegate);
     }
-    let observation = format!("{name} sorts first and is not Calico's: it runs {}", content.plugins.join(", "));
-    let remedy = match names.iter().find(|other| *other != name && other.contains("calico")) {
+    let ours = names.iter().find(|other| *other != name && other.contains("calico"));
+    let absent = if ours.is_none() { "; there is no configuration of Calico" } else { "" };
+    let plugins = content.plugins.join(", ");
+    let observation = format!("{name} sorts first and is not Calico's: it runs {plugins}{absent}");
+    let remedy = match ours {
         Some(ours) => format!("remove {directory}/{name}, or give {ours} a name that sorts before it"),
         // Cilium with cni.exclusive renames every other configuration.
         None if content.plugins.iter().any(|plugin| plugin == CILIUM) => CILIUM_REMEDY.to_owned(),

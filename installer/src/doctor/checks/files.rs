@@ -32,7 +32,14 @@ pub(super) fn check_directories(snapshot: &NodeSnapshot) -> Option<Finding> {
 }
 
 pub(super) fn check_programs(snapshot: &NodeSnapshot) -> Vec<Finding> {
-    let checked = snapshot.programs.iter().map(|program| (&program.name, check_program(program, &snapshot.version)));
+    // The programs of another network are its owner's matter. The check of the configuration names that network. A file
+    // with Calico's name and without its plugin is a damaged configuration of Calico.
+    let mut contents = snapshot.contents().peekable();
+    let is_foreign =
+        contents.peek().is_some() && !contents.any(|(name, it)| it.is_calicos() || name.contains("calico"));
+    let concerns_calico = |name: &str| !is_foreign || ["calico", "calico-ipam", "loopback"].contains(&name);
+    let checked = snapshot.programs.iter().filter(|program| concerns_calico(&program.name));
+    let checked = checked.map(|program| (&program.name, check_program(program, &snapshot.version)));
     let findings = checked.map(|(name, checked)| Finding::new(format!("program {name}"), checked));
     let mut findings: Vec<Finding> = findings.collect();
     if let Err(reason) = &snapshot.records {

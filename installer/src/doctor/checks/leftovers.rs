@@ -136,7 +136,8 @@ fn describe(interface: &PodInterface) -> String {
     if addresses.is_empty() { name.clone() } else { format!("{name} ({})", addresses.join(", ")) }
 }
 
-fn join_first(names: &[String]) -> String {
+/// Joins the first names, and adds `…` if there are more.
+pub(super) fn join_first(names: &[String]) -> String {
     let named = names.iter().take(MAX_LISTED_ITEMS).map(String::as_str).collect::<Vec<_>>().join(", ");
     if names.len() > MAX_LISTED_ITEMS { format!("{named} …") } else { named }
 }

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod configuration;
+mod connections;
 mod files;
 mod leftovers;
 mod node;
@@ -27,6 +28,7 @@ pub fn run_all(snapshot: &NodeSnapshot) -> Vec<Finding> {
     findings.extend(proxies::check(snapshot).map(|checked| Finding::new("proxies", checked)));
     findings.push(Finding::new("MTU", node::check_mtu(snapshot)));
     findings.push(Finding::new("kernel settings", node::check_settings(snapshot)));
+    findings.extend(connections::check(snapshot));
     findings.push(Finding::new("journal", node::check_journal(snapshot)));
     findings.extend(leftovers::check(snapshot));
     findings

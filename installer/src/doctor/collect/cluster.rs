@@ -60,7 +60,9 @@ async fn query_datastore(
     let begun = Instant::now();
     let ready = cluster_state::ensure_ready(store).await;
     match &ready {
-        Err(NotReadyError::Unread(StoreError::Unavailable { datastore, reason, .. })) => {
+        Err(NotReadyError::Unread(
+            StoreError::Unavailable { datastore, reason, .. } | StoreError::ForeignAnswer { datastore, reason, .. },
+        )) => {
             address.clone_from(datastore);
             return Err(Unobserved::new(reason));
         }
@@ -112,7 +114,9 @@ fn describe(config: &DatastoreConfig) -> (DatastoreType, String) {
 /// refusal counts as one of the TLS handshake, before etcd got a request.
 fn silence(error: &StoreError) -> Option<Unobserved> {
     match error {
-        StoreError::Unavailable { reason, .. } => Some(Unobserved::new(reason)),
+        StoreError::Unavailable { reason, .. } | StoreError::ForeignAnswer { reason, .. } => {
+            Some(Unobserved::new(reason))
+        }
         StoreError::Unauthorized { reason } if !reason.contains("etcdserver: ") => Some(Unobserved::new(reason)),
         _ => None,
     }

@@ -100,7 +100,8 @@ pub(super) fn tls_files(conf: &NetConf) -> Vec<TlsFile> {
 }
 
 fn read_mode(path: &str, label: &str) -> Observed<u32> {
-    let read = fs::metadata(path).and_then(|found| Ok((found.permissions().mode() & 0o7777, fs::read(path)?)));
+    let read = fs::metadata(path)
+        .and_then(|found| Ok((found.permissions().mode() & 0o7777, regular_file::contents(Path::new(path))?)));
     let (mode, text) = read.map_err(Unobserved::new)?;
     let is_start = |line: &str| line.starts_with("-----BEGIN ") && line.ends_with(label);
     if String::from_utf8_lossy(&text).lines().any(is_start) {

@@ -13,9 +13,9 @@ use libcalico::store::{Entry, Store, StoreError};
 use netconf::NetConf;
 use tokio::time::sleep;
 
-use crate::doctor::snapshot::{BusyAddresses, Observed, PodInterface, Unobserved};
-use crate::host_network::{HostNetwork, Route, addresses_behind, pod_interface_prefix};
-use crate::pod_endpoints::{WantedEndpoint, pod_endpoints};
+use crate::doctor::snapshot::{BusyAddresses, DefaultRoutes, Observed, PodInterface, Unobserved, Unrouted};
+use crate::host_network::{HostNetwork, Route, addresses_behind, families_with_default, pod_interface_prefix};
+use crate::pod_endpoints::{FoundEndpoints, WantedEndpoint, pod_endpoints};
 
 /// The reason for a missing observation about a node without a name.
 pub(super) const UNKNOWN_NODE: &str = "the name of this node is unknown";
@@ -26,8 +26,14 @@ const ENDPOINT_WRITE_TIME: Duration = Duration::from_secs(1);
 /// An interface, and its alias if an ADD of this plugin set one.
 type KernelInterface = (PodInterface, Option<InterfaceAlias>);
 
-/// Returns the interfaces of this node's pods. If an endpoint seems to be missing or incomplete, reads all a second
-/// time, because an ADD creates the interface before the endpoint.
+pub(super) fn read_default_routes(network: &dyn HostNetwork) -> Observed<DefaultRoutes> {
+    let main = families_with_default(&network.routes().map_err(Unobserved::new)?);
+    let any = families_with_default(&network.routes_of_all_tables().map_err(Unobserved::new)?);
+    Ok(DefaultRoutes { main, any })
+}
+
+/// Returns the interfaces of this node's pods. If an interface seems to differ from its endpoint, reads all
+/// a second time, because an ADD creates the interface before the endpoint.
 pub(super) async fn read_pod_interfaces(
     conf: &NetConf,
     store: &Datastore,
@@ -38,7 +44,7 @@ pub(super) async fn read_pod_interfaces(
         return Err(UNKNOWN_NODE.into());
     }
     let found = compare(conf, store, node, network).await?;
-    if found.iter().all(|found| found.endpoint.is_some() && found.stray_addresses().next().is_none()) {
+    if found.iter().all(PodInterface::is_complete) {
         return Ok(found);
     }
     sleep(ENDPOINT_WRITE_TIME).await;
@@ -51,30 +57,38 @@ async fn compare(
     node: &str,
     network: &dyn HostNetwork,
 ) -> Observed<Vec<PodInterface>> {
-    let found = read_kernel_interfaces(network)?;
+    let routes = network.routes().map_err(Unobserved::new)?;
+    let found = read_kernel_interfaces(network, &routes)?;
     let wanted = found.iter().map(|(interface, alias)| WantedEndpoint {
         interface: &interface.name,
         addresses: &interface.addresses,
         alias: alias.as_ref(),
     });
     let found_endpoints = pod_endpoints(conf, store, node, &wanted.collect::<Vec<_>>()).await;
-    let mut endpoints = found_endpoints.map_err(Unobserved::new)?.by_interface;
-    let with_endpoint = |(interface, _): KernelInterface| {
-        let endpoint = endpoints.remove(&interface.name);
-        PodInterface { endpoint, ..interface }
+    let FoundEndpoints { mut by_interface, mut routed, .. } = found_endpoints.map_err(Unobserved::new)?;
+    let with_endpoint = |(interface, alias): KernelInterface| {
+        let endpoint = by_interface.remove(&interface.name);
+        let routed = routed.remove(&interface.name).unwrap_or_default();
+        // Only an alias shows that an ADD of this plugin set the interface up. Without an address to which the host has
+        // to have a route, the family of the settings is unknown.
+        let changes = match &alias {
+            Some(_) if !routed.is_empty() => network.changes_of_pod_link(&interface.name, &routed),
+            _ => Ok(Vec::new()),
+        };
+        let unrouted = Unrouted::find(&interface.name, &routed, &routes);
+        Ok(PodInterface { endpoint, unrouted, changes: changes.map_err(Unobserved::new)?, ..interface })
     };
-    Ok(found.into_iter().map(with_endpoint).collect())
+    found.into_iter().map(with_endpoint).collect()
 }
 
 /// Returns the kernel's interfaces of pods, without their endpoints.
-fn read_kernel_interfaces(network: &dyn HostNetwork) -> Observed<Vec<KernelInterface>> {
+fn read_kernel_interfaces(network: &dyn HostNetwork, routes: &[Route]) -> Observed<Vec<KernelInterface>> {
     let prefix = pod_interface_prefix();
-    let routes = network.routes().map_err(Unobserved::new)?;
     let mut links = network.pod_links().map_err(Unobserved::new)?;
     links.retain(|link| link.name.starts_with(&prefix));
     let with_addresses = links.into_iter().map(|link| {
-        let addresses = addresses_behind(&link.name, &routes);
-        (PodInterface { addresses, name: link.name, endpoint: None }, link.alias)
+        let addresses = addresses_behind(&link.name, routes);
+        (PodInterface { addresses, name: link.name, ..PodInterface::default() }, link.alias)
     });
     Ok(with_addresses.collect())
 }
@@ -152,7 +166,7 @@ mod tests {
                 route("fe80::/64", &["cali1"]),
             ],
         };
-        let found = read_kernel_interfaces(&network).unwrap();
+        let found = read_kernel_interfaces(&network, &network.routes).unwrap();
         let found: Vec<_> = found.iter().map(|(found, _)| (found.name.as_str(), found.addresses.len())).collect();
         assert_eq!(found, [("cali1", 2), ("cali2", 0)]);
     }

@@ -4,6 +4,7 @@
 mod cluster;
 mod configurations;
 mod kernel;
+mod network_managers;
 mod node;
 mod permissions;
 mod proxies;
@@ -61,6 +62,8 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
         mtu_file: node::read_mtu_file(layout),
         mtu_file_required: conf.as_ref().is_some_and(|conf| conf.interface.require_mtu_file),
         uplinks: host_network::uplinks(network).map_err(Unobserved::new),
+        default_routes: kernel::read_default_routes(network),
+        managers: network_managers::read(layout),
         settings: node::read_settings(),
         journal: node::read_journal(layout),
         locks: node::observe_locks(conf.as_ref(), layout).await,

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use ipam_plugin::journal::{Journal, PendingDel, short_age};
 use netconf::NetConf;
 use nix::sys::stat::{major, minor};
+use os::atomic_file::regular_file;
 use serde::Deserialize;
 use tokio::time::sleep;
 
@@ -36,7 +37,7 @@ pub(super) async fn observe_locks(conf: Option<&NetConf>, layout: &Layout) -> Ve
 }
 
 pub(super) fn read_nodename_file(path: &str) -> Observed<Option<String>> {
-    match fs::read_to_string(path) {
+    match regular_file::utf8(Path::new(path)) {
         Ok(text) => Ok(Some(text)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         Err(error) => Err(Unobserved::new(error)),
@@ -44,7 +45,7 @@ pub(super) fn read_nodename_file(path: &str) -> Observed<Option<String>> {
 }
 
 pub(super) fn read_mtu_file(layout: &Layout) -> Observed<Option<String>> {
-    match fs::read(layout.state_dir().join(mtu::NAME)) {
+    match regular_file::contents(&layout.state_dir().join(mtu::NAME)) {
         Ok(text) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Unobserved::new(error)),
@@ -127,7 +128,7 @@ struct CachedInterface {
 
 /// Returns the first interface in a cached result that is not in a sandbox.
 fn host_interface(path: &Path) -> Option<String> {
-    let cached: Cached = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    let cached: Cached = serde_json::from_slice(&regular_file::contents(path).ok()?).ok()?;
     let mut interfaces = cached.result.interfaces.into_iter();
     interfaces.find(|interface| interface.sandbox.is_empty()).map(|interface| interface.name)
 }
@@ -212,12 +213,12 @@ mod tests {
         assert_eq!((read_mtu_file(&layout), read_journal(&layout)), (Ok(None), Ok(Vec::new())));
         fs::create_dir_all(layout.state_dir().join(mtu::NAME)).unwrap();
         fs::write(layout.journal_dir(), "").unwrap();
-        assert!(read_mtu_file(&layout).unwrap_err().to_string().contains("directory"));
+        assert!(read_mtu_file(&layout).unwrap_err().to_string().contains("no regular file"));
         assert!(read_journal(&layout).unwrap_err().to_string().contains("cni-journal: "));
         let nodename = |name: &str| read_nodename_file(layout.state_dir().join(name).to_str().unwrap());
         assert_eq!(nodename("nodename"), Ok(None));
         fs::create_dir(layout.state_dir().join("nodename")).unwrap();
-        assert!(nodename("nodename").unwrap_err().to_string().contains("directory"));
+        assert!(nodename("nodename").unwrap_err().to_string().contains("no regular file"));
     }
 
     #[test]

@@ -96,7 +96,7 @@ async fn check_read<K: Kind>(store: &Datastore, key: &K::Key) -> PermissionCheck
 fn is_permitted(outcome: Result<(), StoreError>) -> Observed<bool> {
     match outcome {
         Ok(()) => Ok(true),
-        Err(StoreError::Unauthorized { .. }) => Ok(false),
+        Err(StoreError::Unauthorized { .. } | StoreError::Forbidden { .. }) => Ok(false),
         Err(error) if error.is_race() => Ok(true),
         Err(error) => Err(Unobserved::new(error)),
     }

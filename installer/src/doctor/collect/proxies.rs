@@ -16,14 +16,18 @@ const EXCLUDED: [&str; 2] = ["NO_PROXY", "no_proxy"];
 /// Returns the settings of this process, whose environment is `own`, and of the processes in `proc`. Processes whose
 /// environment cannot be read, for example from a container, are left out.
 pub(super) fn read(proc: &Path, own: impl Fn(&str) -> Option<String>) -> Vec<ProxySettings> {
-    let of_node = read_namespace(&proc.join("1"));
-    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
-    let processes = entries.filter(|entry| of_node.is_none() || read_namespace(&entry.path()) == of_node);
-    let mut found: Vec<_> = processes.filter_map(|entry| read_process(&entry.path())).collect();
+    let mut found: Vec<_> = processes_of_node(proc).iter().filter_map(|process| read_process(process)).collect();
     found.extend(settings("calico doctor", own));
     found.sort();
     found.dedup();
     found
+}
+
+/// Returns the directories in `proc` of the processes that are in the PID namespace of the node's first process.
+pub(super) fn processes_of_node(proc: &Path) -> Vec<PathBuf> {
+    let of_node = read_namespace(&proc.join("1"));
+    let entries = fs::read_dir(proc).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|process| of_node.is_none() || read_namespace(process) == of_node).collect()
 }
 
 /// Returns the PID namespace of a process. A program of a pod may have any name and any environment, but has another

@@ -2,18 +2,23 @@
 
 mod cluster;
 mod configuration;
+mod pod_interface;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use libcalico::net::IpVersion;
+
+use super::network_managers::NetworkManager;
 use crate::directory_access::UnwritableDirectory;
 use crate::host_network::Interface;
 pub(super) use cluster::{ApiServer, BlockCount, Cluster, DatastoreAnswers, PermissionCheck, Pool, Readiness, TlsFile};
 pub(super) use configuration::{
     Content, KubeconfigFile, ProgramOrigin, ProgramState, RequiredProgram, SelectedConfig, TokenFile,
 };
+pub(super) use pod_interface::{PodInterface, Unrouted};
 
 /// All observations. An `Err` in a field is the reason for a missing observation.
 #[derive(Debug, Clone)]
@@ -55,6 +60,10 @@ pub struct NodeSnapshot {
     pub mtu_file_required: bool,
     /// The interfaces with a default route.
     pub uplinks: Observed<Vec<Interface>>,
+    /// The families with a default route.
+    pub default_routes: Observed<DefaultRoutes>,
+    /// The programs that manage the node's network, other than Calico.
+    pub managers: Vec<NetworkManager>,
     /// The relevant kernel settings, by their names in sysctl(8); `None` if the setting cannot be read.
     pub settings: Vec<(&'static str, Option<String>)>,
     /// Descriptions of the deferred DELs in the journal, and of its unreadable entries.
@@ -100,23 +109,13 @@ pub struct NodeName {
     pub optional: bool,
 }
 
-/// The host's end of a pod's interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodInterface {
-    /// The name of the interface.
-    pub name: String,
-    /// The destinations of the host routes through the interface.
-    pub addresses: Vec<IpAddr>,
-    /// The addresses of the pod's endpoint; `None` without an endpoint.
-    pub endpoint: Option<Vec<IpAddr>>,
-}
-
-impl PodInterface {
-    /// Returns the addresses with a host route that the endpoint does not have.
-    pub fn stray_addresses(&self) -> impl Iterator<Item = &IpAddr> {
-        let listed = self.endpoint.as_deref().unwrap_or_default();
-        self.addresses.iter().filter(|address| !listed.contains(address))
-    }
+/// The families in which routes lead to every public address.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DefaultRoutes {
+    /// The families with such routes in the main table.
+    pub main: BTreeSet<IpVersion>,
+    /// The families with such routes in any table, which rules may use.
+    pub any: BTreeSet<IpVersion>,
 }
 
 /// Addresses that are free in IPAM although the kernel has a host route to them, with a description of the route.

@@ -51,6 +51,22 @@ fn remedy_for_a_foreign_file_named_calico_does_not_name_the_file_twice() {
 }
 
 #[test]
+fn missing_programs_of_another_network_are_not_reported() {
+    let foreign = |snapshot: &mut NodeSnapshot| {
+        content(snapshot).plugins = vec!["bridge".into()];
+        content(snapshot).programs = vec!["bridge".into(), "firewall".into()];
+        snapshot.selected.as_mut().unwrap().name = "87-podman-bridge.conflist".into();
+        snapshot.candidates = Ok(vec!["87-podman-bridge.conflist".into()]);
+        let like = snapshot.programs[0].clone();
+        let missing = |name: &str| RequiredProgram { name: name.into(), state: ProgramState::Missing, ..like.clone() };
+        snapshot.programs = ["bridge", "firewall"].map(missing).into();
+    };
+    let found = wrong(foreign);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("it runs bridge; there is no configuration of Calico"), "{found:?}");
+}
+
+#[test]
 fn configuration_rejected_by_the_plugin_is_a_failure() {
     only(
         "FAIL configuration: 10-calico.conflist: Calico's plugin rejects the configuration ($.mtu: why): every ADD",

@@ -1,11 +1,13 @@
 mod cluster;
 mod configuration;
+mod connections;
 mod credentials;
 mod leftovers;
 mod node;
 mod programs;
 mod proxies;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,6 +18,7 @@ use crate::doctor::snapshot::*;
 use crate::host_network::Interface;
 use crate::template;
 use crate::token::Claims;
+use libcalico::net::IpVersion;
 use netconf::conf::DatastoreType;
 
 const NOW: i64 = 1_700_000_000;
@@ -40,6 +43,8 @@ impl Default for NodeSnapshot {
             mtu_file: Ok(None),
             mtu_file_required: false,
             uplinks: Ok(Vec::new()),
+            default_routes: Ok(DefaultRoutes::default()),
+            managers: Vec::new(),
             settings: Vec::new(),
             journal: Ok(Vec::new()),
             locks: Vec::new(),
@@ -66,6 +71,7 @@ fn good() -> NodeSnapshot {
     };
     let claims =
         Claims { exp: NOW + 80_000, iat: NOW - 6_400, sub: "system:serviceaccount:a:b".into(), ..Claims::default() };
+    let both = BTreeSet::from([IpVersion::V4, IpVersion::V6]);
     let permission = |group: &str, resource: &str| PermissionCheck {
         permission: Permission { group: group.into(), resource: resource.into(), verb: "get".into() },
         is_allowed: Ok(true),
@@ -118,6 +124,8 @@ fn good() -> NodeSnapshot {
         mtu_file: Ok(None),
         mtu_file_required: false,
         uplinks: Ok(vec![Interface { name: "eth0".into(), mtu: 1500, is_pod_interface: false }]),
+        default_routes: Ok(DefaultRoutes { main: both.clone(), any: both }),
+        managers: Vec::new(),
         settings: vec![setting(FORWARD, "1"), setting(FORWARD_IPV6, "0"), setting(REVERSE_PATH, "1")],
         journal: Ok(Vec::new()),
         locks: vec![Lock { name: "IPAM lock", path: "/var/run/calico/ipam.lock".into(), holder: Ok(None) }],
@@ -129,7 +137,12 @@ fn good() -> NodeSnapshot {
 
 fn pod_interface(name: &str, addresses: &[&str], endpoint: Option<&[&str]>) -> PodInterface {
     let parsed = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-    PodInterface { name: name.into(), addresses: parsed(addresses), endpoint: endpoint.map(parsed) }
+    PodInterface {
+        name: name.into(),
+        addresses: parsed(addresses),
+        endpoint: endpoint.map(parsed),
+        ..PodInterface::default()
+    }
 }
 
 /// Moves the node's data to etcd, beside the API server.
@@ -222,6 +235,7 @@ fn healthy_node_has_no_findings_in_any_check() {
             "blocks",
             "MTU",
             "kernel settings",
+            "default route",
             "journal",
             "IPAM lock",
             "libcni cache",

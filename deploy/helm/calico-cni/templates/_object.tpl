@@ -82,6 +82,9 @@ Sets the image of a workload's pods, and the values that apply to all pods.
 {{- end -}}
 {{- $_ := set $template.spec "priorityClassName" (get $values.priorityClassName .image) -}}
 {{- include "calico-cni.merge" (dict "into" $template.spec.nodeSelector "patch" $values.nodeSelector) -}}
+{{- if hasKey ($values.podLabels | default dict) "k8s-app" -}}
+  {{- fail "podLabels.k8s-app: the selectors of the workloads need their own label k8s-app; choose another name" -}}
+{{- end -}}
 {{- include "calico-cni.merge" (dict "into" $template.metadata.labels "patch" $values.podLabels) -}}
 {{- /* A changed configuration changes the template of the pods, so that they roll. */ -}}
 {{- $data := list -}}

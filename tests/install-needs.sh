@@ -21,8 +21,8 @@ declare -A NEEDS=(
             pip3:python3-pip curl:curl"
     [test]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps etcd:etcd-server etcdctl:etcd-client
             podman:podman runc:runc /bin/busybox:busybox-static /usr/lib/cni/host-local:containernetworking-plugins
-            openssl:openssl sqlite3:sqlite3 pip3:python3-pip strace:strace zstd:zstd
-            tinyproxy:tinyproxy-bin microsocks:microsocks stunnel4:stunnel4"
+            openssl:openssl sqlite3:sqlite3 pip3:python3-pip strace:strace zstd:zstd script:bsdutils
+            tinyproxy:tinyproxy-bin microsocks:microsocks stunnel4:stunnel4 iptables:iptables"
     [e2e]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps etcd:etcd-server openssl:openssl pip3:python3-pip
             runc:runc /bin/busybox:busybox-static iptables:iptables curl:curl"
     [bench]="ip:iproute2 unshare:util-linux etcd:etcd-server strace:strace pip3:python3-pip"
@@ -78,7 +78,10 @@ install_go_tools() {
     case $1 in
     test)
         tests/install-go-tools.sh cnitool || echo "note: cnitool could not be built; its tests are skipped" >&2
+        tests/install-go-tools.sh cni-tests || echo "note: the plugins of tests/cni could not be built; their tests are skipped" >&2
         tests/install-go-tools.sh kube-apiserver kubectl kube-controller-manager || echo "note: the control plane could not be built; its tests are skipped" >&2
+        tests/install-go-tools.sh containerd || echo "note: containerd could not be built; its tests are skipped" >&2
+        tests/install-go-tools.sh oldest-kube-apiserver || echo "note: kube-apiserver of the oldest supported Kubernetes could not be built; its test is skipped" >&2
         tests/install-go-tools.sh helm kubeconform kustomize || echo "note: helm, kubeconform or kustomize could not be built; their tests are skipped" >&2
         tests/install-go-tools.sh promtool || echo "note: promtool could not be built; its tests are skipped" >&2
         tests/install-go-tools.sh images "cni-plugins-$(dpkg --print-architecture)" || echo "note: the image tools could not be built; their tests are skipped" >&2

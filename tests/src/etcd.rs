@@ -120,6 +120,11 @@ impl Etcd {
         post("kv/deleterange", &json!({ "key": BASE64.encode(key) })).map(|_| ())
     }
 
+    /// Raises an alarm, such as `NOSPACE`, as a member does.
+    pub fn raise_alarm(&self, alarm: &str) -> Result<()> {
+        post("maintenance/alarm", &json!({ "action": "ACTIVATE", "alarm": alarm })).map(|_| ())
+    }
+
     /// Compacts the whole history: only the present revision can still be read.
     pub fn compact(&self) -> Result<()> {
         let answer = post("kv/range", &json!({ "key": BASE64.encode("/") }))?;

@@ -16,7 +16,7 @@ on_each_datastore!(
     del_leaves_a_foreign_interface_of_the_pod,
     del_of_a_different_interface_changes_nothing,
     del_leaves_a_foreign_host_interface_of_the_same_name,
-    del_with_an_invalid_netns_is_refused_without_changes,
+    del_with_a_netns_of_no_container_succeeds_and_keeps_the_hosts_eth0,
     del_on_a_datastore_that_is_not_ready_fails_without_changes,
     del_ignores_an_invalid_prev_result,
     del_ignores_invalid_settings_that_only_add_uses,
@@ -127,16 +127,20 @@ fn del_leaves_a_foreign_host_interface_of_the_same_name(cluster: &Cluster<'_>) {
     assert!(kernel::host().unwrap()["links"]["cali00000001ccc"].is_object());
 }
 
-fn del_with_an_invalid_netns_is_refused_without_changes(cluster: &Cluster<'_>) {
+fn del_with_a_netns_of_no_container_succeeds_and_keeps_the_hosts_eth0(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
-    cluster.add(&pod, &conf);
-    let before = cluster.state();
-    for (netns, code) in [("/etc/passwd", 4), ("/etc", 4), ("/proc/self/ns/net", 8)] {
-        let error = cluster.verb("DEL", &pod, &conf).env("CNI_NETNS", netns).run().unwrap().error();
-        assert_eq!((error.code, error.msg.contains(netns)), (code, true), "{netns}: {error:?}");
-        assert_eq!(cluster.state(), before, "{netns}");
+    ip("link add eth0 type veth peer name other0").unwrap();
+    for netns in ["/etc/passwd", "/etc/passwd/below", "/etc", "/proc/self/ns/net", "/proc/self/ns/mnt"] {
+        cluster.add(&pod, &conf);
+        cluster.verb("DEL", &pod, &conf).env("CNI_NETNS", netns).run().unwrap().success();
+        assert_eq!((cluster.endpoints().len(), cluster.accounts().held.len()), (0, 0), "{netns}");
+        // These links are the pods' only.
+        assert!(kernel::host().unwrap()["links"].as_object().unwrap().is_empty(), "{netns}");
+        ip("link show eth0").unwrap();
     }
+    ip("link delete eth0").unwrap();
+    cluster.assert_nothing_left();
 }
 
 /// As with upstream, DEL fails and the runtime repeats it.

@@ -230,6 +230,46 @@ fn del_of_a_second_interface_of_a_deleted_pod_changes_nothing() {
     });
 }
 
+/// The runtime may also call ADD of eth0 last, and DEL without the namespace.
+#[test]
+fn second_add_of_a_pod_returns_the_first_result_and_its_del_changes_nothing() {
+    on_each_group(|cluster| {
+        for [first, second] in [["eth0", "net1"], ["net1", "eth0"]] {
+            cluster.create_pod(&json!({}));
+            cluster.host.ensure_pod("c1").unwrap();
+            let verb = |verb: &str, ifname: &str| cluster.verb(verb, "c1").env("CNI_IFNAME", ifname);
+            let result = verb("ADD", first).run().unwrap().success();
+            assert_eq!(result["interfaces"][1]["name"], first);
+            let state = || {
+                let stored = [cluster.custom("ipamblocks"), cluster.custom("ipamhandles"), vec![cluster.get(POD)]];
+                (kernel::pod(cluster.host, "c1").unwrap(), stored)
+            };
+            let before = state();
+            assert_eq!(verb("ADD", second).run().unwrap().success(), result, "{second} after {first}");
+            let mut with_first = cluster.conf();
+            with_first["prevResult"] = result;
+            verb("CHECK", second).stdin(with_first.to_string()).run().unwrap().success();
+            for conf in [&cluster.conf(), &with_first] {
+                for netns in [None, Some(""), Some("/var/run/netns/gone")] {
+                    let del = verb("DEL", second).stdin(conf.to_string());
+                    let del = netns.into_iter().fold(del, |del, netns| del.env("CNI_NETNS", netns));
+                    del.run().unwrap().success();
+                }
+            }
+            let mut gc = cluster.conf();
+            gc["cniVersion"] = json!("1.1.0");
+            gc["cni.dev/valid-attachments"] = json!([{ "containerID": "c1", "ifname": second }]);
+            let call = cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(gc.to_string());
+            call.run().unwrap().success();
+            assert_eq!(state(), before, "{second} after {first}");
+            verb("DEL", first).run().unwrap().success();
+            assert!(cluster.custom("ipamhandles").is_empty());
+            assert_eq!(kernel::pod(cluster.host, "c1").unwrap()["links"], json!({}));
+            cluster.delete_pod();
+        }
+    });
+}
+
 #[test]
 fn add_of_a_missing_pod_names_the_pod_and_allocates_nothing() {
     on_each_group(|cluster| {

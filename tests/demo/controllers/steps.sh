@@ -28,7 +28,7 @@ leads() { [ -n "$(leader)" ]; }
 leads_another() { leads && [ "$(leader)" != "$1" ]; }
 has() { [ "$(stored "$1")" -gt 0 ]; }
 has_none() { [ "$(stored "$1")" = 0 ]; }
-is_empty() { has_none $v3/nodes/ && has_none /calico/ipam/v2/assignment/ && has_none /calico/ipam/v2/handle/; }
+is_empty() { has_none $v3/nodes/node1 && has_none /calico/ipam/v2/assignment/ && has_none /calico/ipam/v2/handle/; }
 # `grep -q` would end before curl, which would then fail.
 has_reclaimed() { curl -fs http://127.0.0.1:9094/metrics | grep '^ipam_allocations_gc_reclamations' >$work/reclaimed; }
 is_free() { ! calico-ipam show --ip "$1" | grep -q 'is in use'; }
@@ -46,7 +46,7 @@ echo "KUBECONFIG=$KUBECONFIG DATASTORE_TYPE=etcdv3 ETCD_ENDPOINTS=$ETCD_ENDPOINT
 
 step "A control plane, Calico's data in etcd, and two replicas of kube-controllers"
 start_control_plane
-calico-ipam init --node node1 >/dev/null
+for node in node1 node2; do calico-ipam init --node $node >/dev/null; done
 calico-ipam apply -f tests/demo/controllers/pool.yaml >/dev/null
 replica replica-1
 # A replica that creates the Lease waits before it writes.
@@ -59,8 +59,10 @@ echo "    leader: $(leader); an address counts as leaked after $grace s (default
 
 step "A node and two pods, and ADD as for kubelet"
 kubectl apply -f tests/demo/controllers/cluster.yaml >/dev/null
-etcdctl get --print-value-only $v3/nodes/node1 | jq -c '.spec.orchRefs = [{ nodeName: "node1", orchestrator: "k8s" }]' |
-    etcdctl put $v3/nodes/node1 >/dev/null
+for node in node1 node2; do
+    etcdctl get --print-value-only $v3/nodes/$node |
+        jq -c '.spec.orchRefs = [{ nodeName: .metadata.name, orchestrator: "k8s" }]' | etcdctl put $v3/nodes/$node >/dev/null
+done
 cat >$work/conf.json <<JSON
 {
   "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error",
@@ -104,9 +106,9 @@ echo "    leader after $waited s: $(leader)"
 step "The node is deleted, and kube-controllers deletes its addresses, blocks, endpoints and Node"
 kubectl -n shop delete pod web-1 --force --grace-period 0 2>/dev/null >/dev/null
 kubectl delete node node1 >/dev/null
-# Only pools, tiers and the state of the cluster remain in the datastore then.
+# Beside node2, only pools, tiers and the state of the cluster remain in the datastore then.
 wait_for 60 is_empty
-echo "    left after $waited s: $(stored $v3/nodes/) nodes, $(stored $v3/workloadendpoints/) endpoints," \
+echo "    left after $waited s: $(stored $v3/nodes/node1) objects of node1, $(stored $v3/workloadendpoints/) endpoints," \
     "$(stored /calico/ipam/v2/assignment/) blocks, $(stored /calico/ipam/v2/handle/) handles"
 
 [ "$keep" != 1 ] || exit 0

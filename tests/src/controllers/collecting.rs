@@ -65,6 +65,7 @@ impl Collecting {
                     settings: received,
                     leadership,
                     metrics: shown,
+                    same_cluster: Default::default(),
                     watchdog: Watchdog::default(),
                     stop: token,
                 };

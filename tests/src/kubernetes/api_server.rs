@@ -12,7 +12,7 @@ use super::audit::{self, Audit};
 use super::certificates::Certificates;
 use super::client::Client;
 use super::identity::Identity;
-use super::programs::program;
+use super::programs::{oldest_api_server, program};
 use crate::command::run;
 use crate::controllers::{PATIENCE, await_that};
 use crate::etcd;
@@ -35,6 +35,7 @@ const READY_WITHIN: Duration = Duration::from_secs(180);
 /// A kube-apiserver on the private host's etcd. Killed on drop; its files disappear with the host's tmpfs.
 #[derive(Debug)]
 pub struct ApiServer {
+    program: PathBuf,
     directory: PathBuf,
     certificates: Certificates,
     identity: Identity,
@@ -51,13 +52,23 @@ impl ApiServer {
 
     /// Starts a server as [`ApiServer::start`] does, with more arguments.
     pub fn start_with(host: &Host, args: &[&str]) -> Result<ApiServer> {
+        Self::start_program(host, program("kube-apiserver")?, args)
+    }
+
+    /// Starts a server of the oldest supported version as [`ApiServer::start`] does.
+    pub(super) fn start_oldest(host: &Host) -> Result<ApiServer> {
+        Self::start_program(host, oldest_api_server()?, &[])
+    }
+
+    fn start_program(host: &Host, program: PathBuf, args: &[&str]) -> Result<ApiServer> {
         let directory = host.dir("kube-apiserver");
         let certificates = Certificates::new(&directory)?;
         let identity = certificates.client(ADMIN, "system:masters")?;
         let admin = Client::new(&certificates.authority(), &identity)?;
         fs::write(directory.join("audit-policy.yaml"), audit::policy(ADMIN))?;
         let args = args.iter().map(|&a| a.to_owned()).collect();
-        let mut this = ApiServer { directory, certificates, identity, admin, args, server: ServerProcess::default() };
+        let server = ServerProcess::default();
+        let mut this = ApiServer { program, directory, certificates, identity, admin, args, server };
         this.kubeconfig(ADMIN, &this.identity)?;
         this.restart()?;
         this.await_namespaces()?;
@@ -67,7 +78,7 @@ impl ApiServer {
     /// Starts the server again, with the same certificates.
     pub fn restart(&mut self) -> Result<()> {
         let args: Vec<String> = self.flags().into_iter().chain(self.args.clone()).collect();
-        self.server.start(&program("kube-apiserver")?, &args, &self.file("log"))?;
+        self.server.start(&self.program, &args, &self.file("log"))?;
         self.await_ready()
     }
 

@@ -42,7 +42,7 @@ pub use audit::{Audit, Request, rounds, waves};
 pub use client::{Answer, Client};
 pub use identity::Identity;
 pub use objects::Objects;
-pub use programs::program;
+pub use programs::{oldest_version, program};
 pub use role::{Permission, Role};
 pub use service_account::{Access, ServiceAccount, token_in, token_path, token_request};
 pub use shared::{on_prepared_kubernetes, on_shared_kubernetes};
@@ -75,6 +75,20 @@ pub fn with_kubernetes(test: impl FnOnce(&Host, Kubernetes) + Send) {
     if installed() {
         isolated(|host| test(host, Kubernetes::start(host).unwrap()));
     }
+}
+
+/// Runs a test on a private host with an API server of the oldest supported version.
+pub fn on_oldest_kubernetes(test: impl FnOnce(&Host, &ApiServer) + Send) {
+    if !Etcd::installed() {
+        return skipped(etcd::REQUIRES);
+    }
+    if let Err(missing) = programs::oldest_api_server() {
+        return skipped(&missing.to_string());
+    }
+    isolated(|host| {
+        let _etcd = Etcd::start(host).unwrap();
+        test(host, &ApiServer::start_oldest(host).unwrap());
+    });
 }
 
 /// Returns true if both servers are installed. Skips the calling test otherwise.

@@ -16,7 +16,7 @@ use crate::{address, adopt, delete_blocks, report_running, results, text};
 #[test]
 fn adopt_without_alias_asks_the_runtime() {
     if !present("containerd") {
-        return skipped("there is no containerd: run tests/install-go-tools.sh kubelet containerd");
+        return skipped("there is no containerd: run tests/install-go-tools.sh containerd");
     }
     on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
         cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26));

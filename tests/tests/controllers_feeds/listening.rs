@@ -160,6 +160,7 @@ async fn context(calico: Calico, kubeconfig: Option<PathBuf>, stop: Cancellation
         settings: watch::channel(Arc::new(settings)).1,
         leadership: Leadership::always(),
         metrics: Metrics::new(),
+        same_cluster: Default::default(),
         watchdog: Watchdog::default(),
         stop,
     }

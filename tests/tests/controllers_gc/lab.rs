@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use datastore::Datastore;
+use datastore::bootstrap::InitialObjects;
 use integration_tests::controllers::collecting::calico;
 pub(crate) use integration_tests::controllers::collecting::{Collecting, GRACE, SOON, settings, within};
 use integration_tests::kubernetes::{ApiServer, Client, Kubernetes, ServiceAccount, on_prepared_kubernetes};
@@ -58,7 +59,7 @@ pub(crate) fn on(group: Option<ApiGroup>, test: fn(&Lab<'_>)) {
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
             kubeconfig: api.kubeconfig("collector", &account.identity).unwrap(),
         };
-        lab.runtime.block_on(lab.store.ensure_initialized_for_kubernetes()).unwrap();
+        lab.runtime.block_on(lab.store.ensure_initialized_for_kubernetes(InitialObjects::All)).unwrap();
         test(&lab);
     });
 }

@@ -81,6 +81,7 @@ fn late_second_writes_of_a_frozen_leader_change_nothing() {
             let tier = world.calico("tiers", "going");
             holds_nothing(world)
                 && world.shown("web").is_empty()
+                && world.calico("ippools", "balancer").is_null()
                 && !world.calico("hostendpoints", "n3-auto-hep").is_null()
                 && !tier["metadata"]["finalizers"].is_null()
         });

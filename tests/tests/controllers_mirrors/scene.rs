@@ -186,6 +186,7 @@ impl Scene<'_> {
                     settings,
                     leadership,
                     metrics: Metrics::new(),
+                    same_cluster: Default::default(),
                     watchdog: Watchdog::default(),
                     stop: token,
                 };

@@ -212,6 +212,7 @@ impl Scene {
                     settings: receiver,
                     leadership: Leadership::always(),
                     metrics: shared,
+                    same_cluster: Default::default(),
                     watchdog: Watchdog::default(),
                     stop: token,
                 };

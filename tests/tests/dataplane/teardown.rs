@@ -3,9 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use cni_plugin::dataplane::{
-    DataplaneError, EndpointPlan, HostLinkProof, NetnsError, Removed, Teardown, TeardownTarget,
-};
+use cni_plugin::dataplane::{DataplaneError, EndpointPlan, HostLinkProof, Removed, Teardown, TeardownTarget};
 use integration_tests::command::{ip, ip_json};
 use integration_tests::namespaces::{NETNS_DIR, isolated};
 use libcalico::names::InterfaceAlias;
@@ -206,21 +204,26 @@ fn teardown_after_the_deletion_of_the_netns_leaves_no_interface() {
     });
 }
 
+/// The nodes of kind have an `eth0` that is one end of a pair.
 #[test]
-fn teardown_in_an_invalid_netns_fails_without_changes() {
+fn teardown_with_a_netns_of_no_container_removes_the_host_end_and_keeps_the_hosts_eth0() {
     isolated(|host| {
-        set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
+        ip("link add eth0 type veth peer name other0").unwrap();
         let file = host.dir("files").join("file");
         std::fs::write(&file, "").unwrap();
-        let error = tear_down(endpoint(Some(&file), HostLinkProof::Name)).unwrap_err();
-        assert!(matches!(error, DataplaneError::Netns(NetnsError::NotANamespace { .. })), "{error:?}");
-
-        let own = TeardownTarget {
-            container_ifname: "cali1".into(),
-            ..endpoint(Some(Path::new("/proc/thread-self/ns/net")), HostLinkProof::Name)
-        };
-        let error = tear_down(own).unwrap_err();
-        assert!(matches!(error, DataplaneError::Netns(NetnsError::SameNamespace { .. })), "{error:?}");
-        assert_eq!(link_names(), ["lo", "cali1"]);
+        let (below, directory) = (file.join("below"), host.dir("files"));
+        let own = Path::new("/proc/thread-self/ns/net");
+        for netns in [file.as_path(), &below, &directory, own, Path::new("/proc/self/ns/mnt")] {
+            set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
+            let stranger =
+                TeardownTarget { container_id: Some("c2".into()), ..endpoint(Some(netns), HostLinkProof::Name) };
+            assert_eq!(tear_down(stranger).unwrap(), Removed::default(), "{}", netns.display());
+            let done = tear_down(endpoint(Some(netns), HostLinkProof::Absent)).unwrap();
+            assert_eq!(done, removed("cali1"), "{}", netns.display());
+            assert_eq!(tear_down(endpoint(Some(netns), HostLinkProof::Absent)).unwrap(), Removed::default());
+            let mut names = link_names();
+            names.sort_unstable();
+            assert_eq!(names, ["eth0", "lo", "other0"], "{}", netns.display());
+        }
     });
 }

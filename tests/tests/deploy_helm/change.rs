@@ -23,7 +23,7 @@ fn changed_configuration_changes_the_checksum_of_both_workloads() {
     for value in [
         "cni.mtu=1440",
         "cni.logLevel=debug",
-        "cni.networkConfig=mine",
+        r"cni.networkConfig=\{}",
         "apiGroup=projectcalico.org/v3",
         "datastore=etcd",
         "kubernetesServiceEndpoint.host=api.example.com",

@@ -24,6 +24,12 @@ fn invalid_values_are_refused_by_the_schema() {
         ("cni.mtu=big", "mtu"),
         ("cni.specVersion=2.0.0", "specVersion"),
         ("cni.binDir=opt/cni/bin", "binDir"),
+        ("cni.binDir=/", "binDir"),
+        ("cni.confDir=/etc/../root", "confDir"),
+        ("cni.formerBinDir=/opt//bin", "formerBinDir"),
+        ("cni.formerConfDir=/etc/cni/.", "formerConfDir"),
+        ("kubeControllers.enabledControllers=nodes", "enabledControllers"),
+        ("kubeControllers.enabledControllers=flannelmigration", "enabledControllers"),
         ("image.digest.cni=sha256:12", "digest"),
         ("kubeControllers.replicas=-1", "replicas"),
         ("kubernetesServiceEndpoint.ofPlatform=always", "ofPlatform"),
@@ -52,6 +58,41 @@ fn invalid_values_are_refused_by_the_schema() {
     ] {
         let error = template(&["--set", value]).unwrap_err().to_string();
         assert!(error.contains("schema") && error.contains(named), "{value}: {error}");
+    }
+}
+
+/// A release with these values would be installed, and its pods would fail.
+#[test]
+fn values_with_which_the_programs_would_fail_are_refused_when_rendered() {
+    if !can_render() {
+        return;
+    }
+    for (values, named) in [
+        ("kubeControllers.enabledControllers=node\\,policy", "policy needs datastore=etcd"),
+        ("kubeControllers.metricsPort=9440", "healthPort"),
+        ("kubeControllers.healthPort=9094", "metricsPort"),
+        ("podLabels.k8s-app=mine", "podLabels.k8s-app"),
+        ("ipam.assignIPv4=false", "ipam.assignIPv6=true"),
+        ("cni.networkConfig=mine", "cni.networkConfig"),
+        ("cni.networkConfig=[]", "cni.networkConfig"),
+        ("ipam.pools[0].cidr=10.0.0.0/24,ipam.pools[0].blockSize=22", "a block of /22 is larger"),
+        ("ipam.pools[0].cidr=10.0.0.0/27", "a block of /26 is larger"),
+        ("ipam.pools[0].cidr=fd00::/124", "a block of /122 is larger"),
+        ("ipam.pools[0].cidr=fd00::/16,ipam.pools[0].blockSize=24", "blockSize=24"),
+        ("ipam.pools[0].cidr=10.0.0.0/16,ipam.pools[0].blockSize=120", "blockSize=120"),
+        ("ipam.pools[0].cidr=10.0.0.0/16,ipam.pools[0].ipip=Always,ipam.pools[0].vxlan=CrossSubnet", "encapsulation"),
+    ] {
+        let error = template(&["--set", values]).unwrap_err().to_string();
+        assert!(error.contains(named), "{values}: {error}");
+    }
+    for values in [
+        "datastore=etcd,kubeControllers.enabledControllers=node\\,policy",
+        "kubeControllers.enabledControllers=node\\,loadbalancer",
+        "ipam.assignIPv4=false,ipam.assignIPv6=true",
+        "ipam.pools[0].cidr=10.0.0.0/26",
+        r#"cni.networkConfig=\{"mtu": __CNI_MTU__}"#,
+    ] {
+        template(&["--set", values]).unwrap();
     }
 }
 

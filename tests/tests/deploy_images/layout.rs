@@ -161,7 +161,7 @@ struct GoTools {
 impl GoTools {
     fn copy() -> GoTools {
         let directory = tempfile::tempdir().unwrap();
-        let files = "tests/install-go-tools.sh tests/kubernetes deploy/images";
+        let files = "tests/install-go-tools.sh tests/kubernetes tests/cni deploy/images";
         let folder = directory.path().display();
         let copy = format!("cd '{}' && cp -r --parents {files} '{folder}'", in_tree(""));
         run("sh", &["-ec", &copy]).unwrap();
@@ -213,7 +213,8 @@ fn make_executable(file: &Path) {
 #[test]
 fn folders_of_built_go_programs_depend_on_the_version_of_go() {
     let tools = GoTools::copy();
-    let places = || ["images", "cni-plugins-arm64", "kube-apiserver"].map(|tool| tools.says(&["--place", tool]));
+    let places =
+        || ["images", "cni-plugins-arm64", "cni-tests", "kube-apiserver"].map(|tool| tools.says(&["--place", tool]));
     let before = places();
     tools.choose_another_go();
     for (before, after) in before.iter().zip(places()) {
@@ -224,20 +225,23 @@ fn folders_of_built_go_programs_depend_on_the_version_of_go() {
 #[test]
 fn program_of_kubernetes_is_missing_after_a_change_of_its_version_or_of_go() {
     let tools = GoTools::copy();
-    let programs = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet"];
+    let oldest = "oldest-kube-apiserver";
+    let programs = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", oldest];
     let words = [&["--missing"][..], &programs].concat();
     let build = || {
         assert_eq!(tools.says(&words), programs);
         for program in programs {
             let [folder] = &tools.says(&["--place", program])[..] else { panic!("{program} has no folder") };
-            make_executable(&Path::new(folder).join(program));
+            make_executable(&Path::new(folder).join(program.trim_start_matches("oldest-")));
         }
         assert_eq!(tools.says(&words), Vec::<String>::new());
     };
     build();
     tools.choose_another_go();
     build();
-    tools.edit("tests/kubernetes/go.mod", "\tk8s.io/kubernetes v", "\tk8s.io/kubernetes v9.");
+    for go_mod in ["tests/kubernetes/go.mod", "tests/kubernetes/oldest/go.mod"] {
+        tools.edit(go_mod, "\tk8s.io/kubernetes v", "\tk8s.io/kubernetes v9.");
+    }
     build();
 }
 

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use integration_tests::kubernetes::ApiServer;
+use integration_tests::kubernetes::{ApiServer, oldest_version, on_oldest_kubernetes};
 use integration_tests::manifests::{Objects, compose, deploy, parse, stored, write_list};
+use integration_tests::namespaces::Host;
+use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 use super::{COMPONENTS, OVERLAYS, can_render, is_for_prometheus, on_api_server, overlay};
@@ -41,20 +43,46 @@ fn server_dry_run_accepts_every_rendering() {
     if !can_render() {
         return;
     }
-    on_api_server(|host, api| {
-        let directory = host.dir("manifests");
-        let mut accepted = Accepted::default();
-        for name in OVERLAYS {
-            let objects = overlay(name);
-            let said = dry_run(api, &manifest(&directory, &objects)).unwrap();
-            assert_eq!(said.lines().count(), objects.len(), "{name}: {said}");
-            for component in COMPONENTS {
-                let objects = compose(&directory, &[name], &[component]).unwrap();
-                accepted.assert(api, &format!("{name} with {component}"), &objects);
-            }
+    on_api_server(assert_every_rendering_is_accepted);
+}
+
+fn assert_every_rendering_is_accepted(host: &Host, api: &ApiServer) {
+    let directory = host.dir("manifests");
+    let mut accepted = Accepted::default();
+    for name in OVERLAYS {
+        let objects = overlay(name);
+        let said = dry_run(api, &manifest(&directory, &objects)).unwrap();
+        assert_eq!(said.lines().count(), objects.len(), "{name}: {said}");
+        for component in COMPONENTS {
+            let objects = compose(&directory, &[name], &[component]).unwrap();
+            accepted.assert(api, &format!("{name} with {component}"), &objects);
         }
-        let all = compose(&directory, &[OVERLAYS[0]], &COMPONENTS).unwrap();
-        dry_run(api, &manifest(&directory, &all)).unwrap();
+    }
+    let all = compose(&directory, &[OVERLAYS[0]], &COMPONENTS).unwrap();
+    dry_run(api, &manifest(&directory, &all)).unwrap();
+}
+
+/// The server also evaluates the policies. The documents promise this version.
+#[test]
+fn oldest_supported_kubernetes_accepts_all_manifests() {
+    if !can_render() {
+        return;
+    }
+    on_oldest_kubernetes(|host, api| {
+        let version = api.admin().get("/version").unwrap().success().unwrap();
+        assert_eq!(version["gitVersion"], oldest_version().unwrap());
+        assert_every_rendering_is_accepted(host, api);
+        let all = compose(&host.dir("manifests"), &[OVERLAYS[0]], &COMPONENTS).unwrap();
+        let file = manifest(&host.dir("manifests"), &all);
+        api.kubectl(&["apply", "--server-side", "--validate=strict", "-f", &file]).unwrap();
+        api.define_for_migration().unwrap();
+        for file in ["examples", "uninstall/uninstall.yaml", "adopt/rbac.yaml", "adopt/adopt.yaml"] {
+            dry_run(api, &deploy(file).display().to_string()).unwrap();
+        }
+        let (_, tokens) = api.restrict_nodes(&["node1"]).unwrap();
+        for group in [ApiGroup::CrdV1, ApiGroup::V3] {
+            api.await_node_restriction(group, &tokens["node1"]).unwrap();
+        }
     });
 }
 

@@ -6,6 +6,7 @@ mod beside_upstream;
 mod components;
 mod configuration;
 mod documented;
+mod drain;
 mod endpoint;
 mod metrics;
 mod migration;
@@ -49,6 +50,7 @@ const COMPONENTS: [&str; 19] = [
 
 const DAEMON_SET: &str = "DaemonSet.apps kube-system/calico-cni";
 const DEPLOYMENT: &str = "Deployment.apps kube-system/calico-kube-controllers";
+const BUDGET: &str = "PodDisruptionBudget.policy kube-system/calico-kube-controllers";
 const CONFIG: &str = "ConfigMap kube-system/calico-config";
 /// The copy of `calico-config` that the workloads read.
 const COPY: &str = "ConfigMap kube-system/calico-cni-config";

@@ -6,7 +6,7 @@ use std::fs;
 use integration_tests::manifests::{changes, containers, deploy, parse};
 use serde_json::{Value, json};
 
-use super::{CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
+use super::{BUDGET, CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 
 #[test]
 fn install_yaml_equals_the_overlay_kubernetes_v1() {
@@ -31,7 +31,7 @@ fn object_names_equal_upstreams_except_those_of_calico_node() {
         COPY.to_owned(),
         DAEMON_SET.to_owned(),
         DEPLOYMENT.to_owned(),
-        "PodDisruptionBudget.policy kube-system/calico-kube-controllers".to_owned(),
+        BUDGET.to_owned(),
         "Service kube-system/calico-kube-controllers-metrics".to_owned(),
         "ServiceAccount kube-system/calico-cni".to_owned(),
         "ServiceAccount kube-system/calico-cni-plugin".to_owned(),
@@ -189,6 +189,24 @@ fn containers_have_no_lifecycle_hooks() {
     }
     for container in containers(&overlay("overlays/kubernetes-v1")[DAEMON_SET]) {
         assert_eq!(container.get("lifecycle"), None);
+    }
+}
+
+/// `kubectl drain` refuses a node with such a pod, unless a person allows the loss of its data.
+#[test]
+fn kube_controllers_has_no_volume_of_a_node() {
+    if !can_render() {
+        return;
+    }
+    for name in OVERLAYS {
+        let objects = overlay(name);
+        let volumes = objects[DEPLOYMENT]["spec"]["template"]["spec"]["volumes"].as_array().cloned();
+        for volume in volumes.unwrap_or_default() {
+            assert!(volume["secret"].is_object(), "{name}: {volume}");
+        }
+        let env = containers(&objects[DEPLOYMENT])[0]["env"].as_array().unwrap().clone();
+        let file = json!({ "name": "STATUS_FILE", "value": "/dev/shm/status.json" });
+        assert!(env.contains(&file), "{name}: {env:?}");
     }
 }
 

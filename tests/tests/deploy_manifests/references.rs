@@ -122,7 +122,7 @@ fn selectors_match_their_pods_and_services() {
     let name = "kube-system/calico-kube-controllers";
     let service = &objects[&format!("Service {name}-metrics")];
     let monitor = &objects[&format!("ServiceMonitor.monitoring.coreos.com {name}")]["spec"];
-    let budget = &objects[&format!("PodDisruptionBudget.policy {name}")]["spec"];
+    let budget = &objects[super::BUDGET]["spec"];
     assert!(chosen(&budget["selector"]["matchLabels"], &template["metadata"]["labels"]));
     assert!(chosen(&service["spec"]["selector"], &template["metadata"]["labels"]));
     assert!(chosen(&monitor["selector"]["matchLabels"], &service["metadata"]["labels"]));

@@ -16,7 +16,7 @@ use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use super::{COPY, DAEMON_SET, DEPLOYMENT, can_render};
+use super::{BUDGET, COPY, DAEMON_SET, DEPLOYMENT, can_render};
 
 /// A permission of the plugins' account.
 const READS_PODS: Access<'static> = Access { verb: "get", group: "", resource: "pods" };
@@ -84,9 +84,8 @@ fn workloads_yaml_has_the_running_objects_of_install_yaml_alone() {
     let (install, workloads) = (parse(&install).unwrap(), parse(&workloads).unwrap());
     assert_eq!(changes(&kustomize(&deploy("workloads")).unwrap(), &workloads), Vec::<String>::new(), "make generate");
     let names: Vec<&str> = workloads.keys().map(String::as_str).collect();
-    let of_controllers = |kind: &str| format!("{kind} kube-system/calico-kube-controllers");
-    let budget = of_controllers("PodDisruptionBudget.policy");
-    assert_eq!(names, [COPY, DAEMON_SET, DEPLOYMENT, &budget, &(of_controllers("Service") + "-metrics")]);
+    let service = "Service kube-system/calico-kube-controllers-metrics";
+    assert_eq!(names, [COPY, DAEMON_SET, DEPLOYMENT, BUDGET, service]);
     assert!(workloads.iter().all(|(name, object)| install[name] == *object), "as in install.yaml");
 }
 

@@ -1,12 +1,11 @@
 //! ADDs for which an interface with the name of the host interface already exists.
 
-use std::path::PathBuf;
 use std::thread;
 
 use integration_tests::cluster::Cluster;
 use integration_tests::command::ip;
 use integration_tests::content::Content;
-use integration_tests::journal::JOURNAL;
+use integration_tests::journal::{JOURNAL, journal_entries};
 use integration_tests::kernel;
 use integration_tests::on_each_datastore;
 use integration_tests::plugin::CniError;
@@ -18,7 +17,7 @@ on_each_datastore!(
     host_interface_name_of_another_pod_is_an_error_naming_the_pod,
     host_interface_of_another_namespace_is_not_named,
     two_concurrent_pods_with_the_same_host_interface_connect_exactly_one,
-    add_of_a_second_pod_interface_fails_and_its_del_changes_nothing,
+    add_of_a_second_pod_interface_returns_the_first_result_and_changes_nothing,
     del_of_a_pod_with_a_renamed_interface_removes_the_pair,
     add_with_a_bridge_of_the_host_interface_name_fails,
     interface_without_alias_with_carrier_is_replaced_if_ipam_proves_ownership,
@@ -147,26 +146,39 @@ fn two_concurrent_pods_with_the_same_host_interface_connect_exactly_one(cluster:
     }
 }
 
-/// After the failed ADD, the runtime runs DEL.
-fn add_of_a_second_pod_interface_fails_and_its_del_changes_nothing(cluster: &Cluster<'_>) {
-    let conf = prepared(cluster);
+/// The runtime runs CHECK and DEL of both interfaces.
+fn add_of_a_second_pod_interface_returns_the_first_result_and_changes_nothing(cluster: &Cluster<'_>) {
+    let mut conf = prepared(cluster);
+    conf["log_level"] = json!("info");
     let pod = sandbox(cluster, 1, VICTIM);
     let result = add(cluster, &pod, &conf);
     // Another plugin's interface has the requested name.
     ip(&format!("-n {} link add net1 type bridge", pod.pod.name)).unwrap();
     let before = cluster.state();
     let second = |verb: &str, conf: &Value| pod.call(cluster, verb, conf).env("CNI_IFNAME", "net1").run().unwrap();
-    assert_says(&second("ADD", &conf).error(), &[SHARED, "eth0", &pod.pod.container_id, "team-a/p723961"]);
+    let added = second("ADD", &conf);
+    assert_eq!(added.success(), result);
+    assert!(added.stderr.contains("eth0") && added.stderr.contains("net1"), "{}", added.stderr);
+    cluster.assert_unchanged(&before);
+    let mut with_first = conf.clone();
+    with_first["prevResult"] = result.clone();
+    second("CHECK", &with_first).success();
+    second("DEL", &with_first).success();
     cluster.assert_unchanged(&before);
     second("DEL", &conf).success();
     cluster.assert_unchanged(&before);
 
     // Runtimes before CNI 0.4.0 send a DEL without prevResult.
-    let error = second("DEL", &away(&conf)).error();
-    assert!(error.code == 11 && error.details.contains("without prevResult"), "{error:?}");
+    second("DEL", &away(&conf)).success();
     let mut with_result = away(&conf);
     with_result["prevResult"] = json!({ "cniVersion": "1.0.0", "interfaces": [], "ips": [] });
     second("DEL", &with_result).success();
+    for conf in [&conf, &with_first, &away(&conf), &away(&with_first)] {
+        for netns in ["", "/var/run/netns/gone"] {
+            let del = pod.call(cluster, "DEL", conf).env("CNI_IFNAME", "net1").env("CNI_NETNS", netns);
+            del.run().unwrap().success();
+        }
+    }
     assert!(journal_entries().is_empty(), "no journal entry for a later call: {:?}", journal_entries());
     cluster.assert_unchanged(&before);
     check(cluster, &pod, &conf, &result);
@@ -176,11 +188,25 @@ fn add_of_a_second_pod_interface_fails_and_its_del_changes_nothing(cluster: &Clu
     check(cluster, &pod, &conf, &result);
     cluster.assert_unchanged(&before);
     ip(&format!("-n {} link delete net1", pod.pod.name)).unwrap();
-    assert_says(&second("ADD", &conf).error(), &[SHARED, "eth0", &pod.pod.container_id, "team-a/p723961"]);
+    assert_eq!(second("ADD", &conf).success(), result);
+    let mut gc = conf.clone();
+    gc["cniVersion"] = json!("1.1.0");
+    gc["cni.dev/valid-attachments"] = json!([{ "containerID": pod.pod.container_id, "ifname": "net1" }]);
+    cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(gc.to_string()).run().unwrap().success();
     second("DEL", &conf).success();
     check(cluster, &pod, &conf, &result);
+
+    // As if upstream's plugin had created the interface.
+    forget_alias(SHARED);
+    let before = cluster.state();
+    assert_eq!(second("ADD", &conf).success(), result);
+    assert_says(&second("ADD", &other).error(), &[SHARED, "eth0"]);
+    second("DEL", &conf).success();
+    cluster.assert_unchanged(&before);
     pod.call(cluster, "DEL", &conf).run().unwrap().success();
     cluster.assert_nothing_left();
+    let files: Vec<_> = std::fs::read_dir(JOURNAL).into_iter().flatten().flatten().map(|file| file.path()).collect();
+    assert!(!files.iter().any(|file| file.extension().is_some_and(|extension| extension == "second")), "{files:?}");
 }
 
 fn away(conf: &Value) -> Value {
@@ -188,11 +214,6 @@ fn away(conf: &Value) -> Value {
     away["etcd_endpoints"] = json!("http://127.0.0.1:1");
     away["datastore_path"] = json!("/proc/nowhere/calico.db");
     away
-}
-
-fn journal_entries() -> Vec<PathBuf> {
-    let journal = std::fs::read_dir(JOURNAL).into_iter().flatten().flatten();
-    journal.map(|entry| entry.path()).filter(|path| path.extension().is_some()).collect()
 }
 
 /// KubeVirt's bridge binding renames the pod's end of the pair and gives its name to another interface.

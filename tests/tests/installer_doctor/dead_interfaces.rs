@@ -134,7 +134,7 @@ fn repair_after_a_second_look_removes_only_dead_interfaces() {
         });
     });
     if !has_containerd {
-        skipped("there is no containerd: run tests/install-go-tools.sh kubelet containerd");
+        skipped("there is no containerd: run tests/install-go-tools.sh containerd");
     }
 }
 

@@ -1,6 +1,7 @@
 //! `calico doctor` on a node that was installed by `calico install`.
 
 mod configuration;
+mod connections;
 mod credentials;
 mod dead_interfaces;
 mod defects;

@@ -52,7 +52,7 @@ fn uninstall_without_yes_lists_everything_and_changes_nothing() {
 fn uninstall_deletes_files_of_the_plugin_except_deferred_dels() {
     const GROUP: &str = "var/lib/calico/api-group.json";
     const JOURNAL: &str = "var/lib/calico/cni-journal";
-    for (entry, has_deferred_del) in [("lock", false), ("net-c1-eth0.json", true)] {
+    for (entry, has_deferred_del) in [("lock", false), ("a-b.second", false), ("net-c1-eth0.json", true)] {
         installed(|container| {
             container.file(GROUP, "{}").unwrap();
             container.file(&format!("{JOURNAL}/{entry}"), "{}").unwrap();

@@ -91,7 +91,7 @@ fn deferred_del_without_identity_is_replayed_by_its_spelling() {
         let pod = pod_with_deferred_del(cluster, 1);
         let [entry] = &journal_entries()[..] else { panic!("{:?}", journal_entries()) };
         let mut pending_del: Value = serde_json::from_slice(&fs::read(entry).unwrap()).unwrap();
-        for key in ["identity", "noted", "reason", "addresses"] {
+        for key in ["identity", "noted", "allocated_before", "reason", "addresses"] {
             pending_del.as_object_mut().unwrap().remove(key);
         }
         fs::write(entry, pending_del.to_string()).unwrap();

@@ -34,6 +34,10 @@ fn agent_makes_tokens_of_its_node_for_the_api_server_and_a_day_only() {
             wrong[field] = value;
             assert_denied(ask(wrong), POLICY);
         }
+        // As the agents ask after a manifest without the component.
+        let unbound = ask(json!({ "expirationSeconds": 86_400, "audiences": [] })).unwrap();
+        let way_back = "If you removed the component node-restriction, delete its policies (deploy/README.md)";
+        assert!(unbound.reason().contains(way_back), "{unbound:?}");
         let unlimited = agent.create(&token_path(SYSTEM, "calico-cni-plugin"), &token_request(right)).unwrap();
         assert_eq!(unlimited.code, 403, "{unlimited:?}");
     });

@@ -4,6 +4,7 @@ mod arrows;
 mod calls;
 mod documents;
 mod facts;
+mod programs;
 mod style;
 
 use std::fs;

@@ -140,10 +140,11 @@ fn results_have_typed_errors() -> Result<()> {
     Remaining { what: "signatures with a text as the error", number: 0 }.check(&found)
 }
 
-/// The context of a CNI call is for the verbs, their reads, and deferred DELs.
+/// The context of a CNI call is for the verbs, their reads, deferred DELs, and the names of an interface.
 #[test]
 fn only_commands_take_the_context_of_a_call() -> Result<()> {
-    const VERBS: [&str; 7] = ["add/", "del", "check.rs", "gc.rs", "status.rs", "reads/", "deferred_del/mod.rs"];
+    const VERBS: [&str; 8] =
+        ["add/", "del", "check.rs", "gc.rs", "status.rs", "reads/", "deferred_del/mod.rs", "interface_names.rs"];
     let parameter = regex::Regex::new(r"&(?:mut )?(?:Session|Context)\b")?;
     for Source { path, text } in program_sources()? {
         let Some(file) = path.strip_prefix("cni-plugin/src/") else { continue };

@@ -13,8 +13,7 @@ use crate::same_cluster::SameCluster;
 use crate::settings::Settings;
 
 /// The check before each write of garbage collection: this replica may write, the controllers are not stopping, and the
-/// datastore has nodes of this cluster.
-/// Also limits the request rate.
+/// datastore has nodes of this cluster. Also limits the request rate.
 pub(super) struct LeaderGate {
     leadership: Leadership,
     stop: CancellationToken,
@@ -91,7 +90,12 @@ impl WriteGate for LeaderGate {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use serde_json::json;
+
     use super::*;
+    use crate::controllers::testing::settings;
 
     #[tokio::test]
     async fn gate_closes_on_a_locked_datastore_and_on_stop() {
@@ -125,5 +129,28 @@ mod tests {
         let (_sender, term) = tokio::sync::watch::channel(crate::leader::LeadershipTerm::No);
         let gate = LeaderGate::new(Leadership::new(term), CancellationToken::new(), 0);
         assert!(!gate.admit(1).await);
+    }
+
+    /// The watch has not noticed that the API server now is another one.
+    #[tokio::test]
+    async fn gate_closes_if_the_api_server_lacks_the_node_that_it_and_the_datastore_had() {
+        for (node, is_admitted) in [("a", true), ("x", false)] {
+            let service = tower::service_fn(move |request: hyper::Request<kube::client::Body>| {
+                let is_named = request.uri().query().is_some_and(|query| query.contains(&format!("%3D{node}&")));
+                let items = if is_named { json!([{ "metadata": { "name": node } }]) } else { json!([]) };
+                let list = json!({ "apiVersion": "v1", "kind": "NodeList", "metadata": {}, "items": items });
+                let answer = hyper::Response::new(kube::client::Body::from(list.to_string().into_bytes()));
+                async move { Ok::<_, Infallible>(answer) }
+            });
+            let cluster = SameCluster::default();
+            cluster.await_nodes();
+            cluster.observe(None, Some("a"), 1);
+            let (_sender, settings) = watch::channel(Arc::new(settings()));
+            let kubernetes = kube::Client::new(service, "default");
+            let gate = LeaderGate::new(Leadership::always(), CancellationToken::new(), 0);
+            let gate = LeaderGate { cluster: Some(CommonNodes { cluster, settings, kubernetes }), ..gate };
+            assert_eq!((gate.is_open(), gate.admit(1).await), (true, is_admitted), "{node}");
+            assert_eq!(gate.is_open(), is_admitted, "a refusal is remembered");
+        }
     }
 }

@@ -1,19 +1,22 @@
-//! [`run_steps`]: takes the steps of a release, those that concern different objects at the same time.
+//! [`run_steps`]: takes the steps of a release, many of them together.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use datastore::Datastore;
-use futures::StreamExt;
-use futures::stream;
+use libcalico::ipam::AllocatedAddress;
+use libcalico::net::Cidr;
 
 use super::Row;
-use super::step::{ChangeOutcome, ConcernedObject, ReleaseChange, ReleaseStep, StepVerdict, execute, execute_fixes};
+use super::step::{
+    BlockRepair, ChangeOutcome, HandleFix, ReleaseChange, ReleaseStep, StepVerdict, execute_fixes, release_together,
+    store_block,
+};
 use crate::cli::app::Progress;
 use crate::cli::error::CliError;
 
-/// Maximum number of releases of addresses under way at the same time.
-const AT_ONCE: usize = 8;
+/// Number of blocks whose addresses are released together.
+const BLOCKS_TOGETHER: usize = 16;
 /// Number of handles that are corrected together, so that a block of several of them is written once.
 const FIXES_TOGETHER: usize = 32;
 
@@ -21,7 +24,7 @@ pub(super) const REFUSED: &str = "refused";
 const SKIPPED: &str = "left alone";
 
 /// Takes the steps: first the repairs of blocks, then those of handles, and then the releases of addresses. After a
-/// failure no other step begins. Returns the rows of the complete steps in the order of the steps, and the first error.
+/// failure no other step begins, except those taken together with it. Returns the rows of the complete steps in the order of the steps, and the first error.
 pub(super) async fn run_steps(
     steps: Vec<ReleaseStep>,
     store: &Datastore,
@@ -52,33 +55,30 @@ pub(super) async fn run_steps(
             }
             StepVerdict::Do(change) => change,
         };
-        let changes = match &change {
-            ReleaseChange::Block(_) => &mut repairs,
-            ReleaseChange::Handle(_) => &mut fixes,
-            ReleaseChange::Release { .. } => &mut releases,
-        };
-        changes.push(PlannedChange { index, target, change });
-    }
-    for planned in repairs {
-        run.take(planned).await;
-    }
-    run.fix_handles(fixes).await;
-    let groups = stream::iter(independent_groups(releases)).map(async |group| {
-        for planned in group {
-            run.take(planned).await;
+        let planned = Planned { index, target, name: change.name(), reason: change.reason() };
+        match change {
+            ReleaseChange::Block(repair) => repairs.push((planned, *repair)),
+            ReleaseChange::Handle(fix) => fixes.push((planned, fix)),
+            ReleaseChange::Release { held, fingerprint } => releases.push((planned, (held, fingerprint))),
         }
-    });
-    groups.buffer_unordered(AT_ONCE).collect::<()>().await;
+    }
+    run.repair_blocks(repairs).await;
+    run.fix_handles(fixes).await;
+    run.release_addresses(releases).await;
     (run.rows.into_iter().filter_map(Cell::into_inner).collect(), run.failure.into_inner().map(|(_, error)| error))
 }
 
-/// A step that changes an object.
-struct PlannedChange {
+/// The description of a step that changes an object.
+struct Planned {
     /// The position of the step.
     index: usize,
     target: String,
-    change: ReleaseChange,
+    name: &'static str,
+    reason: String,
 }
+
+/// An allocation and its fingerprint.
+type Held = (AllocatedAddress, Option<u32>);
 
 /// The state of the run of all steps.
 struct Run<'a> {
@@ -97,40 +97,42 @@ impl Run<'_> {
         self.progress.step();
     }
 
-    async fn take(&self, PlannedChange { index, target, change }: PlannedChange) {
-        if self.has_failed.get() {
-            return;
+    async fn repair_blocks(&self, repairs: Vec<(Planned, BlockRepair)>) {
+        for (planned, repair) in repairs {
+            if self.has_failed.get() {
+                return;
+            }
+            self.end(planned, store_block(self.store, repair).await);
         }
-        let (name, reason) = (change.name(), change.reason());
-        let outcome = execute(self.store, change).await;
-        self.end_change(index, target, (name, reason), outcome);
     }
 
     /// Corrects handles, some of them together.
-    async fn fix_handles(&self, fixes: Vec<PlannedChange>) {
+    async fn fix_handles(&self, fixes: Vec<(Planned, HandleFix)>) {
         let mut fixes = fixes.into_iter().peekable();
         while fixes.peek().is_some() && !self.has_failed.get() {
-            let (mut ended, mut together) = (Vec::new(), Vec::new());
-            for PlannedChange { index, target, change } in fixes.by_ref().take(FIXES_TOGETHER) {
-                ended.push((index, target, (change.name(), change.reason())));
-                if let ReleaseChange::Handle(fix) = change {
-                    together.push(fix);
-                }
-            }
-            let outcomes = execute_fixes(self.store, together).await;
-            for ((index, target, described), outcome) in ended.into_iter().zip(outcomes) {
-                self.end_change(index, target, described, outcome);
-            }
+            let (planned, together): (Vec<_>, Vec<_>) = fixes.by_ref().take(FIXES_TOGETHER).unzip();
+            self.end_all(planned, execute_fixes(self.store, together).await);
         }
     }
 
-    fn end_change(
-        &self,
-        index: usize,
-        target: String,
-        (name, reason): (&'static str, String),
-        outcome: Result<ChangeOutcome, CliError>,
-    ) {
+    /// Releases addresses, those of some blocks together.
+    async fn release_addresses(&self, releases: Vec<(Planned, Held)>) {
+        let mut by_block: BTreeMap<Cidr, Vec<(Planned, Held)>> = BTreeMap::new();
+        for (planned, held) in releases {
+            by_block.entry(held.0.block).or_default().push((planned, held));
+        }
+        let mut blocks = by_block.into_values().peekable();
+        while blocks.peek().is_some() && !self.has_failed.get() {
+            let (planned, together): (Vec<_>, Vec<_>) = blocks.by_ref().take(BLOCKS_TOGETHER).flatten().unzip();
+            self.end_all(planned, release_together(self.store, &together).await);
+        }
+    }
+
+    fn end_all(&self, planned: Vec<Planned>, outcomes: Vec<Result<ChangeOutcome, CliError>>) {
+        planned.into_iter().zip(outcomes).for_each(|(planned, outcome)| self.end(planned, outcome));
+    }
+
+    fn end(&self, Planned { index, target, name, reason }: Planned, outcome: Result<ChangeOutcome, CliError>) {
         match outcome {
             Ok(ChangeOutcome::Applied) => self.finish(index, Row { target, action: name, detail: reason }),
             Ok(ChangeOutcome::Refused(changed)) => {
@@ -142,79 +144,5 @@ impl Run<'_> {
                 self.failure.set(earlier.or(Some((index, error))));
             }
         }
-    }
-}
-
-/// Returns the changes in groups of which no two concern the same object. The changes of a group keep their order.
-fn independent_groups(changes: Vec<PlannedChange>) -> Vec<Vec<PlannedChange>> {
-    let mut groups: Vec<Vec<PlannedChange>> = Vec::new();
-    let mut group_of: HashMap<ConcernedObject, usize> = HashMap::new();
-    // The group into which a group was merged.
-    let mut merged_into: Vec<usize> = Vec::new();
-    for planned in changes {
-        let objects = planned.change.concerned_objects();
-        let root = |merged_into: &[usize], mut group: usize| {
-            while merged_into[group] != group {
-                group = merged_into[group];
-            }
-            group
-        };
-        let mut shared: Vec<usize> =
-            objects.iter().filter_map(|object| group_of.get(object)).map(|group| root(&merged_into, *group)).collect();
-        shared.sort_unstable();
-        shared.dedup();
-        let target = shared.first().copied().unwrap_or_else(|| {
-            groups.push(Vec::new());
-            merged_into.push(groups.len() - 1);
-            groups.len() - 1
-        });
-        for other in shared.into_iter().skip(1) {
-            let moved = std::mem::take(&mut groups[other]);
-            groups[target].extend(moved);
-            merged_into[other] = target;
-        }
-        groups[target].push(planned);
-        group_of.extend(objects.into_iter().map(|object| (object, target)));
-    }
-    groups.retain(|group| !group.is_empty());
-    groups.iter_mut().for_each(|group| group.sort_by_key(|planned| planned.index));
-    groups
-}
-
-#[cfg(test)]
-mod tests {
-    use libcalico::ipam::AllocatedAddress;
-
-    use super::*;
-
-    fn release(index: usize, block: &str, handle: &str) -> PlannedChange {
-        let block: libcalico::net::Cidr = block.parse().unwrap();
-        let held = AllocatedAddress {
-            address: "10.0.0.1".parse().unwrap(),
-            block,
-            handle: Some(handle.to_owned()),
-            sequence_number: None,
-            attributes: Default::default(),
-        };
-        PlannedChange { index, target: handle.to_owned(), change: ReleaseChange::Release { held, fingerprint: None } }
-    }
-
-    /// Two releases that wrote the same block or handle at the same time would fail each other's comparison.
-    #[test]
-    fn releases_of_one_block_or_handle_are_in_one_group() {
-        let changes = vec![
-            release(0, "10.0.0.0/26", "a"),
-            release(1, "10.0.0.64/26", "b"),
-            release(2, "10.0.0.128/26", "c"),
-            release(3, "10.0.0.0/26", "d"),
-            // This dual-stack handle joins two groups.
-            release(4, "fd00::/122", "d"),
-            release(5, "fd00::/122", "b"),
-        ];
-        let groups: Vec<Vec<usize>> = independent_groups(changes)
-            .iter()
-            .map(|group| group.iter().map(|planned| planned.index).collect())
-            .collect();
-        assert_eq!(groups, [vec![0, 1, 3, 4, 5], vec![2]]);
     }
 }

@@ -1,12 +1,13 @@
 //! [`ReleaseStep`]: the step for one address, handle or block. Each change is a compare-and-swap against the objects
 //! read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use datastore::Datastore;
 use libcalico::ipam::{
-    AllocatedAddress, Allocation, AllocationOwner, Block, HandleId, ReleaseRequest, Repaired, SuspectHandle,
+    AllocatedAddress, Allocation, AllocationOwner, Block, HandleId, ReleaseError, ReleaseRequest, Repaired,
+    SuspectHandle,
 };
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
@@ -14,9 +15,8 @@ use libcalico::store::{Entry, Store, StoreError};
 use crate::cli::error::CliError;
 use crate::error::IpamError;
 use crate::exhausted::ReleaseGuard;
-use crate::reads::find;
 use crate::release::handle_repair::repair_unwatched_handles;
-use crate::release::release_addresses;
+use crate::release::release_from_blocks;
 use crate::write_gate::OpenGate;
 use os::clock::SystemClock;
 
@@ -68,20 +68,6 @@ impl ReleaseChange {
         }
     }
 
-    pub(super) fn concerned_objects(&self) -> Vec<ConcernedObject> {
-        let block = |cidr: &Cidr| ConcernedObject::Block(*cidr);
-        match self {
-            ReleaseChange::Release { held, .. } => {
-                held.handle.iter().cloned().map(ConcernedObject::Handle).chain([block(&held.block)]).collect()
-            }
-            ReleaseChange::Handle(HandleFix { suspect, .. }) => {
-                let handle = ConcernedObject::Handle(suspect.id.to_string());
-                suspect.blocks.iter().map(block).chain([handle]).collect()
-            }
-            ReleaseChange::Block(repair) => vec![block(&repair.repaired().cidr)],
-        }
-    }
-
     pub(super) fn reason(&self) -> String {
         match self {
             ReleaseChange::Release { held, .. } => owner_of(held),
@@ -93,13 +79,6 @@ impl ReleaseChange {
             ReleaseChange::Block(repair) => repair.reason(),
         }
     }
-}
-
-/// An object that the execution of a change writes.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub(super) enum ConcernedObject {
-    Block(Cidr),
-    Handle(String),
 }
 
 #[derive(Debug, PartialEq)]
@@ -158,40 +137,57 @@ fn refused(reason: impl Into<String>) -> ChangeOutcome {
     ChangeOutcome::Refused(reason.into())
 }
 
-pub(super) async fn execute(store: &Datastore, change: ReleaseChange) -> Result<ChangeOutcome, CliError> {
+/// Releases addresses, each if its handle and sequence number are still the same. A block is written once for all of its
+/// addresses, and a handle once. Returns the outcomes in the order of `addresses`.
+pub(super) async fn release_together(
+    store: &Datastore,
+    addresses: &[(AllocatedAddress, Option<u32>)],
+) -> Vec<Result<ChangeOutcome, CliError>> {
     let _releasing = ReleaseGuard::here();
-    match change {
-        ReleaseChange::Release { held, fingerprint } => release_address(store, &held, fingerprint).await,
-        ReleaseChange::Handle(fix) => fix_together(store, &[fix.suspect]).await.remove(0),
-        ReleaseChange::Block(repair) => store_block(store, *repair).await,
-    }
+    let blocks: BTreeSet<Cidr> = addresses.iter().map(|(held, _)| held.block).collect();
+    let requests = |block: &Block| {
+        let in_block = addresses.iter().filter(|(held, _)| held.block == block.cidr);
+        let unchanged = in_block.filter(|(held, fingerprint)| is_same_machine(block, held, *fingerprint));
+        unchanged.map(|(held, _)| request_for(held)).collect()
+    };
+    let batch = match release_from_blocks(store, &SystemClock::start(), blocks, requests).await {
+        Ok(batch) => batch,
+        Err(error) => return addresses.iter().map(|_| Err(error.clone().into())).collect(),
+    };
+    let mut outcomes = BTreeMap::new();
+    outcomes.extend(batch.released.iter().map(|(_, ip)| (*ip, ChangeOutcome::Applied)));
+    outcomes.extend(batch.refused.iter().filter_map(|(_, refusal)| match refusal {
+        ReleaseError::Sequence { ip, .. } | ReleaseError::Handle { ip, .. } => {
+            Some((*ip, refused(refusal.to_string())))
+        }
+        ReleaseError::Corrupt(_) => None,
+    }));
+    let released_by_others =
+        batch.unallocated.iter().map(|(_, ip)| (*ip, refused("another process released the address")));
+    outcomes.extend(released_by_others);
+    let outcome = |held: &AllocatedAddress| match batch.failed.iter().find(|(block, _)| *block == held.block) {
+        Some((_, IpamError::Corrupt(corrupt))) => Ok(refused(corrupt.to_string())),
+        Some((_, error)) => Err(error.clone().into()),
+        None if batch.missing.contains(&held.block) => Ok(refused("another process released the address")),
+        None => Ok(outcomes
+            .remove(&held.address)
+            .unwrap_or_else(|| refused("another process released the address or changed its owner"))),
+    };
+    addresses.iter().map(|(held, _)| held).map(outcome).collect()
 }
 
-/// Releases an address if its handle and sequence number are still the same. A restarted virtual machine keeps both, and
-/// only the fingerprint shows it (KC-422).
-async fn release_address(
-    store: &Datastore,
-    held: &AllocatedAddress,
-    fingerprint: Option<u32>,
-) -> Result<ChangeOutcome, CliError> {
+/// Returns false if the address may be that of a virtual machine and has another owner. A restarted virtual machine
+/// keeps handle and sequence number, and only the fingerprint shows it (KC-422).
+fn is_same_machine(block: &Block, held: &AllocatedAddress, fingerprint: Option<u32>) -> bool {
+    let is_of_machine = held.handle.as_deref().map(HandleId::new).is_some_and(|handle| handle.may_be_of_vmi());
+    let may_be_machine = is_of_machine || held.attributes.contains_key("vmi-name");
+    let current = || block.allocation(held.address).and_then(|allocation| fingerprint_of(&allocation));
+    !may_be_machine || current() == fingerprint
+}
+
+fn request_for(held: &AllocatedAddress) -> ReleaseRequest {
     let handle = held.handle.as_deref().map(HandleId::new);
-    let may_be_machine =
-        held.attributes.contains_key("vmi-name") || handle.as_ref().is_some_and(HandleId::may_be_of_vmi);
-    if may_be_machine {
-        let block = find::<Block>(store, &held.block).await?;
-        let current = block.and_then(|block| fingerprint_of(&block.value.allocation(held.address)?));
-        if current != fingerprint {
-            return Ok(refused("another process released the address or changed its owner"));
-        }
-    }
-    let request = ReleaseRequest { ip: held.address, handle, sequence: held.sequence_number };
-    match release_addresses(store, &SystemClock::start(), &[request]).await {
-        Ok(outcome) if outcome.released.is_empty() => Ok(refused("another process released the address")),
-        Ok(_) => Ok(ChangeOutcome::Applied),
-        Err(IpamError::Release(changed)) => Ok(refused(changed.to_string())),
-        Err(IpamError::Corrupt(corrupt)) => Ok(refused(corrupt.to_string())),
-        Err(error) => Err(error.into()),
-    }
+    ReleaseRequest { ip: held.address, handle, sequence: held.sequence_number }
 }
 
 pub(super) fn fingerprint_of(allocation: &Allocation<'_>) -> Option<u32> {
@@ -233,7 +229,8 @@ async fn fix_together(store: &Datastore, suspects: &[SuspectHandle]) -> Vec<Resu
     suspects.iter().map(outcome).collect()
 }
 
-async fn store_block(store: &Datastore, repair: BlockRepair) -> Result<ChangeOutcome, CliError> {
+pub(super) async fn store_block(store: &Datastore, repair: BlockRepair) -> Result<ChangeOutcome, CliError> {
+    let _releasing = ReleaseGuard::here();
     let BlockRepair { read, repaired: Repaired { mut block, .. } } = repair;
     block.count_write();
     match store.update::<Block>(&read.key, &block, &read.revision).await {

@@ -1,10 +1,10 @@
 use libcalico::api::{Node, NodeSpec};
-use libcalico::ipam::{AuditedEndpoint, Block};
+use libcalico::ipam::{AllocatedAddress, AuditedEndpoint, Block};
 use libcalico::store::{Entry, Revision, Store, StoreError};
 
 use super::*;
 use crate::cli::release::plan::steps_for_report;
-use crate::cli::release::step::{ChangeOutcome, ReleaseChange, execute};
+use crate::cli::release::step::{ChangeOutcome, ReleaseChange, release_together, store_block};
 
 #[test]
 fn release_from_an_inconsistent_block_is_rejected() {
@@ -169,11 +169,12 @@ fn repair_of_a_block_changed_meanwhile_is_rejected() {
     damage(&shell, |block| block.unallocated.push(0));
     let report = problems(&read(&shell));
     let cluster = read(&shell);
-    let StepVerdict::Do(change) = steps_for_report(&report, &cluster, false).remove(0).verdict else {
+    let StepVerdict::Do(ReleaseChange::Block(repair)) = steps_for_report(&report, &cluster, false).remove(0).verdict
+    else {
         panic!("a repair")
     };
     damage(&shell, |block| block.sequence_number += 1);
-    let refused = block_on(execute(&shell.store, change)).unwrap();
+    let refused = block_on(store_block(&shell.store, *repair)).unwrap();
     assert_eq!(refused, ChangeOutcome::Refused("another process changed the block".into()));
 }
 
@@ -182,17 +183,47 @@ fn repair_of_a_block_changed_meanwhile_is_rejected() {
 fn release_of_an_address_that_a_restarted_machine_has_is_rejected() {
     let shell = Shell::with_pool();
     let address = shell.allocate("net.vmi.default.vm");
-    let plan = || {
-        let mut steps = steps_for_addresses(&[address.parse().unwrap()], &read(&shell), true);
-        let StepVerdict::Do(change) = steps.remove(0).verdict else { panic!("a release") };
-        change
-    };
-    let change = plan();
+    let planned = planned(&shell, &[&address]);
     damage(&shell, |block| _ = block.attributes[0].active_owner.insert("pod".into(), "virt-launcher-vm-2".into()));
-    let refused = block_on(execute(&shell.store, change)).unwrap();
+    let refused = released(&shell, &planned);
     let reason = "another process released the address or changed its owner";
-    assert_eq!(refused, ChangeOutcome::Refused(reason.into()));
+    assert_eq!(refused, [ChangeOutcome::Refused(reason.into())]);
     assert!(is_held(&shell, &address));
-    assert_eq!(block_on(execute(&shell.store, plan())).unwrap(), ChangeOutcome::Applied);
+    assert_eq!(released(&shell, &self::planned(&shell, &[&address])), [ChangeOutcome::Applied]);
     assert!(!is_held(&shell, &address));
+}
+
+type Planned = Vec<(AllocatedAddress, Option<u32>)>;
+
+fn planned(shell: &Shell, addresses: &[&str]) -> Planned {
+    let addresses: Vec<_> = addresses.iter().map(|address| address.parse().unwrap()).collect();
+    let change = |step: ReleaseStep| match step.verdict {
+        StepVerdict::Do(ReleaseChange::Release { held, fingerprint }) => (held, fingerprint),
+        other => panic!("{other:?}"),
+    };
+    steps_for_addresses(&addresses, &read(shell), true).into_iter().map(change).collect()
+}
+
+fn released(shell: &Shell, planned: &Planned) -> Vec<ChangeOutcome> {
+    block_on(release_together(&shell.store, planned)).into_iter().map(Result::unwrap).collect()
+}
+
+#[test]
+fn addresses_of_a_block_are_released_with_one_write_except_those_that_changed_meanwhile() {
+    let shell = Shell::with_pool();
+    let addresses: Vec<String> = ["a", "b", "c"].into_iter().map(|handle| shell.allocate(handle)).collect();
+    let of: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let planned = planned(&shell, &of);
+    damage(&shell, |block| block.attributes[1].handle_id = Some("other".into()));
+    let sequence_number = |shell: &Shell| shell.blocks().remove(0).1.sequence_number;
+    let before = sequence_number(&shell);
+    let outcomes = released(&shell, &planned);
+    let [ChangeOutcome::Applied, ChangeOutcome::Refused(reason), ChangeOutcome::Applied] = &outcomes[..] else {
+        panic!("{outcomes:?}")
+    };
+    assert!(reason.contains("the given handle (b) does not match (other)"), "{reason}");
+    assert_eq!(sequence_number(&shell), before + 1);
+    assert_eq!((handle(&shell, "a"), handle(&shell, "b").is_some(), handle(&shell, "c")), (None, true, None));
+    let again = released(&shell, &planned);
+    assert_eq!(again[0], ChangeOutcome::Refused("another process released the address".into()));
 }

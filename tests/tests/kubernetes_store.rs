@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use datastore::config::KubernetesConfig;
 use datastore::{Datastore, DatastoreConfig, Kubernetes};
 use integration_tests::kubernetes::{ApiServer, on_kubernetes};
+use integration_tests::plugin::Plugins;
 use libcalico::api::{IpPool, ObjectKey, WorkloadEndpoint};
 use libcalico::ipam::{
     AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, Handle, HandleId,
@@ -93,6 +94,22 @@ async fn keep_compare_delete(store: &Datastore) {
     store.delete::<Block>(&cidr(), Some(&newer)).await.unwrap();
     let gone = store.get::<Block>(&cidr()).await.unwrap_err();
     assert!(matches!(gone, StoreError::NotFound { .. }), "{gone}");
+}
+
+/// The name of the machine on which a person runs the command is not that of a node.
+#[test]
+fn init_for_a_node_that_the_cluster_lacks_writes_no_object() {
+    on_kubernetes(|_, kubernetes| {
+        let api = &kubernetes.api;
+        api.define(ApiGroup::CrdV1.api_version()).unwrap();
+        let init = Plugins::locate().unwrap().call("calico-ipam").args(["init", "--node", "laptop"]);
+        let kubeconfig = api.admin_kubeconfig();
+        let init = init.env("DATASTORE_TYPE", "kubernetes").env("KUBECONFIG", kubeconfig.as_os_str()).run().unwrap();
+        assert_eq!(init.exit, Some(1), "{init:?}");
+        assert!(init.stderr.contains("Kubernetes has no Node laptop") && init.stderr.contains("--node"), "{init:?}");
+        let written = api.admin().get("/apis/crd.projectcalico.org/v1/clusterinformations").unwrap().success().unwrap();
+        assert_eq!(written["items"], json!([]));
+    });
 }
 
 #[test]

@@ -72,6 +72,10 @@ pub(super) enum CliError {
     NoSuchPool(String),
     #[error("no node {0} exists, owns a block or uses an address; `calico-ipam usage --by node` lists the nodes")]
     NoSuchNode(String),
+    #[error(
+        "Kubernetes has no Node {0}, and only its kubelet or kubectl create it; name a node of the cluster with --node"
+    )]
+    NoKubernetesNode(String),
     #[error("--pool {text}: {cause}; write it like 10.65.0.0/16 or fd65::/112")]
     PoolRange { text: String, cause: CidrParseError },
     #[error("{0}; name the node with --node")]

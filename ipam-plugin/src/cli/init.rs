@@ -44,6 +44,9 @@ pub(super) async fn run(args: &InitArgs, app: &mut App<'_>) -> Result<CommandOut
         None => node_name::from_conf(&NetConf::default()).map_err(|error| CliError::NodeName(error.to_string()))?,
     };
     let store = app.store;
+    if matches!(store, Datastore::Kubernetes(_)) && find::<Node>(store, &ObjectKey::global(&node)).await?.is_none() {
+        return Err(CliError::NoKubernetesNode(node));
+    }
     let progress = app.progress("writing the first objects");
     let mut rows = vec![initialize(app).await?, ensure_node(store, &node).await?];
     for range in pools {

@@ -97,7 +97,7 @@ pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Resul
         return Ok(Request::PatchStatus { location, body });
     }
     if kind.is_kubernetes_object() {
-        return Err(unsupported(write, "Calico does not write this kind of Kubernetes object"));
+        return Err(unsupported(write, "Calico does not write this kind of Kubernetes object; use kubectl"));
     }
     let body = |bytes: &[u8], revision: Option<&Revision>| {
         let revision = revision.map(ObjectRevision::parse);

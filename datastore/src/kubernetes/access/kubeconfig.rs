@@ -14,7 +14,7 @@ use crate::config::{ClientPlace, KubernetesConfig, Overrides, without_credential
 use crate::error::describe_error_chain;
 use crate::kubernetes::access_error::AccessError;
 use crate::kubernetes::credential_plugin;
-use crate::server_url;
+use crate::{server_url, tls};
 
 /// A proxy in place of the kubeconfig's. Without one, kube reads `HTTPS_PROXY`, and fails if the value is invalid. The
 /// transport here does not read kube's setting.
@@ -84,7 +84,8 @@ pub(super) async fn resolve(
         complete_server(&mut kubeconfig, place, &context.cluster, &user, overrides)?;
     }
     // kube reads this file without a limit.
-    if let Some(Err(error)) = ca_file.as_deref().map(regular_file::contents)
+    let read = ca_file.as_deref().map(|file| regular_file::contents_up_to(file, tls::MAX_FILE_BYTES));
+    if let Some(Err(error)) = read
         && matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::FileTooLarge)
     {
         let file = ca_file.as_deref().unwrap_or(Path::new("")).display();

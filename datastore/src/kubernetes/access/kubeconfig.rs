@@ -40,17 +40,18 @@ pub(super) fn read(settings: &KubernetesConfig) -> Result<Option<(Kubeconfig, St
         return Ok(Some((kubeconfig, place)));
     }
     let home = settings.home_kubeconfig.as_slice().iter().filter(|file| file.exists()).cloned().collect::<Vec<_>>();
-    read_files(if settings.kubeconfig.is_empty() { &home } else { &settings.kubeconfig })
+    read_files(if settings.kubeconfig.is_empty() { &home } else { &settings.kubeconfig }, &settings.place)
 }
 
-fn read_files(files: &[PathBuf]) -> Result<Option<(Kubeconfig, String)>, AccessError> {
+fn read_files(files: &[PathBuf], client_place: &ClientPlace) -> Result<Option<(Kubeconfig, String)>, AccessError> {
     let place = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":");
     let (mut merged, has_several_files) = (None::<Kubeconfig>, files.len() > 1);
     for file in files {
         if has_several_files && !Path::new(file).exists() {
             continue;
         }
-        let next = kubeconfig_yaml::read_file(file).map_err(|e| unreadable(&file.display().to_string(), &e))?;
+        let next =
+            kubeconfig_yaml::read_file(file, client_place).map_err(|e| unreadable(&file.display().to_string(), &e))?;
         merged = Some(match merged {
             Some(earlier) => earlier.merge(next).map_err(|e| unreadable(&place, &e))?,
             None => next,

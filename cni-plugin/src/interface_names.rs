@@ -2,7 +2,7 @@
 //! the result of the first ADD (CNI-90). The node records these names, because a DEL of one must change nothing.
 
 use ipam_plugin::journal::{InterfaceName, InterfaceRole};
-use netconf::{CniError, CniResult};
+use netconf::{CniError, CniResult, Code};
 
 use crate::cni_error::journal_error;
 use crate::context::Context;
@@ -19,20 +19,22 @@ fn are_recorded(config: InterfaceConfig<'_>) -> bool {
 }
 
 /// Returns true if CNI_IFNAME is a further name, whose ADD created no interface: the node has recorded the name, or
-/// prevResult is the result of the ADD of another name.
-pub fn is_further(cx: &Context) -> bool {
+/// prevResult is the result of the ADD of another name. Fails if the record cannot be read and prevResult does not
+/// decide, because the DEL of a further name would cut the connection of the pod.
+pub fn is_further(cx: &Context) -> Result<bool, CniError> {
     let (call, config) = (&cx.call, cx.interface());
     if !are_recorded(config) {
-        return false;
+        return Ok(false);
     }
-    let recorded = cx.journal.has_interface(InterfaceRole::Second, name(cx, &call.ifname));
-    let is_recorded = recorded.unwrap_or_else(|error| {
-        tracing::warn!(%error, "cannot read whether this interface name is a further one of the pod's interface");
-        false
-    });
     let names_other = |previous: &CniResult| attached_ifname(previous, config, &config.host_ifname()) != call.ifname;
     // A DEL must not fail on its prevResult.
-    is_recorded || call.conf.read_prev_result(call.version).ok().flatten().as_ref().is_some_and(names_other)
+    if call.conf.read_prev_result(call.version).ok().flatten().as_ref().is_some_and(names_other) {
+        return Ok(true);
+    }
+    cx.journal.has_interface(InterfaceRole::Second, name(cx, &call.ifname)).map_err(|error| {
+        let text = format!("{error}: it is unknown whether {} is a further name of the pod's interface", call.ifname);
+        CniError::new(Code::TRY_AGAIN, text)
+    })
 }
 
 /// Returns true if an earlier ADD of the container had another CNI_IFNAME. `first` is the present name of the interface
@@ -145,6 +147,7 @@ mod tests {
             conf["prevResult"] = json!({ "cniVersion": "1.0.0", "interfaces": ends, "ips": [] });
             context(args, conf, &files)
         };
+        let is_further = |cx: &Context| is_further(cx).unwrap();
         assert!(is_further(&with_result(POD, "first0")));
         assert!(!is_further(&with_result(POD, "eth0")) && !is_further(&with_result("", "first0")));
         let cx = context(POD, local(&files), &files);
@@ -153,6 +156,22 @@ mod tests {
         assert!(is_further(&cx) && !is_further(&context("", local(&files), &files)));
         record_first(&cx).unwrap();
         assert!(!is_further(&cx), "a later ADD creates the interface with this name");
+    }
+
+    /// As on a file system with damage. A directory that is a link to itself cannot be entered either.
+    #[test]
+    fn unreadable_record_of_a_further_name_is_named_and_the_call_repeated() {
+        let files = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("journal", files.path().join("journal")).unwrap();
+        let error = is_further(&context(POD, local(&files), &files)).unwrap_err();
+        assert_eq!(error.code, Code::TRY_AGAIN);
+        assert!(error.msg.contains(files.path().join("journal/").to_str().unwrap()), "{}", error.msg);
+
+        let mut conf = local(&files);
+        let host_ifname = context(POD, local(&files), &files).interface().host_ifname();
+        let ends = json!([{ "name": host_ifname }, { "name": "first0", "sandbox": "/n" }]);
+        conf["prevResult"] = json!({ "cniVersion": "1.0.0", "interfaces": ends, "ips": [] });
+        assert!(is_further(&context(POD, conf, &files)).unwrap(), "prevResult suffices");
     }
 
     #[test]

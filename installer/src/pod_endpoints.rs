@@ -29,7 +29,8 @@ pub(crate) struct FoundEndpoints {
     /// The addresses of the endpoints that exist.
     pub(crate) by_interface: Endpoints,
     /// The addresses of these endpoints to which the host has to have routes. A finished pod has none, and neither has
-    /// the target of a live migration, because until the end of the migration the address is at its source.
+    /// the target of a live migration, because until the end of the migration the address is at its source. On
+    /// Kubernetes, only addresses that IPAM assigned to the pod: its annotations may name those of others.
     pub(crate) routed: Endpoints,
     /// On Kubernetes, the wanted interfaces whose pod IPAM names, also of a pod that does not exist any more. Without
     /// such a name, a missing endpoint proves nothing about a pod without an allocation, or about the target of a live
@@ -139,7 +140,7 @@ impl PodReader<'_> {
         let pools = self.store.list::<IpPool>(&ObjectSelect::default()).await?;
         let pools: Vec<IpPool> = pools.into_iter().map(|entry| entry.value).collect();
         let addresses: Vec<IpAddr> = wanted.iter().flat_map(|wanted| wanted.addresses).copied().collect();
-        let blocks = blocks_of(self.store, &pools, &addresses, BTreeSet::new()).await?;
+        let mut blocks = blocks_of(self.store, &pools, &addresses, BTreeSet::new()).await?;
         for wanted in wanted {
             self.add(wanted.interface, &blocks, wanted.addresses).await?;
         }
@@ -149,11 +150,17 @@ impl PodReader<'_> {
             handles.extend(container.map(|id| (wanted.interface, HandleId::for_container(network, id))));
         }
         let counted = self.blocks_of_handles(&handles).await?;
-        let blocks = blocks_of(self.store, &pools, &[], counted).await?;
+        let of_handles = blocks_of(self.store, &pools, &[], counted).await?;
         for (interface, handle) in &handles {
-            let addresses: Vec<IpAddr> = blocks.iter().flat_map(|block| block.value.addresses_of(handle)).collect();
-            self.add(interface, &blocks, &addresses).await?;
+            let addresses: Vec<IpAddr> = of_handles.iter().flat_map(|block| block.value.addresses_of(handle)).collect();
+            self.add(interface, &of_handles, &addresses).await?;
         }
+        blocks.extend(of_handles);
+        // Usually none: the blocks of addresses without a host route.
+        let is_unread = |ip: &IpAddr| !blocks.iter().any(|block| block.key.contains(*ip));
+        let unread: Vec<IpAddr> = self.found.routed.values().flatten().copied().filter(is_unread).collect();
+        blocks.extend(blocks_of(self.store, &pools, &unread, BTreeSet::new()).await?);
+        retain_assigned(&mut self.found.routed, &self.prefix, &blocks);
         Ok(self.found)
     }
 
@@ -216,6 +223,18 @@ impl PodReader<'_> {
     }
 }
 
+/// Removes the addresses that IPAM did not assign to the pod of their interface.
+fn retain_assigned(routed: &mut Endpoints, prefix: &str, blocks: &[Entry<Block>]) {
+    for (interface, addresses) in routed {
+        addresses.retain(|address| {
+            let held = blocks.iter().find_map(|block| block.value.allocation(*address));
+            let attribute = held.filter(|held| !held.is_cooling()).and_then(|held| held.attribute);
+            let mut owners = attribute.into_iter().flat_map(AllocationOwner::owners);
+            owners.any(|(namespace, pod)| pod_interface(prefix, namespace, pod) == *interface)
+        });
+    }
+}
+
 /// Returns the addresses of an endpoint and its external (NAT) addresses. Felix creates routes to both.
 fn addresses_of(spec: &WorkloadEndpointSpec) -> Vec<IpAddr> {
     let own = spec.networks().map(|network| network.network());
@@ -225,8 +244,35 @@ fn addresses_of(spec: &WorkloadEndpointSpec) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use libcalico::api::IpNat;
+    use libcalico::ipam::{AffinityOwner, BlockRequest, Reservations};
+    use libcalico::store::Revision;
+    use time::OffsetDateTime;
 
     use super::*;
+
+    /// As after `kubectl annotate` of a pod with the address of another one.
+    #[test]
+    fn address_that_ipam_assigned_to_another_pod_or_to_none_needs_no_host_route() {
+        let node = AffinityOwner::Host("n1".into());
+        let mut block = Block::new("10.65.0.0/26".parse().unwrap(), &node, OffsetDateTime::UNIX_EPOCH).unwrap();
+        for pod in ["web", "db"] {
+            let handle = HandleId::new(format!("net.{pod}"));
+            let attributes = [("namespace", "shop"), ("pod", pod)].map(|(key, text)| (key.to_owned(), text.to_owned()));
+            let attributes = attributes.into();
+            let request =
+                BlockRequest { handle: Some(&handle), attributes: &attributes, requester: &node, check_affinity: true };
+            block.assign(1, &request, &Reservations::none()).unwrap();
+        }
+        let addresses: Vec<IpAddr> = block.allocated().map(|held| held.ip).collect();
+        let [web, db] = addresses[..] else { panic!("{addresses:?}") };
+        let interface = pod_interface("cali", "shop", "web");
+        let free: IpAddr = "10.65.0.63".parse().unwrap();
+        let outside: IpAddr = "192.0.2.1".parse().unwrap();
+        let mut routed = Endpoints::from([(interface.clone(), vec![db, web, free, outside])]);
+        let entry = Entry { key: block.cidr, value: block, revision: Revision("1".into()) };
+        retain_assigned(&mut routed, "cali", &[entry]);
+        assert_eq!(routed[&interface], [web]);
+    }
 
     #[test]
     fn endpoint_of_a_migration_target_needs_no_host_route() {

@@ -60,10 +60,21 @@ impl<'a, C: Clock> Retry<'a, C> {
     /// Returns [`IpamError::Contention`] if the time would end during the pause, and `error` if it is the operation's
     /// second answer of another program in place of the datastore: further ones would follow.
     pub async fn pause_after_write(&mut self, error: &StoreError) -> Result<()> {
-        if error.is_foreign_answer() && std::mem::replace(&mut self.had_foreign_answer, true) {
+        if !self.admits(error) {
             return Err(error.clone().into());
         }
         self.pause_after_race().await
+    }
+
+    /// Returns false if `error` is the operation's second answer of another program in place of the datastore.
+    fn admits(&mut self, error: &StoreError) -> bool {
+        !error.is_foreign_answer() || !std::mem::replace(&mut self.had_foreign_answer, true)
+    }
+
+    /// Returns true if another attempt of an undo may succeed after `error`: a lost race, a failure of the datastore,
+    /// or one answer of another program.
+    pub fn may_succeed_after(&mut self, error: &StoreError) -> bool {
+        (error.is_race() || error.is_unavailable() || error.is_foreign_answer()) && self.admits(error)
     }
 }
 

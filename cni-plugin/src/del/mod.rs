@@ -45,7 +45,7 @@ type RecordFn = fn(&Journal, &PendingDel) -> Result<(), JournalError>;
 /// The runtime may kill a DEL at any time, so the first pass records the remaining work without waiting for a busy API
 /// server. If a server was busy and work remains, a second pass waits for the server.
 pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
-    if interface_names::is_further(cx) {
+    if interface_names::is_further(cx)? {
         tracing::warn!(
             ifname = cx.call.ifname,
             "keeping the pod's interface, endpoint and addresses: the ADD of this name returned the result of another \

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use super::connection::MAX_RESPONSE_BYTES;
 use super::error::{EtcdFailure, await_response};
-use super::store::{Etcd, RequestKind};
-use super::txn;
+use super::store::Etcd;
+use super::txn::{self, RequestKind};
 
 /// The key whose version counts the rounds of all processes.
 const KEY: &str = "compact_rev_key";
@@ -44,7 +44,7 @@ impl Compaction {
             .or_else([TxnOp::get(KEY, None)]);
         let response = etcd.transact(election, RequestKind::Write).await?;
         let (round, revision) = (self.round, self.revision);
-        self.revision = txn::revision(&response)?;
+        self.revision = txn::revision(&response, RequestKind::Write)?;
         if !response.succeeded() {
             self.round = match response.op_responses().first() {
                 Some(TxnOpResponse::Get(counter)) => counter.kvs().first().map_or(0, KeyValue::version),

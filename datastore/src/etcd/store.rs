@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::connection::{Connection, MAX_RESPONSE_BYTES};
 use super::error::{alarm_of_status, await_response};
-use super::txn;
+use super::txn::{self, RequestKind};
 use super::watch::EtcdSource;
 use crate::config::{ConfigError, EtcdConfig};
 use crate::deadline::Deadline;
@@ -71,7 +71,7 @@ impl Etcd {
         let mut snapshot = None;
         for part in ranges.chunks(txn::MAX_OPS) {
             let response = self.transact(txn::read_ranges(part, snapshot), RequestKind::Read).await?;
-            snapshot.get_or_insert(txn::revision(&response)?);
+            snapshot.get_or_insert(txn::revision(&response, RequestKind::Read)?);
             answers.extend(txn::decode_ranges(&response)?);
         }
         Ok(answers)
@@ -115,13 +115,6 @@ impl Etcd {
     }
 }
 
-/// The kind of a request. Only reads can safely be sent twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RequestKind {
-    Read,
-    Write,
-}
-
 impl Store for Etcd {
     async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
         self.read_ranges(batch.ranges()).await.map(Answers::new)
@@ -157,7 +150,7 @@ impl Store for Etcd {
             if !response.succeeded() {
                 return Err(txn::failed_transaction_error(writes, &response));
             }
-            txn::revision(&response).map_err(failed)
+            txn::revision(&response, RequestKind::Write).map_err(failed)
         };
         write_in_transaction(writes, transaction).await
     }

@@ -13,7 +13,7 @@ use tonic::transport::Uri;
 
 use crate::config::{ConfigError, Pem, TlsConfig};
 use crate::dial::{dial, host};
-use crate::tls::{Identity, Roots, TlsError, TlsParameters, Trust, client_config, parse_certificates};
+use crate::tls::{Identity, MAX_FILE_BYTES, Roots, TlsError, TlsParameters, Trust, client_config, parse_certificates};
 
 const HTTP2: &[u8] = b"h2";
 
@@ -87,7 +87,8 @@ fn read(pem: &Pem, label: &str) -> Result<Vec<u8>, ConfigError> {
     let (text, place) = match pem {
         Pem::File { path, .. } => {
             let place = path.display().to_string();
-            (regular_file::contents(path).map_err(|e| refuse(format!("cannot read {place}: {e}")))?, place)
+            let read = regular_file::contents_up_to(path, MAX_FILE_BYTES);
+            (read.map_err(|e| refuse(format!("cannot read {place}: {e}")))?, place)
         }
         Pem::Inline { text, .. } => (decode_inline(text).map_err(|e| refuse(e.into()))?, "the text".into()),
     };
@@ -138,6 +139,20 @@ mod tests {
             assert!(error.starts_with("etcd_key: the text "), "{error}");
             assert!(!error.contains("s3cret"), "{error}");
         }
+    }
+
+    #[test]
+    fn large_bundle_of_ca_certificates_is_read_and_an_endless_file_refused() {
+        let bundle = tempfile::NamedTempFile::new().unwrap();
+        let text = "# an organization\n".repeat(100_000) + "-----BEGIN CERTIFICATE-----\n";
+        std::fs::write(bundle.path(), &text).unwrap();
+        let read_file = |path: &std::path::Path| {
+            read(&Pem::File { setting: "etcd_ca_cert_file", path: path.to_owned() }, "CERTIFICATE")
+        };
+        assert_eq!(read_file(bundle.path()).unwrap().len(), text.len());
+        std::fs::write(bundle.path(), " ".repeat(MAX_FILE_BYTES + 1)).unwrap();
+        let error = read_file(bundle.path()).unwrap_err().to_string();
+        assert!(error.contains("it has more than 16777216 bytes"), "{error}");
     }
 
     #[test]

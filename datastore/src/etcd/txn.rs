@@ -1,7 +1,8 @@
 //! Converts requests and responses to and from etcd transactions.
 
 use etcd_client::{
-    Compare, CompareOp, GetOptions, KeyValue, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
+    Compare, CompareOp, GetOptions, KeyValue, ResponseHeader, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse,
+    TxnResponse,
 };
 use libcalico::store::{Range, RawEntry, Revision, StoreError, Write, WriteError, WriteOp};
 
@@ -10,6 +11,13 @@ use crate::pairs::end_of_prefix;
 
 /// etcd's default limit of comparisons or operations in one transaction (`--max-txn-ops`).
 pub(super) const MAX_OPS: usize = 128;
+
+/// The kind of a request. Only reads can safely be sent twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RequestKind {
+    Read,
+    Write,
+}
 
 // === reads ===
 
@@ -80,10 +88,15 @@ pub(super) fn raw_entry(pair: KeyValue) -> Option<RawEntry> {
     Some(RawEntry { path: String::from_utf8(key).ok()?, value, revision })
 }
 
-/// Returns the store's revision at the time of a response. For writes that were applied, this is the revision that they
-/// created.
-pub(super) fn revision(response: &TxnResponse) -> Result<i64, StoreError> {
-    response.header().map(|header| header.revision()).ok_or_else(|| unexpected_response("the header is missing", true))
+/// Returns the store's revision at the time of the response to a request of this kind. For writes that were applied,
+/// this is the revision that they created.
+pub(super) fn revision(response: &TxnResponse, kind: RequestKind) -> Result<i64, StoreError> {
+    response.header().map(ResponseHeader::revision).ok_or_else(|| missing_header(kind))
+}
+
+/// A read has no outcome.
+fn missing_header(kind: RequestKind) -> StoreError {
+    unexpected_response("the header is missing", kind == RequestKind::Write)
 }
 
 /// Returns the error for a response that etcd would not send. `outcome_unknown` is true for the response to writes.
@@ -175,6 +188,12 @@ fn failed_condition(write: &Write, stored: Option<i64>) -> Option<StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_write_has_an_unknown_outcome_after_a_response_without_header() {
+        assert!(missing_header(RequestKind::Write).has_unknown_outcome());
+        assert!(!missing_header(RequestKind::Read).has_unknown_outcome());
+    }
 
     #[test]
     fn end_of_an_etcd_prefix_is_the_next_key() {

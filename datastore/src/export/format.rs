@@ -42,6 +42,12 @@ pub enum TransferError {
     /// The datastore failed after the first write of an import. The target is locked.
     #[error("{0}; the import is incomplete and the datastore is locked; run the same import again, which continues")]
     Interrupted(#[source] StoreError),
+    /// The answer to the first write of an import was lost. That write locks the target.
+    #[error(
+        "{0}; nothing is imported yet, but the datastore may be locked; run the same import again, which continues, \
+         and unlocks it at its end"
+    )]
+    LockUnknown(#[source] StoreError),
     /// Reading or writing the text failed.
     #[error("cannot read or write the export: {0}")]
     Io(#[from] io::Error),

@@ -1,11 +1,12 @@
 //! The lock of an import's target: its ClusterInformation is not ready and has a mark, until the import is complete.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
+use data_encoding::HEXLOWER;
 use libcalico::migration::IMPORTING;
 use libcalico::store::{RawEntry, Revision, Store, StoreError, WriteOp};
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 use super::write;
 use crate::datastore::Datastore;
@@ -13,11 +14,15 @@ use crate::datastore::Datastore;
 /// The path of the ClusterInformation.
 pub(super) const PATH: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 
-/// Returns the mark of the import of these pairs. Another export has another mark.
+/// Returns the mark of the import of these pairs. Another export has another mark. Every build returns the same one,
+/// because another version of the program may continue the import.
 pub(super) fn mark(pairs: &BTreeMap<String, Vec<u8>>) -> String {
-    let mut hasher = DefaultHasher::new();
-    pairs.hash(&mut hasher);
-    format!("export-{:016x}", hasher.finish())
+    let mut hasher = Sha256::new();
+    for part in pairs.iter().flat_map(|(path, value)| [path.as_bytes(), value]) {
+        hasher.update((part.len() as u64).to_be_bytes());
+        hasher.update(part);
+    }
+    format!("export-{}", HEXLOWER.encode(&hasher.finalize()))
 }
 
 /// Returns the ClusterInformation with the lock and the mark, or `None` if the value is no such object.
@@ -58,6 +63,16 @@ pub(super) fn mark_of(information: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mark_of_an_import_is_the_same_in_every_build() {
+        let pairs = |value: &[u8]| {
+            BTreeMap::from([("/calico/a".to_owned(), b"1".to_vec()), ("/calico/b".to_owned(), value.to_vec())])
+        };
+        let digest = "d5c43a06467dd41a66ed27429ead40ae87d1f3e84c78601e8fc3cd597554432f";
+        assert_eq!(mark(&pairs(b"\xff")), format!("export-{digest}"));
+        assert_ne!(mark(&pairs(b"\xff")), mark(&pairs(b"\xfe")));
+    }
 
     #[test]
     fn locked_cluster_information_keeps_its_other_fields() {

@@ -18,7 +18,7 @@ mod lock;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 
-use libcalico::store::{RawEntry, Revision, Store, Write, WriteOp};
+use libcalico::store::{RawEntry, Revision, Store, StoreError, Write, WriteOp};
 
 use crate::bootstrap;
 use crate::datastore::Datastore;
@@ -94,7 +94,7 @@ pub async fn import(
         && let Some(information) = information
         && let Some(locked) = lock::locked(&information, &mark)
     {
-        let revision = lock::write_locked(store, target, locked).await?;
+        let revision = lock::write_locked(store, target, locked).await.map_err(lock_error)?;
         writes.retain(|write| write.path != lock::PATH);
         unlock = Some(write(lock::PATH.to_owned(), WriteOp::Update(information, revision)));
     }
@@ -109,6 +109,10 @@ pub async fn import(
         progress(finished, total);
     }
     Ok(summary)
+}
+
+fn lock_error(error: StoreError) -> TransferError {
+    if error.has_unknown_outcome() { TransferError::LockUnknown(error) } else { error.into() }
 }
 
 fn plan(
@@ -193,6 +197,16 @@ mod tests {
         assert_eq!(imported, ImportSummary { replaced: 1, ..ImportSummary::default() });
         let tier = "/calico/resources/v3/projectcalico.org/tiers/default";
         assert_eq!(plan(imported_pair(tier), &stored_pair(tier), OnExisting::Keep, false).unwrap().1.replaced, 1);
+    }
+
+    #[test]
+    fn lost_answer_to_the_lock_says_that_the_datastore_may_be_locked() {
+        let error = |outcome_unknown| {
+            let (datastore, reason) = ("etcd".into(), "no answer".into());
+            lock_error(StoreError::Unavailable { datastore, reason, outcome_unknown }).to_string()
+        };
+        assert!(error(true).contains("the datastore may be locked; run the same import again"), "{}", error(true));
+        assert_eq!(error(false), "datastore etcd is unavailable: no answer");
     }
 
     #[test]

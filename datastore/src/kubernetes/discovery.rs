@@ -108,6 +108,14 @@ pub(super) async fn lacks_kind(client: &ApiClient, resource: Resource) -> Result
     Ok(!unlisted_plurals(client, resource.api_version, &[resource.plural]).await?.is_empty())
 }
 
+/// Returns the error of a write of a kind that the API server does not serve.
+pub(super) fn not_installed(Resource { kind, api_version, .. }: Resource) -> RequestError {
+    RequestError::NotInstalled(format!(
+        "the API server does not serve the kind {kind} of {api_version}; install Calico's custom resource definitions \
+         (deploy/crds)"
+    ))
+}
+
 /// Returns those of `plurals` that the API server's discovery does not list for a group and its version.
 pub(super) async fn unlisted_plurals<'p>(
     client: &ApiClient,

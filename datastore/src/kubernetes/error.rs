@@ -73,6 +73,11 @@ impl ApiStatusError {
         !self.is_status && !matches!(self.status.code, 401 | 403 | 413 | 422 | 429 | 500..)
     }
 
+    /// Returns true if the server does not serve the path, or another program than the API server answered.
+    pub(super) fn is_unknown_path(&self) -> bool {
+        self.status.code == 404 && !self.is_status
+    }
+
     /// Returns true if the server or a proxy failed or timed out. The request may have been executed.
     pub(super) fn may_have_executed(&self) -> bool {
         self.status.code >= 500 && !self.is_busy()

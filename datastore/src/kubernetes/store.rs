@@ -11,7 +11,7 @@ use futures::future::{join_all, try_join, try_join_all};
 use hyper::Method;
 use libcalico::ipam::ListedBlock;
 use libcalico::kubernetes::{
-    ApiGroup, Codec, DecodedObject, Query, Request, STRATEGIC_MERGE_PATCH, decode_listed_block, json_bytes,
+    ApiGroup, Codec, DecodedObject, Query, Request, Resource, STRATEGIC_MERGE_PATCH, decode_listed_block, json_bytes,
 };
 use libcalico::store::{
     Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel, WriteOp,
@@ -183,8 +183,24 @@ impl Kubernetes {
                 WriteOp::Delete(revision) => revision.clone().unwrap_or_else(|| Revision(String::new())),
                 _ => codec.revision(write.kind, &response),
             }),
-            Err(failure) => Err(self.client.to_store_error(failure, &write.key, true).await),
+            Err(failure) => Err(self.write_error(failure, write, codec.resource(write.kind)).await),
         }
+    }
+
+    /// Converts the failure of a write. The API server has no `Status` for a kind that it does not serve, as another
+    /// program has none, so discovery distinguishes them. Neither has executed the write.
+    async fn write_error(&self, failure: RequestError, write: &Write, resource: Option<Resource>) -> StoreError {
+        let (failure, may_have_executed) = match (failure, resource) {
+            (RequestError::Refused(refusal), Some(resource)) if refusal.is_unknown_path() => {
+                match discovery::lacks_kind(&self.client, resource).await {
+                    Ok(true) => (discovery::not_installed(resource), false),
+                    Ok(false) => (RequestError::Refused(refusal), true),
+                    Err(of_discovery) => (of_discovery, false),
+                }
+            }
+            (failure, _) => (failure, true),
+        };
+        self.client.to_store_error(failure, &write.key, may_have_executed).await
     }
 }
 

@@ -62,7 +62,8 @@ fn read_pem(object: &'static str, inline: Option<&str>, file: Option<&str>) -> R
             BASE64.decode(&text).map(Some).map_err(|_| tls_error(object, &"the data in the kubeconfig is not base64"))
         }
         (None, Some(file)) => {
-            regular_file::contents(Path::new(file)).map(Some).map_err(|e| tls_error(object, &format!("{file}: {e}")))
+            let read = regular_file::contents_up_to(Path::new(file), tls::MAX_FILE_BYTES);
+            read.map(Some).map_err(|e| tls_error(object, &format!("{file}: {e}")))
         }
         (None, None) => Ok(None),
     }

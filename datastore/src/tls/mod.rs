@@ -18,6 +18,10 @@ pub(crate) use certificates::{Identity, Roots, parse_certificates};
 pub use policy::TlsPolicy;
 use verifier::ServerVerifier;
 
+/// Maximum size in bytes of a file of certificates or of a key. A bundle of CA certificates may have those of many
+/// organizations, with their texts.
+pub(crate) const MAX_FILE_BYTES: usize = 16 << 20;
+
 /// Settings of one connection.
 pub(crate) struct TlsParameters<'a> {
     pub(crate) trust: Trust,

@@ -69,8 +69,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         let (mut retry, mut released) = (Retry::new(self.clock, UNDO_TIME), 0);
         let outcome = loop {
             let outcome = self.release_and_delete(assignment, &mut released).await;
-            let may_succeed = |error: &StoreError| error.is_race() || error.is_unavailable();
-            let again = outcome.as_ref().is_err_and(may_succeed) && !self.store.has_given_up();
+            let may_succeed = outcome.as_ref().is_err_and(|error| retry.may_succeed_after(error));
+            let again = may_succeed && !self.store.has_given_up();
             if !again || !retry.pause().await {
                 break outcome;
             }

@@ -28,7 +28,7 @@ pub(crate) async fn decrement_unless_applied<S: Store, C: Clock>(
     let mut retry = Retry::new(clock, UNDO_TIME);
     loop {
         let Err(error) = try_decrement(store, id, counts, &mut lost_write).await else { return };
-        let again = (error.is_race() || error.is_unavailable()) && !store.has_given_up();
+        let again = retry.may_succeed_after(&error) && !store.has_given_up();
         if !again || !retry.pause().await {
             tracing::warn!(
                 handle = %id, %error,

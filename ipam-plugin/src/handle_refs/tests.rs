@@ -8,7 +8,8 @@ const BLOCK: &str = "10.0.0.0/26";
 
 fn faults() -> Vec<Fault> {
     let late = (1..4).map(|after| Fault::Late { applied: 0, after });
-    [Fault::None, Fault::Refused, Fault::LostRequest, Fault::LostAnswer].into_iter().chain(late).collect()
+    let lost = [Fault::LostRequest, Fault::LostAnswer, Fault::Foreign, Fault::ForeignAnswer];
+    [Fault::None, Fault::Refused].into_iter().chain(lost).chain(late).collect()
 }
 
 fn cluster(store: MemoryStore) -> Cluster {
@@ -55,6 +56,14 @@ async fn decrement_is_tried_once_on_a_store_past_its_deadline() {
     cluster.store.give_up();
     decrement(&cluster.store, &cluster.clock, &HandleId::new("net.a"), &[(cidr(BLOCK), 1)]).await;
     assert_eq!(cluster.store.take_counts(), (1, 0));
+}
+
+#[tokio::test]
+async fn decrement_ends_at_the_second_answer_of_another_program() {
+    let cluster = cluster(MemoryStore::sequential());
+    cluster.store.before_each(|_, _, _| Fault::Foreign);
+    decrement(&cluster.store, &cluster.clock, &HandleId::new("net.a"), &[(cidr(BLOCK), 1)]).await;
+    assert_eq!(cluster.store.take_counts(), (2, 0));
 }
 
 #[tokio::test]

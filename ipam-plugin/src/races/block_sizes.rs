@@ -172,8 +172,10 @@ async fn new_block_that_overlaps_and_has_an_address_of_another_request_stays() {
 /// After the deletion whose response is lost, another node may create the block again, here without addresses.
 #[tokio::test]
 async fn new_block_whose_deletion_gets_no_response_leaves_no_affinity_and_no_count() {
-    for (store, is_created_again) in
-        [MemoryStore::transactional, MemoryStore::sequential].into_iter().flat_map(|s| [(s, false), (s, true)])
+    let stores = [MemoryStore::transactional, MemoryStore::sequential];
+    let rounds = stores.into_iter().flat_map(|store| [(store, false), (store, true)]);
+    for ((store, is_created_again), fault) in
+        rounds.flat_map(|round| [Fault::LostAnswer, Fault::ForeignAnswer].map(|fault| (round, fault)))
     {
         let (cluster, first, other) = scene(store());
         let again = Block::new(first, &AffinityOwner::Host("node3".into()), cluster.clock.now()).unwrap();
@@ -185,7 +187,7 @@ async fn new_block_whose_deletion_gets_no_response_leaves_no_affinity_and_no_cou
             }
             if lost.is_none() && deletes(writes, &first) {
                 lost = Some(nth);
-                return Fault::LostAnswer;
+                return fault;
             }
             Fault::None
         });

@@ -108,6 +108,15 @@ impl StatusCondition {
         if self.is_true { "True" } else { "False" }
     }
 
+    /// Returns true if an object with `status` has this condition, perhaps with more text after the message.
+    pub(super) fn is_beginning_in(&self, status: Option<&Value>) -> bool {
+        let mut conditions = status.and_then(|status| status["conditions"].as_array()).into_iter().flatten();
+        conditions.any(|old| {
+            let begins = old["message"].as_str().is_some_and(|message| message.starts_with(&self.message));
+            old["type"] == self.kind && old["status"] == self.status() && old["reason"] == self.reason && begins
+        })
+    }
+
     /// Returns all conditions of an object with `status` after setting this condition, or `None` if the object has this
     /// condition already. Conditions of other types stay.
     pub(super) fn merged_into(&self, status: Option<&Value>, now: OffsetDateTime) -> Option<Vec<Value>> {

@@ -33,6 +33,10 @@ impl SyncedKind for Namespaces {
         &mut watches.namespaces
     }
 
+    fn uid(source: &watched::Namespace) -> &str {
+        &source.uid
+    }
+
     /// Returns the labels. Label changes of a known namespace are ignored while it is being deleted, as in upstream
     /// (KC-240).
     fn cache(source: &watched::Namespace, before: Option<&Self::Cached>) -> Self::Cached {

@@ -32,6 +32,10 @@ impl SyncedKind for Policies {
         &mut watches.network_policies
     }
 
+    fn uid(source: &watched::NetworkPolicy) -> &str {
+        &source.uid
+    }
+
     fn cache(source: &watched::NetworkPolicy, _: Option<&Self::Cached>) -> Self::Cached {
         Arc::new(source.spec.clone())
     }

@@ -33,6 +33,10 @@ impl SyncedKind for ServiceAccounts {
         &mut watches.service_accounts
     }
 
+    fn uid(source: &watched::ServiceAccount) -> &str {
+        &source.uid
+    }
+
     fn cache(source: &watched::ServiceAccount, _: Option<&Self::Cached>) -> Self::Cached {
         Arc::new(source.labels.clone())
     }

@@ -11,6 +11,8 @@ use super::{Labels, Projection, ProjectionOptions, StringInterner};
 pub struct Namespace {
     /// Name of the namespace.
     pub name: ObjectKey,
+    /// `metadata.uid`.
+    pub uid: String,
     /// `metadata.labels`.
     pub labels: Labels,
     /// `status.phase`: `Active`, or `Terminating` while the namespace is being deleted.
@@ -33,6 +35,8 @@ pub struct Node {
 pub struct ServiceAccount {
     /// Namespace and name.
     pub name: ObjectKey,
+    /// `metadata.uid`.
+    pub uid: String,
     /// `metadata.labels`.
     pub labels: Labels,
 }
@@ -68,9 +72,7 @@ struct GlobalMetadata {
 struct ServiceAccountMetadata {
     name: String,
     namespace: String,
-    // Required: an object without it is unreadable.
-    #[serde(rename = "uid")]
-    _uid: String,
+    uid: String,
     #[serde(default)]
     labels: Option<Labels>,
 }
@@ -90,9 +92,9 @@ impl Projection for Namespace {
     }
 
     fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
-        let StoredNamespace { metadata: GlobalMetadata { name, labels, .. }, status } = serde_json::from_str(json)?;
+        let StoredNamespace { metadata: GlobalMetadata { name, uid, labels }, status } = serde_json::from_str(json)?;
         let (name, labels) = (ObjectKey::global(name), labels.unwrap_or_default());
-        Ok(Namespace { name, labels, phase: status.phase })
+        Ok(Namespace { name, uid, labels, phase: status.phase })
     }
 }
 
@@ -120,8 +122,8 @@ impl Projection for ServiceAccount {
 
     fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let Stored { metadata } = serde_json::from_str(json)?;
-        let ServiceAccountMetadata { name, namespace, labels, .. } = metadata;
-        Ok(ServiceAccount { name: ObjectKey::namespaced(namespace, name), labels: labels.unwrap_or_default() })
+        let ServiceAccountMetadata { name, namespace, uid, labels } = metadata;
+        Ok(ServiceAccount { name: ObjectKey::namespaced(namespace, name), uid, labels: labels.unwrap_or_default() })
     }
 }
 

@@ -14,6 +14,8 @@ use super::{Projection, ProjectionOptions, StringInterner};
 pub struct NetworkPolicy {
     /// Namespace and name.
     pub name: ObjectKey,
+    /// `metadata.uid`.
+    pub uid: String,
     /// `spec`.
     pub spec: NetworkPolicySpec,
 }
@@ -29,9 +31,7 @@ struct StoredPolicy {
 struct PolicyMetadata {
     name: String,
     namespace: String,
-    // Required: an object without it is unreadable.
-    #[serde(rename = "uid")]
-    _uid: String,
+    uid: String,
 }
 
 impl Projection for NetworkPolicy {
@@ -43,8 +43,8 @@ impl Projection for NetworkPolicy {
     }
 
     fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
-        let StoredPolicy { metadata: PolicyMetadata { name, namespace, .. }, spec } = serde_json::from_str(json)?;
-        Ok(NetworkPolicy { name: ObjectKey::namespaced(namespace, name), spec })
+        let StoredPolicy { metadata: PolicyMetadata { name, namespace, uid }, spec } = serde_json::from_str(json)?;
+        Ok(NetworkPolicy { name: ObjectKey::namespaced(namespace, name), uid, spec })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::config::{ClientPlace, KubernetesConfig, Overrides, without_credential
 use crate::error::describe_error_chain;
 use crate::kubernetes::access_error::AccessError;
 use crate::kubernetes::credential_plugin;
-use crate::server_url;
+use crate::{server_url, tls};
 
 /// A proxy in place of the kubeconfig's. Without one, kube reads `HTTPS_PROXY`, and fails if the value is invalid. The
 /// transport here does not read kube's setting.
@@ -40,17 +40,18 @@ pub(super) fn read(settings: &KubernetesConfig) -> Result<Option<(Kubeconfig, St
         return Ok(Some((kubeconfig, place)));
     }
     let home = settings.home_kubeconfig.as_slice().iter().filter(|file| file.exists()).cloned().collect::<Vec<_>>();
-    read_files(if settings.kubeconfig.is_empty() { &home } else { &settings.kubeconfig })
+    read_files(if settings.kubeconfig.is_empty() { &home } else { &settings.kubeconfig }, &settings.place)
 }
 
-fn read_files(files: &[PathBuf]) -> Result<Option<(Kubeconfig, String)>, AccessError> {
+fn read_files(files: &[PathBuf], client_place: &ClientPlace) -> Result<Option<(Kubeconfig, String)>, AccessError> {
     let place = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":");
     let (mut merged, has_several_files) = (None::<Kubeconfig>, files.len() > 1);
     for file in files {
         if has_several_files && !Path::new(file).exists() {
             continue;
         }
-        let next = kubeconfig_yaml::read_file(file).map_err(|e| unreadable(&file.display().to_string(), &e))?;
+        let next =
+            kubeconfig_yaml::read_file(file, client_place).map_err(|e| unreadable(&file.display().to_string(), &e))?;
         merged = Some(match merged {
             Some(earlier) => earlier.merge(next).map_err(|e| unreadable(&place, &e))?,
             None => next,
@@ -84,7 +85,8 @@ pub(super) async fn resolve(
         complete_server(&mut kubeconfig, place, &context.cluster, &user, overrides)?;
     }
     // kube reads this file without a limit.
-    if let Some(Err(error)) = ca_file.as_deref().map(regular_file::contents)
+    let read = ca_file.as_deref().map(|file| regular_file::contents_up_to(file, tls::MAX_FILE_BYTES));
+    if let Some(Err(error)) = read
         && matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::FileTooLarge)
     {
         let file = ca_file.as_deref().unwrap_or(Path::new("")).display();

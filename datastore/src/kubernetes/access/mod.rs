@@ -23,7 +23,7 @@ use super::credential_plugin::{self, Credential};
 use super::tls::{parse_certificates, tls_error};
 use super::transport::{Proxy, ProxyUrlError, select_proxy, variables_for};
 use crate::config::{ClientPlace, KubernetesConfig, Overrides, without_credentials};
-use crate::server_url;
+use crate::{server_url, tls};
 
 /// The settings that may contain credentials if there is no kubeconfig. Errors name them.
 const CONFIGURATION_PLACE: &str = "the configuration (policy.k8s_auth_token, policy.k8s_client_certificate)";
@@ -157,7 +157,7 @@ fn apply_overrides(config: &mut Config, overrides: &Overrides) -> Result<(), Acc
         config.cluster_url = parse_url(server)?;
     }
     if let Some(file) = &overrides.ca_certificates {
-        let pem = regular_file::contents(file)
+        let pem = regular_file::contents_up_to(file, tls::MAX_FILE_BYTES)
             .map_err(|e| tls_error("CA certificates", &format!("{}: {e}", file.display())))?;
         config.root_cert = Some(parse_certificates("CA certificates", &pem)?);
     }

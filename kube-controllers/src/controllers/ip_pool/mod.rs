@@ -136,9 +136,10 @@ impl IpPoolReconciler {
         let name = &pool.key.name;
         let mut version = pool.revision.resource_version().to_owned();
         let (condition, change) = (verdict.condition(), finalizer_change(&pool.value, verdict));
-        let is_false = condition_is_true(pool.value.status.as_ref(), ALLOCATABLE) == Some(false);
         // The condition of a pool that waits for its addresses has more text, which is known after the release only.
-        let written = if change == FinalizerChange::ReleaseBlocks && is_false { None } else { Some(&condition) };
+        let has_begun =
+            change == FinalizerChange::ReleaseBlocks && condition.is_beginning_in(pool.value.status.as_ref());
+        let written = if has_begun { None } else { Some(&condition) };
         if let Some(conditions) = written.and_then(|condition| merged(condition, pool)) {
             version = self.objects.write_conditions(name, &version, &conditions).await?;
         }

@@ -193,16 +193,22 @@ async fn deleted_pool_names_the_services_that_have_its_addresses_and_ends_after_
     };
     let names: Vec<String> = (0..10).map(|number| format!("s{number}")).collect();
     let cidr = store_block(&*store, &names.iter().map(String::as_str).collect::<Vec<_>>()).await;
-    show(None);
     let reconcile = async || {
         let next = reconciler.reconcile(&ALL_POOLS).await.unwrap();
         (next, std::mem::take(&mut *sent.lock().unwrap()))
     };
-    let (next, written) = reconcile().await;
-    assert_eq!(next, NextReconcile::After(RECHECK_INTERVAL));
     let message = |body: &Value| body["status"]["conditions"][0]["message"].as_str().unwrap_or_default().to_owned();
-    assert_eq!(written.len(), 2, "{written:?}");
-    assert_eq!(message(&written[0]), "IPPool is being deleted");
+    // Before the deletion, the pool overlapped with another one.
+    let overlap = Verdict::Overlap.condition().merged_into(None, OffsetDateTime::UNIX_EPOCH).unwrap();
+    let mut written = Vec::new();
+    for status in [Some(json!({ "conditions": overlap })), None] {
+        show(status);
+        let next;
+        (next, written) = reconcile().await;
+        assert_eq!(next, NextReconcile::After(RECHECK_INTERVAL));
+        assert_eq!(written.len(), 2, "{written:?}");
+        assert_eq!(message(&written[0]), "IPPool is being deleted");
+    }
     let named = message(&written[1]);
     let expected = "IPPool is being deleted; Services have addresses of it: n/s0, n/s1, n/s2, n/s3, n/s4, n/s5, n/s6, \
                     n/s7 and 2 more; name another pool in their annotations";

@@ -44,6 +44,8 @@ pub trait SyncedKind: Send + Sync + 'static {
 
     /// Returns the watch of the sources.
     fn watch(watches: &mut Watches) -> &mut Subscribers<Self::Source>;
+    /// Returns the uid of a source.
+    fn uid(source: &Self::Source) -> &str;
     /// Returns the part of a source to cache. `before` is the part that was cached before.
     fn cache(source: &Self::Source, before: Option<&Self::Cached>) -> Self::Cached;
     /// Returns the key of a source's target.
@@ -57,9 +59,16 @@ pub trait SyncedKind: Send + Sync + 'static {
     fn admit(object: Object<Self::Target>) -> Result<Object<Self::Target>, ValidationError>;
 }
 
+/// A cached source.
+#[derive(PartialEq)]
+struct CachedSource<C> {
+    uid: Box<str>,
+    part: C,
+}
+
 /// The cached sources.
 pub struct SourceCache<K: SyncedKind> {
-    sources: Cache<ObjectKey, K::Cached>,
+    sources: Cache<ObjectKey, CachedSource<K::Cached>>,
     /// Targets that failed the validation, with the reason.
     rejected: HashMap<ObjectKey, String>,
     /// Targets without a part of their source.
@@ -77,8 +86,13 @@ impl<K: SyncedKind> SourceCache<K> {
     /// [`ResyncKey::All`]. Before that, the cache is incomplete, and the result is empty.
     fn apply(&mut self, event: &Event<'_, K::Source>) -> Vec<ResyncKey> {
         let was_synced = self.sources.is_synced();
-        let before = if let Event::Upsert(source) = event { self.sources.get(&source.key()).cloned() } else { None };
-        let changed = self.sources.apply(event, |source| Some(K::cache(source, before.as_ref())));
+        let before = match event {
+            Event::Upsert(source) => self.sources.get(&source.key()).map(|cached| cached.part.clone()),
+            _ => None,
+        };
+        let cached =
+            |source: &K::Source| CachedSource { uid: K::uid(source).into(), part: K::cache(source, before.as_ref()) };
+        let changed = self.sources.apply(event, |source| Some(cached(source)));
         let targets: Vec<ObjectKey> = changed.iter().map(K::target_of).collect();
         for target in &targets {
             self.rejected.remove(target);
@@ -94,13 +108,18 @@ impl<K: SyncedKind> SourceCache<K> {
     /// out. Returns `None` if the target has no source.
     fn desired(&mut self, key: &ObjectKey) -> Option<(K::Target, Vec<String>)> {
         let source = K::source_of(key)?;
-        let desired = self.sources.get(&source).map(|cached| K::convert(&source, cached));
+        let desired = self.sources.get(&source).map(|cached| K::convert(&source, &cached.part));
         if desired.as_ref().is_some_and(|(_, left_out)| !left_out.is_empty()) {
             self.incomplete.insert(key.clone());
         } else {
             self.incomplete.remove(key);
         }
         desired
+    }
+
+    /// Returns the uid of a source, or `None` if the source is not cached.
+    fn uid_of(&self, source: &ObjectKey) -> Option<String> {
+        self.sources.get(source).map(|cached| cached.uid.to_string())
     }
 
     /// Returns the number of sources that have no target, or a target without a part of the source.

@@ -206,6 +206,10 @@ impl<K: SyncedKind> SyncReconciler<K> {
         if let Some(namespace) = &source.namespace {
             object["namespace"] = json!(namespace);
         }
+        // `kubectl describe` shows only Events with the uid.
+        if let Some(uid) = self.cache.lock().uid_of(&source) {
+            object["uid"] = json!(uid);
+        }
         let event = events::event(&object, EventType::Warning, reason, &format!("{first}{more}"), SystemTime::now());
         let parts: Vec<&str> = [K::NAME, reason].into_iter().chain(problems.iter().map(String::as_str)).collect();
         let event = events::named_by(event, &source.to_string(), &parts);

@@ -33,7 +33,8 @@ struct Host {
 
 fn source(name: &str, port: u16) -> watched::NetworkPolicy {
     let spec = json!({"podSelector": {}, "ingress": [{"ports": [{"port": port}]}]});
-    watched::NetworkPolicy { name: ObjectKey::namespaced("ns", name), spec: serde_json::from_value(spec).unwrap() }
+    let (name, uid) = (ObjectKey::namespaced("ns", name), format!("uid-of-{name}"));
+    watched::NetworkPolicy { name, uid, spec: serde_json::from_value(spec).unwrap() }
 }
 
 fn key(name: &str) -> ObjectKey {
@@ -248,6 +249,7 @@ async fn label_that_a_profile_may_not_have_costs_the_label_alone_and_is_reported
     let reconciler = SyncReconciler::<ServiceAccounts>::new(&context, &controller);
     let account = |labels: &[&str]| watched::ServiceAccount {
         name: ObjectKey::namespaced("ns", "web"),
+        uid: "u1".into(),
         labels: labels.iter().map(|key| ((*key).to_owned(), "a".to_owned())).collect(),
     };
     let on_event = |event: &Event<'_, watched::ServiceAccount>| _ = controller.cache.lock().apply(event);
@@ -267,7 +269,7 @@ async fn label_that_a_profile_may_not_have_costs_the_label_alone_and_is_reported
         [event] => event.clone(),
         events => panic!("{events:?}"),
     };
-    let object = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "namespace": "ns", "name": "web" });
+    let object = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "namespace": "ns", "name": "web", "uid": "u1" });
     assert_eq!((&event["involvedObject"], &event["reason"]), (&object, &json!("ConvertedInPart")));
     assert!(event["message"].as_str().unwrap().contains(&format!("pcsa.{long}=a")), "{event}");
 
@@ -314,6 +316,7 @@ fn labels_of_a_terminating_namespace_are_not_applied() {
     use crate::controllers::namespace::Namespaces;
     let namespace = |phase: &str, team: &str| watched::Namespace {
         name: ObjectKey::global("ns"),
+        uid: "u1".into(),
         labels: [("team".to_owned(), team.to_owned())].into(),
         phase: phase.into(),
     };

@@ -4,16 +4,25 @@
 #[cfg(test)]
 mod tests;
 
-use std::io;
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use kube::config::{Kubeconfig, KubeconfigError};
 use libcalico::yaml::{TooDeep, documents};
 use os::atomic_file::regular_file;
+use os::input_file;
 use serde::Deserialize;
+
+use crate::config::ClientPlace;
 
 /// Maximum size of a file in bytes. A person's file may describe many clusters with their certificates.
 const MAX_SIZE: usize = 16 << 20;
+
+/// The texts of the pipes that this process has read. A pipe can be read only once, but a command may have several
+/// clients, and each of them reads the kubeconfig again after a refused token.
+static READ_BEFORE: Mutex<BTreeMap<PathBuf, Vec<u8>>> = Mutex::new(BTreeMap::new());
 
 /// A kubeconfig that cannot be read. The parser's message is left out, because it may quote tokens and passwords.
 #[derive(Debug, thiserror::Error)]
@@ -34,12 +43,36 @@ pub(super) enum UnreadableKubeconfig {
     Documents(#[from] KubeconfigError),
 }
 
-/// Reads a file. Paths in it are relative to its folder.
-pub(super) fn read_file(file: &Path) -> Result<Kubeconfig, UnreadableKubeconfig> {
-    let text = decode(&regular_file::contents_up_to(file, MAX_SIZE)?).ok_or(UnreadableKubeconfig::Encoding)?;
+/// Reads a file, which may be a pipe of the shell for the command of a person. Paths in it are relative to its folder.
+pub(super) fn read_file(file: &Path, place: &ClientPlace) -> Result<Kubeconfig, UnreadableKubeconfig> {
+    let bytes = match place {
+        ClientPlace::Workstation(_) => contents_of_person(file, MAX_SIZE)?,
+        ClientPlace::Node | ClientPlace::OutsideCluster(_) => regular_file::contents_up_to(file, MAX_SIZE)?,
+    };
+    let text = decode(&bytes).ok_or(UnreadableKubeconfig::Encoding)?;
     let mut kubeconfig = parse(&text)?;
     resolve_paths(&mut kubeconfig, file.parent().unwrap_or(Path::new("")));
     Ok(kubeconfig)
+}
+
+/// Reads a file, or a pipe of the shell such as `<(command)`, of at most `limit` bytes. Waits for the program at the
+/// other end of a pipe.
+fn contents_of_person(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+    let opened = input_file::open(path)?;
+    if opened.metadata()?.is_file() {
+        return regular_file::contents_up_to(path, limit);
+    }
+    let mut read_before = READ_BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(text) = read_before.get(path) {
+        return Ok(text.clone());
+    }
+    let mut text = Vec::new();
+    opened.take(limit as u64 + 1).read_to_end(&mut text)?;
+    if text.len() > limit {
+        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {limit} bytes")));
+    }
+    read_before.insert(path.to_owned(), text.clone());
+    Ok(text)
 }
 
 /// Parses a text, and merges its documents as kubectl merges files: the first value stays.

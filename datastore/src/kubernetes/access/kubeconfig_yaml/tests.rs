@@ -1,10 +1,13 @@
 //! Kubeconfigs in the forms that people and programs write.
 
 use std::fs;
+use std::io::Write;
+use std::os::fd::AsRawFd;
 
 use serde_json::{Value, json};
 
 use super::*;
+use crate::config::ProxyVariables;
 
 /// A kubeconfig as kubectl writes it, with the keys of other programs.
 const OF_KUBECTL: &str = r#"apiVersion: v1
@@ -130,7 +133,7 @@ fn paths_of_a_file_are_relative_to_its_folder() {
         "users": [{ "name": "u", "user": user("bin/plugin") }, { "name": "v", "user": user("aws") }],
     });
     fs::write(&file, content.to_string()).unwrap();
-    let read = values(&read_file(&file).unwrap());
+    let read = values(&read_file(&file, &ClientPlace::Node).unwrap());
     let within = |path: &str| json!(dir.path().join(path).to_str().unwrap());
     assert_eq!(read["clusters"][0]["cluster"]["certificate-authority"], within("ca.pem"));
     let users = &read["users"];
@@ -160,7 +163,7 @@ fn encodings_are_recognized_by_the_byte_order_mark() {
 #[test]
 fn missing_and_unreadable_files_name_the_cause() {
     let dir = tempfile::tempdir().unwrap();
-    let error = |file: &Path| read_file(file).unwrap_err().to_string();
+    let error = |file: &Path| read_file(file, &ClientPlace::Node).unwrap_err().to_string();
     assert_eq!(error(&dir.path().join("none")), "cannot read the file: No such file or directory (os error 2)");
     let file = dir.path().join("kubeconfig");
     fs::write(&file, [0xFF]).unwrap();
@@ -173,7 +176,7 @@ fn missing_and_unreadable_files_name_the_cause() {
 #[test]
 fn special_oversized_and_deeply_nested_files_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let error = |file: &Path| read_file(file).unwrap_err().to_string();
+    let error = |file: &Path| read_file(file, &ClientPlace::Node).unwrap_err().to_string();
     let fifo = dir.path().join("fifo");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     for path in [&fifo, Path::new("/dev/zero"), dir.path()] {
@@ -184,4 +187,31 @@ fn special_oversized_and_deeply_nested_files_are_refused() {
     assert!(error(&file).starts_with("line 2: the YAML is nested deeper"), "{}", error(&file));
     fs::write(&file, " ".repeat(MAX_SIZE + 1)).unwrap();
     assert!(error(&file).contains("more than 16777216 bytes"), "{}", error(&file));
+}
+
+fn pipe() -> (io::PipeReader, io::PipeWriter, PathBuf) {
+    let (reader, writer) = io::pipe().unwrap();
+    let path = PathBuf::from(format!("/proc/self/fd/{}", reader.as_raw_fd()));
+    (reader, writer, path)
+}
+
+// One test, because two pipes in turn could have the same path.
+#[test]
+fn pipe_is_read_once_and_its_text_remembered() {
+    let (_reader, mut writer, path) = pipe();
+    let reading = std::thread::spawn({
+        let path = path.clone();
+        move || contents_of_person(&path, 4)
+    });
+    writer.write_all(b"a: 1").unwrap();
+    drop(writer);
+    assert_eq!(reading.join().unwrap().unwrap(), b"a: 1");
+    read_file(&path, &ClientPlace::Workstation(ProxyVariables::default())).unwrap();
+    let on_node = read_file(&path, &ClientPlace::Node).unwrap_err().to_string();
+    assert!(on_node.contains("it is no regular file"), "{on_node}");
+
+    let (_reader, mut writer, path) = pipe();
+    writer.write_all(b"too long").unwrap();
+    assert_eq!(contents_of_person(&path, 4).unwrap_err().to_string(), "it has more than 4 bytes");
+    assert_eq!(contents_of_person(Path::new("/dev/zero"), 4).unwrap_err().kind(), ErrorKind::InvalidInput);
 }

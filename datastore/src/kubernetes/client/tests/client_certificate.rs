@@ -2,6 +2,7 @@
 
 use super::server::advance;
 use super::*;
+use crate::config::Overrides;
 
 async fn later() {
     advance(51).await;
@@ -57,4 +58,17 @@ async fn changed_file_of_ca_certificates_is_used_on_a_new_connection() {
     server.set_authority_file(&cert.pem());
     later().await;
     assert_eq!(connections_after_a_request().await, 2);
+}
+
+/// A bundle of many organizations, from the kubeconfig and from the setting that precedes it.
+#[tokio::test]
+async fn file_of_ca_certificates_may_have_more_than_a_megabyte() {
+    let server = Server::start(&["http/1.1"], &[]).await;
+    server.set_authority_file(&"# an organization\n".repeat(100_000));
+    server.client(LONG).send(&ApiRequest::get("/a")).await.unwrap();
+    let overrides = Overrides { ca_certificates: Some(server.file().with_file_name("ca.crt")), ..Overrides::default() };
+    server.set_token("first");
+    let client = ApiClient::new(&KubernetesConfig { overrides, ..server.config(LONG) });
+    client.send(&ApiRequest::get("/b")).await.unwrap();
+    assert_eq!(server.requests().len(), 2);
 }

@@ -1,6 +1,11 @@
 //! Answers of another program, such as a proxy, in place of the API server.
 
+use libcalico::api::{IpPool, ObjectKey};
+use libcalico::kubernetes::ApiGroup;
+use libcalico::store::{Store, StoreError};
+
 use super::*;
+use crate::kubernetes::Kubernetes;
 
 /// A proxy may respond to a write without forwarding it.
 #[tokio::test]
@@ -42,5 +47,42 @@ async fn answer_of_another_program_is_described_and_not_repeated() {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert_eq!(server.requests().len(), 1);
+    }
+}
+
+/// The API server answers a request for a kind that it does not serve without a `Status`, as a proxy may do.
+#[tokio::test]
+async fn write_of_a_kind_that_discovery_lacks_names_the_kind_and_no_other_program() {
+    let unknown = Reply::Text(404, "404 page not found\n");
+    let others = Reply::Text(200, r#"{"kind":"APIGroupList","groups":[{"name":"apps","versions":[]}]}"#);
+    let own = Reply::Text(
+        200,
+        r#"{"kind":"APIGroupList","groups":[{"name":"projectcalico.org","versions":[
+            {"groupVersion":"projectcalico.org/v3"}]}]}"#,
+    );
+    let tiers = Reply::Text(
+        200,
+        r#"{"kind":"APIResourceList","groupVersion":"projectcalico.org/v3","resources":[{"name":"tiers"}]}"#,
+    );
+    let pools = Reply::Text(
+        200,
+        r#"{"kind":"APIResourceList","groupVersion":"projectcalico.org/v3","resources":[{"name":"ippools"}]}"#,
+    );
+    for (replies, lacks_kind) in [
+        (&[unknown, others][..], true),
+        (&[unknown, own, tiers], true),
+        (&[unknown, own, pools], false),
+        (&[unknown, unknown], false),
+    ] {
+        let server = Server::start(&["h2"], replies).await;
+        let store = Kubernetes::uncached(&KubernetesConfig { group: Some(ApiGroup::V3), ..server.config(LONG) });
+        let pool = IpPool::new("p", Default::default());
+        let error = store.create::<IpPool>(&ObjectKey::global("p"), &pool).await.unwrap_err();
+        assert_eq!(server.requests().len(), replies.len());
+        assert_eq!((error.is_foreign_answer(), error.has_unknown_outcome()), (!lacks_kind, false), "{error}");
+        if lacks_kind {
+            let expected = "IPPool(p): the API server does not serve the kind IPPool of projectcalico.org/v3; install";
+            assert!(matches!(&error, StoreError::NotInstalled { reason } if reason.starts_with(expected)), "{error}");
+        }
     }
 }

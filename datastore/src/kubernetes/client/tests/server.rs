@@ -29,6 +29,8 @@ pub(super) enum Reply {
     Status(u16),
     /// A page for people, with this status.
     Page(u16),
+    /// A plain text, as the API server answers for an unknown path, with this status.
+    Text(u16, &'static str),
     /// 429, with the number of seconds in `Retry-After`.
     Busy(u32),
     Cut,
@@ -183,6 +185,10 @@ async fn answer(
         Reply::Page(code) => {
             let page = Response::builder().status(code).header("content-type", "text/html");
             return Ok(page.body("<html>\r\n  Log in\n</html>\n".to_owned()).unwrap());
+        }
+        Reply::Text(code, text) => {
+            let answer = Response::builder().status(code).header("content-type", "text/plain");
+            return Ok(answer.body(text.to_owned()).unwrap());
         }
         Reply::Busy(seconds) => {
             let status = json!({ "kind": "Status", "message": "as scripted", "reason": "TooManyRequests" });

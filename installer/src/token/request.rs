@@ -78,7 +78,10 @@ impl TokenRequest {
                 TokenError::Forbidden { account, name, namespace, message }
             }
             404 if message.starts_with("nodes ") => TokenError::MissingNode(self.node.clone().unwrap_or_default()),
-            404 => TokenError::MissingAccount(account),
+            // Another program in place of the API server does not name the object.
+            404 if ["serviceaccounts ", "namespaces "].iter().any(|begin| message.starts_with(begin)) => {
+                TokenError::MissingAccount(account)
+            }
             _ => TokenError::Failed { server, account, message, code },
         }
     }
@@ -281,13 +284,14 @@ mod tests {
 
     #[test]
     fn rejected_token_request_names_the_remedy() {
-        for (code, words) in [
-            (403, "verb create on resource serviceaccounts/token with resourceNames [calico-cni-plugin]"),
-            (401, "rejects the token of this pod"),
-            (404, "kube-system/calico-cni-plugin does not exist"),
-            (500, "issued no token for kube-system/calico-cni-plugin: said (500)"),
+        for (code, message, words) in [
+            (403, "said", "verb create on resource serviceaccounts/token with resourceNames [calico-cni-plugin]"),
+            (401, "said", "rejects the token of this pod"),
+            (404, r#"serviceaccounts "calico-cni-plugin" not found"#, "kube-system/calico-cni-plugin does not exist"),
+            (404, "404 page not found", "issued no token for kube-system/calico-cni-plugin: 404 page not found (404)"),
+            (500, "said", "issued no token for kube-system/calico-cni-plugin: said (500)"),
         ] {
-            let error = request().rejection(&pod(), code, "said".into()).to_string();
+            let error = request().rejection(&pod(), code, message.into()).to_string();
             assert!(error.contains(words), "{error}");
             assert!(!error.contains('\n'), "{error}");
         }

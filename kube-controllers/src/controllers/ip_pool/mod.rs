@@ -80,8 +80,8 @@ fn apply_pool(pools: &mut PoolCache, event: &Event<'_, Entry<IpPool>>) -> Vec<&'
     if !changed.is_empty() || matches!(event, Event::ListEnd) { vec![ALL_POOLS] } else { Vec::new() }
 }
 
-/// Returns true if, by this event, a pool that is being deleted may have lost its last block, or may lose it now because
-/// a block has become empty.
+/// Returns true if, by this event, a pool that is being deleted may have lost its last block, or may lose it now
+/// because a block has become empty.
 fn may_be_empty(pools: &PoolCache, event: &Event<'_, Entry<Block>>) -> bool {
     let mut deleting = pools.iter().map(|(_, pool)| &pool.value).filter(|pool| is_deleting(pool));
     let mut is_of_pool =

@@ -1,7 +1,7 @@
 //! Corrects release times of clocks that were ahead, so that their addresses do not wait until that time has come.
 //!
-//! A release time in the future says that its writer's clock is ahead, or that the clock here is behind. The time of the
-//! API server decides.
+//! A release time in the future says that its writer's clock is ahead, or that the clock here is behind. The time of
+//! the API server decides.
 
 use std::time::Duration;
 
@@ -19,6 +19,16 @@ use super::GcPass;
 /// Shortest interval between two requests for the time of the API server.
 const INTERVAL: Duration = Duration::from_secs(60);
 
+#[derive(Debug, thiserror::Error)]
+enum ServerTimeError {
+    #[error(transparent)]
+    Request(#[from] hyper::http::Error),
+    #[error(transparent)]
+    Response(#[from] kube::Error),
+    #[error("the response to /version has `{0}` in the header Date, which is no time")]
+    Invalid(String),
+}
+
 impl GcPass {
     /// Stores the time of the API server in place of release times that are far in its future.
     pub(super) async fn correct_release_times(&mut self) {
@@ -31,7 +41,7 @@ impl GcPass {
             Ok(time) => time,
             Err(error) => {
                 return tracing::warn!(
-                    error,
+                    %error,
                     "cannot read the time of the API server; addresses with a release time in the future wait"
                 );
             }
@@ -64,11 +74,10 @@ impl GcPass {
     }
 
     /// Reads the time of the API server, in whole seconds, from the header of a response.
-    async fn server_time(&self) -> Result<OffsetDateTime, String> {
-        let request = hyper::Request::get("/version").body(Body::empty()).map_err(|error| error.to_string())?;
-        let response = self.context.kubernetes.send(request).await.map_err(|error| error.to_string())?;
-        let date = response.headers().get(DATE).and_then(|date| date.to_str().ok());
-        date.and_then(|date| OffsetDateTime::parse(date, &Rfc2822).ok())
-            .ok_or_else(|| format!("the response to /version has no valid header Date: {date:?}"))
+    async fn server_time(&self) -> Result<OffsetDateTime, ServerTimeError> {
+        let request = hyper::Request::get("/version").body(Body::empty())?;
+        let response = self.context.kubernetes.send(request).await?;
+        let date = response.headers().get(DATE).and_then(|date| date.to_str().ok()).unwrap_or_default();
+        OffsetDateTime::parse(date, &Rfc2822).map_err(|_| ServerTimeError::Invalid(date.to_owned()))
     }
 }

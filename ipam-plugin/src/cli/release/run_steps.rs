@@ -24,8 +24,8 @@ pub(super) const REFUSED: &str = "refused";
 const SKIPPED: &str = "left alone";
 
 /// Takes the steps: first the repairs of blocks, then those of handles, and then the releases of addresses. After a
-/// failure no other step begins, except those taken together with it. Returns the rows of the complete steps in the order
-/// of the steps, and the first error.
+/// failure no other step begins, except those taken together with it. Returns the rows of the complete steps in the
+/// order of the steps, and the first error.
 pub(super) async fn run_steps(
     steps: Vec<ReleaseStep>,
     store: &Datastore,

@@ -137,8 +137,8 @@ fn refused(reason: impl Into<String>) -> ChangeOutcome {
     ChangeOutcome::Refused(reason.into())
 }
 
-/// Releases addresses, each if its handle and sequence number are still the same. A block is written once for all of its
-/// addresses, and a handle once. Returns the outcomes in the order of `addresses`.
+/// Releases addresses, each if its handle and sequence number are still the same. A block is written once for all of
+/// its addresses, and a handle once. Returns the outcomes in the order of `addresses`.
 pub(super) async fn release_together(
     store: &Datastore,
     addresses: &[(AllocatedAddress, Option<u32>)],

@@ -1,6 +1,7 @@
 //! `check`: finds inconsistencies of blocks, handles, affinities, endpoints, tunnels and Services. It changes no stored
 //! object.
 
+mod earlier;
 mod listing;
 mod print;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use libcalico::ipam::Finding;
 use libcalico::ipam::report::{IpamReport, ReportedCluster, build};
 use serde::Serialize;
 
+use self::earlier::EarlierProblems;
 use self::listing::{ListedAddress, listed_addresses};
 use super::app::{App, CommandOutcome};
 use super::cluster_read::{ClusterRead, UnreadableObject};
@@ -109,11 +111,14 @@ async fn read(app: &App<'_>, settle: Duration) -> Result<(CheckResult, ClusterRe
     if first.is_empty() || settle.is_zero() {
         return Ok((first, cluster));
     }
+    // The second read then needs no memory beside that of the first one.
+    drop(cluster);
+    let earlier = EarlierProblems::of(first);
     let progress = app.progress("waiting for the second read");
     tokio::time::sleep(settle).await;
     drop(progress);
     let cluster = ClusterRead::read(app.store, app.services).await?;
-    Ok((CheckResult::new(&cluster).retain_common(&first), cluster))
+    Ok((CheckResult::new(&cluster).retain_common(&earlier), cluster))
 }
 
 /// Returns the report of these findings. `version` replaces the version in ClusterInformation.
@@ -151,10 +156,10 @@ impl CheckResult {
     }
 
     /// Removes the findings that `earlier` does not contain, because an operation in progress may have caused them.
-    fn retain_common(mut self, earlier: &CheckResult) -> Self {
-        self.findings.retain(|finding| earlier.findings.contains(finding));
-        self.notes.retain(|note| earlier.notes.contains(note));
-        self.unreadable.retain(|value| earlier.unreadable.contains(value));
+    fn retain_common(mut self, earlier: &EarlierProblems) -> Self {
+        self.findings.retain(|finding| earlier.contains(finding));
+        self.notes.retain(|note| earlier.contains(note));
+        self.unreadable.retain(|value| earlier.contains(value));
         self
     }
 

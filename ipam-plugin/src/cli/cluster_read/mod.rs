@@ -49,7 +49,7 @@ pub(super) struct ClusterRead {
 }
 
 /// A stored value that cannot be read. Allocation skips such values in lists without an error (DS-42).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub(super) struct UnreadableObject {
     pub(super) key: String,
     pub(super) reason: String,

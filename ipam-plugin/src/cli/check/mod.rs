@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use libcalico::ipam::Finding;
 use libcalico::ipam::report::{IpamReport, ReportedCluster, build};
+use libcalico::ipam::{Finding, PackedBlock};
 use serde::Serialize;
 
 use self::earlier::EarlierProblems;
@@ -145,7 +145,7 @@ impl CheckResult {
         let looked_at = ReadCounts {
             pools: cluster.pools.len(),
             blocks: cluster.blocks.len(),
-            addresses: cluster.blocks.iter().map(|block| block.value.allocated().count()).sum(),
+            addresses: cluster.blocks.iter().map(PackedBlock::in_use).sum(),
             handles: cluster.handles.len(),
             endpoints: cluster.endpoints.len(),
         };

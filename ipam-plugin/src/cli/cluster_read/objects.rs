@@ -1,7 +1,7 @@
 //! Reads the objects by their kinds, as an API server lists them.
 
-use libcalico::api::{ClusterInformation, ObjectKey, ObjectSelect};
-use libcalico::ipam::{AffinityOwner, AffinitySelect, BlockAffinity, Lookup};
+use libcalico::api::{ClusterInformation, ObjectKey, ObjectSelect, WorkloadEndpoint};
+use libcalico::ipam::{AffinityOwner, AffinitySelect, Block, BlockAffinity, Lookup, PackedEndpoint, PackedHandle};
 use libcalico::kubernetes::Pod;
 use libcalico::store::{Answers, Entry, Kind, ListTicket, ReadBatch, Store, StoreError, WriteModel};
 
@@ -35,25 +35,27 @@ impl ClusterRead {
             affinities.extend(unlabeled.filter(|affinity| matches!(affinity.key.owner, AffinityOwner::Virtual(_))));
         }
         let pools = readable(&answers, &pools, &mut unreadable);
-        let blocks = readable(&answers, &blocks, &mut unreadable);
-        let handles = readable(&answers, &handles, &mut unreadable);
+        let blocks = readable::<Block>(&answers, &blocks, &mut unreadable);
+        let handles = readable(&answers, &handles, &mut unreadable).iter().map(PackedHandle::of).collect();
         // Several lists of affinities contain the same object.
         unreadable.sort_by(|a, b| a.key.cmp(&b.key));
         unreadable.dedup();
-        Ok(ClusterRead {
+        let packed = |entry: &Entry<WorkloadEndpoint>| PackedEndpoint::of(&audited_endpoint(&entry.value));
+        let mut cluster = ClusterRead {
             information: answers.get(&information)?,
             pools,
-            blocks,
             handles,
             affinities,
             unreadable,
-            endpoints: answers.list(&endpoints).iter().map(|entry| audited_endpoint(&entry.value)).collect(),
+            endpoints: answers.list(&endpoints).iter().map(packed).collect(),
             pods: answers
                 .each(&pods)
                 .map(|(key, pod)| (key, pod.map_or(Lookup::Unknown, |pod| Lookup::Present(pod.value))))
                 .collect(),
             ..ClusterRead::default()
-        })
+        };
+        blocks.into_iter().for_each(|entry| cluster.add_block(entry));
+        Ok(cluster)
     }
 }
 

@@ -1,12 +1,13 @@
 //! `check`: finds inconsistencies of blocks, handles, affinities, endpoints, tunnels and Services. It changes no stored
 //! object.
 
-mod earlier;
 mod listing;
 mod print;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,7 +16,6 @@ use libcalico::ipam::report::{IpamReport, ReportedCluster, build};
 use libcalico::ipam::{Finding, PackedBlock};
 use serde::Serialize;
 
-use self::earlier::EarlierProblems;
 use self::listing::{ListedAddress, listed_addresses};
 use super::app::{App, CommandOutcome};
 use super::cluster_read::{ClusterRead, UnreadableObject};
@@ -170,5 +170,29 @@ impl CheckResult {
     /// Returns true if there are no findings and no unreadable values. Notes do not count.
     fn is_clean(&self) -> bool {
         self.findings.is_empty() && self.unreadable.is_empty()
+    }
+}
+
+/// The hashes of the findings, notes and unreadable values of the first read, in a fraction of their memory.
+struct EarlierProblems {
+    /// Its random keys prevent chosen collisions.
+    hasher: RandomState,
+    hashes: HashSet<u64>,
+}
+
+impl EarlierProblems {
+    fn of(result: CheckResult) -> Self {
+        let mut earlier = EarlierProblems { hasher: RandomState::new(), hashes: HashSet::new() };
+        result.findings.iter().chain(&result.notes).for_each(|finding| earlier.insert(finding));
+        result.unreadable.iter().for_each(|value| earlier.insert(value));
+        earlier
+    }
+
+    fn insert(&mut self, problem: &impl Hash) {
+        self.hashes.insert(self.hasher.hash_one(problem));
+    }
+
+    fn contains(&self, problem: &impl Hash) -> bool {
+        self.hashes.contains(&self.hasher.hash_one(problem))
     }
 }

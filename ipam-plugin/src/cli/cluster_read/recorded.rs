@@ -41,21 +41,21 @@ impl ClusterRead {
         let named = self.endpoints.iter().filter(|endpoint| endpoint.container_id() == Some(container)).count();
         let is_containers = |handle: &HandleId| handle.is_of_container(container) && !handle.may_be_of_vmi();
         let mut handles = self.uncounted(block).filter(|handle| is_containers(handle));
-        handles.next().filter(|_| named <= 1 && !container.contains('.')).cloned()
+        handles.next().filter(|_| named <= 1 && !container.contains('.'))
     }
 
     /// Returns the stored handles that count more addresses of `block` than the block names.
-    fn uncounted(&self, block: &Block) -> impl Iterator<Item = &HandleId> {
+    fn uncounted(&self, block: &Block) -> impl Iterator<Item = HandleId> {
         let counts_more = |handle: &&PackedHandle| {
-            let named = i64::try_from(block.addresses_of(&handle.key).len()).unwrap_or(i64::MAX);
-            handle.count(&block.cidr).is_some_and(|counted| counted > named)
+            let named = || i64::try_from(block.addresses_of(&handle.id()).len()).unwrap_or(i64::MAX);
+            handle.count(&block.cidr).is_some_and(|counted| counted > named())
         };
-        self.handles.iter().filter(counts_more).map(|handle| &handle.key)
+        self.handles.iter().filter(counts_more).map(PackedHandle::id)
     }
 
     /// Returns the handle of a VMI that counts an address which `block` does not name. A stopped VM has neither pod nor
     /// endpoint.
-    pub(in crate::cli) fn uncounted_vmi(&self, block: &Block) -> Option<&HandleId> {
+    pub(in crate::cli) fn uncounted_vmi(&self, block: &Block) -> Option<HandleId> {
         self.uncounted(block).find(|handle| handle.may_be_of_vmi())
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn fix_steps(findings: &[&Finding], cluster: &ClusterRead, other: &Ot
         }
     }
     let stored: HashMap<&str, &PackedHandle> =
-        cluster.handles.iter().map(|handle| (handle.key.as_str(), handle)).collect();
+        cluster.handles.iter().map(|handle| (handle.id_text(), handle)).collect();
     let held = addresses_per_block(&ids, cluster, repairs);
     let step = |id: String| {
         let fix = handle_fix(&id, &stored, &held)?;
@@ -54,14 +54,14 @@ fn handle_fix(
     held: &HashMap<HandleId, BTreeMap<Cidr, i64>>,
 ) -> Option<HandleFix> {
     let stored = stored.get(id);
-    let id = stored.map_or_else(|| HandleId::new(id), |handle| handle.key.clone());
+    let id = stored.map_or_else(|| HandleId::new(id), |handle| handle.id());
     let held = held.get(&HandleId::new(id.as_str())).cloned().unwrap_or_default();
     if stored.map_or(held.is_empty(), |handle| !held.is_empty() && handle.counts() == held) {
         return None;
     }
     let counted = stored.into_iter().flat_map(|handle| handle.blocks());
     let blocks = counted.chain(held.keys().copied()).collect();
-    let suspect = SuspectHandle { id, revision: stored.map(|handle| handle.revision.clone()), blocks };
+    let suspect = SuspectHandle { id, revision: stored.map(|handle| handle.revision()), blocks };
     Some(HandleFix { suspect, held })
 }
 

@@ -19,7 +19,7 @@ pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     let endpoints = EndpointsByAddress::of_endpoints(inventory.endpoints);
     let containers = Containers::new(inventory, &endpoints);
     let recorded: HashSet<IpAddr> = inventory.owners.addresses.iter().map(|owned| owned.address).collect();
-    let mut allocations = Vec::new();
+    let mut allocations = Vec::with_capacity(inventory.blocks.iter().map(PackedBlock::in_use).sum());
     let mut findings = Vec::new();
     for block in inventory.blocks {
         for allocation in block.allocated().filter(|allocation| !allocation.is_cooling()) {
@@ -67,12 +67,18 @@ fn allocation_finding(
 struct Containers<'a>(HashMap<&'a str, &'a str>);
 
 impl<'a> Containers<'a> {
+    /// Reads only the containers of addresses without endpoint.
     fn new(inventory: &Inventory<'a>, endpoints: &EndpointsByAddress<'_>) -> Self {
-        let allocations = inventory.blocks.iter().flat_map(PackedBlock::allocated);
-        let is_used = |ip: IpAddr| !endpoints.get(ip).is_empty();
-        let used = allocations.filter(|allocation| !allocation.is_cooling() && is_used(allocation.ip));
-        let handles = used.filter_map(|allocation| allocation.handle_text());
-        Containers(handles.filter_map(|handle| Some((container_of(handle)?, handle))).collect())
+        let allocations = || {
+            let allocated = inventory.blocks.iter().flat_map(PackedBlock::allocated);
+            let allocated = allocated.filter(|allocation| !allocation.is_cooling());
+            allocated.map(|allocation| (allocation.handle_text(), endpoints.get(allocation.ip).is_empty()))
+        };
+        let unused = allocations().filter_map(|(handle, is_unused)| container_of(handle.filter(|_| is_unused)?));
+        let wanted: HashSet<&str> = unused.collect();
+        let used = allocations().filter_map(|(handle, is_unused)| handle.filter(|_| !is_unused));
+        let containers = used.filter_map(|handle| Some((container_of(handle)?, handle)));
+        Containers(containers.filter(|(container, _)| wanted.contains(container)).collect())
     }
 
     fn has_second_interface(&self, allocation: &PackedAllocation<'_>) -> bool {

@@ -40,7 +40,9 @@ impl<'a> EndpointsByAddress<'a> {
     pub(in crate::ipam) fn of_endpoints(endpoints: &'a [PackedEndpoint]) -> Self {
         let addresses =
             |endpoint: &'a PackedEndpoint| endpoint.addresses().iter().map(move |address| (*address, endpoint));
-        Self::of(endpoints.iter().flat_map(addresses).collect())
+        let mut pairs = Vec::with_capacity(endpoints.len());
+        pairs.extend(endpoints.iter().flat_map(addresses));
+        Self::of(pairs)
     }
 
     /// Returns the endpoints that have `address`.

@@ -17,7 +17,8 @@ impl<'a> HandlesInUse<'a> {
         let of_block = |block: &'a PackedBlock| {
             block.allocated().filter_map(|allocation| Some((allocation.handle_text()?, block.cidr)))
         };
-        let mut held: Vec<(&str, Cidr)> = inventory.blocks.iter().flat_map(of_block).collect();
+        let mut held = Vec::with_capacity(inventory.blocks.iter().map(PackedBlock::in_use).sum());
+        held.extend(inventory.blocks.iter().flat_map(of_block));
         held.sort_unstable();
         HandlesInUse(held)
     }
@@ -41,9 +42,9 @@ pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
 }
 
 fn handle_findings(entry: &PackedHandle, held: &HandlesInUse<'_>) -> Vec<Finding> {
-    let (handle, revision) = (entry.key.to_string(), entry.revision.to_string());
+    let (handle, revision) = (entry.id_text().to_owned(), entry.revision().0);
     let counted = entry.counts();
-    let held = held.addresses_of(HandleId::cut(entry.key.as_str()));
+    let held = held.addresses_of(HandleId::cut(entry.id_text()));
     if held.is_empty() {
         return vec![Finding::OrphanHandle { handle, revision, blocks: counted }];
     }
@@ -66,7 +67,7 @@ pub(in crate::ipam) fn miscounted<'a>(
 
 /// Returns the addresses whose handle is missing. Those that Windows reserves never have a handle object.
 fn missing_handles(inventory: &Inventory<'_>) -> Vec<Finding> {
-    let existing: HashSet<&str> = inventory.handles.iter().map(|entry| HandleId::cut(entry.key.as_str())).collect();
+    let existing: HashSet<&str> = inventory.handles.iter().map(|entry| HandleId::cut(entry.id_text())).collect();
     let mut findings = Vec::new();
     for block in inventory.blocks {
         for allocation in block.allocated() {

@@ -1,5 +1,5 @@
 use libcalico::api::{Node, NodeSpec};
-use libcalico::ipam::{AuditedEndpoint, Block, PackedEndpoint};
+use libcalico::ipam::{AuditedEndpoint, Block, PackedEndpoint, PackedHandle};
 use libcalico::store::{Entry, Revision, Store, StoreError};
 
 use super::*;
@@ -135,9 +135,9 @@ fn repair_retains_tunnel_addresses_and_needs_force_for_services() {
         }
         other => panic!("{other:?}"),
     };
-    let mut machine = cluster.handles[0].clone();
-    machine.key = HandleId::new("net.vmi.ns.c1");
-    cluster.handles.push(machine);
+    let value = Handle { block: cluster.handles[0].counts(), ..Handle::default() };
+    let machine = Entry { key: HandleId::new("net.vmi.ns.c1"), value, revision: cluster.handles[0].revision() };
+    cluster.handles.push(PackedHandle::of(&machine));
     endpoint.container_id = Some("ns.c1".into());
     cluster.endpoints = vec![PackedEndpoint::of(&endpoint)];
     assert_eq!(shown(&cluster), None);

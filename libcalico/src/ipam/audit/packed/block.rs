@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use super::texts::Texts;
+use super::attribute::PackedAttribute;
 use crate::ipam::{AffinityOwner, Allocation, Attribute, Block, HandleId};
 use crate::net::Cidr;
 
-/// A block without its free list, with its attributes as JSON.
+/// A block without its free list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PackedBlock {
     /// The block's range.
@@ -26,14 +26,6 @@ struct PackedAddress {
     /// The index of the attribute, which a corrupt block lacks.
     attribute: u32,
     sequence: Option<u64>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-struct PackedAttribute {
-    /// The handle, and the other fields as JSON.
-    texts: Texts<2>,
-    has_handle: bool,
-    is_cooling: bool,
 }
 
 /// An allocated address of a [`PackedBlock`].
@@ -115,12 +107,9 @@ impl PackedBlock {
     /// Returns the number of bytes, including those on the heap.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        let of_attribute = |attribute: &PackedAttribute| size_of_val(attribute) + attribute.texts.heap_bytes();
         let texts = [&self.affinity, &self.problem].into_iter().flatten().map(|text| text.len());
-        size_of_val(self)
-            + size_of_val(&*self.addresses)
-            + texts.sum::<usize>()
-            + self.attributes.iter().map(of_attribute).sum::<usize>()
+        let attributes = self.attributes.iter().map(PackedAttribute::bytes);
+        size_of_val(self) + size_of_val(&*self.addresses) + texts.chain(attributes).sum::<usize>()
     }
 }
 
@@ -149,27 +138,5 @@ impl<'a> PackedAllocation<'a> {
     /// Does the same as [`Allocation::is_cooling`].
     pub fn is_cooling(&self) -> bool {
         self.attribute.is_some_and(|attribute| attribute.is_cooling)
-    }
-}
-
-impl PackedAttribute {
-    fn of(mut attribute: Attribute) -> Self {
-        let handle = attribute.handle_id.take();
-        // An object that was decoded from JSON can be encoded.
-        let others = serde_json::to_string(&attribute).unwrap_or_default();
-        PackedAttribute {
-            texts: Texts::of([handle.as_deref().unwrap_or_default(), &others]),
-            has_handle: handle.is_some(),
-            is_cooling: attribute.released_at.is_some(),
-        }
-    }
-
-    fn handle(&self) -> Option<&str> {
-        self.has_handle.then(|| self.texts.get(0))
-    }
-
-    fn unpack(&self) -> Attribute {
-        let others: Attribute = serde_json::from_str(self.texts.get(1)).unwrap_or_default();
-        Attribute { handle_id: self.handle().map(str::to_owned), ..others }
     }
 }

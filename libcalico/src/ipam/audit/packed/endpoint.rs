@@ -2,65 +2,69 @@
 
 use std::net::IpAddr;
 
-use super::texts::Texts;
+use super::{Few, Texts};
 use crate::api::ObjectKey;
 use crate::ipam::AuditedEndpoint;
 
 /// An [`AuditedEndpoint`] in a fraction of its memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackedEndpoint {
-    /// The texts of `AuditedEndpoint`: name, object, node and container, and namespace and name of the pod.
-    texts: Texts<6>,
-    addresses: Box<[IpAddr]>,
+    /// Name, object, node, container, and `namespace/name` of the pod unless the endpoint has the same name.
+    texts: Texts<5>,
+    /// The length of the pod's namespace; `None` without a pod.
+    pod_namespace: Option<u32>,
+    addresses: Few<IpAddr>,
 }
 
 impl PackedEndpoint {
     /// Packs an endpoint.
     pub fn of(endpoint: &AuditedEndpoint) -> Self {
         let AuditedEndpoint { name, object, node, pod, addresses, container_id } = endpoint;
-        let pod_namespace = pod.as_ref().and_then(|pod| pod.namespace.as_deref()).unwrap_or_default();
-        let pod_name = pod.as_ref().map(|pod| pod.name.as_str()).unwrap_or_default();
-        let container = container_id.as_deref().unwrap_or_default();
+        let namespace = pod.as_ref().map(|pod| pod.namespace.as_deref().unwrap_or_default());
+        let pod = pod.as_ref().map(|pod| format!("{}/{}", namespace.unwrap_or_default(), pod.name));
+        let pod = pod.as_deref().filter(|pod| pod != name);
         PackedEndpoint {
-            texts: Texts::of([name, object, node, container, pod_namespace, pod_name]),
-            addresses: addresses.as_slice().into(),
+            texts: Texts::of([Some(name), Some(object), Some(node), container_id.as_deref(), pod]),
+            pod_namespace: namespace.and_then(|namespace| u32::try_from(namespace.len()).ok()),
+            addresses: Few::of(addresses),
         }
     }
 
     /// Returns [`AuditedEndpoint::name`].
     pub fn name(&self) -> &str {
-        self.texts.get(0)
+        self.texts.get(0).unwrap_or_default()
     }
 
     /// Returns [`AuditedEndpoint::object`].
     pub fn object(&self) -> &str {
-        self.texts.get(1)
+        self.texts.get(1).unwrap_or_default()
     }
 
     /// Returns [`AuditedEndpoint::node`].
     pub fn node(&self) -> &str {
-        self.texts.get(2)
+        self.texts.get(2).unwrap_or_default()
     }
 
-    /// Returns [`AuditedEndpoint::container_id`]; `None` if it is empty.
+    /// Returns [`AuditedEndpoint::container_id`].
     pub fn container_id(&self) -> Option<&str> {
-        Some(self.texts.get(3)).filter(|id| !id.is_empty())
+        self.texts.get(3)
     }
 
     /// Returns [`AuditedEndpoint::pod`].
     pub fn pod(&self) -> Option<ObjectKey> {
-        let [namespace, name] = [4, 5].map(|index| self.texts.get(index));
-        (!name.is_empty()).then(|| ObjectKey::namespaced(namespace, name))
+        let pod = self.texts.get(4).unwrap_or_else(|| self.name());
+        let (namespace, name) = pod.split_at_checked(self.pod_namespace? as usize)?;
+        Some(ObjectKey::namespaced(namespace, name.strip_prefix('/')?))
     }
 
     /// Returns [`AuditedEndpoint::addresses`].
     pub fn addresses(&self) -> &[IpAddr] {
-        &self.addresses
+        self.addresses.get()
     }
 
     /// Returns the number of bytes, including those on the heap.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(self) + self.texts.heap_bytes() + size_of_val(&*self.addresses)
+        size_of_val(self) + self.texts.joined.len()
     }
 }

@@ -74,7 +74,7 @@ fn packed_block_has_unusual_attributes_and_contradictions_of_the_block() {
 #[test]
 fn packed_endpoint_has_the_texts_of_the_endpoint() {
     let named = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    for (pod, container) in [("p", "c1"), ("", "c1"), ("p", ""), ("", "")] {
+    for (pod, container) in [("ü", "c1"), ("p", "c1"), ("", "c1"), ("p", ""), ("", "")] {
         let endpoint = AuditedEndpoint {
             name: "ns/ü".into(),
             object: String::new(),
@@ -109,9 +109,9 @@ fn packed_handle_has_the_counts_of_the_handle() {
     assert_eq!(packed.count(&"10.0.0.64/26".parse().unwrap()), None);
 }
 
-/// `check` of 40,000 blocks and 160,000 endpoints keeps all of them, and is to take less than 250 MB.
+/// `check` of 40,000 blocks and 160,000 endpoints may take 250 MB, of which these are a half.
 #[test]
-fn packed_objects_of_one_address_take_less_than_a_kibibyte() {
+fn packed_objects_of_one_address_take_at_most_768_bytes() {
     let endpoint = AuditedEndpoint {
         name: format!("team-1/{POD}"),
         object: format!("team-1/{NODE}-k8s-{POD}-eth0"),
@@ -123,5 +123,5 @@ fn packed_objects_of_one_address_take_less_than_a_kibibyte() {
     let of_address = PackedBlock::of(block()).bytes() / 4
         + PackedHandle::of(&handle()).bytes()
         + PackedEndpoint::of(&endpoint).bytes();
-    assert!(of_address < 1024, "{of_address}");
+    assert!(of_address <= 768, "{of_address}");
 }

@@ -80,12 +80,14 @@ pub(super) fn print_document(format: Format, out: &mut dyn Write, value: &impl S
         Format::Table => return Ok(false),
         Format::Json => print_json(out, value)?,
         Format::Yaml => {
-            let text = serde_norway::to_string(value).map_err(CliError::encode)?;
+            // The text of a long list would take more memory than the list.
+            let mut check = PrintableCheck::default();
+            serde_norway::to_writer(&mut check, value).map_err(CliError::encode)?;
             // YAML leaves some control characters as they are. JSON is also valid YAML.
-            if printable::lines(&text) != text {
+            if check.has_found() {
                 print_json(out, value)?;
             } else {
-                out.write_all(text.as_bytes()).map_err(CliError::Output)?;
+                print_yaml(out, value)?;
             }
         }
     }
@@ -95,6 +97,64 @@ pub(super) fn print_document(format: Format, out: &mut dyn Write, value: &impl S
 fn print_json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), CliError> {
     serde_json::to_writer_pretty(&mut *out, value).map_err(|error| CliError::Output(error.into()))?;
     writeln!(out).map_err(CliError::Output)
+}
+
+fn print_yaml(out: &mut dyn Write, value: &impl Serialize) -> Result<(), CliError> {
+    let mut out = FailureWriter { inner: out, failure: None };
+    let written = serde_norway::to_writer(&mut out, value);
+    written.map_err(|error| out.failure.map_or_else(|| CliError::encode(error), CliError::Output))
+}
+
+/// A writer that keeps its error, which the YAML encoder hides in its own.
+struct FailureWriter<'a> {
+    inner: &'a mut dyn Write,
+    failure: Option<io::Error>,
+}
+
+impl Write for FailureWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.inner.write(bytes).map_err(|error| {
+            let kind = error.kind();
+            self.failure = Some(error);
+            kind.into()
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// A writer that only looks for control characters.
+#[derive(Debug, Default)]
+struct PrintableCheck {
+    /// The beginning of a line that is not complete yet.
+    line: Vec<u8>,
+    found_unprintable: bool,
+}
+
+impl PrintableCheck {
+    fn has_found(&self) -> bool {
+        let line = String::from_utf8_lossy(&self.line);
+        self.found_unprintable || printable::lines(&line) != line
+    }
+}
+
+impl Write for PrintableCheck {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(part);
+            if part.ends_with(b"\n") {
+                self.found_unprintable = self.has_found();
+                self.line.clear();
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The style of calicoctl's tables.

@@ -126,6 +126,11 @@ impl HandleId {
         HandleId(Self::cut(id.as_ref()).to_owned())
     }
 
+    /// Creates an ID from the whole text.
+    pub(super) fn uncut(id: &str) -> Self {
+        HandleId(id.to_owned())
+    }
+
     pub(super) fn cut(id: &str) -> &str {
         id.split_once('\r').map_or(id, |(id, _)| id)
     }

@@ -59,8 +59,9 @@ pub use any_of::{
     ANY_OF, AnyOf, AnyOfError, Candidate, Candidates, Obstacle, Unavailable, candidates, list_told, list_whole,
 };
 pub use audit::{
-    AddressOwner, AllocatedAddress, AuditedEndpoint, Finding, HandleRepair, Inventory, OwnedAddress, Owners, Pods,
-    SuspectHandle, allocation_time, audit, pod_in_use_reason, repair,
+    AddressOwner, AllocatedAddress, AuditedEndpoint, Finding, HandleRepair, Inventory, OwnedAddress, Owners,
+    PackedAllocation, PackedBlock, PackedEndpoint, PackedHandle, Pods, SuspectHandle, allocation_time, audit,
+    pod_in_use_reason, repair,
 };
 pub use block::{
     Allocation, AssignError, Attribute, Block, BlockRequest, BlockTooLarge, CorruptBlock, MAX_BLOCK_CAPACITY,

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use libcalico::ipam::{Allocation, Block};
+use libcalico::ipam::{Allocation, PackedBlock};
 use libcalico::net::Cidr;
-use libcalico::store::Entry;
 use serde::Serialize;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -28,15 +27,17 @@ pub(super) struct ListedAddress {
     without_attributes: bool,
 }
 
-pub(super) fn listed_addresses(blocks: &[Entry<Block>]) -> Vec<ListedAddress> {
-    blocks.iter().flat_map(|block| block.value.allocated().map(|held| listed(&block.value, &held))).collect()
+pub(super) fn listed_addresses(blocks: &[PackedBlock]) -> Vec<ListedAddress> {
+    let of_block =
+        |block: &PackedBlock| block.allocated().map(|held| held.read(|held| listed(block, held))).collect::<Vec<_>>();
+    blocks.iter().flat_map(of_block).collect()
 }
 
-fn listed(block: &Block, held: &Allocation<'_>) -> ListedAddress {
+fn listed(block: &PackedBlock, held: &Allocation<'_>) -> ListedAddress {
     ListedAddress {
         address: held.ip,
         block: block.cidr,
-        affinity: block.affinity.clone(),
+        affinity: block.affinity().map(str::to_owned),
         handle: held.attribute.and_then(|attribute| attribute.handle_id.clone()),
         attributes: held.attribute.map(|attribute| attribute.active_owner.clone()).unwrap_or_default(),
         alternate_attributes: held.attribute.map(|attribute| attribute.alternate_owner.clone()).unwrap_or_default(),

@@ -6,12 +6,14 @@ mod print;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use libcalico::ipam::Finding;
 use libcalico::ipam::report::{IpamReport, ReportedCluster, build};
+use libcalico::ipam::{Finding, PackedBlock};
 use serde::Serialize;
 
 use self::listing::{ListedAddress, listed_addresses};
@@ -109,11 +111,14 @@ async fn read(app: &App<'_>, settle: Duration) -> Result<(CheckResult, ClusterRe
     if first.is_empty() || settle.is_zero() {
         return Ok((first, cluster));
     }
+    // The second read then needs no memory beside that of the first one.
+    drop(cluster);
+    let earlier = EarlierProblems::of(first);
     let progress = app.progress("waiting for the second read");
     tokio::time::sleep(settle).await;
     drop(progress);
     let cluster = ClusterRead::read(app.store, app.services).await?;
-    Ok((CheckResult::new(&cluster).retain_common(&first), cluster))
+    Ok((CheckResult::new(&cluster).retain_common(&earlier), cluster))
 }
 
 /// Returns the report of these findings. `version` replaces the version in ClusterInformation.
@@ -140,7 +145,7 @@ impl CheckResult {
         let looked_at = ReadCounts {
             pools: cluster.pools.len(),
             blocks: cluster.blocks.len(),
-            addresses: cluster.blocks.iter().map(|block| block.value.allocated().count()).sum(),
+            addresses: cluster.blocks.iter().map(PackedBlock::in_use).sum(),
             handles: cluster.handles.len(),
             endpoints: cluster.endpoints.len(),
         };
@@ -151,10 +156,10 @@ impl CheckResult {
     }
 
     /// Removes the findings that `earlier` does not contain, because an operation in progress may have caused them.
-    fn retain_common(mut self, earlier: &CheckResult) -> Self {
-        self.findings.retain(|finding| earlier.findings.contains(finding));
-        self.notes.retain(|note| earlier.notes.contains(note));
-        self.unreadable.retain(|value| earlier.unreadable.contains(value));
+    fn retain_common(mut self, earlier: &EarlierProblems) -> Self {
+        self.findings.retain(|finding| earlier.contains(finding));
+        self.notes.retain(|note| earlier.contains(note));
+        self.unreadable.retain(|value| earlier.contains(value));
         self
     }
 
@@ -165,5 +170,29 @@ impl CheckResult {
     /// Returns true if there are no findings and no unreadable values. Notes do not count.
     fn is_clean(&self) -> bool {
         self.findings.is_empty() && self.unreadable.is_empty()
+    }
+}
+
+/// The hashes of the findings, notes and unreadable values of the first read, in a fraction of their memory.
+struct EarlierProblems {
+    /// Its random keys prevent chosen collisions.
+    hasher: RandomState,
+    hashes: HashSet<u64>,
+}
+
+impl EarlierProblems {
+    fn of(result: CheckResult) -> Self {
+        let mut earlier = EarlierProblems { hasher: RandomState::new(), hashes: HashSet::new() };
+        result.findings.iter().chain(&result.notes).for_each(|finding| earlier.insert(finding));
+        result.unreadable.iter().for_each(|value| earlier.insert(value));
+        earlier
+    }
+
+    fn insert(&mut self, problem: &impl Hash) {
+        self.hashes.insert(self.hasher.hash_one(problem));
+    }
+
+    fn contains(&self, problem: &impl Hash) -> bool {
+        self.hashes.contains(&self.hasher.hash_one(problem))
     }
 }

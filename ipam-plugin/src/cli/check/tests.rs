@@ -67,7 +67,7 @@ fn finding_missing_from_the_second_read_is_dropped() {
         |revision: &str| Finding::OrphanHandle { handle: "h".into(), revision: revision.into(), blocks: [].into() };
     let result = |findings| CheckResult { findings, ..CheckResult::default() };
     let (first, second) = (result(vec![overlap.clone(), orphan("1")]), result(vec![overlap.clone(), orphan("2")]));
-    assert_eq!(second.retain_common(&first), result(vec![overlap]));
+    assert_eq!(second.retain_common(&EarlierProblems::of(first)), result(vec![overlap]));
 }
 
 #[test]

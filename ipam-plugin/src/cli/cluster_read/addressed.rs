@@ -6,11 +6,13 @@ use std::net::IpAddr;
 use datastore::Datastore;
 use libcalico::api::{IpPool, KubeControllersConfiguration, Node, ObjectKey, ObjectSelect, WorkloadEndpoint};
 use libcalico::ipam::{
-    AffinityOwner, AffinitySelect, AllocationOwner, AuditedEndpoint, BlockAffinity, HandleId, Lookup,
+    AffinityOwner, AffinitySelect, AllocationOwner, AuditedEndpoint, BlockAffinity, HandleId, Lookup, PackedBlock,
+    PackedEndpoint,
 };
 use libcalico::kubernetes::Pod;
 use libcalico::store::{RawEntry, ReadBatch, Store, StoreError};
 
+use super::owners::is_of_service;
 use super::pairs::insert_if_kind;
 use super::{ClusterRead, audited_endpoint};
 use crate::cli::app::Progress;
@@ -42,7 +44,8 @@ impl ClusterRead {
             cluster.nodes = answers.each(&nodes).map(|(_, node)| node).collect();
         }
         let pools: Vec<IpPool> = cluster.pools.iter().map(|entry| entry.value.clone()).collect();
-        cluster.blocks = blocks_of(store, &pools, addresses, BTreeSet::new()).await?;
+        let blocks = blocks_of(store, &pools, addresses, BTreeSet::new()).await?;
+        blocks.into_iter().for_each(|entry| cluster.add_block(entry));
 
         let holders = PossibleHolders::of(&cluster, addresses);
         let (mut endpoints, mut unreadable) = (Vec::new(), Vec::new());
@@ -50,7 +53,8 @@ impl ClusterRead {
             let mut found = Vec::new();
             insert_if_kind::<WorkloadEndpoint>(pair, &mut found, &mut unreadable);
             let found = found.iter().map(|entry| audited_endpoint(&entry.value));
-            endpoints.extend(found.filter(|endpoint| holders.include(endpoint)));
+            endpoints
+                .extend(found.filter(|endpoint| holders.include(endpoint)).map(|found| PackedEndpoint::of(&found)));
         };
         store.for_each_object::<WorkloadEndpoint>(&ObjectSelect::default(), &mut examine).await?;
         cluster.endpoints = endpoints;
@@ -60,11 +64,11 @@ impl ClusterRead {
             cluster.unreadable = unreadable;
         }
         // A container in use keeps its addresses of other networks, as the blocks of the addresses in use show.
-        let located: BTreeSet<IpAddr> = cluster.endpoints.iter().flat_map(|found| found.addresses.clone()).collect();
+        let located: BTreeSet<IpAddr> = cluster.endpoints.iter().flat_map(|found| found.addresses().to_vec()).collect();
         let located: Vec<IpAddr> =
-            located.into_iter().filter(|ip| !cluster.blocks.iter().any(|block| block.key.contains(*ip))).collect();
+            located.into_iter().filter(|ip| !cluster.blocks.iter().any(|block| block.cidr.contains(*ip))).collect();
         let more = blocks_of(store, &pools, &located, BTreeSet::new()).await?;
-        cluster.blocks.extend(more);
+        more.into_iter().for_each(|entry| cluster.add_block(entry));
         if matches!(services, ServicesApi::Separate(_)) && cluster.names_a_service() {
             cluster.read_blocks_of_services(store).await?;
         }
@@ -90,19 +94,18 @@ impl ClusterRead {
     }
 
     fn names_a_service(&self) -> bool {
-        let allocations = self.blocks.iter().flat_map(|block| block.value.allocated());
-        let mut attributes = allocations.filter_map(|allocation| allocation.attribute);
-        attributes.any(|attribute| matches!(AllocationOwner::of(attribute).0, AllocationOwner::Service { .. }))
+        let mut allocations = self.blocks.iter().flat_map(PackedBlock::allocated);
+        allocations.any(|allocation| allocation.read(is_of_service))
     }
 
     /// Adds the blocks of all Services, which show that an API server is the one of this cluster.
     async fn read_blocks_of_services(&mut self, store: &Datastore) -> Result<(), StoreError> {
         let select = AffinitySelect::of(AffinityOwner::of_services());
         let affinities = store.list::<BlockAffinity>(&select).await?;
-        let is_read = |cidr| self.blocks.iter().any(|block| block.key == cidr);
+        let is_read = |cidr| self.blocks.iter().any(|block| block.cidr == cidr);
         let missing = affinities.into_iter().map(|entry| entry.key.cidr).filter(|cidr| !is_read(*cidr)).collect();
         let more = read_blocks(store, missing).await?;
-        self.blocks.extend(more);
+        more.into_iter().for_each(|entry| self.add_block(entry));
         Ok(())
     }
 }
@@ -118,11 +121,13 @@ struct PossibleHolders {
 impl PossibleHolders {
     fn of(cluster: &ClusterRead, addresses: &[IpAddr]) -> Self {
         let (mut pods, mut handles) = (BTreeSet::new(), BTreeSet::new());
-        let blocks = || cluster.blocks.iter().map(|block| &block.value);
+        let blocks = || cluster.blocks.iter();
         for allocation in addresses.iter().flat_map(|ip| blocks().filter_map(|block| block.allocation(*ip))) {
             handles.extend(allocation.handle());
-            let named = allocation.attribute.into_iter().flat_map(AllocationOwner::owners);
-            pods.extend(named.map(|(namespace, name)| ObjectKey::namespaced(namespace, name)));
+            allocation.read(|held| {
+                let named = held.attribute.into_iter().flat_map(AllocationOwner::owners);
+                pods.extend(named.map(|(namespace, name)| ObjectKey::namespaced(namespace, name)));
+            });
         }
         PossibleHolders { addresses: addresses.iter().copied().collect(), pods, handles }
     }

@@ -15,8 +15,8 @@ use libcalico::api::{
     AllowedUse, ClusterInformation, IpPool, IpPoolSpec, KubeControllersConfiguration, Node, ObjectKey, WorkloadEndpoint,
 };
 use libcalico::ipam::{
-    AffinityOwner, Allocation, AuditedEndpoint, Block, BlockAffinity, Finding, Handle, InUseReason, Inventory, Lookup,
-    Owners, Pods, audit, pod_in_use_reason,
+    AffinityOwner, AuditedEndpoint, Block, BlockAffinity, Finding, InUseReason, Inventory, Lookup, Owners,
+    PackedAllocation, PackedBlock, PackedEndpoint, PackedHandle, Pods, audit, pod_in_use_reason,
 };
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Kind, StoreError};
@@ -31,10 +31,12 @@ use super::services_api::ServicesApi;
 pub(super) struct ClusterRead {
     pub(super) information: Option<Entry<ClusterInformation>>,
     pub(super) pools: Vec<Entry<IpPool>>,
-    pub(super) blocks: Vec<Entry<Block>>,
-    pub(super) handles: Vec<Entry<Handle>>,
+    pub(super) blocks: Vec<PackedBlock>,
+    /// The whole blocks whose parts contradict each other, for their repair.
+    pub(super) inconsistent: Vec<Entry<Block>>,
+    pub(super) handles: Vec<PackedHandle>,
     affinities: Vec<Entry<BlockAffinity>>,
-    pub(super) endpoints: Vec<AuditedEndpoint>,
+    pub(super) endpoints: Vec<PackedEndpoint>,
     /// The pods, on Kubernetes, where an endpoint is derived from its pod.
     pub(super) pods: Pods,
     /// The nodes, whose tunnels have addresses.
@@ -49,7 +51,7 @@ pub(super) struct ClusterRead {
 }
 
 /// A stored value that cannot be read. Allocation skips such values in lists without an error (DS-42).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub(super) struct UnreadableObject {
     pub(super) key: String,
     pub(super) reason: String,
@@ -92,22 +94,22 @@ impl ClusterRead {
     }
 
     /// Returns the allocation of `address`, or `None` if the address is free or cooling down.
-    pub(super) fn allocation(&self, address: IpAddr) -> Option<(Cidr, Allocation<'_>)> {
-        let held = self.blocks.iter().find_map(|block| Some((block.key, block.value.allocation(address)?)));
+    pub(super) fn allocation(&self, address: IpAddr) -> Option<(Cidr, PackedAllocation<'_>)> {
+        let held = self.blocks.iter().find_map(|block| Some((block.cidr, block.allocation(address)?)));
         held.filter(|(_, allocation)| !allocation.is_cooling())
     }
 
     /// Returns the reason why the pod in the allocation of `address` still needs the address, if it does.
     pub(super) fn keeping_pod(&self, address: IpAddr) -> Option<InUseReason> {
-        pod_in_use_reason(&self.allocation(address)?.1, &self.pods)
+        self.allocation(address)?.1.read(|held| pod_in_use_reason(held, &self.pods))
     }
 
     /// Returns true if addresses of the block may be those of Services.
-    pub(super) fn serves_services(&self, block: &Block) -> bool {
-        let is_of_services = matches!(block.owner(), Some(AffinityOwner::Virtual(_)));
+    pub(super) fn serves_services(&self, block: Cidr, owner: Option<&AffinityOwner>) -> bool {
+        let is_of_services = matches!(owner, Some(AffinityOwner::Virtual(_)));
         let mut pools = self.pools.iter().map(|pool| &pool.value.spec);
         let is_allowed = |pool: &IpPoolSpec| {
-            pool.allows(AllowedUse::LoadBalancer) && pool.range().is_ok_and(|range| range.overlaps(&block.cidr))
+            pool.allows(AllowedUse::LoadBalancer) && pool.range().is_ok_and(|range| range.overlaps(&block))
         };
         is_of_services || pools.any(is_allowed)
     }
@@ -123,8 +125,17 @@ impl ClusterRead {
         paths.find(|path| WorkloadEndpoint::parse_path(path).is_some())
     }
 
-    pub(super) fn endpoints_of(&self, address: IpAddr) -> impl Iterator<Item = &AuditedEndpoint> {
-        self.endpoints.iter().filter(move |endpoint| endpoint.addresses.contains(&address))
+    pub(super) fn endpoints_of(&self, address: IpAddr) -> impl Iterator<Item = &PackedEndpoint> {
+        self.endpoints.iter().filter(move |endpoint| endpoint.addresses().contains(&address))
+    }
+}
+
+impl ClusterRead {
+    fn add_block(&mut self, entry: Entry<Block>) {
+        if entry.value.contradiction().is_some() {
+            self.inconsistent.push(entry.clone());
+        }
+        self.blocks.push(PackedBlock::of(entry.value));
     }
 }
 

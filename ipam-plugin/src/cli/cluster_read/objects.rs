@@ -1,7 +1,9 @@
 //! Reads the objects by their kinds, as an API server lists them.
 
-use libcalico::api::{ClusterInformation, ObjectKey, ObjectSelect};
-use libcalico::ipam::{AffinityOwner, AffinitySelect, BlockAffinity, Lookup};
+use libcalico::api::{ClusterInformation, ObjectKey, ObjectSelect, WorkloadEndpoint};
+use libcalico::ipam::{
+    AffinityOwner, AffinitySelect, Block, BlockAffinity, Handle, Lookup, PackedEndpoint, PackedHandle,
+};
 use libcalico::kubernetes::Pod;
 use libcalico::store::{Answers, Entry, Kind, ListTicket, ReadBatch, Store, StoreError, WriteModel};
 
@@ -35,24 +37,25 @@ impl ClusterRead {
             affinities.extend(unlabeled.filter(|affinity| matches!(affinity.key.owner, AffinityOwner::Virtual(_))));
         }
         let pools = readable(&answers, &pools, &mut unreadable);
-        let blocks = readable(&answers, &blocks, &mut unreadable);
-        let handles = readable(&answers, &handles, &mut unreadable);
+        let mut cluster = ClusterRead::default();
+        for_each_readable::<Block>(&answers, &blocks, &mut unreadable, |entry| cluster.add_block(entry));
+        let keep = |entry: Entry<Handle>| cluster.handles.push(PackedHandle::of(&entry));
+        for_each_readable(&answers, &handles, &mut unreadable, keep);
         // Several lists of affinities contain the same object.
         unreadable.sort_by(|a, b| a.key.cmp(&b.key));
         unreadable.dedup();
+        let packed = |entry: Entry<WorkloadEndpoint>| PackedEndpoint::of(&audited_endpoint(&entry.value));
         Ok(ClusterRead {
             information: answers.get(&information)?,
             pools,
-            blocks,
-            handles,
             affinities,
             unreadable,
-            endpoints: answers.list(&endpoints).iter().map(|entry| audited_endpoint(&entry.value)).collect(),
+            endpoints: answers.each(&endpoints).filter_map(|(_, endpoint)| endpoint.ok()).map(packed).collect(),
             pods: answers
                 .each(&pods)
                 .map(|(key, pod)| (key, pod.map_or(Lookup::Unknown, |pod| Lookup::Present(pod.value))))
                 .collect(),
-            ..ClusterRead::default()
+            ..cluster
         })
     }
 }
@@ -60,8 +63,20 @@ impl ClusterRead {
 /// Returns the objects of a list that can be decoded, and adds the others to `unreadable`.
 fn readable<K: Kind>(answers: &Answers, list: &ListTicket<K>, unreadable: &mut Vec<UnreadableObject>) -> Vec<Entry<K>> {
     let mut objects = Vec::new();
-    for pair in answers.raw_entries(list) {
-        insert_if_kind(pair, &mut objects, unreadable);
-    }
+    for_each_readable(answers, list, unreadable, |object| objects.push(object));
     objects
+}
+
+/// Passes the objects of [`readable`] to `on_object`, each before the next one is decoded.
+fn for_each_readable<K: Kind>(
+    answers: &Answers,
+    list: &ListTicket<K>,
+    unreadable: &mut Vec<UnreadableObject>,
+    mut on_object: impl FnMut(Entry<K>),
+) {
+    for pair in answers.raw_entries(list) {
+        let mut decoded = Vec::new();
+        insert_if_kind(pair, &mut decoded, unreadable);
+        decoded.into_iter().for_each(&mut on_object);
+    }
 }

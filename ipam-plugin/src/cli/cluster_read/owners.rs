@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use datastore::Datastore;
 use futures::future::{join, join3};
 use libcalico::api::{KubeControllersConfiguration, Node, ObjectKey, ObjectSelect};
-use libcalico::ipam::{AllocationOwner, HandleId, VmiLookup, load_balancer_handle};
+use libcalico::ipam::{Allocation, AllocationOwner, HandleId, PackedBlock, VmiLookup, load_balancer_handle};
 use libcalico::kubernetes::{AssignIps, Service, VirtualMachine, VirtualMachineInstance};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 
@@ -90,7 +90,7 @@ impl ClusterRead {
             }
             Some(Err(error)) => self.unchecked.push(format!("Services are not checked: {error}")),
             // A cluster without Kubernetes has no Services.
-            None if load_balancer.is_some() || self.blocks.iter().any(|block| self.serves_services(&block.value)) => {
+            None if load_balancer.is_some() || self.may_serve_services() => {
                 self.unchecked.push(
                     "Services are not checked: no API server is configured; name it with KUBECONFIG or --kubeconfig"
                         .into(),
@@ -110,11 +110,8 @@ impl ClusterRead {
                 load_balancer_handle(&metadata.namespace, &metadata.name, &metadata.uid)
             })
             .collect();
-        let allocations = self.blocks.iter().flat_map(|block| block.value.allocated());
-        let of_services = allocations.filter(|allocation| {
-            let owner = allocation.attribute.map(|attribute| AllocationOwner::of(attribute).0);
-            !allocation.is_cooling() && matches!(owner, Some(AllocationOwner::Service { .. }))
-        });
+        let allocations = self.blocks.iter().flat_map(PackedBlock::allocated);
+        let of_services = allocations.filter(|allocation| !allocation.is_cooling() && allocation.read(is_of_service));
         let held: BTreeSet<HandleId> = of_services.filter_map(|allocation| allocation.handle()).collect();
         if held.is_empty() || !held.is_disjoint(&known) {
             return Ok(services);
@@ -128,12 +125,22 @@ impl ClusterRead {
 
     /// Returns the VMIs that allocations name.
     fn named_machines(&self) -> BTreeSet<ObjectKey> {
-        let allocations = self.blocks.iter().flat_map(|block| block.value.allocated());
-        let owners = allocations.filter_map(|allocation| Some(AllocationOwner::of(allocation.attribute?).0));
-        let machines = owners.filter(|owner| matches!(owner, AllocationOwner::Vmi { .. }));
-        let names = machines.filter_map(|owner| owner.names());
-        names.map(|(namespace, name)| ObjectKey::namespaced(namespace, name)).collect()
+        let machine = |held: &Allocation<'_>| {
+            let owner = AllocationOwner::of(held.attribute?).0;
+            let (namespace, name) = owner.names().filter(|_| matches!(owner, AllocationOwner::Vmi { .. }))?;
+            Some(ObjectKey::namespaced(namespace, name))
+        };
+        self.blocks.iter().flat_map(PackedBlock::allocated).filter_map(|allocation| allocation.read(machine)).collect()
     }
+
+    fn may_serve_services(&self) -> bool {
+        self.blocks.iter().any(|block| self.serves_services(block.cidr, block.owner().as_ref()))
+    }
+}
+
+pub(super) fn is_of_service(held: &Allocation<'_>) -> bool {
+    let owner = held.attribute.map(|attribute| AllocationOwner::of(attribute).0);
+    matches!(owner, Some(AllocationOwner::Service { .. }))
 }
 
 async fn nodes(store: &Datastore) -> Vec<Result<Entry<Node>, StoreError>> {

@@ -1,7 +1,8 @@
 //! Reads all pairs of etcd or of the embedded datastore.
 
 use datastore::Datastore;
-use libcalico::api::{ClusterInformation, KubeControllersConfiguration, Node};
+use libcalico::api::{ClusterInformation, KubeControllersConfiguration, Node, WorkloadEndpoint};
+use libcalico::ipam::{PackedEndpoint, PackedHandle};
 use libcalico::store::{Entry, Kind, RawEntry, StoreError, decode_entry};
 
 use super::{ClusterRead, UnreadableObject, audited_endpoint};
@@ -16,14 +17,18 @@ impl ClusterRead {
             progress.set(completed, 0);
             let unreadable = &mut cluster.unreadable;
             insert_if_kind(pair, &mut cluster.pools, unreadable);
-            insert_if_kind(pair, &mut cluster.blocks, unreadable);
-            insert_if_kind(pair, &mut cluster.handles, unreadable);
+            let (mut blocks, mut handles, mut endpoints) = (Vec::new(), Vec::new(), Vec::new());
+            insert_if_kind(pair, &mut blocks, unreadable);
+            insert_if_kind(pair, &mut handles, unreadable);
+            insert_if_kind(pair, &mut endpoints, unreadable);
             insert_if_kind(pair, &mut cluster.affinities, unreadable);
             insert_if_kind::<ClusterInformation>(pair, &mut information, unreadable);
             insert_if_kind::<KubeControllersConfiguration>(pair, &mut configuration, unreadable);
-            let mut endpoints = Vec::new();
-            insert_if_kind(pair, &mut endpoints, unreadable);
-            cluster.endpoints.extend(endpoints.iter().map(|entry| audited_endpoint(&entry.value)));
+            // At most one of them, which is packed before the next pair is read.
+            blocks.into_iter().for_each(|entry| cluster.add_block(entry));
+            cluster.handles.extend(handles.iter().map(PackedHandle::of));
+            let packed = |entry: &Entry<WorkloadEndpoint>| PackedEndpoint::of(&audited_endpoint(&entry.value));
+            cluster.endpoints.extend(endpoints.iter().map(packed));
             if Node::parse_path(&pair.path).is_some() {
                 cluster.nodes.push(decode_entry(pair));
             }

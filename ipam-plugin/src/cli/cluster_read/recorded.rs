@@ -2,9 +2,8 @@
 
 use std::net::IpAddr;
 
-use libcalico::ipam::{Block, Handle, HandleId, Lookup, PodState, RecordedOwner, tunnels_of};
+use libcalico::ipam::{Block, HandleId, Lookup, PackedHandle, PodState, RecordedOwner, tunnels_of};
 use libcalico::kubernetes::CONTAINER_ID;
-use libcalico::store::Entry;
 
 use super::ClusterRead;
 
@@ -17,19 +16,18 @@ impl ClusterRead {
             return Some(owner);
         }
         let endpoint = self.endpoints_of(address).next();
-        let of_endpoint =
-            endpoint.map(|endpoint| (endpoint.node.as_str(), endpoint.pod.as_ref(), endpoint.container_id.as_deref()));
+        let of_endpoint = endpoint.map(|endpoint| (endpoint.node(), endpoint.pod(), endpoint.container_id()));
         let (node, pod, container) = of_endpoint.or_else(|| {
             self.pods.iter().find_map(|(key, pod)| {
                 let Lookup::Present(pod) = pod else { return None };
                 let state = PodState::of(pod).address_state(address);
                 let runs = state.ended.is_none() && !pod.spec.host_network;
                 let container = pod.metadata.annotations.get(CONTAINER_ID).map(String::as_str);
-                (runs && state.has == Some(true)).then_some((state.node, Some(key), container))
+                (runs && state.has == Some(true)).then_some((state.node, Some(key.clone()), container))
             })
         })?;
         let pod = pod
-            .into_iter()
+            .iter()
             .flat_map(|key| [("namespace", key.namespace.as_deref().unwrap_or_default()), ("pod", key.name.as_str())]);
         let attributes = pod.chain([("node", node)]).map(|(key, value)| (key.to_owned(), value.to_owned()));
         let handle = container.and_then(|container| self.uncounted_handle(block, container));
@@ -40,25 +38,24 @@ impl ClusterRead {
     /// a tenant can set the container's ID: an ID that two pods have proves nothing, and no ID may form the handle of a
     /// VMI.
     fn uncounted_handle(&self, block: &Block, container: &str) -> Option<HandleId> {
-        let named =
-            self.endpoints.iter().filter(|endpoint| endpoint.container_id.as_deref() == Some(container)).count();
+        let named = self.endpoints.iter().filter(|endpoint| endpoint.container_id() == Some(container)).count();
         let is_containers = |handle: &HandleId| handle.is_of_container(container) && !handle.may_be_of_vmi();
         let mut handles = self.uncounted(block).filter(|handle| is_containers(handle));
-        handles.next().filter(|_| named <= 1 && !container.contains('.')).cloned()
+        handles.next().filter(|_| named <= 1 && !container.contains('.'))
     }
 
     /// Returns the stored handles that count more addresses of `block` than the block names.
-    fn uncounted(&self, block: &Block) -> impl Iterator<Item = &HandleId> {
-        let counts_more = |handle: &&Entry<Handle>| {
-            let named = i64::try_from(block.addresses_of(&handle.key).len()).unwrap_or(i64::MAX);
-            handle.value.block.get(&block.cidr).is_some_and(|counted| *counted > named)
+    fn uncounted(&self, block: &Block) -> impl Iterator<Item = HandleId> {
+        let counts_more = |handle: &&PackedHandle| {
+            let named = || i64::try_from(block.addresses_of(&handle.id()).len()).unwrap_or(i64::MAX);
+            handle.count(&block.cidr).is_some_and(|counted| counted > named())
         };
-        self.handles.iter().filter(counts_more).map(|handle| &handle.key)
+        self.handles.iter().filter(counts_more).map(PackedHandle::id)
     }
 
     /// Returns the handle of a VMI that counts an address which `block` does not name. A stopped VM has neither pod nor
     /// endpoint.
-    pub(in crate::cli) fn uncounted_vmi(&self, block: &Block) -> Option<&HandleId> {
+    pub(in crate::cli) fn uncounted_vmi(&self, block: &Block) -> Option<HandleId> {
         self.uncounted(block).find(|handle| handle.may_be_of_vmi())
     }
 }

@@ -1,4 +1,4 @@
-use libcalico::ipam::{AffinityKey, LOAD_BALANCER_HOST, load_balancer_handle};
+use libcalico::ipam::{AffinityKey, Handle, LOAD_BALANCER_HOST, load_balancer_handle};
 use libcalico::kubernetes::Service;
 use libcalico::store::{Kind, Revision};
 use node_process::process::block_on;

@@ -119,7 +119,7 @@ impl Leaks {
         if !force && let Some(reason) = self.objection(ip, &held, cluster) {
             return StepVerdict::Refuse(format!("{reason}; --force releases it all the same"));
         }
-        let fingerprint = cluster.allocation(ip).and_then(|(_, allocation)| fingerprint_of(&allocation));
+        let fingerprint = cluster.allocation(ip).and_then(|(_, allocation)| allocation.read(fingerprint_of));
         StepVerdict::Do(ReleaseChange::Release { held, fingerprint })
     }
 
@@ -129,13 +129,13 @@ impl Leaks {
             return Some(held.clone());
         }
         let (block, allocation) = cluster.allocation(ip)?;
-        Some(AllocatedAddress {
+        Some(allocation.read(|held| AllocatedAddress {
             address: ip,
             block,
-            handle: allocation.handle().map(|handle| handle.to_string()),
-            sequence_number: allocation.sequence,
-            attributes: allocation.attributes().cloned().unwrap_or_default(),
-        })
+            handle: held.handle().map(|handle| handle.to_string()),
+            sequence_number: held.sequence,
+            attributes: held.attributes().cloned().unwrap_or_default(),
+        }))
     }
 
     /// Returns the reason why the leak of a report is left alone.
@@ -149,7 +149,7 @@ impl Leaks {
 
     fn objection(&self, ip: IpAddr, held: &AllocatedAddress, cluster: &ClusterRead) -> Option<String> {
         if let Some(endpoint) = cluster.endpoints_of(ip).next() {
-            return Some(format!("endpoint {} on node {} has it", endpoint.name, endpoint.node));
+            return Some(format!("endpoint {} on node {} has it", endpoint.name(), endpoint.node()));
         }
         if let Some(owner) = cluster.owners.of(ip).next() {
             return Some(format!("{owner} has it"));

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
-use libcalico::ipam::{Finding, Handle, HandleId, Repaired, SuspectHandle};
+use libcalico::ipam::{Finding, HandleId, PackedHandle, Repaired, SuspectHandle};
 use libcalico::net::Cidr;
-use libcalico::store::Entry;
 use time::OffsetDateTime;
 
 use super::step::{BlockRepair, HandleFix, ReleaseChange, ReleaseStep, StepVerdict};
@@ -34,8 +33,8 @@ pub(super) fn fix_steps(findings: &[&Finding], cluster: &ClusterRead, other: &Ot
             _ => {}
         }
     }
-    let stored: HashMap<&str, &Entry<Handle>> =
-        cluster.handles.iter().map(|entry| (entry.key.as_str(), entry)).collect();
+    let stored: HashMap<&str, &PackedHandle> =
+        cluster.handles.iter().map(|handle| (handle.id_text(), handle)).collect();
     let held = addresses_per_block(&ids, cluster, repairs);
     let step = |id: String| {
         let fix = handle_fix(&id, &stored, &held)?;
@@ -51,18 +50,18 @@ pub(super) fn fix_steps(findings: &[&Finding], cluster: &ClusterRead, other: &Ot
 
 fn handle_fix(
     id: &str,
-    stored: &HashMap<&str, &Entry<Handle>>,
+    stored: &HashMap<&str, &PackedHandle>,
     held: &HashMap<HandleId, BTreeMap<Cidr, i64>>,
 ) -> Option<HandleFix> {
     let stored = stored.get(id);
-    let id = stored.map_or_else(|| HandleId::new(id), |entry| entry.key.clone());
+    let id = stored.map_or_else(|| HandleId::new(id), |handle| handle.id());
     let held = held.get(&HandleId::new(id.as_str())).cloned().unwrap_or_default();
-    if stored.map_or(held.is_empty(), |entry| !held.is_empty() && entry.value.block == held) {
+    if stored.map_or(held.is_empty(), |handle| !held.is_empty() && handle.counts() == held) {
         return None;
     }
-    let counted = stored.into_iter().flat_map(|entry| entry.value.block.keys());
-    let blocks = counted.chain(held.keys()).copied().collect();
-    let suspect = SuspectHandle { id, revision: stored.map(|entry| entry.revision.clone()), blocks };
+    let counted = stored.into_iter().flat_map(|handle| handle.blocks());
+    let blocks = counted.chain(held.keys().copied()).collect();
+    let suspect = SuspectHandle { id, revision: stored.map(|handle| handle.revision()), blocks };
     Some(HandleFix { suspect, held })
 }
 
@@ -74,11 +73,13 @@ fn addresses_per_block(
 ) -> HashMap<HandleId, BTreeMap<Cidr, i64>> {
     let wanted: HashSet<HandleId> = ids.iter().map(HandleId::new).collect();
     let mut held = HashMap::<HandleId, BTreeMap<Cidr, i64>>::new();
-    for entry in &cluster.blocks {
-        let repaired = repairs.iter().map(|repair| repair.repaired()).find(|block| block.cidr == entry.key);
-        let handles = repaired.unwrap_or(&entry.value).allocated().filter_map(|allocation| allocation.handle());
-        for handle in handles.filter(|handle| wanted.contains(handle)) {
-            *held.entry(handle).or_default().entry(entry.key).or_default() += 1;
+    for block in &cluster.blocks {
+        let handles: Vec<HandleId> = match repairs.iter().find(|repair| repair.repaired().cidr == block.cidr) {
+            Some(repair) => repair.repaired().allocated().filter_map(|allocation| allocation.handle()).collect(),
+            None => block.allocated().filter_map(|allocation| allocation.handle()).collect(),
+        };
+        for handle in handles.into_iter().filter(|handle| wanted.contains(handle)) {
+            *held.entry(handle).or_default().entry(block.cidr).or_default() += 1;
         }
     }
     held
@@ -102,7 +103,7 @@ fn verdict(block: Cidr, cluster: &ClusterRead, force: bool) -> StepVerdict {
             "nodes cannot be read ({error}), and a tunnel may have an address of the block"
         ));
     }
-    let entry = cluster.blocks.iter().find(|entry| entry.key == block);
+    let entry = cluster.inconsistent.iter().find(|entry| entry.key == block);
     let repair = entry.and_then(|read| {
         let repaired = read.value.repaired(OffsetDateTime::now_utc(), |ip| cluster.recorded_owner(&read.value, ip))?;
         Some(BlockRepair { read: read.clone(), repaired })
@@ -116,7 +117,9 @@ fn verdict(block: Cidr, cluster: &ClusterRead, force: bool) -> StepVerdict {
     }
     match repair {
         Some(BlockRepair { read, repaired: Repaired { freed, .. } })
-            if !force && !freed.is_empty() && (cluster.serves_services(&read.value) || is_owned(&freed, cluster)) =>
+            if !force
+                && !freed.is_empty()
+                && (cluster.serves_services(block, read.value.owner().as_ref()) || is_owned(&freed, cluster)) =>
         {
             StepVerdict::Refuse(
                 "a Service may have an address of this block, and no handle proves which one; use --force if no \

@@ -6,72 +6,57 @@ use std::net::IpAddr;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-use super::{AllocatedAddress, AuditedEndpoint, Finding, Inventory, Owners, Pods};
+use super::by_address::{AllocationsByAddress, EndpointsByAddress};
+use super::{AllocatedAddress, Finding, Inventory, Owners, PackedAllocation, PackedBlock, Pods};
 use crate::api::ObjectKey;
 use crate::ipam::{
     AddressInPod, Allocation, AllocationOwner, HandleId, InUseReason, Lookup, OwnerFacts, OwnerKind, OwnerPodsLookup,
     PodState, Verdict, assess,
 };
 use crate::kubernetes::Pod;
-use crate::net::Cidr;
-
-pub(in crate::ipam) type EndpointsByAddress<'a> = BTreeMap<IpAddr, Vec<&'a AuditedEndpoint>>;
-/// The block and the handle of each allocation of an address. Only overlapping blocks have two of one address.
-type AllocationsByAddress<'a> = HashMap<IpAddr, Vec<(Cidr, Option<&'a str>)>>;
 
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
-    let endpoints = endpoints_by_address(inventory.endpoints);
+    let endpoints = EndpointsByAddress::of_endpoints(inventory.endpoints);
     let containers = Containers::new(inventory, &endpoints);
     let recorded: HashSet<IpAddr> = inventory.owners.addresses.iter().map(|owned| owned.address).collect();
-    let mut allocations = AllocationsByAddress::new();
+    let mut allocations = Vec::with_capacity(inventory.blocks.iter().map(PackedBlock::in_use).sum());
     let mut findings = Vec::new();
-    for block in inventory.blocks.iter().map(|entry| &entry.value) {
+    for block in inventory.blocks {
         for allocation in block.allocated().filter(|allocation| !allocation.is_cooling()) {
-            let held = || AllocatedAddress::new(block.cidr, &allocation);
+            let held = || allocation.read(|held| AllocatedAddress::new(block.cidr, held));
             findings.extend(allocation_finding(&allocation, held, &endpoints, &recorded, &containers, inventory));
-            let (block, handle) = (block.cidr, allocation.handle_text());
-            let of_address = allocations.entry(allocation.ip);
-            of_address.and_modify(|held| held.push((block, handle))).or_insert_with(|| vec![(block, handle)]);
+            allocations.push((allocation.ip, block));
         }
     }
+    let allocations = AllocationsByAddress::of(allocations);
     findings.extend(endpoint_findings(&endpoints, &allocations, inventory));
     findings.extend(double_allocations(&endpoints, &allocations));
     findings
 }
 
-pub(in crate::ipam) fn endpoints_by_address(endpoints: &[AuditedEndpoint]) -> EndpointsByAddress<'_> {
-    let mut by_address = EndpointsByAddress::new();
-    for endpoint in endpoints {
-        for &address in &endpoint.addresses {
-            by_address.entry(address).or_default().push(endpoint);
-        }
-    }
-    by_address
-}
-
 fn allocation_finding(
-    allocation: &Allocation<'_>,
+    allocation: &PackedAllocation<'_>,
     held: impl Fn() -> AllocatedAddress,
     endpoints: &EndpointsByAddress<'_>,
     recorded: &HashSet<IpAddr>,
     containers: &Containers<'_>,
     inventory: &Inventory<'_>,
 ) -> Option<Finding> {
-    match endpoints.get(&allocation.ip).map(Vec::as_slice) {
-        None if recorded.contains(&allocation.ip) => None,
-        None if needs_no_endpoint(allocation, inventory) || is_in_flight(allocation, inventory) => None,
-        None if containers.has_second_interface(allocation) => None,
-        None => Some(Finding::AddressWithoutEndpoint(held())),
-        Some([endpoint]) => {
-            let (handle, container_id) = (allocation.handle()?, endpoint.container_id.clone()?);
-            (!belongs_to_container(&handle, &container_id)).then(|| Finding::AddressOfAnother {
+    match endpoints.get(allocation.ip) {
+        [] if recorded.contains(&allocation.ip) => None,
+        [] if allocation.read(|held| needs_no_endpoint(held, inventory) || is_in_flight(held, inventory)) => None,
+        [] if containers.has_second_interface(allocation) => None,
+        [] => Some(Finding::AddressWithoutEndpoint(held())),
+        [(_, endpoint)] => {
+            let (handle, container_id) = (allocation.handle()?, endpoint.container_id()?);
+            (!belongs_to_container(&handle, container_id)).then(|| Finding::AddressOfAnother {
                 held: held(),
-                endpoint: endpoint.name.clone(),
-                container_id,
+                endpoint: endpoint.name().to_owned(),
+                container_id: container_id.to_owned(),
             })
         }
         // `double_allocations` reports this address.
-        Some(_) => None,
+        [_, _, ..] => None,
     }
 }
 
@@ -82,14 +67,21 @@ fn allocation_finding(
 struct Containers<'a>(HashMap<&'a str, &'a str>);
 
 impl<'a> Containers<'a> {
+    /// Reads only the containers of addresses without endpoint.
     fn new(inventory: &Inventory<'a>, endpoints: &EndpointsByAddress<'_>) -> Self {
-        let allocations = inventory.blocks.iter().flat_map(|entry| entry.value.allocated());
-        let used = allocations.filter(|allocation| !allocation.is_cooling() && endpoints.contains_key(&allocation.ip));
-        let handles = used.filter_map(|allocation| allocation.handle_text());
-        Containers(handles.filter_map(|handle| Some((container_of(handle)?, handle))).collect())
+        let allocations = || {
+            let allocated = inventory.blocks.iter().flat_map(PackedBlock::allocated);
+            let allocated = allocated.filter(|allocation| !allocation.is_cooling());
+            allocated.map(|allocation| (allocation.handle_text(), endpoints.get(allocation.ip).is_empty()))
+        };
+        let unused = allocations().filter_map(|(handle, is_unused)| container_of(handle.filter(|_| is_unused)?));
+        let wanted: HashSet<&str> = unused.collect();
+        let used = allocations().filter_map(|(handle, is_unused)| handle.filter(|_| !is_unused));
+        let containers = used.filter_map(|handle| Some((container_of(handle)?, handle)));
+        Containers(containers.filter(|(container, _)| wanted.contains(container)).collect())
     }
 
-    fn has_second_interface(&self, allocation: &Allocation<'_>) -> bool {
+    fn has_second_interface(&self, allocation: &PackedAllocation<'_>) -> bool {
         let handle = allocation.handle_text();
         let first = handle.and_then(container_of).and_then(|container| self.0.get(container));
         first.is_some_and(|first| Some(*first) != handle)
@@ -191,22 +183,24 @@ fn endpoint_findings<'a>(
 ) -> impl Iterator<Item = Finding> + 'a {
     // Addresses from other IPAM plugins are usually in no pool.
     let is_in_pool = |address: IpAddr| inventory.pools.iter().any(|pool| pool.contains(address));
-    let unallocated = endpoints.iter().filter(move |(ip, _)| is_in_pool(**ip) && !allocations.contains_key(*ip));
-    unallocated.flat_map(|(&address, endpoints)| {
-        let names = endpoints.iter().map(|endpoint| (endpoint.name.clone(), endpoint.node.clone()));
-        names.map(move |(endpoint, node)| Finding::EndpointWithoutAddress { address, endpoint, node })
+    let unallocated = endpoints.pairs().filter(move |(ip, _)| is_in_pool(*ip) && allocations.get(*ip).is_empty());
+    unallocated.map(|&(address, endpoint)| {
+        let (endpoint, node) = (endpoint.name().to_owned(), endpoint.node().to_owned());
+        Finding::EndpointWithoutAddress { address, endpoint, node }
     })
 }
 
 fn double_allocations(endpoints: &EndpointsByAddress<'_>, allocations: &AllocationsByAddress<'_>) -> Vec<Finding> {
     let mut all: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
-    for (&address, held) in allocations.iter().filter(|(_, held)| held.len() > 1) {
-        let blocks = held.iter().map(|(block, handle)| (block, handle.unwrap_or("(none)")));
-        let names = blocks.map(|(block, handle)| format!("block {block} for handle {handle}"));
-        all.entry(address).or_default().extend(names);
+    for (address, blocks) in allocations.groups().filter(|(_, blocks)| blocks.len() > 1) {
+        let name = |(_, block): &(IpAddr, &PackedBlock)| {
+            let handle = block.allocation(address).and_then(|allocation| allocation.handle_text());
+            format!("block {} for handle {}", block.cidr, handle.unwrap_or("(none)"))
+        };
+        all.entry(address).or_default().extend(blocks.iter().map(name));
     }
-    for (&address, endpoints) in endpoints.iter().filter(|(_, endpoints)| endpoints.len() > 1) {
-        let names = endpoints.iter().map(|endpoint| format!("endpoint {}", endpoint.name));
+    for (address, endpoints) in endpoints.groups().filter(|(_, endpoints)| endpoints.len() > 1) {
+        let names = endpoints.iter().map(|(_, endpoint)| format!("endpoint {}", endpoint.name()));
         all.entry(address).or_default().extend(names);
     }
     all.into_iter().map(|(address, holders)| Finding::DoubleAllocation { address, holders }).collect()

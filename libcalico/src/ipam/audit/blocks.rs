@@ -3,31 +3,28 @@
 use std::collections::HashMap;
 
 use super::{Finding, Inventory};
-use crate::ipam::{AffinityKey, AffinityOwner, AffinityState, Block, BlockAffinity};
+use crate::ipam::{AffinityKey, AffinityOwner, AffinityState, BlockAffinity, PackedBlock};
 use crate::net::Cidr;
 use crate::store::Entry;
 
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
-    let single = inventory.blocks.iter().flat_map(|entry| single_block_findings(&entry.value, inventory.pools));
+    let single = inventory.blocks.iter().flat_map(|block| single_block_findings(block, inventory.pools));
     let mut findings: Vec<Finding> = single.collect();
     findings.extend(overlaps(inventory));
     findings.extend(affinity_findings(inventory));
     findings
 }
 
-fn single_block_findings(block: &Block, pools: &[Cidr]) -> Vec<Finding> {
+fn single_block_findings(block: &PackedBlock, pools: &[Cidr]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if let Err(problem) = block.verify() {
-        findings.push(Finding::CorruptBlock { block: block.cidr, problem: problem.to_string() });
-    } else if let Some(ordinal) = block.lost_ordinal() {
-        let problem = format!("block {} is corrupt: ordinal {ordinal} is neither allocated nor free", block.cidr);
-        findings.push(Finding::CorruptBlock { block: block.cidr, problem });
+    if let Some(problem) = block.contradiction() {
+        findings.push(Finding::CorruptBlock { block: block.cidr, problem: problem.to_owned() });
     }
     if block.awaits_deletion() {
         findings.push(Finding::UnfinishedDeletion { block: block.cidr });
     }
     if !pools.iter().any(|pool| pool.covers(&block.cidr)) {
-        let (owner, in_use) = (block.affinity.clone(), block.allocated().count());
+        let (owner, in_use) = (block.affinity().map(str::to_owned), block.in_use());
         findings.push(Finding::BlockOutsidePools { block: block.cidr, owner, in_use });
     }
     findings
@@ -36,7 +33,7 @@ fn single_block_findings(block: &Block, pools: &[Cidr]) -> Vec<Finding> {
 /// Returns every pair of overlapping blocks. A block overlaps exactly those earlier blocks in the sorted list that
 /// contain it.
 fn overlaps(inventory: &Inventory<'_>) -> Vec<Finding> {
-    let mut sorted: Vec<Cidr> = inventory.blocks.iter().map(|entry| entry.value.cidr).collect();
+    let mut sorted: Vec<Cidr> = inventory.blocks.iter().map(|block| block.cidr).collect();
     sorted.sort();
     let mut open: Vec<Cidr> = Vec::new();
     let mut findings = Vec::new();
@@ -49,7 +46,7 @@ fn overlaps(inventory: &Inventory<'_>) -> Vec<Finding> {
 }
 
 fn affinity_findings(inventory: &Inventory<'_>) -> Vec<Finding> {
-    let blocks: HashMap<Cidr, &Block> = inventory.blocks.iter().map(|entry| (entry.value.cidr, &entry.value)).collect();
+    let blocks: HashMap<Cidr, &PackedBlock> = inventory.blocks.iter().map(|block| (block.cidr, block)).collect();
     let mut findings = blocks_without_affinity(inventory, blocks.values().copied());
     let finding = |entry: &Entry<BlockAffinity>| affinity_finding(entry, blocks.get(&entry.key.cidr).copied());
     findings.extend(inventory.affinities.iter().filter_map(finding));
@@ -58,7 +55,10 @@ fn affinity_findings(inventory: &Inventory<'_>) -> Vec<Finding> {
 
 /// Returns a finding for each block whose owner has no confirmed affinity for it. An unfinished affinity is sufficient
 /// for an empty block, and none is necessary for a block that is about to be deleted.
-fn blocks_without_affinity<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<Item = &'a Block>) -> Vec<Finding> {
+fn blocks_without_affinity<'a>(
+    inventory: &Inventory<'_>,
+    blocks: impl Iterator<Item = &'a PackedBlock>,
+) -> Vec<Finding> {
     let states: HashMap<(&AffinityOwner, Cidr), AffinityState> =
         inventory.affinities.iter().map(|entry| ((&entry.key.owner, entry.key.cidr), entry.value.state)).collect();
     let without_affinity = blocks.filter_map(|block| {
@@ -79,9 +79,9 @@ fn blocks_without_affinity<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<
     sorted.into_iter().map(finding).collect()
 }
 
-fn affinity_finding(affinity: &Entry<BlockAffinity>, block: Option<&Block>) -> Option<Finding> {
+fn affinity_finding(affinity: &Entry<BlockAffinity>, block: Option<&PackedBlock>) -> Option<Finding> {
     let AffinityKey { owner: claimant, cidr } = &affinity.key;
-    let owner = block.and_then(Block::owner);
+    let owner = block.and_then(PackedBlock::owner);
     let is_owner = owner.as_ref() == Some(claimant);
     let (claimant, revision) = (claimant.to_string(), affinity.revision.to_string());
     match unfinished(affinity.value.state) {

@@ -10,7 +10,7 @@ use crate::ipam::Allocation;
 use crate::net::Cidr;
 
 /// An allocated address, with the facts that distinguish this allocation from a later one of the same address.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AllocatedAddress {
     /// The address.
@@ -57,7 +57,7 @@ impl fmt::Display for AllocatedAddress {
 }
 
 /// A contradiction in or between stored objects, or a note; see [`Finding::is_note`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "finding", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Finding {
     /// An allocated address that no endpoint has, and that is not expected to be without endpoint.

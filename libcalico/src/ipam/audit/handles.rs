@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::{AllocatedAddress, Finding, Inventory};
-use crate::ipam::{Block, Handle, HandleId};
+use crate::ipam::{Block, Handle, HandleId, PackedBlock, PackedHandle};
 use crate::net::Cidr;
 use crate::store::{Entry, Revision};
 
@@ -14,10 +14,11 @@ struct HandlesInUse<'a>(Vec<(&'a str, Cidr)>);
 
 impl<'a> HandlesInUse<'a> {
     fn of(inventory: &Inventory<'a>) -> Self {
-        let blocks = inventory.blocks.iter().map(|entry| &entry.value);
-        let of_block =
-            |block: &'a Block| block.allocated().filter_map(|allocation| Some((allocation.handle_text()?, block.cidr)));
-        let mut held: Vec<(&str, Cidr)> = blocks.flat_map(of_block).collect();
+        let of_block = |block: &'a PackedBlock| {
+            block.allocated().filter_map(|allocation| Some((allocation.handle_text()?, block.cidr)))
+        };
+        let mut held = Vec::with_capacity(inventory.blocks.iter().map(PackedBlock::in_use).sum());
+        held.extend(inventory.blocks.iter().flat_map(of_block));
         held.sort_unstable();
         HandlesInUse(held)
     }
@@ -40,18 +41,18 @@ pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     findings
 }
 
-fn handle_findings(entry: &Entry<Handle>, held: &HandlesInUse<'_>) -> Vec<Finding> {
-    let (handle, revision) = (entry.key.to_string(), entry.revision.to_string());
-    let counted = &entry.value.block;
-    let held = held.addresses_of(HandleId::cut(entry.key.as_str()));
+fn handle_findings(entry: &PackedHandle, held: &HandlesInUse<'_>) -> Vec<Finding> {
+    let (handle, revision) = (entry.id_text().to_owned(), entry.revision().0);
+    let counted = entry.counts();
+    let held = held.addresses_of(HandleId::cut(entry.id_text()));
     if held.is_empty() {
-        return vec![Finding::OrphanHandle { handle, revision, blocks: counted.clone() }];
+        return vec![Finding::OrphanHandle { handle, revision, blocks: counted }];
     }
     let finding = |(block, counted, held)| {
         let (handle, revision) = (handle.clone(), revision.clone());
         Finding::HandleCount { handle, revision, block, counted, held }
     };
-    miscounted(counted, &held).map(finding).collect()
+    miscounted(&counted, &held).map(finding).collect()
 }
 
 /// Returns the blocks in which a handle's count is wrong, each with the counted and the actual number of addresses.
@@ -66,13 +67,14 @@ pub(in crate::ipam) fn miscounted<'a>(
 
 /// Returns the addresses whose handle is missing. Those that Windows reserves never have a handle object.
 fn missing_handles(inventory: &Inventory<'_>) -> Vec<Finding> {
-    let existing: HashSet<&str> = inventory.handles.iter().map(|entry| HandleId::cut(entry.key.as_str())).collect();
+    let existing: HashSet<&str> = inventory.handles.iter().map(|entry| HandleId::cut(entry.id_text())).collect();
     let mut findings = Vec::new();
-    for block in inventory.blocks.iter().map(|entry| &entry.value) {
+    for block in inventory.blocks {
         for allocation in block.allocated() {
-            let is_reserved = allocation.attribute.is_some_and(|attribute| attribute.is_windows_reserved());
-            if !is_reserved && allocation.handle_text().is_some_and(|handle| !existing.contains(handle)) {
-                findings.push(Finding::MissingHandle(AllocatedAddress::new(block.cidr, &allocation)));
+            if !allocation.is_windows_reserved()
+                && allocation.handle_text().is_some_and(|handle| !existing.contains(handle))
+            {
+                findings.push(Finding::MissingHandle(allocation.read(|held| AllocatedAddress::new(block.cidr, held))));
             }
         }
     }

@@ -6,9 +6,11 @@
 
 mod addresses;
 mod blocks;
+mod by_address;
 mod finding;
 mod handles;
 mod owners;
+mod packed;
 #[cfg(test)]
 mod tests;
 
@@ -17,14 +19,16 @@ use std::net::IpAddr;
 
 use time::{Duration, OffsetDateTime};
 
-pub(in crate::ipam) use self::addresses::{EndpointsByAddress, endpoints_by_address, owner_time};
+pub(in crate::ipam) use self::addresses::owner_time;
 pub use self::addresses::{allocation_time, pod_in_use_reason};
+pub(in crate::ipam) use self::by_address::EndpointsByAddress;
 pub use self::finding::{AllocatedAddress, Finding};
 #[cfg(feature = "gc")]
 pub(super) use self::handles::miscounted;
 pub use self::handles::{HandleRepair, SuspectHandle, repair};
 pub use self::owners::{AddressOwner, OwnedAddress, Owners};
-use super::{Block, BlockAffinity, Handle, Lookup};
+pub use self::packed::{PackedAllocation, PackedBlock, PackedEndpoint, PackedHandle};
+use super::{BlockAffinity, Lookup};
 use crate::api::ObjectKey;
 use crate::kubernetes::Pod;
 use crate::net::Cidr;
@@ -58,13 +62,13 @@ pub struct Inventory<'a> {
     /// Ranges of the pools that are in service.
     pub active_pools: &'a [Cidr],
     /// The readable blocks.
-    pub blocks: &'a [Entry<Block>],
+    pub blocks: &'a [PackedBlock],
     /// The readable handles.
-    pub handles: &'a [Entry<Handle>],
+    pub handles: &'a [PackedHandle],
     /// The readable affinities.
     pub affinities: &'a [Entry<BlockAffinity>],
     /// The readable endpoints.
-    pub endpoints: &'a [AuditedEndpoint],
+    pub endpoints: &'a [PackedEndpoint],
     /// The pods, if endpoints are derived from pods; otherwise empty.
     pub pods: &'a Pods,
     /// The tunnels, Services and virtual machines.

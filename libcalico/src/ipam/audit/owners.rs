@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use super::{Finding, Inventory};
 use crate::api::{Node, ObjectKey};
-use crate::ipam::{AllocationOwner, Lookup, VmiLookup, tunnels_of};
+use crate::ipam::{AllocationOwner, Lookup, PackedBlock, VmiLookup, tunnels_of};
 use crate::kubernetes::{AssignIps, Service};
 
 /// The owners of addresses other than endpoints, as far as they were read.
@@ -107,7 +107,7 @@ impl Owners {
 
 /// Returns a finding for each address that an object records, that an active pool contains, and that is free.
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
-    let blocks = inventory.blocks.iter().flat_map(|entry| entry.value.allocated());
+    let blocks = inventory.blocks.iter().flat_map(PackedBlock::allocated);
     let allocated: HashSet<IpAddr> =
         blocks.filter(|allocation| !allocation.is_cooling()).map(|allocation| allocation.ip).collect();
     let is_in_pool = |address: IpAddr| inventory.active_pools.iter().any(|pool| pool.contains(address));

@@ -79,11 +79,6 @@ impl<'a> Allocation<'a> {
         self.attribute?.handle()
     }
 
-    /// Returns the text of [`Allocation::handle`], without a copy.
-    pub(in crate::ipam) fn handle_text(&self) -> Option<&'a str> {
-        self.attribute?.handle_id.as_deref().filter(|id| !id.is_empty()).map(HandleId::cut)
-    }
-
     /// Returns the active owner's attributes.
     pub fn attributes(&self) -> Option<&'a BTreeMap<String, String>> {
         self.attribute.map(|attribute| &attribute.active_owner)
@@ -113,7 +108,11 @@ impl Attribute {
     }
 
     pub(in crate::ipam) fn is_windows_reserved(&self) -> bool {
-        self.handle_id.as_deref().is_some_and(|id| id.eq_ignore_ascii_case(WINDOWS_RESERVED_HANDLE))
+        self.handle_id.as_deref().is_some_and(Self::is_handle_of_windows)
+    }
+
+    pub(in crate::ipam) fn is_handle_of_windows(id: &str) -> bool {
+        id.eq_ignore_ascii_case(WINDOWS_RESERVED_HANDLE)
     }
 }
 
@@ -161,6 +160,15 @@ impl Block {
     /// slots as addresses.
     pub fn lost_ordinal(&self) -> Option<usize> {
         self.lost_ordinals().next()
+    }
+
+    /// Returns the reason why the parts of the block contradict each other, if they do.
+    pub fn contradiction(&self) -> Option<String> {
+        if let Err(problem) = self.verify() {
+            return Some(problem.to_string());
+        }
+        let lost = |ordinal| format!("block {} is corrupt: ordinal {ordinal} is neither allocated nor free", self.cidr);
+        self.lost_ordinal().map(lost)
     }
 
     /// Returns the ordinals that are neither allocated nor in the free list, as [`Block::lost_ordinal`].

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use super::{IpamReport, LeakedHandle, ReportedAllocation, is_carried_as_finding};
 use crate::api::ClusterInformationSpec;
-use crate::ipam::audit::{EndpointsByAddress, endpoints_by_address};
-use crate::ipam::{AddressOwner, AffinityOwner, Allocation, AllocationOwner, Block, Finding, Inventory};
+use crate::ipam::audit::EndpointsByAddress;
+use crate::ipam::{AddressOwner, AffinityOwner, Allocation, AllocationOwner, Finding, Inventory, PackedBlock};
 use crate::net::Cidr;
 
 /// The owner of addresses that Windows reserves, as calicoctl names it.
@@ -26,15 +26,17 @@ pub struct ReportedCluster<'a> {
 /// Makes a report. An allocation counts as in use unless `findings` has it as a leak or the address is cooling down.
 pub fn build(cluster: &ReportedCluster<'_>, inventory: &Inventory<'_>, findings: &[Finding]) -> IpamReport {
     let leaks: HashSet<(IpAddr, Cidr)> = findings.iter().filter_map(as_leak).collect();
-    let endpoints = endpoints_by_address(inventory.endpoints);
+    let endpoints = EndpointsByAddress::of_endpoints(inventory.endpoints);
     let recorded = inventory.owners.by_address();
     let mut allocations = BTreeMap::<String, Vec<ReportedAllocation>>::new();
-    for block in inventory.blocks.iter().map(|entry| &entry.value) {
+    for block in inventory.blocks {
         for allocation in block.allocated() {
             let in_use = !allocation.is_cooling() && !leaks.contains(&(allocation.ip, block.cidr));
-            let owners = owners_of(&allocation, &endpoints, &recorded);
-            let owners = Some(owners).filter(|owners| in_use && !owners.is_empty());
-            let reported = ReportedAllocation { in_use, owners, ..described(block, &allocation) };
+            let reported = allocation.read(|held| {
+                let owners = owners_of(held, &endpoints, &recorded);
+                let owners = Some(owners).filter(|owners| in_use && !owners.is_empty());
+                ReportedAllocation { in_use, owners, ..described(block, held) }
+            });
             allocations.entry(allocation.ip.to_string()).or_default().push(reported);
         }
     }
@@ -61,7 +63,7 @@ fn as_leak(finding: &Finding) -> Option<(IpAddr, Cidr)> {
 }
 
 /// Returns the fields that the block alone determines.
-fn described(block: &Block, allocation: &Allocation<'_>) -> ReportedAllocation {
+fn described(block: &PackedBlock, allocation: &Allocation<'_>) -> ReportedAllocation {
     let text = |key: &str| allocation.attributes().and_then(|attributes| attributes.get(key)).cloned();
     let host = match block.owner() {
         Some(AffinityOwner::Host(host)) => host,
@@ -105,7 +107,7 @@ fn owners_of(
         }
         _ => {}
     }
-    let workloads = endpoints.get(&allocation.ip).into_iter().flatten();
-    owners.extend(workloads.map(|endpoint| format!("Workload({})", endpoint.object)));
+    let workloads = endpoints.having(allocation.ip);
+    owners.extend(workloads.map(|endpoint| format!("Workload({})", endpoint.object())));
     owners
 }

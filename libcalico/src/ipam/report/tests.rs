@@ -9,7 +9,7 @@ use time::{Duration, OffsetDateTime};
 
 use super::*;
 use crate::api::{ClusterInformation, IpPool, WorkloadEndpoint};
-use crate::ipam::{AuditedEndpoint, Block, Handle, Inventory, Owners, Pods, audit};
+use crate::ipam::{AuditedEndpoint, Inventory, Owners, PackedBlock, PackedEndpoint, PackedHandle, Pods, audit};
 use crate::net::Cidr;
 use crate::store::{Entry, Kind};
 
@@ -63,12 +63,14 @@ fn our_report(content: &BTreeMap<String, Value>, theirs: &IpamReport) -> IpamRep
             .collect(),
         ..AuditedEndpoint::default()
     };
-    let endpoints: Vec<AuditedEndpoint> = all(content).into_iter().map(endpoint).collect();
+    let endpoints: Vec<_> = all(content).into_iter().map(|entry| PackedEndpoint::of(&endpoint(entry))).collect();
+    let blocks: Vec<_> = all(content).into_iter().map(|entry| PackedBlock::of(entry.value)).collect();
+    let handles: Vec<_> = all(content).iter().map(PackedHandle::of).collect();
     let inventory = Inventory {
         pools: &pools,
         active_pools: &pools,
-        blocks: &all::<Block>(content),
-        handles: &all::<Handle>(content),
+        blocks: &blocks,
+        handles: &handles,
         affinities: &[],
         endpoints: &endpoints,
         pods: &Pods::new(),

@@ -1,5 +1,5 @@
 use libcalico::api::{Node, NodeSpec};
-use libcalico::ipam::{AllocatedAddress, AuditedEndpoint, Block};
+use libcalico::ipam::{AllocatedAddress, AuditedEndpoint, Block, PackedEndpoint, PackedHandle};
 use libcalico::store::{Entry, Revision, Store, StoreError};
 
 use super::*;
@@ -99,14 +99,15 @@ fn repair_retains_tunnel_addresses_and_needs_force_for_services() {
     let spec = NodeSpec { ipv4_vxlan_tunnel_addr: tunnel.clone(), ..NodeSpec::default() };
     let node = Node::new("node1", spec);
     cluster.nodes = vec![Ok(Entry { key: node.key(), value: node, revision: Revision("1".into()) })];
-    cluster.endpoints = vec![AuditedEndpoint {
+    let mut endpoint = AuditedEndpoint {
         name: "default/web".into(),
         object: "default/node1-k8s-web-eth0".into(),
         node: "node1".into(),
         pod: Some(ObjectKey::namespaced("default", "web")),
         addresses: vec![web.parse().unwrap()],
         container_id: Some("c1".into()),
-    }];
+    };
+    cluster.endpoints = vec![PackedEndpoint::of(&endpoint)];
     let [ReleaseStep { verdict: StepVerdict::Do(ReleaseChange::Block(repair)), .. }, ..] =
         &steps_for_report(&report, &cluster, false)[..]
     else {
@@ -134,18 +135,17 @@ fn repair_retains_tunnel_addresses_and_needs_force_for_services() {
         }
         other => panic!("{other:?}"),
     };
-    let mut machine = cluster.handles[0].clone();
-    machine.key = HandleId::new("net.vmi.ns.c1");
-    cluster.handles.push(machine);
-    cluster.endpoints[0].container_id = Some("ns.c1".into());
+    let value = Handle { block: cluster.handles[0].counts(), ..Handle::default() };
+    let machine = Entry { key: HandleId::new("net.vmi.ns.c1"), value, revision: cluster.handles[0].revision() };
+    cluster.handles.push(PackedHandle::of(&machine));
+    endpoint.container_id = Some("ns.c1".into());
+    cluster.endpoints = vec![PackedEndpoint::of(&endpoint)];
     assert_eq!(shown(&cluster), None);
-    cluster.endpoints[0].container_id = Some("c1".into());
+    endpoint.container_id = Some("c1".into());
+    cluster.endpoints = vec![PackedEndpoint::of(&endpoint)];
     assert_eq!(shown(&cluster), Some(HandleId::new("net.c1")));
-    cluster.endpoints.push(AuditedEndpoint {
-        name: "default/other".into(),
-        addresses: vec![],
-        ..cluster.endpoints[0].clone()
-    });
+    let other = AuditedEndpoint { name: "default/other".into(), addresses: vec![], ..endpoint };
+    cluster.endpoints.push(PackedEndpoint::of(&other));
     assert_eq!(shown(&cluster), None);
     assert!(
         refused(&cluster, false).is_some_and(|reason| reason.starts_with("handle net.vmi.ns.c1 of a virtual machine"))

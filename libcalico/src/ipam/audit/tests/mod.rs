@@ -8,7 +8,8 @@ use time::macros::datetime;
 use super::*;
 use crate::ipam::block::tests::host_reserved::HostReserved;
 use crate::ipam::{
-    AffinityKey, AffinityOwner, AffinityState, BlockRequest, HandleId, Reservations, WINDOWS_RESERVED_HANDLE,
+    AffinityKey, AffinityOwner, AffinityState, Block, BlockRequest, Handle, HandleId, Reservations,
+    WINDOWS_RESERVED_HANDLE,
 };
 use crate::store::Revision;
 
@@ -73,13 +74,14 @@ impl World {
 
     fn findings(&self) -> Vec<Finding> {
         let revision = || Revision("7".into());
-        let blocks: Vec<_> =
-            self.blocks.iter().map(|b| Entry { key: b.cidr, value: b.clone(), revision: revision() }).collect();
+        let blocks: Vec<_> = self.blocks.iter().cloned().map(PackedBlock::of).collect();
         let handles: Vec<_> = self
             .handles
             .iter()
             .map(|(key, value)| Entry { key: key.clone(), value: value.clone(), revision: revision() })
+            .map(|entry| PackedHandle::of(&entry))
             .collect();
+        let endpoints: Vec<_> = self.endpoints.iter().map(PackedEndpoint::of).collect();
         let affinities: Vec<_> = self
             .affinities
             .iter()
@@ -91,7 +93,7 @@ impl World {
             blocks: &blocks,
             handles: &handles,
             affinities: &affinities,
-            endpoints: &self.endpoints,
+            endpoints: &endpoints,
             pods: &self.pods,
             owners: &self.owners,
             now: NOW,

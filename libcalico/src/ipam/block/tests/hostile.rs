@@ -8,8 +8,9 @@ use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::ipam::{AuditedEndpoint, BlockUse, Inventory, Room, UsableBlock, audit, usable_block};
-use crate::store::{Entry, Revision};
+use crate::ipam::{
+    AuditedEndpoint, BlockUse, Inventory, PackedBlock, PackedEndpoint, Room, UsableBlock, audit, usable_block,
+};
 
 fn index() -> impl Strategy<Value = Value> {
     prop_oneof![
@@ -126,13 +127,14 @@ fn operate(block: &Block) {
 }
 
 fn survey(block: &Block) {
-    let entry = Entry { key: block.cidr, value: block.clone(), revision: Revision("1".into()) };
+    let packed = PackedBlock::of(block.clone());
     let endpoints =
-        [AuditedEndpoint { name: "e".into(), addresses: vec![ip("10.0.0.0")], ..AuditedEndpoint::default() }];
+        [AuditedEndpoint { name: "e".into(), addresses: vec![ip("10.0.0.0")], ..AuditedEndpoint::default() }]
+            .map(|endpoint| PackedEndpoint::of(&endpoint));
     let inventory = Inventory {
         pools: &[cidr("10.0.0.0/16")],
         active_pools: &[cidr("10.0.0.0/16")],
-        blocks: &[entry.clone(), entry],
+        blocks: &[packed.clone(), packed],
         handles: &[],
         affinities: &[],
         endpoints: &endpoints,

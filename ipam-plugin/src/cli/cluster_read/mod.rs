@@ -15,8 +15,8 @@ use libcalico::api::{
     AllowedUse, ClusterInformation, IpPool, IpPoolSpec, KubeControllersConfiguration, Node, ObjectKey, WorkloadEndpoint,
 };
 use libcalico::ipam::{
-    AffinityOwner, AuditedEndpoint, Block, BlockAffinity, Finding, InUseReason, Inventory, Lookup, Owners,
-    PackedAllocation, PackedBlock, PackedEndpoint, PackedHandle, Pods, audit, pod_in_use_reason,
+    AffinityOwner, AllocatedAddress, AuditedEndpoint, Block, BlockAffinity, Finding, InUseReason, Inventory, Lookup,
+    Owners, PackedAllocation, PackedBlock, PackedEndpoint, PackedHandle, Pods, audit, pod_in_use_reason,
 };
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Kind, StoreError};
@@ -94,14 +94,20 @@ impl ClusterRead {
     }
 
     /// Returns the allocation of `address`, or `None` if the address is free or cooling down.
-    pub(super) fn allocation(&self, address: IpAddr) -> Option<(Cidr, PackedAllocation<'_>)> {
-        let held = self.blocks.iter().find_map(|block| Some((block.cidr, block.allocation(address)?)));
-        held.filter(|(_, allocation)| !allocation.is_cooling())
+    pub(super) fn allocation<'a>(&'a self, address: IpAddr) -> Option<(Cidr, PackedAllocation<'a>)> {
+        let in_use = |block: &'a PackedBlock| block.allocation(address).filter(|found| !found.is_cooling());
+        self.blocks.iter().find_map(|block| Some((block.cidr, in_use(block)?)))
     }
 
-    /// Returns the reason why the pod in the allocation of `address` still needs the address, if it does.
-    pub(super) fn keeping_pod(&self, address: IpAddr) -> Option<InUseReason> {
-        self.allocation(address)?.1.read(|held| pod_in_use_reason(held, &self.pods))
+    /// Does the same for one of the blocks that have the address. Overlapping blocks may allocate it twice.
+    pub(super) fn allocation_in(&self, block: Cidr, address: IpAddr) -> Option<PackedAllocation<'_>> {
+        let mut blocks = self.blocks.iter().filter(|found| found.cidr == block);
+        blocks.find_map(|found| found.allocation(address)).filter(|allocation| !allocation.is_cooling())
+    }
+
+    /// Returns the reason why the pod in this allocation still needs the address, if it does.
+    pub(super) fn keeping_pod(&self, held: &AllocatedAddress) -> Option<InUseReason> {
+        self.allocation_in(held.block, held.address)?.read(|held| pod_in_use_reason(held, &self.pods))
     }
 
     /// Returns true if addresses of the block may be those of Services.

@@ -119,7 +119,8 @@ impl Leaks {
         if !force && let Some(reason) = self.objection(ip, &held, cluster) {
             return StepVerdict::Refuse(format!("{reason}; --force releases it all the same"));
         }
-        let fingerprint = cluster.allocation(ip).and_then(|(_, allocation)| allocation.read(fingerprint_of));
+        let allocation = cluster.allocation_in(held.block, ip);
+        let fingerprint = allocation.and_then(|allocation| allocation.read(fingerprint_of));
         StepVerdict::Do(ReleaseChange::Release { held, fingerprint })
     }
 
@@ -154,7 +155,7 @@ impl Leaks {
         if let Some(owner) = cluster.owners.of(ip).next() {
             return Some(format!("{owner} has it"));
         }
-        if let Some(keeper) = cluster.keeping_pod(ip) {
+        if let Some(keeper) = cluster.keeping_pod(held) {
             return Some(format!("{keeper}: {}", owner_of(held)));
         }
         if let Some(endpoint) = cluster.unreadable_endpoint() {

@@ -147,7 +147,7 @@ pub(super) async fn release_together(
     let blocks: BTreeSet<Cidr> = addresses.iter().map(|(held, _)| held.block).collect();
     let requests = |block: &Block| {
         let in_block = addresses.iter().filter(|(held, _)| held.block == block.cidr);
-        let unchanged = in_block.filter(|(held, fingerprint)| is_same_machine(block, held, *fingerprint));
+        let unchanged = in_block.filter(|(held, fingerprint)| has_same_owner(block, held, *fingerprint));
         unchanged.map(|(held, _)| request_for(held)).collect()
     };
     let batch = match release_from_blocks(store, &SystemClock::start(), blocks, requests).await {
@@ -176,13 +176,18 @@ pub(super) async fn release_together(
     addresses.iter().map(|(held, _)| held).map(outcome).collect()
 }
 
-/// Returns false if the address may be that of a virtual machine and has another owner. A restarted virtual machine
-/// keeps handle and sequence number, and only the fingerprint shows it (KC-422).
-fn is_same_machine(block: &Block, held: &AllocatedAddress, fingerprint: Option<u32>) -> bool {
-    let is_of_machine = held.handle.as_deref().map(HandleId::new).is_some_and(|handle| handle.may_be_of_vmi());
-    let may_be_machine = is_of_machine || held.attributes.contains_key("vmi-name");
-    let current = || block.allocation(held.address).and_then(|allocation| fingerprint_of(&allocation));
-    !may_be_machine || current() == fingerprint
+/// Returns false if the address has another owner and [`request_for`] would release it all the same: it compares only
+/// the handle and the sequence number that the allocation had, and a restarted virtual machine keeps both (KC-422).
+fn has_same_owner(block: &Block, held: &AllocatedAddress, fingerprint: Option<u32>) -> bool {
+    let Some(current) = block.allocation(held.address) else { return true };
+    let is_same_handle = current.handle() == held.handle.as_deref().map(HandleId::new);
+    let is_same_sequence = current.sequence == held.sequence_number;
+    match (is_same_handle, is_same_sequence) {
+        (true, true) => fingerprint_of(&current) == fingerprint,
+        (false, _) if held.handle.is_some() => true,
+        (_, false) if held.sequence_number.is_some() => true,
+        _ => false,
+    }
 }
 
 fn request_for(held: &AllocatedAddress) -> ReleaseRequest {

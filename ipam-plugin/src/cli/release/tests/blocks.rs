@@ -227,3 +227,45 @@ fn addresses_of_a_block_are_released_with_one_write_except_those_that_changed_me
     let again = released(&shell, &planned);
     assert_eq!(again[0], ChangeOutcome::Refused("another process released the address".into()));
 }
+
+/// Very old allocations have neither handle nor sequence number to compare.
+#[test]
+fn release_of_a_reassigned_address_without_handle_and_sequence_number_is_rejected() {
+    let shell = Shell::with_pool();
+    let address = shell.allocate("old");
+    damage(&shell, |block| {
+        block.attributes[0].handle_id = None;
+        block.sequence_number_for_allocation.clear();
+    });
+    let planned = planned(&shell, &[&address]);
+    damage(&shell, |block| block.attributes[0].handle_id = Some("net.new".into()));
+    assert!(matches!(&released(&shell, &planned)[..], [ChangeOutcome::Refused(_)]));
+    assert!(is_held(&shell, &address));
+    damage(&shell, |block| block.attributes[0].handle_id = None);
+    assert_eq!(released(&shell, &planned), [ChangeOutcome::Applied]);
+}
+
+/// The address cools down in the block that is listed first.
+#[test]
+fn pod_that_may_have_the_address_of_an_overlapping_block_keeps_it() {
+    let shell = Shell::with_pool();
+    let address = shell.allocate("web");
+    let [a, b, c, last] = address.parse::<std::net::Ipv4Addr>().unwrap().octets();
+    let (network, ordinal) = (format!("{a}.{b}.{c}.{}", last / 128 * 128), usize::from(last % 128));
+    let mut allocations = vec![json!(null); 128];
+    allocations[ordinal] = json!(0);
+    let free: Vec<usize> = (0..128).filter(|&free| free != ordinal).collect();
+    let block = json!({
+        "cidr": format!("{network}/25"), "affinity": "host:node1", "allocations": allocations, "unallocated": free,
+        "attributes": [{"releasedAt": "2026-11-21T21:00:00Z"}],
+    });
+    shell.put(&format!("/calico/ipam/v2/assignment/ipv4/block/{network}-25"), &block.to_string());
+    let mut cluster = read(&shell);
+    let metadata = json!({ "name": "web", "namespace": "default" });
+    let pod = json!({ "metadata": metadata, "spec": { "nodeName": "node1" }, "status": { "phase": "Pending" } });
+    let pod = Lookup::Present(serde_json::from_value::<Pod>(pod).unwrap());
+    cluster.pods = [(ObjectKey::namespaced("default", "web"), pod)].into();
+    let steps = steps_for_addresses(&[address.parse().unwrap()], &cluster, false);
+    let [ReleaseStep { verdict: StepVerdict::Refuse(why), .. }] = &steps[..] else { panic!("{steps:?}") };
+    assert!(why.starts_with("its pod has reported no address yet"), "{why}");
+}

@@ -60,6 +60,9 @@ pub(super) fn to_store_error(path: &Path, error: &rusqlite::Error, wait: &BusyRe
     match failure.code {
         _ if [ffi::SQLITE_ERROR, ffi::SQLITE_IOERR_SHORT_READ].contains(&failure.extended_code) => damaged(path, error),
         ErrorCode::DiskFull => StoreError::DiskFull { path: file.to_string() },
+        ErrorCode::SystemIoFailure if is_no_file(path) => {
+            unavailable(path, "it is no regular file; name a file in datastore_path")
+        }
         ErrorCode::SystemIoFailure if no_space_left(path) => StoreError::DiskFull { path: file.to_string() },
         ErrorCode::SystemIoFailure => StoreError::Unavailable {
             datastore: file.to_string(),
@@ -148,6 +151,11 @@ fn open_error(path: &Path) -> StoreError {
     }
 }
 
+/// SQLite reports a named pipe as an input/output error.
+fn is_no_file(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| !found.is_file())
+}
+
 /// SQLite reports some failures on a full file system as input/output errors.
 fn no_space_left(path: &Path) -> bool {
     statvfs(directory_of(path))
@@ -196,10 +204,11 @@ mod tests {
 
     #[test]
     fn short_read_is_reported_as_damage_and_a_failed_read_as_a_disk_error() {
-        let error_text = |code| {
+        let error_of = |path: &str, code| {
             let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-            to_store_error(Path::new("/tmp/calico.db"), &error, &BusyRetry::new(Duration::ZERO)).to_string()
+            to_store_error(Path::new(path), &error, &BusyRetry::new(Duration::ZERO)).to_string()
         };
+        let error_text = |code| error_of("/tmp/calico.db", code);
         let cut = error_text(ffi::SQLITE_IOERR_SHORT_READ);
         assert!(
             cut.starts_with("datastore /tmp/calico.db is damaged (") && cut.contains("calico-ipam import"),
@@ -207,6 +216,8 @@ mod tests {
         );
         let failed = error_text(ffi::SQLITE_IOERR_READ);
         assert!(failed.contains("input/output error") && failed.contains("check the disk"), "{failed}");
+        let device = error_of("/dev/null", ffi::SQLITE_IOERR_SHMSIZE);
+        assert!(device.contains("it is no regular file; name a file in datastore_path"), "{device}");
     }
 
     #[test]

@@ -1,9 +1,13 @@
 //! [`sources`]: an object of each kind in v1, and the comparison of the objects with their copies.
 
+use std::sync::LazyLock;
+
 use integration_tests::kubernetes::Client;
 use libcalico::kubernetes::ApiGroup;
 use libcalico::migration::{MIGRATED_BY, SOURCE_REVISION};
 use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use super::{at, create};
 
@@ -76,7 +80,7 @@ pub(crate) fn sources() -> Vec<Source> {
         namespaced("NetworkSet", "partners", unknown.clone()),
         global("BlockAffinity", "node1-10-65-1-0-26", affinity("confirmed")),
         global("IPAMBlock", "10-65-1-0-26", block()),
-        global("IPAMConfiguration", "default", json!({ "strictAffinity": false, "autoAllocateBlocks": true })),
+        global("IPAMConfiguration", "default", ipam_settings()),
         global("IPAMHandle", "k8s-pod-network.lower", handle("k8s-pod-network.lower")),
         mixed,
         global("CalicoNodeStatus", "node1", unknown),
@@ -98,6 +102,17 @@ pub(crate) fn handle(id: &str) -> Value {
     json!({ "block": { "10.65.1.0/26": 1 }, "deleted": false, "handleID": id })
 }
 
+/// The longest cooldown, which no test outlasts.
+fn ipam_settings() -> Value {
+    json!({ "strictAffinity": false, "autoAllocateBlocks": true, "ipCooldownSeconds": 1200 })
+}
+
+/// The time of the first use.
+static RELEASED_AT: LazyLock<String> = LazyLock::new(|| {
+    let now = OffsetDateTime::now_utc().replace_nanosecond(0).expect("0 is a valid number of nanoseconds");
+    now.format(&Rfc3339).expect("the time has a year of four digits")
+});
+
 /// Returns a block with the addresses of both handles and an address that was released, and is not assigned again for a
 /// while.
 fn block() -> Value {
@@ -105,7 +120,7 @@ fn block() -> Value {
     let attributes = json!([
         { "handle_id": "k8s-pod-network.lower", "secondary": owner("lower") },
         { "handle_id": "k8s-pod-network.Mixed", "secondary": owner("mixed") },
-        { "releasedAt": "2099-01-01T00:00:00Z" },
+        { "releasedAt": *RELEASED_AT },
     ]);
     let allocations: Vec<Value> =
         (0..64).map(|ordinal| if ordinal < 3 { json!(ordinal) } else { Value::Null }).collect();

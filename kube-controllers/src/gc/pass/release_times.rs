@@ -25,6 +25,8 @@ enum ServerTimeError {
     Request(#[from] hyper::http::Error),
     #[error(transparent)]
     Response(#[from] kube::Error),
+    #[error("the API server answers {0} to /version")]
+    Refused(hyper::StatusCode),
     #[error("the response to /version has `{0}` in the header Date, which is no time")]
     Invalid(String),
 }
@@ -77,6 +79,9 @@ impl GcPass {
     async fn server_time(&self) -> Result<OffsetDateTime, ServerTimeError> {
         let request = hyper::Request::get("/version").body(Body::empty())?;
         let response = self.context.kubernetes.send(request).await?;
+        if !response.status().is_success() {
+            return Err(ServerTimeError::Refused(response.status()));
+        }
         let date = response.headers().get(DATE).and_then(|date| date.to_str().ok()).unwrap_or_default();
         OffsetDateTime::parse(date, &Rfc2822).map_err(|_| ServerTimeError::Invalid(date.to_owned()))
     }

@@ -26,14 +26,16 @@ fn cached_api_group_is_discovered_again_if_it_is_missing_or_v1_is_served_too() {
         faulty.run("ADD", &second);
         assert_eq!(questions(faulty), 0, "it is remembered");
 
-        for (verb, pod) in [("DEL", &first), ("STATUS", &second), ("DEL", &second), ("ADD", &first)] {
+        // An ADD creates the handle ahead of its reads, and both ask after their 404.
+        for (verb, pod, asked) in [("DEL", &first, 1), ("STATUS", &second, 1), ("DEL", &second, 1), ("ADD", &first, 2)]
+        {
             let remembered = fs::read_to_string(API_GROUP_FILE).unwrap();
             let (ours, other) = (ApiGroup::V3.api_version(), ApiGroup::CrdV1.api_version());
             assert!(remembered.contains(ours), "{remembered}");
             fs::write(API_GROUP_FILE, remembered.replace(ours, other)).unwrap();
             faulty.proxy.arm(None);
             faulty.call(verb, pod).run().unwrap().success();
-            assert_eq!(questions(faulty), 1, "{verb}");
+            assert_eq!(questions(faulty), asked, "{verb}");
         }
         faulty.run("DEL", &first);
         faulty.cluster.assert_nothing_left();

@@ -33,6 +33,19 @@ fn pending_del_of(workload: &WorkloadIdentity) -> PendingDel {
     }
 }
 
+/// Returns a deferred DEL of the endpoint with this name in the namespace `shop`.
+fn pending_del_named(cx: &Context, container: &str, endpoint: &str) -> PendingDel {
+    PendingDel {
+        network: "net1".into(),
+        container_id: container.into(),
+        ifname: "eth0".into(),
+        node: "node1".into(),
+        datastore: cx.datastore_name(),
+        endpoint: ("shop".into(), endpoint.into()),
+        ..PendingDel::default()
+    }
+}
+
 #[tokio::test]
 async fn other_interface_of_the_container_is_found_in_the_endpoints() {
     let directory = tempfile::tempdir().unwrap();

@@ -119,15 +119,13 @@ impl Nodes {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::Ordering;
 
-    use kube::client::Body;
     use libcalico::api::{NodeSpec, OrchRef};
     use libcalico::store::Revision;
 
     use super::*;
-    use crate::controllers::testing::settings;
+    use crate::controllers::testing::{kubernetes_with_node, settings};
     use crate::settings::Settings;
 
     const GRACE: Duration = Duration::from_secs(60);
@@ -156,25 +154,11 @@ mod tests {
         watches.calico_nodes.dispatch(&Event::ListEnd);
     }
 
-    /// Returns a client of an API server with this node alone, and the number of its requests.
-    fn api_server(node: &'static str) -> (kube::Client, Arc<AtomicUsize>) {
-        let requests = Arc::<AtomicUsize>::default();
-        let counted = requests.clone();
-        let service = tower::service_fn(move |request: hyper::Request<Body>| {
-            counted.fetch_add(1, Ordering::Relaxed);
-            let is_named = request.uri().query().is_some_and(|query| query.contains(node));
-            let items = if is_named { json!([{ "metadata": { "name": node } }]) } else { json!([]) };
-            let answer = json!({ "apiVersion": "v1", "kind": "NodeList", "metadata": {}, "items": items });
-            async move { Ok::<_, Infallible>(hyper::Response::new(Body::from(answer.to_string().into_bytes()))) }
-        });
-        (kube::Client::new(service, "default"), requests)
-    }
-
     /// The watch of the nodes has not noticed another API server yet.
     #[tokio::test(start_paused = true)]
     async fn deletions_wait_while_the_api_server_lacks_a_node_that_the_watch_delivered() {
         let (cluster, mut watches) = (SameCluster::default(), Watches::default());
-        let ((same, requests), (other, _)) = (api_server("b"), api_server("x"));
+        let ((same, requests), (other, _)) = (kubernetes_with_node("b"), kubernetes_with_node("x"));
         assert_eq!(confirm(&cluster, &other).await, None, "not followed");
         follow(&cluster, &mut watches);
         kubernetes(&mut watches, &["b"]);

@@ -1,3 +1,4 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use datastore::config::{DEFAULT_DEADLINE, LocalConfig};
@@ -34,6 +35,20 @@ pub(super) fn kubernetes(
     answer: impl Fn(&hyper::Uri) -> serde_json::Value + Clone + Send + Sync + 'static,
 ) -> kube::Client {
     refusing_kubernetes(move |uri| Ok(answer(uri)))
+}
+
+/// Returns a client of an API server with this Node alone, and the number of its requests.
+pub(crate) fn kubernetes_with_node(node: &str) -> (kube::Client, Arc<AtomicUsize>) {
+    let requests = Arc::<AtomicUsize>::default();
+    let (counted, named) = (requests.clone(), format!("%3D{node}&"));
+    let items = json!([{ "metadata": { "name": node } }]);
+    let client = kubernetes(move |uri| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let is_named = uri.query().is_some_and(|query| query.contains(&named));
+        let items = if is_named { items.clone() } else { json!([]) };
+        json!({ "apiVersion": "v1", "kind": "NodeList", "metadata": {}, "items": items })
+    });
+    (client, requests)
 }
 
 /// Returns a client like [`kubernetes`], whose API server refuses a request for which `answer` returns `Err`, with that

@@ -21,7 +21,7 @@ pub(super) struct LeaderGate {
     cluster: Option<CommonNodes>,
 }
 
-/// What tells whether the datastore has nodes of this cluster.
+/// The state that tells whether the datastore has nodes of this cluster.
 struct CommonNodes {
     cluster: SameCluster,
     settings: watch::Receiver<Arc<Settings>>,
@@ -90,12 +90,8 @@ impl WriteGate for LeaderGate {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
-    use serde_json::json;
-
     use super::*;
-    use crate::controllers::testing::settings;
+    use crate::controllers::testing::{kubernetes_with_node, settings};
 
     #[tokio::test]
     async fn gate_closes_on_a_locked_datastore_and_on_stop() {
@@ -135,18 +131,11 @@ mod tests {
     #[tokio::test]
     async fn gate_closes_if_the_api_server_lacks_the_node_that_it_and_the_datastore_had() {
         for (node, is_admitted) in [("a", true), ("x", false)] {
-            let service = tower::service_fn(move |request: hyper::Request<kube::client::Body>| {
-                let is_named = request.uri().query().is_some_and(|query| query.contains(&format!("%3D{node}&")));
-                let items = if is_named { json!([{ "metadata": { "name": node } }]) } else { json!([]) };
-                let list = json!({ "apiVersion": "v1", "kind": "NodeList", "metadata": {}, "items": items });
-                let answer = hyper::Response::new(kube::client::Body::from(list.to_string().into_bytes()));
-                async move { Ok::<_, Infallible>(answer) }
-            });
             let cluster = SameCluster::default();
             cluster.await_nodes();
             cluster.observe(None, Some("a"), 1);
             let (_sender, settings) = watch::channel(Arc::new(settings()));
-            let kubernetes = kube::Client::new(service, "default");
+            let (kubernetes, _) = kubernetes_with_node(node);
             let gate = LeaderGate::new(Leadership::always(), CancellationToken::new(), 0);
             let gate = LeaderGate { cluster: Some(CommonNodes { cluster, settings, kubernetes }), ..gate };
             assert_eq!((gate.is_open(), gate.admit(1).await), (true, is_admitted), "{node}");

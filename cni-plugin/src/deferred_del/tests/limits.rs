@@ -5,18 +5,6 @@ use serde_json::json;
 use super::*;
 use crate::testing::{ApiServer, Clock, Reply, context};
 
-fn pending_del(cx: &Context, container: &str, endpoint: &str) -> PendingDel {
-    PendingDel {
-        network: "net1".into(),
-        container_id: container.into(),
-        ifname: "eth0".into(),
-        node: "node1".into(),
-        datastore: cx.datastore_name(),
-        endpoint: ("shop".into(), endpoint.into()),
-        ..PendingDel::default()
-    }
-}
-
 fn record_all(cx: &Context, count: usize, name: impl Fn(usize) -> PendingDel) {
     (0..count).for_each(|number| cx.journal.record(&name(number)).unwrap());
 }
@@ -35,13 +23,13 @@ async fn add_replays_all_deferred_dels_of_its_pod_or_requested_address() {
         let files = tempfile::tempdir().unwrap();
         let cx = context_of_add(files.path(), args);
         record_all(&cx, 3, |number| {
-            pending_del(&cx, &format!("other{number}"), &format!("node1-k8s-other{number}-eth0"))
+            pending_del_named(&cx, &format!("other{number}"), &format!("node1-k8s-other{number}-eth0"))
         });
         record_all(&cx, 6, |number| match args.strip_prefix("IP=") {
-            None => pending_del(&cx, &format!("own{number}"), "node1-k8s-web-eth0"),
+            None => pending_del_named(&cx, &format!("own{number}"), "node1-k8s-web-eth0"),
             Some(ip) => PendingDel {
                 addresses: vec!["10.65.0.7".parse().unwrap(), ip.parse().unwrap()],
-                ..pending_del(&cx, &format!("requested{number}"), &format!("node1-k8s-requested{number}-eth0"))
+                ..pending_del_named(&cx, &format!("requested{number}"), &format!("node1-k8s-requested{number}-eth0"))
             },
         });
         replay_before_add(&cx).await.unwrap();
@@ -88,14 +76,14 @@ async fn add_starts_no_unrelated_replay_after_a_second() {
     let files = tempfile::tempdir().unwrap();
     let server = ApiServer::start(slowly_without_pods).await;
     let cx = context("ADD", &server, files.path());
-    let other = |number| pending_del(&cx, &format!("other{number}"), &format!("node1-k8s-other{number}-eth0"));
+    let other = |number| pending_del_named(&cx, &format!("other{number}"), &format!("node1-k8s-other{number}-eth0"));
     record_all(&cx, 2, other);
     replay_before_add(&cx).await.unwrap();
     let (replayed, stay) = (requested_pods(&server), remaining(&cx));
     assert_eq!((replayed.len(), stay.len()), (1, 1), "{replayed:?} {stay:?}");
     assert_ne!(replayed, stay);
 
-    record_all(&cx, 3, |number| pending_del(&cx, &format!("own{number}"), "node1-k8s-web-eth0"));
+    record_all(&cx, 3, |number| pending_del_named(&cx, &format!("own{number}"), "node1-k8s-web-eth0"));
     replay_before_add(&cx).await.unwrap();
     assert_eq!((remaining(&cx), requested_pods(&server)), (stay, replayed));
     drop(clock);

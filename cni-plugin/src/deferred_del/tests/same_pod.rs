@@ -69,14 +69,8 @@ fn with_refused_patches(request: &str, code: u16, reason: &str) -> Option<Reply>
 
 fn pending_del(cx: &Context, container: &str, pod: &str, handles: &[&str]) -> PendingDel {
     PendingDel {
-        network: "net1".into(),
-        container_id: container.into(),
-        ifname: "eth0".into(),
-        node: "node1".into(),
-        datastore: cx.datastore_name(),
-        endpoint: ("shop".into(), format!("node1-k8s-{pod}-eth0")),
         handles: handles.iter().map(|handle| (*handle).to_owned()).collect(),
-        ..PendingDel::default()
+        ..pending_del_named(cx, container, &format!("node1-k8s-{pod}-eth0"))
     }
 }
 

@@ -195,7 +195,7 @@ fn pipe() -> (io::PipeReader, io::PipeWriter, PathBuf) {
     (reader, writer, path)
 }
 
-// One test, because two pipes in turn could have the same path.
+// Both pipes are read in this test, because two pipes in turn could have the same path.
 #[test]
 fn pipe_is_read_once_and_its_text_remembered() {
     let (_reader, mut writer, path) = pipe();

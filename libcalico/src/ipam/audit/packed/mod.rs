@@ -42,7 +42,7 @@ impl<const N: usize> Texts<N> {
     }
 }
 
-/// One value without an allocation of memory, or several.
+/// Values, of which a single one takes no allocation of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Few<T> {
     One([T; 1]),

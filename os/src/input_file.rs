@@ -1,7 +1,7 @@
 //! Opens the files that a person names on a command line.
 
 use std::fs::{File, FileType};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -39,10 +39,38 @@ fn kind_of(file: FileType) -> &'static str {
     }
 }
 
+/// A reader that returns an error instead of more than a number of bytes.
+#[derive(Debug)]
+pub struct Limited<R> {
+    inner: R,
+    limit: u64,
+    left: u64,
+}
+
+impl<R> Limited<R> {
+    /// Returns a reader of at most `limit` bytes of `inner`.
+    pub fn new(inner: R, limit: u64) -> Self {
+        Limited { inner, limit, left: limit }
+    }
+}
+
+impl<R: Read> Read for Limited<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // A byte more than the limit shows that the file is too large.
+        let wanted = usize::try_from(self.left.saturating_add(1)).unwrap_or(usize::MAX).min(buffer.len());
+        let read = self.inner.read(&mut buffer[..wanted])?;
+        self.left = self
+            .left
+            .checked_sub(read as u64)
+            .ok_or_else(|| io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {} bytes", self.limit)))?;
+        Ok(read)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::io::{Read, Write};
+    use std::io::Write;
     use std::os::fd::AsRawFd;
     use std::path::PathBuf;
 

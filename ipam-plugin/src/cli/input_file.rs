@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
 
-use os::input_file;
+use os::input_file::{self, Limited};
 
 use super::error::CliError;
 
@@ -47,29 +47,9 @@ enum Input {
 fn opened(path: &Path, limit: u64) -> io::Result<Input> {
     // stdin may be a terminal.
     if path.as_os_str() == "-" || path == Path::new("/dev/stdin") {
-        return Ok(Input::Stdin(Limited { inner: io::stdin(), limit, left: limit }));
+        return Ok(Input::Stdin(Limited::new(io::stdin(), limit)));
     }
-    Ok(Input::File(Limited { inner: input_file::open(path)?, limit, left: limit }))
-}
-
-/// A reader that returns an error instead of more than `limit` bytes.
-struct Limited<R> {
-    inner: R,
-    limit: u64,
-    left: u64,
-}
-
-impl<R: Read> Read for Limited<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // A byte more than the limit shows that the file is too large.
-        let wanted = usize::try_from(self.left.saturating_add(1)).unwrap_or(usize::MAX).min(buffer.len());
-        let read = self.inner.read(&mut buffer[..wanted])?;
-        self.left = self
-            .left
-            .checked_sub(read as u64)
-            .ok_or_else(|| io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {} bytes", self.limit)))?;
-        Ok(read)
-    }
+    Ok(Input::File(Limited::new(input_file::open(path)?, limit)))
 }
 
 #[cfg(test)]

@@ -5,14 +5,14 @@
 mod tests;
 
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use kube::config::{Kubeconfig, KubeconfigError};
 use libcalico::yaml::{TooDeep, documents};
 use os::atomic_file::regular_file;
-use os::input_file;
+use os::input_file::{self, Limited};
 use serde::Deserialize;
 
 use crate::config::ClientPlace;
@@ -67,10 +67,7 @@ fn contents_of_person(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
         return Ok(text.clone());
     }
     let mut text = Vec::new();
-    opened.take(limit as u64 + 1).read_to_end(&mut text)?;
-    if text.len() > limit {
-        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {limit} bytes")));
-    }
+    Limited::new(opened, limit as u64).read_to_end(&mut text)?;
     read_before.insert(path.to_owned(), text.clone());
     Ok(text)
 }

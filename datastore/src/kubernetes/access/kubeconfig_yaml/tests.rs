@@ -1,7 +1,7 @@
 //! Kubeconfigs in the forms that people and programs write.
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::fd::AsRawFd;
 
 use serde_json::{Value, json};

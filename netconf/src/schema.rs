@@ -1,6 +1,8 @@
 //! The JSON Schema of the network configuration, generated from the types of [`crate::conf`].
 
+use schemars::Schema;
 use schemars::generate::SchemaSettings;
+use schemars::transform::RecursiveTransform;
 use serde_json::{Value, json};
 
 use crate::NetConf;
@@ -11,7 +13,16 @@ pub fn netconf() -> Value {
         settings.inline_subschemas = true;
         settings.meta_schema = None;
     });
+    let settings = settings.with_transform(RecursiveTransform(join_lines));
     settings.into_generator().into_root_schema_for::<NetConf>().to_value()
+}
+
+/// Writes each paragraph of a description on one line. The breaks in it are those of the source.
+fn join_lines(schema: &mut Schema) {
+    if let Some(Value::String(description)) = schema.get_mut("description") {
+        let paragraphs = description.split("\n\n").map(|paragraph| paragraph.replace('\n', " "));
+        *description = paragraphs.collect::<Vec<_>>().join("\n\n");
+    }
 }
 
 /// Returns the text of `deploy/netconf.schema.json`, for the configuration of one plugin and for a configuration list
